@@ -1,0 +1,52 @@
+# Every target makes the set-up it needs. `make` alone lists them.
+
+PYTHON := .venv/bin/python
+CUPILOT := .venv/bin/cupilot
+INSTALLED := .venv/.installed
+
+# Without compiled bytecode every process imports for twice as long.
+unexport PYTHONDONTWRITEBYTECODE
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo up down doctor test test-gpu check format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(INSTALLED): constraints.txt pyproject.toml deploy/install.sh
+	@sh deploy/install.sh
+	@touch $@
+
+install: $(INSTALLED) ## install into .venv (again only when constraints or dependencies change)
+
+demo: $(INSTALLED) ## evolve a softmax kernel through the whole service, about a minute
+	@$(CUPILOT) evolve softmax --population 6 --generations 2
+
+up: $(INSTALLED) ## start the stack and leave it running (.cupilot)
+	@$(CUPILOT) up --detach
+
+down: ## stop that stack; its data stays
+	@if [ -x $(CUPILOT) ]; then $(CUPILOT) down; fi
+
+doctor: $(INSTALLED) ## say what this machine has and lacks
+	@$(CUPILOT) doctor
+
+test: $(INSTALLED) ## all tests that need no GPU
+	@$(PYTHON) -m pytest -q -m "not gpu"
+
+test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
+	@$(PYTHON) -m pytest -q -m gpu
+
+check: $(INSTALLED) ## lint, format check, types
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy
+
+format: $(INSTALLED) ## format the code
+	@$(PYTHON) -m ruff check --fix-only --quiet .
+	@$(PYTHON) -m ruff format .
+
+clean: down ## remove what was installed and built; data in .cupilot stays
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The four agents played by language models, behind the same interface as the playbook's."""

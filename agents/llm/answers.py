@@ -1,0 +1,89 @@
+"""Reading models' answers: JSON and code out of prose, checked against the value objects.
+
+Every complaint is an :class:`agents.llm.gateway.AnswerError` worded for the model that has to answer again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agents.interface import Briefing
+from agents.llm.gateway import AnswerError
+from cupilot.errors import InvalidPlan
+from cupilot.kernel import Kernel, resolve
+from cupilot.problem import Target
+from cupilot.strategy import Strategy, problems_with
+from cupilot.technique import Catalogue
+
+M = TypeVar("M", bound=BaseModel)
+
+_FENCE = re.compile(r"```[ \t]*([A-Za-z+#]*)[^\n]*\n(.*?)```", re.DOTALL)
+_CODE = {Target.CUDA: ("cuda", "cu", "cpp", "c++", "c"), Target.CPU: ("cpp", "c++", "c", "cc")}
+
+
+class StrategyList(BaseModel):
+    """The Manager's answer to an initial prompt; unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+    strategies: list[Any] = Field(min_length=1, max_length=200)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The JSON object in an answer: the whole text, a fenced block, or what stands between the outer braces."""
+    fenced = [body for language, body in _FENCE.findall(text) if language.lower() in ("json", "")]
+    start, end = text.find("{"), text.rfind("}")
+    outer = [text[start : end + 1]] if 0 <= start < end else []
+    complaint = "there is no JSON object in it"
+    for candidate in [text, *fenced, *outer]:
+        try:
+            value = json.loads(candidate)
+        except (json.JSONDecodeError, RecursionError) as error:
+            complaint = f"its JSON cannot be read: {error}"
+            continue
+        if isinstance(value, dict):
+            return value
+    raise AnswerError(complaint)
+
+
+def checked(model: type[M], value: Any) -> M:
+    """The value as a model; the complaint names the first field that is wrong."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the object"
+        raise AnswerError(f"{where}: {first['msg']}") from error
+
+
+def strategy(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
+    """A strategy that keeps the catalogue's rules; unknown fields are dropped, unknown techniques kept."""
+    if not isinstance(value, dict):
+        raise AnswerError("a strategy must be a JSON object")
+    known = {key: value[key] for key in ("techniques", "rationale") if key in value}
+    read = checked(Strategy, known)
+    broken = problems_with(read, catalogue, briefing.target, briefing.facts.policy)
+    if broken:
+        raise AnswerError("; ".join(broken))
+    return read
+
+
+def kernel(text: str, briefing: Briefing) -> Kernel:
+    """The source and the plan in an answer, as a kernel whose plan fits the problem."""
+    blocks = [(language.lower(), body) for language, body in _FENCE.findall(text)]
+    sources = [body for language, body in blocks if language in _CODE[briefing.target]]
+    plans = [body for language, body in blocks if language == "json"]
+    if not sources:
+        raise AnswerError(f"there is no fenced ```{_CODE[briefing.target][0]} block with the source")
+    if not plans:
+        raise AnswerError("there is no fenced ```json block with the launch plan")
+    plan = json_object(plans[-1])
+    made = checked(Kernel, {"target": briefing.target, "source": sources[-1], "plan": plan})
+    try:
+        resolve(made, briefing.facts)
+    except InvalidPlan as error:
+        raise AnswerError(f"the launch plan does not fit: {error}. {error.hint or ''}") from error
+    return made

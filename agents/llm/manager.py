@@ -1,0 +1,91 @@
+"""The SCE Manager played by a model: initial strategies and strategy-level crossover. Writes no code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agents.interface import Attempt, Briefing, InitialStrategy, StrategySource
+from agents.llm import answers, prompt
+from agents.llm.gateway import AnswerError, Gateway, Question
+from agents.llm.models import AgentRole
+from cupilot.pool import PoolMatch
+from cupilot.strategy import Strategy
+from cupilot.technique import catalogue
+
+
+class LlmManager:
+    """See :class:`agents.interface.SceManager`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def initial_strategies(
+        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+    ) -> list[InitialStrategy]:
+        """One call for all strategies; those that break the catalogue's rules are left out where others are good."""
+        file = prompt.prompt("manager_initial")
+        messages = file.messages(
+            count=str(count),
+            reference=prompt.reference(briefing),
+            facts=prompt.facts(briefing),
+            hardware=prompt.hardware(briefing),
+            roofline=prompt.roofline(briefing),
+            catalogue=prompt.techniques(catalogue(), briefing),
+            pool=prompt.pool(tuple(pool)),
+        )
+        question = Question(AgentRole.MANAGER, "initial", messages, file.hash, seed, json_answer=True)
+        strategies = self._gateway.ask(question, lambda text: _several(text, briefing))
+        learned = {match.entry.strategy.signature(): match.entry.id for match in pool}
+        return [_with_source(strategy, learned) for strategy in _distinct(strategies)[:count]]
+
+    def crossover(
+        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+    ) -> Strategy:
+        """One strategy; a repetition of a taken one gets the repair turn, and is returned if it is repeated even so."""
+        file = prompt.prompt("manager_crossover")
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            facts=prompt.facts(briefing),
+            hardware=prompt.hardware(briefing),
+            roofline=prompt.roofline(briefing),
+            first=prompt.attempt(first),
+            second=prompt.attempt(second),
+            catalogue=prompt.techniques(catalogue(), briefing),
+            taken=prompt.data("taken", "\n".join(prompt.strategy_json(one) for one in taken)),
+        )
+        question = Question(AgentRole.MANAGER, "crossover", messages, file.hash, seed, json_answer=True)
+        signatures = {one.signature() for one in taken}
+        repeated: list[Strategy] = []
+
+        def parse(text: str) -> Strategy:
+            crossed = answers.strategy(answers.json_object(text), catalogue(), briefing)
+            if crossed.signature() in signatures and not repeated:
+                repeated.append(crossed)
+                raise AnswerError("this job already has that strategy; write a different one")
+            return crossed
+
+        return self._gateway.ask(question, parse)
+
+
+def _several(text: str, briefing: Briefing) -> list[Strategy]:
+    listed = answers.checked(answers.StrategyList, answers.json_object(text))
+    good: list[Strategy] = []
+    complaints: list[str] = []
+    for position, value in enumerate(listed.strategies):
+        try:
+            good.append(answers.strategy(value, catalogue(), briefing))
+        except AnswerError as complaint:
+            complaints.append(f"strategy {position}: {complaint}")
+    if not good:
+        raise AnswerError("; ".join(complaints))
+    return good
+
+
+def _distinct(strategies: Sequence[Strategy]) -> list[Strategy]:
+    return list({strategy.signature(): strategy for strategy in reversed(strategies)}.values())[::-1]
+
+
+def _with_source(strategy: Strategy, learned: dict[str, str]) -> InitialStrategy:
+    entry = learned.get(strategy.signature())
+    source = StrategySource.POOL if entry else StrategySource.IDEA
+    return InitialStrategy(strategy=strategy, source=source, pool_entry=entry)

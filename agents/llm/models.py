@@ -1,0 +1,97 @@
+"""Which model plays which role: names, endpoints, prices, weights. Configuration only; calls nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+from pydantic import Field, SecretStr, TypeAdapter, ValidationError
+
+from cupilot.errors import InvalidInput
+from cupilot.value import Value
+
+
+class AgentRole(StrEnum):
+    """Who asks a model."""
+
+    MANAGER = "manager"
+    TRANSLATOR = "translator"
+    REVISOR = "revisor"
+    PROPHET = "prophet"
+
+
+class Model(Value):
+    """One model as LiteLLM reaches it."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """LiteLLM's model string, e.g. ``anthropic/NAME``, ``openai/NAME``, ``ollama/NAME``, ``hosted_vllm/NAME``."""
+    api_base: str | None = None
+    """URL of an OpenAI-compatible server (vLLM, Ollama, a company proxy); None for the provider's own."""
+    api_key: SecretStr | None = None
+    """None lets LiteLLM read the provider's own environment variable."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Share of a role's calls, relative to the role's other models."""
+    input_usd_per_million: Annotated[float, Field(ge=0)] | None = None
+    """Price of a million prompt tokens; None takes LiteLLM's local price list, and 0 where that has none."""
+    output_usd_per_million: Annotated[float, Field(ge=0)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=256, le=200_000)] = 16_000
+    """Reasoning counts. A kernel takes 1,000 to 5,000 tokens."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """None sends none: reasoning models refuse the parameter."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 300.0
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    """Over all workers together; None for no limit of our own."""
+
+    @property
+    def public(self) -> dict[str, object]:
+        """What may be recorded and shown: no key."""
+        return {"name": self.name, "api_base": self.api_base, "max_output_tokens": self.max_output_tokens}
+
+
+class RoleModels(Value):
+    """The models of each role; a role without its own uses ``default``."""
+
+    default: Annotated[tuple[Model, ...], Field(min_length=1)]
+    roles: dict[AgentRole, Annotated[tuple[Model, ...], Field(min_length=1)]] = {}
+
+    def choose(self, role: AgentRole, seed: int) -> Model:
+        """One of the role's models, by weight; the same for the same seed."""
+        models = self.roles.get(role, self.default)
+        return Random(seed).choices(models, [model.weight for model in models])[0]
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> RoleModels | None:
+    """The models that the environment names; None where it names none.
+
+    ``CUPILOT_LLM_MODEL`` (with ``CUPILOT_LLM_API_BASE``, ``CUPILOT_LLM_API_KEY``) names one for every role;
+    ``CUPILOT_LLM_MODELS_FILE`` a JSON file with the fields of :class:`RoleModels` for ensembles and roles.
+    Raises :class:`InvalidInput` where the file cannot be read or is not of that form.
+    """
+    path = environment.get("CUPILOT_LLM_MODELS_FILE")
+    if path:
+        return _from_file(Path(path))
+    name = environment.get("CUPILOT_LLM_MODEL")
+    if not name:
+        return None
+    key = environment.get("CUPILOT_LLM_API_KEY")
+    model = Model(
+        name=name,
+        api_base=environment.get("CUPILOT_LLM_API_BASE") or None,
+        api_key=SecretStr(key) if key else None,
+    )
+    return RoleModels(default=(model,))
+
+
+def _from_file(path: Path) -> RoleModels:
+    try:
+        return TypeAdapter(RoleModels).validate_json(path.read_bytes())
+    except OSError as error:
+        raise InvalidInput(f"CUPILOT_LLM_MODELS_FILE: {error}", where="CUPILOT_LLM_MODELS_FILE") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidInput(f"{path}: {where}: {first['msg']}", where="CUPILOT_LLM_MODELS_FILE") from error

@@ -1,0 +1,105 @@
+"""The four roles as models play them, alone (``llm``) or from the playbook's seeds (``hybrid``).
+
+Diagnosis and alignment are the playbook's in both: they are rules over measurements and binaries, where a model could
+only add mistakes. A model that claims a technique is believed as far as source and binary show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agents.interface import AgentError, Agents, Alignment, Attempt, Briefing, InitialStrategy
+from agents.llm.gateway import Gateway
+from agents.llm.ledger import Ledger
+from agents.llm.manager import LlmManager
+from agents.llm.models import RoleModels
+from agents.llm.revisor import LlmRevisor
+from agents.llm.translator import LlmTranslator
+from agents.playbook import agents as playbook
+from cupilot.kernel import Kernel
+from cupilot.pool import PoolMatch
+from cupilot.strategy import Strategy
+
+
+def llm(models: RoleModels, ledger: Ledger) -> Agents:
+    """Models in every role that writes."""
+    gateway = Gateway(models, ledger)
+    rules = playbook()
+    return Agents(
+        prophet=rules.prophet,
+        manager=LlmManager(gateway),
+        translator=_Translator(LlmTranslator(gateway), rules),
+        revisor=LlmRevisor(gateway),
+    )
+
+
+def hybrid(models: RoleModels, ledger: Ledger) -> Agents:
+    """The playbook writes the first generation, as far as its templates go; models do the rest."""
+    model = llm(models, ledger)
+    rules = playbook()
+    return Agents(
+        prophet=rules.prophet,
+        manager=_HybridManager(rules, model),
+        translator=_HybridTranslator(rules, model),
+        revisor=model.revisor,
+    )
+
+
+class _Translator:
+    """A model writes; rules align."""
+
+    def __init__(self, writer: LlmTranslator, rules: Agents) -> None:
+        self._writer = writer
+        self._rules = rules
+
+    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
+        """The model's kernel."""
+        return self._writer.translate(briefing, strategy, parent, seed)
+
+    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
+        """What source and binary show."""
+        return self._rules.translator.align(briefing, attempt)
+
+
+class _HybridManager:
+    """First generation from the playbook, crossover by a model."""
+
+    def __init__(self, rules: Agents, model: Agents) -> None:
+        self._rules = rules
+        self._model = model
+
+    def initial_strategies(
+        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+    ) -> list[InitialStrategy]:
+        """The playbook's where it has a template for the operator, else the model's."""
+        try:
+            return self._rules.manager.initial_strategies(briefing, pool, count, seed)
+        except AgentError:
+            return self._model.manager.initial_strategies(briefing, pool, count, seed)
+
+    def crossover(
+        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+    ) -> Strategy:
+        """The model's."""
+        return self._model.manager.crossover(briefing, first, second, taken, seed)
+
+
+class _HybridTranslator:
+    """Strategies without a parent's code come from templates where those can, all others from a model."""
+
+    def __init__(self, rules: Agents, model: Agents) -> None:
+        self._rules = rules
+        self._model = model
+
+    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
+        """From a template for the first generation, from a model that sees the parent's code for the others."""
+        if parent is None:
+            try:
+                return self._rules.translator.translate(briefing, strategy, None, seed)
+            except AgentError:
+                pass
+        return self._model.translator.translate(briefing, strategy, parent, seed)
+
+    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
+        """What source and binary show."""
+        return self._rules.translator.align(briefing, attempt)

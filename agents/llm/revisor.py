@@ -1,0 +1,92 @@
+"""The Kernel Revisor played by a model: a digested report of what is wrong, one mended kernel back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from agents.interface import Attempt, Briefing, Revision
+from agents.llm import answers, prompt
+from agents.llm.gateway import Gateway, Question
+from agents.llm.models import AgentRole
+from agents.llm.translator import LANGUAGE, kernel_text
+from cupilot.evaluation import Failure, FailureKind
+from cupilot.strategy import Strategy
+
+_NOTE = re.compile(r"^NOTE:\s*(.+)$", re.MULTILINE)
+_DROPPED = re.compile(r"^DROPPED:\s*(.+)$", re.MULTILINE)
+
+_ADVICE = {
+    FailureKind.COMPILE_ERROR: "It does not compile. The compiler's relevant lines are below.",
+    FailureKind.INVALID_PLAN: "The launch plan cannot be used.",
+    FailureKind.LAUNCH_ERROR: "The driver refused a launch: check block size, shared memory and registers.",
+    FailureKind.ILLEGAL_ACCESS: "It reads or writes outside its buffers: check indices and tails.",
+    FailureKind.CRASH: "It crashes: check indices, alignment and null pointers.",
+    FailureKind.OUT_OF_MEMORY: "It asks for more memory than there is.",
+    FailureKind.TIMEOUT: "It does not end in time: check loops and barriers for a deadlock.",
+    FailureKind.WRONG_VALUE: "It computes wrong values; where and how is below.",
+    FailureKind.UNWRITTEN_OUTPUT: "It leaves output elements unwritten: check that the grid covers all data.",
+    FailureKind.NON_DETERMINISTIC: "Two runs on the same input differ: a race or an uninitialised read.",
+    FailureKind.INPUT_MUTATED: "It changes its inputs; write only to outputs and workspace.",
+    FailureKind.OUT_OF_BOUNDS_WRITE: "It writes outside its buffers: check the guards of the last tile.",
+    FailureKind.INSENSITIVE: "Changing an input element does not move the output as in the reference: data is skipped.",
+    FailureKind.POLICY_BREACH: "It uses arithmetic that the numerics policy forbids.",
+}
+
+
+class LlmRevisor:
+    """See :class:`agents.interface.KernelRevisor`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def revise(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+        """A mended kernel; None where there is nothing to mend or the same kernel comes back."""
+        last = history[-1]
+        if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
+            return None
+        file = prompt.prompt("revisor")
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            facts=prompt.facts(briefing),
+            header=prompt.header(briefing),
+            hardware=prompt.hardware(briefing),
+            strategy=prompt.data("strategy", prompt.strategy_json(last.strategy)),
+            kernel=kernel_text(last.kernel),
+            report=report(last.evaluation.failure),
+            history=_tried(history[:-1]),
+            contract=prompt.contract(briefing),
+            language=LANGUAGE[briefing.target],
+        )
+        question = Question(AgentRole.REVISOR, f"revise/{len(history)}", messages, file.hash, seed)
+        revision = self._gateway.ask(question, lambda text: _revision(text, briefing, last.strategy))
+        return None if revision.kernel == last.kernel else revision
+
+
+def report(failure: Failure) -> str:
+    """A failure as a repairing agent needs it: what kind, what to look for, the evidence."""
+    advice = _ADVICE.get(failure.kind, "It was rejected.")
+    evidence = failure.message
+    if failure.details:
+        evidence += "\n" + json.dumps(failure.details, indent=1, sort_keys=True)
+    return f"{failure.kind.value}: {advice}\n{prompt.data('evidence', evidence)}"
+
+
+def _tried(attempts: Sequence[Attempt]) -> str:
+    if not attempts:
+        return "Nothing."
+    return prompt.data("history", "\n".join(prompt.outcome(one.evaluation) for one in attempts))
+
+
+def _revision(text: str, briefing: Briefing, strategy: Strategy) -> Revision:
+    kernel = answers.kernel(text, briefing)
+    note = _NOTE.search(text)
+    dropped = _DROPPED.search(text)
+    gone = {name.strip() for name in dropped[1].split(",")} if dropped else set()
+    kept = tuple(use for use in strategy.techniques if use.id not in gone)
+    return Revision(
+        strategy=strategy.model_copy(update={"techniques": kept}),
+        kernel=kernel,
+        note=note[1][:1_000] if note else "no note",
+    )

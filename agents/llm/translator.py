@@ -1,0 +1,52 @@
+"""The Strategy Translator played by a model: a strategy becomes device code and a launch plan."""
+
+from __future__ import annotations
+
+from agents.interface import Briefing
+from agents.llm import answers, prompt
+from agents.llm.gateway import Gateway, Question
+from agents.llm.models import AgentRole
+from cupilot.kernel import Kernel
+from cupilot.problem import Target
+from cupilot.strategy import Strategy
+from cupilot.technique import catalogue
+
+LANGUAGE = {Target.CUDA: "cuda", Target.CPU: "cpp"}
+"""What the source's fenced block is called."""
+
+
+class LlmTranslator:
+    """The half of :class:`agents.interface.StrategyTranslator` that writes code."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
+        """A kernel that follows the strategy, from the parent's code where there is any."""
+        file = prompt.prompt("translator")
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            facts=prompt.facts(briefing),
+            header=prompt.header(briefing),
+            hardware=prompt.hardware(briefing),
+            strategy=_explained(strategy),
+            parent=kernel_text(parent) if parent else "None: write it from scratch.",
+            contract=prompt.contract(briefing),
+            language=LANGUAGE[briefing.target],
+        )
+        question = Question(AgentRole.TRANSLATOR, "translate", messages, file.hash, seed)
+        return self._gateway.ask(question, lambda text: answers.kernel(text, briefing))
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """A kernel as it stands in a prompt: source and plan, both as data."""
+    return prompt.data("kernel", kernel.source) + "\n" + prompt.data("plan.json", kernel.plan.model_dump_json())
+
+
+def _explained(strategy: Strategy) -> str:
+    lines = [prompt.data("strategy", prompt.strategy_json(strategy))]
+    for use in strategy.techniques:
+        technique = catalogue().get(use.id)
+        if technique is not None:
+            lines.append(f"- {use.id}: {technique.summary}")
+    return "\n".join(lines) if strategy.techniques else "No techniques: the plain, simple, correct kernel."

@@ -1,0 +1,136 @@
+"""Which techniques templates exist for with matrix products, and when each applies."""
+
+from __future__ import annotations
+
+from agents.playbook.conditions import Case, Check, always
+from agents.playbook.operators import Matmul
+from agents.playbook.templates import cuda_matmul_tensor, cuda_matmul_tiled
+from agents.playbook.templates.cuda_matmul_copies import packs_aligned
+from agents.playbook.templates.cuda_matmul_parts import Tiling
+from cupilot.problem import NumericsPolicy, Target
+
+LONGEST_CHAIN = 16384
+"""Products in one float32 sum: beyond it errors grew to 15 times those of cuBLAS, which splits such sums (measured)."""
+
+
+def _matmul(case: Case) -> Matmul:
+    assert isinstance(case.operator, Matmul)
+    return case.operator
+
+
+def _micro_kernel(case: Case) -> str | None:
+    if "cache_blocking" not in case.options:
+        return "it needs cache_blocking"
+    width = case.number("simd", "width", 16)
+    rows, vectors = case.number("micro_kernel", "rows"), case.number("micro_kernel", "vectors")
+    wide = width == 16 and "avx512" in case.device.arch
+    registers = (rows * vectors + vectors) * (1 if wide or width <= 8 else 2)
+    limit = 32 if "avx512" in case.device.arch else 16
+    return f"{registers} vectors do not fit {limit} registers" if registers > limit else None
+
+
+def _split_k(case: Case) -> str | None:
+    operator, parts = _matmul(case), case.number("split_k", "parts")
+    if case.device.target is Target.CPU and ("micro_kernel" in case.options or "threads" not in case.options):
+        return "parts are for threads, and not written for the blocked product"
+    if operator.k < 128 * parts:
+        return f"parts would be less than 128 deep, of {operator.k}"
+    size = operator.batches * operator.m * operator.n * parts * 4
+    return "the parts would take more than 2 GB" if size > 2**31 else None
+
+
+def _tile(case: Case) -> str | None:
+    """Threads and shared memory of a block, from all techniques that shape its tile."""
+    operator, options = _matmul(case), case.options
+    tiling = Tiling.of(options)
+    if tiling.m % tiling.rows or tiling.n % tiling.cols:
+        return "the tile is not a multiple of what a thread or warp computes"
+    if not 32 <= tiling.threads <= 1024:
+        return f"the tile would take {tiling.threads} threads"
+    if "tensor_cores" in options:
+        needed = cuda_matmul_tensor.shared_bytes(operator, options, tiling)
+    else:
+        needed = cuda_matmul_tiled.shared_bytes(tiling)
+    limit = case.device.shared_bytes_per_block
+    if needed > limit:
+        return f"the tiles need {needed} bytes of shared memory, a block has {limit}"
+    if tiling.part(operator) > LONGEST_CHAIN:
+        return f"sums of {tiling.part(operator)} products in float32 lose precision: split_k is needed"
+    return "there are too many blocks" if tiling.blocks(operator) > 2**31 - 1 else None
+
+
+def _padding(case: Case) -> str | None:
+    half = "tensor_cores" in case.options and cuda_matmul_tensor.element_bytes(case.options) == 2
+    narrow = half and case.number("bank_padding", "words") % 8
+    return "rows of 16-bit elements must stay on 16-byte boundaries" if narrow else None
+
+
+def _async_copy(case: Case) -> str | None:
+    if "tensor_cores" in case.options and cuda_matmul_tensor.element_bytes(case.options) == 2:
+        return "16-bit operands are converted on their way"
+    digits = case.device.arch.removeprefix("sm_").rstrip("af")
+    return None if digits.isdigit() and int(digits) >= 80 else f"{case.device.arch} has no asynchronous copies"
+
+
+def _tensor_cores(case: Case) -> str | None:
+    half = cuda_matmul_tensor.element_bytes(case.options) == 2
+    if half and case.policy is not NumericsPolicy.HALF:
+        return f"16-bit operands are not allowed under the policy {case.policy.value}"
+    depth = 16 if half else 8
+    return "the tile is not deep enough" if case.number("shared_tiling", "tile_k", 16) < depth else None
+
+
+def _matmul_vectors(case: Case) -> str | None:
+    operator = _matmul(case)
+    if "shared_tiling" not in case.options or "tensor_cores" in case.options:
+        return "only tiles for the scalar units choose the width of their loads"
+    if case.number("vector_loads", "width") != 4:
+        return "tiles are loaded by four floats or by one"
+    a = packs_aligned(operator.a, operator.m, operator.k, depth_is_row=False)
+    b = packs_aligned(operator.b, operator.n, operator.k, depth_is_row=True)
+    return None if a or b else "no operand has rows on 16-byte boundaries"
+
+
+def _swizzle(case: Case) -> str | None:
+    operator = _matmul(case)
+    if "shared_tiling" not in case.options:
+        return "there are no tiles to order"
+    small = operator.m <= case.number("shared_tiling", "tile_m", 128) * 2
+    return "there are too few tile rows" if small else None
+
+
+def _matmul_bounds(case: Case) -> str | None:
+    resident = case.number("launch_bounds", "min_blocks")
+    tiled = "shared_tiling" in case.options
+    threads = Tiling.of(case.options).threads if tiled else 64
+    limit = case.device.threads_per_unit or 1024
+    if resident * threads > limit:
+        return f"{resident} blocks of {threads} threads do not fit a multiprocessor"
+    registers = case.device.registers_per_unit // max(resident * threads, 1)
+    rectangle = case.number("register_blocking", "rows") * case.number("register_blocking", "cols")
+    return "the rectangles would not fit the registers left" if tiled and registers < rectangle + 32 else None
+
+
+CUDA: dict[str, Check] = {
+    "shared_tiling": _tile,
+    "register_blocking": always,
+    "bank_padding": _padding,
+    "double_buffering": always,
+    "async_copy": _async_copy,
+    "tensor_cores": _tensor_cores,
+    "vector_loads": _matmul_vectors,
+    "split_k": _split_k,
+    "block_swizzle": _swizzle,
+    "launch_bounds": _matmul_bounds,
+    "loop_unrolling": lambda case: "tensor-core loops are unrolled anyway" if "tensor_cores" in case.options else None,
+}
+
+CPU: dict[str, Check] = {
+    "threads": always,
+    "simd": always,
+    "loop_unrolling": always,
+    "cache_blocking": lambda case: None if "micro_kernel" in case.options else "it needs a micro_kernel",
+    "micro_kernel": _micro_kernel,
+    "packing": always,
+    "split_k": _split_k,
+}

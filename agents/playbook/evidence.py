@@ -1,0 +1,100 @@
+"""What must be seen of a technique in a kernel's source, its plan and its binary: the facts behind alignment.
+
+A technique without an entry leaves no trace that could be checked, and is believed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from cupilot.evaluation import BuildReport
+from cupilot.kernel import Kernel
+from cupilot.problem import Target
+from cupilot.strategy import Strategy, TechniqueUse
+
+SOURCE: Mapping[str, str] = {
+    "streaming_access": r"__stcs|__ldcs|__stcg|\.cs\.",
+    "read_only_cache": r"__ldg|ld\.global\.nc",
+    "launch_bounds": r"__launch_bounds__\([^)]*,",
+    "grid_stride": r"gridDim",
+    "warp_shuffle_reduction": r"__shfl|reduce_sync",
+    "warp_per_row": r"__shfl|reduce_sync",
+    "shared_rows": r"__shared__",
+    "shared_tiling": r"__shared__",
+    "tensor_cores": r"wmma|mma\.sync|wgmma|mma_sync",
+    "async_copy": r"cp\.async|__pipeline_memcpy_async|memcpy_async|TMA|cp_async",
+    "fast_exp": r"__expf|__fdividef|__exp10f|ex2\.approx|__frcp|exp2f\.approx|__tanhf|tanh\.approx",
+    "threads": r"#pragma\s+omp\s+parallel",
+    "nontemporal_stores": r"movnt|_mm\w*_stream|__builtin_nontemporal_store",
+    "prefetch": r"__builtin_prefetch|_mm_prefetch|prefetchw?\b",
+    "simd": r"vector_size|_mm\d*_|omp\s+(?:parallel\s+for\s+)?simd|__m(?:128|256|512)",
+}
+"""A pattern that the source must contain, for each technique that leaves such a trace."""
+
+_BinaryCheck = Callable[[BuildReport, TechniqueUse], str | None]
+
+
+def missing(strategy: Strategy, kernel: Kernel | None, build: BuildReport | None) -> dict[str, str]:
+    """The techniques that a strategy claims and that are not there, each with what was looked for."""
+    found: dict[str, str] = {}
+    for use in strategy.techniques:
+        reason = _in_source(use, kernel)
+        if reason is None and build is not None and build.ok and build.instructions and kernel is not None:
+            check = _BINARY.get((kernel.target, use.id))
+            reason = check(build, use) if check else None
+        if reason is not None:
+            found[use.id] = reason
+    return found
+
+
+def _in_source(use: TechniqueUse, kernel: Kernel | None) -> str | None:
+    pattern = SOURCE.get(use.id)
+    if kernel is None or pattern is None or re.search(pattern, _code(kernel.source)):
+        return None
+    return "the source has no trace of it"
+
+
+def _code(source: str) -> str:
+    """The source without comments: a claim in prose is no evidence."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
+
+
+def _needs(family: str, words: str) -> _BinaryCheck:
+    def check(build: BuildReport, _: TechniqueUse) -> str | None:
+        return None if build.instructions.get(family) else f"the binary has no {words}"
+
+    return check
+
+
+def _vector_loads(build: BuildReport, use: TechniqueUse) -> str | None:
+    wide = use.parameters.get("width", 4) == 4
+    seen = build.instructions.get("vector_load_128", 0) + build.instructions.get("vector_store_128", 0)
+    return "the binary has no 128-bit loads or stores" if wide and not seen else None
+
+
+def _register_rows(build: BuildReport, _: TechniqueUse) -> str | None:
+    return "the kept values spilled to local memory" if build.instructions.get("local_memory", 0) > 0 else None
+
+
+def _simd(build: BuildReport, use: TechniqueUse) -> str | None:
+    width = use.parameters.get("width", 16)
+    families = {16: ("simd_512", "simd_256"), 8: ("simd_256", "simd_512")}.get(int(width), ("simd_128", "simd_256"))
+    seen = any(build.instructions.get(family) for family in families)
+    return None if seen else f"the binary has no vector instructions for {width} floats"
+
+
+_BINARY: Mapping[tuple[Target, str], _BinaryCheck] = {
+    (Target.CUDA, "vector_loads"): _vector_loads,
+    (Target.CUDA, "tensor_cores"): _needs("tensor_core", "tensor-core instructions"),
+    (Target.CUDA, "async_copy"): _needs("async_copy", "asynchronous copies"),
+    (Target.CUDA, "warp_shuffle_reduction"): _needs("shuffle", "shuffles"),
+    (Target.CUDA, "warp_per_row"): _needs("shuffle", "shuffles"),
+    (Target.CUDA, "shared_rows"): _needs("shared_memory", "shared-memory accesses"),
+    (Target.CUDA, "shared_tiling"): _needs("shared_memory", "shared-memory accesses"),
+    (Target.CUDA, "register_rows"): _register_rows,
+    (Target.CPU, "simd"): _simd,
+    (Target.CPU, "threads"): _needs("omp_parallel", "OpenMP region"),
+    (Target.CPU, "nontemporal_stores"): _needs("nontemporal_store", "non-temporal stores"),
+    (Target.CPU, "prefetch"): _needs("prefetch", "prefetches"),
+}

@@ -1,0 +1,187 @@
+"""The playbook's SCE Manager: first strategies from pool, ladders and a seeded draw; crossover of two strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from agents.interface import Attempt, Briefing, InitialStrategy, StrategySource
+from agents.playbook.ladders import ladder
+from agents.playbook.prophet import PlaybookProphet
+from agents.playbook.search import Space
+from agents.playbook.translator import operator_of, with_defaults
+from cupilot.evaluation import FailureKind
+from cupilot.pool import PoolEntry, PoolMatch
+from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.technique import catalogue
+
+RANDOM_ATTEMPTS = 40
+"""Draws for each wanted strategy before the space counts as exhausted."""
+CROSSOVER_ATTEMPTS = 24
+KEEP_FITTER, TAKE_OTHER, PARAMETER_OF_FITTER, MUTATE = 0.85, 0.5, 0.65, 0.35
+"""Chances that a child keeps a technique of the fitter parent only, takes one of the other's, has the fitter's value of
+a parameter that both set, and is changed beyond its parents."""
+
+
+class PlaybookManager:
+    """Writes strategies without a language model; equal seeds give equal answers."""
+
+    def initial_strategies(
+        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+    ) -> list[InitialStrategy]:
+        """Up to ``count`` renderable strategies with different signatures; raises NoTemplate."""
+        space = Space(briefing, operator_of(briefing))
+        failed = {_signature(match.entry.strategy) for match in pool if _failed_here(match.entry, briefing)}
+        chosen: list[InitialStrategy] = []
+        seen: set[str] = set()
+
+        def take(candidates: Iterator[InitialStrategy], limit: int) -> None:
+            for item in candidates:
+                if len(chosen) >= limit:
+                    return
+                signature = item.strategy.signature()
+                if signature not in seen and signature not in failed:
+                    seen.add(signature)
+                    chosen.append(item)
+
+        take(_from_pool(space, pool), (count + 1) // 2)
+        take(_from_ladder(space), count)
+        take(_from_draws(space, Random(seed), RANDOM_ATTEMPTS * count), count)
+        take(_from_pool(space, pool), count)
+        return chosen
+
+    def crossover(
+        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+    ) -> Strategy:
+        """A strategy made of both parents' techniques; different from those taken wherever one can be found."""
+        rng = Random(seed)
+        space = Space(briefing, operator_of(briefing))
+        known = {_signature(strategy) for strategy in taken}
+        child = Strategy(techniques=())
+        for attempt in range(CROSSOVER_ATTEMPTS):
+            child = _child(space, first, second, rng, mutate=attempt >= 2 or rng.random() < MUTATE)
+            if child.signature() not in known:
+                return child
+        for parent in (child, first.strategy, second.strategy):
+            for neighbour, change in space.neighbours(space.fitted(parent)[0]):
+                complete = with_defaults(neighbour)
+                if complete.signature() not in known:
+                    return _explained(
+                        complete, f"A neighbour of a parent, {change}: all combinations were tried before."
+                    )
+        for item in _from_draws(space, rng, RANDOM_ATTEMPTS):
+            if item.strategy.signature() not in known:
+                return item.strategy
+        return child
+
+
+def _signature(strategy: Strategy) -> str:
+    return with_defaults(strategy).signature()
+
+
+def _explained(strategy: Strategy, rationale: str) -> Strategy:
+    return Strategy(techniques=strategy.techniques, rationale=rationale[:4000])
+
+
+def _failed_here(entry: PoolEntry, briefing: Briefing) -> bool:
+    """Whether an entry says that its strategy does not work for this very problem on this kind of device."""
+    same = entry.problem_hash == briefing.facts.problem_hash and entry.target is briefing.target
+    blameless = entry.failure in (None, FailureKind.INFRASTRUCTURE)
+    return same and entry.device_class == briefing.device.device_class and not blameless
+
+
+def _from_pool(space: Space, pool: Sequence[PoolMatch]) -> Iterator[InitialStrategy]:
+    """Strategies of entries that counted, best score first, without what cannot be applied here."""
+    for match in sorted(pool, key=lambda item: -item.score):
+        entry = match.entry
+        if entry.target is not space.briefing.target or not entry.verdict.counts or not entry.speedup:
+            continue
+        strategy, dropped = space.fitted(entry.strategy)
+        if not strategy.techniques:
+            continue
+        source = f"From the pool: {entry.speedup:.2f} times eager on {entry.problem_name}"
+        without = f"; without {', '.join(dropped)}, which cannot be applied here" if dropped else ""
+        yield InitialStrategy(
+            strategy=_explained(strategy, f"{source}{without}."), source=StrategySource.POOL, pool_entry=entry.id
+        )
+
+
+def _from_ladder(space: Space) -> Iterator[InitialStrategy]:
+    """The family's ladder: first what applies as it stands, then what is left of the others."""
+    rungs = ladder(space.operator, space.briefing.target)
+    placement = space.briefing.placement
+    if placement is not None:
+        rungs.sort(key=lambda rung: not _suits(rung, placement.zone.value))
+    whole = [rung for rung in rungs if space.valid(rung)]
+    for rung in [*whole, *(rung for rung in rungs if rung not in whole)]:
+        strategy, _ = space.fitted(rung)
+        yield InitialStrategy(strategy=_explained(with_defaults(strategy), rung.rationale), source=StrategySource.IDEA)
+
+
+def _suits(strategy: Strategy, zone: str) -> bool:
+    known = (catalogue().get(use.id) for use in strategy.techniques)
+    return all(not technique.zones or zone in technique.zones for technique in known if technique)
+
+
+def _from_draws(space: Space, rng: Random, attempts: int) -> Iterator[InitialStrategy]:
+    for _ in range(attempts):
+        strategy = with_defaults(space.random(rng))
+        yield InitialStrategy(
+            strategy=_explained(strategy, "Drawn from the techniques that apply."), source=StrategySource.IDEA
+        )
+
+
+def _child(space: Space, first: Attempt, second: Attempt, rng: Random, *, mutate: bool) -> Strategy:
+    uses: list[TechniqueUse] = []
+    words: list[str] = []
+    for use in first.strategy.techniques:
+        other = second.strategy.use(use.id)
+        if other is not None:
+            uses.append(_blended(use, other, rng))
+            words.append(f"{use.id} of both")
+        elif rng.random() < KEEP_FITTER:
+            uses.append(use)
+            words.append(f"{use.id} of the fitter")
+    for use in second.strategy.techniques:
+        if first.strategy.use(use.id) is None and rng.random() < TAKE_OTHER and not _conflicts(use, uses):
+            uses.append(use)
+            words.append(f"{use.id} of the other")
+    strategy, dropped = space.fitted(Strategy(techniques=tuple(uses[:12])))
+    words = [word for word in words if word.split(" ")[0] not in dropped]
+    if mutate:
+        strategy, change = _mutated(space, strategy, first, rng)
+        words.append(change)
+    return _explained(with_defaults(strategy), f"Crossover: {', '.join(word for word in words if word)}.")
+
+
+def _blended(use: TechniqueUse, other: TechniqueUse, rng: Random) -> TechniqueUse:
+    names = sorted({*use.parameters, *other.parameters})
+    values = {}
+    for name in names:
+        preferred, rest = (use, other) if rng.random() < PARAMETER_OF_FITTER else (other, use)
+        values[name] = preferred.parameters.get(name, rest.parameters.get(name, 0))
+    return TechniqueUse(id=use.id, parameters=values)
+
+
+def _conflicts(use: TechniqueUse, uses: Sequence[TechniqueUse]) -> bool:
+    technique = catalogue().get(use.id)
+    return technique is not None and any(item.id in technique.conflicts for item in uses)
+
+
+def _mutated(space: Space, strategy: Strategy, fitter: Attempt, rng: Random) -> tuple[Strategy, str]:
+    """One change beyond the parents: the diagnosis' advice where there is guidance, else a neighbour or a technique."""
+    wanted: list[str] = []
+    if space.briefing.placement is not None and fitter.evaluation is not None:
+        wanted = [item.technique for item in PlaybookProphet().diagnose(space.briefing, fitter).advice]
+    missing = [item for item in space.techniques() if strategy.use(item.id) is None]
+    advised = [item for item in missing if item.id in wanted]
+    roll = rng.random()
+    if (advised and roll < 0.5) or (missing and roll < 0.25):
+        technique = rng.choice(advised or missing)
+        return space.with_technique(
+            strategy, technique, rng
+        ), f"{technique.id} new, as {'advised' if advised else 'a try'}"
+    neighbours = space.neighbours(strategy)
+    if neighbours:
+        return rng.choice(neighbours)
+    return (space.with_technique(strategy, rng.choice(missing), rng), "a try") if missing else (strategy, "")

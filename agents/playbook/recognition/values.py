@@ -1,0 +1,173 @@
+"""The reference's graph as recognition sees it: dead calls left out, aliases followed, nothing interpreted.
+
+Also the one place that says no: :func:`refuse` makes the error that lists what was seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agents.interface import NoTemplate
+from cupilot.problem import DType, GraphNode, ProblemFacts, Role, TensorSpec
+
+SUPPORTED = (
+    "pointwise expressions, reductions along one range of axes (sum, mean, max, min, argmax, argmin, norms, variance), "
+    "softmax, log-softmax, layer norm and other row norms, and matrix products (mm, bmm, addmm, matmul)"
+)
+
+ALIASES = frozenset(
+    {
+        "aten.detach.default",
+        "aten.alias.default",
+        "aten.clone.default",
+        "aten.contiguous.default",
+        "aten.lift_fresh.default",
+        "aten.lift_fresh_copy.default",
+        "aten.positive.default",
+    }
+)
+"""Calls whose result has the values and the shape of their first argument."""
+
+CONSTANT = "constant"
+"""What the tracer calls a small tensor that the reference made itself; its only argument is the list of its values."""
+
+VIEWS = frozenset(
+    {
+        "aten.view.default",
+        "aten._unsafe_view.default",
+        "aten.reshape.default",
+        "aten.unsqueeze.default",
+        "aten.squeeze.dim",
+        "aten.squeeze.dims",
+        "aten.squeeze.default",
+        "aten.expand.default",
+        "aten.slice.Tensor",
+        "aten.t.default",
+        "aten.transpose.int",
+        "aten.permute.default",
+        "aten.mT.default",
+    }
+)
+
+
+@dataclass
+class View:
+    """The live part of a problem's graph."""
+
+    facts: ProblemFacts
+    nodes: tuple[GraphNode, ...]
+    producers: dict[str, tuple[GraphNode, int]] = field(default_factory=dict)
+    """The call that made a value, and which of its results the value is."""
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The values that the reference returns."""
+        return self.facts.graph.outputs
+
+    @property
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        """The tensors that the values go to, in the same order."""
+        return self.facts.with_role(Role.OUTPUT)
+
+
+def view(facts: ProblemFacts) -> View:
+    """The live part of the graph; raises NoTemplate for what no family can handle."""
+    live = _live(facts)
+    result = View(facts=facts, nodes=live)
+    for node in live:
+        for index, name in enumerate(node.results):
+            result.producers[name] = (node, index)
+    for spec in facts.with_role(Role.INPUT, Role.PARAMETER, Role.BUFFER):
+        result.specs[spec.name] = spec
+    if len(result.outputs) != len(result.output_specs):
+        raise refuse(facts, "the graph's outputs and the output tensors do not match")
+    _check_in_place(facts, live)
+    return result
+
+
+def _live(facts: ProblemFacts) -> tuple[GraphNode, ...]:
+    needed = set(facts.graph.outputs)
+    live: list[GraphNode] = []
+    for node in reversed(facts.graph.nodes):
+        if needed.intersection(node.results):
+            live.append(node)
+            needed.update(references(node))
+    return tuple(reversed(live))
+
+
+def _check_in_place(facts: ProblemFacts, live: tuple[GraphNode, ...]) -> None:
+    """In-place calls are fine on plain values; together with views the values that alias would have to be tracked."""
+    in_place = any(is_in_place(node.op) for node in facts.graph.nodes)
+    if in_place and any(node.op in VIEWS for node in live):
+        raise refuse(facts, "it changes tensors in place while views of them may exist")
+
+
+def is_in_place(op: str) -> bool:
+    """Whether an overload changes its first argument, by PyTorch's naming rule."""
+    return base_name(op).endswith("_") and not base_name(op).endswith("__")
+
+
+def base_name(op: str) -> str:
+    """``aten.add_.Tensor`` -> ``add_``."""
+    return op.split(".")[1] if op.count(".") >= 1 else op
+
+
+def out_of_place(op: str) -> str:
+    """The overload without the mark of an in-place call: ``aten.add_.Tensor`` -> ``aten.add.Tensor``."""
+    if not is_in_place(op):
+        return op
+    namespace, name, *rest = op.split(".")
+    return ".".join([namespace, name[:-1], *rest])
+
+
+def reference(argument: object) -> str | None:
+    """The value that an argument refers to, or None for anything else."""
+    if isinstance(argument, dict) and set(argument) == {"ref"}:
+        name = argument["ref"]
+        return name if isinstance(name, str) else None
+    return None
+
+
+def references(node: GraphNode) -> list[str]:
+    """All values that a call reads."""
+    found: list[str] = []
+    stack: list[object] = [*node.args, *node.kwargs.values()]
+    while stack:
+        item = stack.pop()
+        name = reference(item)
+        if name is not None:
+            found.append(name)
+        elif isinstance(item, list | tuple):
+            stack.extend(item)
+    return found
+
+
+def number(value: object) -> float | None:
+    """A number argument; infinities and NaN come as text, since JSON has none. None for anything else."""
+    if isinstance(value, str) and value in ("inf", "-inf", "nan"):
+        return float(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def argument(node: GraphNode, index: int, name: str, default: object = None) -> object:
+    """An argument by position or keyword."""
+    if index < len(node.args):
+        return node.args[index]
+    return node.kwargs.get(name, default)
+
+
+def require_float32(facts: ProblemFacts, spec: TensorSpec) -> None:
+    """Refuse a tensor that templates cannot read or write: not float32, or not dense in C order."""
+    if spec.dtype is not DType.FLOAT32:
+        raise refuse(facts, f"{spec.name} is {spec.dtype.value}; templates exist for float32")
+    if not spec.contiguous:
+        raise refuse(facts, f"{spec.name} is not contiguous")
+
+
+def refuse(facts: ProblemFacts, reason: str) -> NoTemplate:
+    """The error that says which operators were seen, why there is no template, and what there is one for."""
+    seen = ", ".join(dict.fromkeys(node.op for node in facts.graph.nodes)) or "no operator at all"
+    return NoTemplate(
+        f"no playbook template for this reference: {reason} (operators seen: {seen})", hint=f"supported: {SUPPORTED}"
+    )

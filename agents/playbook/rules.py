@@ -1,0 +1,162 @@
+"""The Prophet's rules: what a measurement says, how bad it is, and which techniques answer it.
+
+Percentages are of measured peaks. Thresholds: 95 % of the floor is where DESIGN.md says to stop; 60 % of either
+roof is the field's line below which a kernel is latency-bound rather than limited by that roof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agents.interface import Attempt, Briefing
+from cupilot.evaluation import Evaluation, FailureKind
+from cupilot.problem import Target
+from cupilot.roofline import NEAR_FLOOR, Zone
+
+LATENCY_BOUND = 60.0
+LOW_OCCUPANCY = 25.0
+MAJOR, CRITICAL = 80.0, 40.0
+"""Below these shares of the floor the severity is major or critical; above them minor."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a measurement shows."""
+
+    severity: str
+    cause: str
+    evidence: str
+    techniques: tuple[str, ...] = ()
+    """Catalogue ids that answer it, best first."""
+
+
+_MEMORY = {
+    Target.CUDA: (
+        "vector_loads",
+        "register_rows",
+        "shared_rows",
+        "warp_shuffle_reduction",
+        "thread_coarsening",
+        "column_slices",
+        "loop_unrolling",
+        "streaming_access",
+        "online_softmax",
+        "one_pass_moments",
+        "split_rows",
+        "grid_stride",
+    ),
+    Target.CPU: (
+        "threads",
+        "simd",
+        "nontemporal_stores",
+        "column_tiles",
+        "fused_passes",
+        "polynomial_exp",
+        "prefetch",
+        "multiple_accumulators",
+        "split_rows",
+        "row_chunking",
+    ),
+}
+_COMPUTE = {
+    Target.CUDA: (
+        "tensor_cores",
+        "shared_tiling",
+        "register_blocking",
+        "async_copy",
+        "double_buffering",
+        "bank_padding",
+        "vector_loads",
+        "split_k",
+        "block_swizzle",
+        "fast_exp",
+        "hoisted_division",
+    ),
+    Target.CPU: (
+        "threads",
+        "simd",
+        "micro_kernel",
+        "cache_blocking",
+        "packing",
+        "polynomial_exp",
+        "loop_unrolling",
+        "multiple_accumulators",
+        "hoisted_division",
+    ),
+}
+
+
+def findings(briefing: Briefing, attempt: Attempt) -> list[Finding]:
+    """What the evaluation shows, worst first; never empty."""
+    evaluation = attempt.evaluation
+    if evaluation is None:
+        return [Finding("major", "the kernel has not been evaluated", "no evaluation", _first_choice(briefing))]
+    if evaluation.failure is not None and not evaluation.verdict.counts:
+        return [_failed(evaluation)]
+    found = [*_build(evaluation), *_profile(briefing, evaluation)]
+    return found or [Finding("minor", "nothing in the measurement stands out", _numbers(evaluation))]
+
+
+def _first_choice(briefing: Briefing) -> tuple[str, ...]:
+    compute = briefing.placement is not None and briefing.placement.zone is Zone.COMPUTE
+    return (_COMPUTE if compute else _MEMORY)[briefing.target]
+
+
+def _failed(evaluation: Evaluation) -> Finding:
+    failure = evaluation.failure
+    assert failure is not None
+    wrong = failure.kind in (FailureKind.WRONG_VALUE, FailureKind.NON_DETERMINISTIC, FailureKind.UNWRITTEN_OUTPUT)
+    words = "the kernel is wrong" if wrong else "the kernel does not run"
+    return Finding("critical", f"{words}: {failure.kind.value}", failure.message[:500])
+
+
+def _build(evaluation: Evaluation) -> Iterator[Finding]:
+    build = evaluation.build
+    if build is None:
+        return
+    if build.spill_bytes:
+        evidence = f"spill_bytes = {build.spill_bytes}, registers = {build.registers}"
+        yield Finding("major", "registers spill to local memory", evidence, ("shared_rows", "split_rows"))
+    occupancy = evaluation.profile.metrics.get("occupancy_pct") if evaluation.profile else None
+    if occupancy is not None and occupancy < LOW_OCCUPANCY:
+        evidence = (
+            f"occupancy_pct = {occupancy:.0f}, registers = {build.registers}, shared_bytes = {build.shared_bytes}"
+        )
+        techniques = ("launch_bounds", "warp_per_row", "split_rows", "split_k")
+        yield Finding("major", "few warps are resident, so latency shows", evidence, techniques)
+
+
+def _profile(briefing: Briefing, evaluation: Evaluation) -> Iterator[Finding]:
+    if evaluation.profile is None:
+        return
+    metrics = evaluation.profile.metrics
+    floor = metrics.get("floor_pct")
+    memory, compute = metrics.get("memory_throughput_pct", 0.0), metrics.get("compute_throughput_pct", 0.0)
+    evidence = _numbers(evaluation)
+    if floor is not None and floor >= 100 * NEAR_FLOOR:
+        yield Finding("none", "the kernel is as fast as the device allows", evidence)
+        return
+    severity = "minor"
+    if floor is not None:
+        severity = "critical" if floor < CRITICAL else "major" if floor < MAJOR else "minor"
+    placement = evaluation.placement or briefing.placement
+    zone = placement.zone if placement else (Zone.MEMORY if memory >= compute else Zone.COMPUTE)
+    if zone is Zone.COMPUTE:
+        cause = "too little of the arithmetic rate is used" if compute < LATENCY_BOUND else "arithmetic is the limit"
+        yield Finding(severity, cause, evidence, _COMPUTE[briefing.target])
+    elif memory < LATENCY_BOUND:
+        cause = "memory is waited for: too few bytes are in flight, or they are read more than once"
+        yield Finding(severity, cause, evidence, _MEMORY[briefing.target])
+    else:
+        yield Finding(severity, "memory bandwidth is the limit", evidence, _MEMORY[briefing.target])
+    if zone is Zone.MIDDLE:
+        yield Finding("minor", "arithmetic and memory take about as long", evidence, _COMPUTE[briefing.target])
+
+
+def _numbers(evaluation: Evaluation) -> str:
+    if evaluation.profile is None:
+        return "no profile"
+    names = ("floor_pct", "memory_throughput_pct", "compute_throughput_pct", "occupancy_pct")
+    known = [f"{name} = {evaluation.profile.metrics[name]:.0f}" for name in names if name in evaluation.profile.metrics]
+    return f"{', '.join(known) or 'no metrics'} ({evaluation.profile.source.value})"

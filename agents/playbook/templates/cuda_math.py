@@ -1,0 +1,126 @@
+"""CUDA C++ text: packs of neighbouring floats, cached and hinted loads, and the ``fn_*`` functions of expressions."""
+
+from __future__ import annotations
+
+import re
+
+from agents.playbook.expressions import Expr, call, replace, walk
+from agents.playbook.templates.source import Options, fill
+
+BASE = r"""
+#define FN_INF __int_as_float(0x7f800000)
+#define FN_NAN __int_as_float(0x7fffffff)
+"""
+
+FUNCTIONS = r"""
+__device__ __forceinline__ float fn_exp(float x) { return expf(x); }
+__device__ __forceinline__ float fn_expm1(float x) { return expm1f(x); }
+__device__ __forceinline__ float fn_log(float x) { return logf(x); }
+__device__ __forceinline__ float fn_log1p(float x) { return log1pf(x); }
+__device__ __forceinline__ float fn_tanh(float x) { return tanhf(x); }
+__device__ __forceinline__ float fn_erf(float x) { return erff(x); }
+__device__ __forceinline__ float fn_sqrt(float x) { return sqrtf(x); }
+__device__ __forceinline__ float fn_rsqrt(float x) { return 1.0f / sqrtf(x); }
+__device__ __forceinline__ float fn_abs(float x) { return fabsf(x); }
+__device__ __forceinline__ float fn_floor(float x) { return floorf(x); }
+__device__ __forceinline__ float fn_ceil(float x) { return ceilf(x); }
+__device__ __forceinline__ float fn_round(float x) { return rintf(x); }
+__device__ __forceinline__ float fn_sin(float x) { return sinf(x); }
+__device__ __forceinline__ float fn_cos(float x) { return cosf(x); }
+__device__ __forceinline__ float fn_pow(float x, float y) { return powf(x, y); }
+__device__ __forceinline__ float fn_max(float a, float b) { return (a > b || a != a) ? a : b; }  // NaN passes through
+__device__ __forceinline__ float fn_min(float a, float b) { return (a < b || a != a) ? a : b; }
+__device__ __forceinline__ float fn_select(bool mask, float yes, float no) { return mask ? yes : no; }
+__device__ __forceinline__ bool fn_not(bool mask) { return !mask; }
+"""
+
+FAST = {
+    "exp": "__device__ __forceinline__ float fn_exp(float x) { return __expf(x); }  // fast_exp",
+    "expm1": "__device__ __forceinline__ float fn_expm1(float x) { return __expf(x) - 1.0f; }  // fast_exp",
+    "tanh": (
+        "__device__ __forceinline__ float fn_tanh(float x) {\n"
+        "    return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f);  // fast_exp\n}"
+    ),
+    "quotient": (
+        "__device__ __forceinline__ float fn_quotient(float a, float b) {\n    return __fdividef(a, b);  // fast_exp\n}"
+    ),
+}
+"""Approximate units: absolute errors of about 1e-7 where the values are of order one."""
+
+PACK = r"""
+// vector_loads: $VEC floats that are neighbours in memory travel together
+struct alignas(4 * $VEC) Pack { float v[$VEC]; };
+constexpr int K_VEC = $VEC;
+"""
+
+SINGLE = r"""
+struct Pack { float v[1]; };
+constexpr int K_VEC = 1;
+"""
+
+ACCESS = r"""
+__device__ __forceinline__ Pack load_pack(const float* p) {
+    const $TYPE raw = $LOAD(reinterpret_cast<const $TYPE*>(p));
+    return *reinterpret_cast<const Pack*>(&raw);
+}
+__device__ __forceinline__ void store_pack(float* p, Pack pack) {
+    $STORE(reinterpret_cast<$TYPE*>(p), *reinterpret_cast<const $TYPE*>(&pack));
+}
+"""
+
+PLAIN_ACCESS = r"""
+__device__ __forceinline__ Pack load_pack(const float* p) { return *reinterpret_cast<const Pack*>(p); }
+__device__ __forceinline__ void store_pack(float* p, Pack pack) { *reinterpret_cast<Pack*>(p) = pack; }
+"""
+
+
+def functions(roots: list[Expr], options: Options, always: tuple[str, ...] = ()) -> str:
+    """The functions that expressions over these roots call, approximate ones under ``fast_exp``."""
+    used = {node.op for node in walk(roots)} | set(always)
+    fast = {name: text for name, text in FAST.items() if "fast_exp" in options and name in used}
+    kept = []
+    for line in FUNCTIONS.strip("\n").split("\n"):
+        found = re.search(r" fn_(\w+)\(", line)
+        name = found.group(1) if found else ""
+        if name in used and name not in fast:
+            kept.append(line)
+    return "\n".join([BASE.strip("\n"), *kept, *fast.values()])
+
+
+def fast_division(root: Expr, options: Options) -> Expr:
+    """The expression with element-wise divisions on the approximate unit, under ``fast_exp``."""
+    if "fast_exp" not in options:
+        return root
+    nodes = walk([root])
+    exact = {node for node in nodes if node.op == "reduce"}
+    table: dict[Expr, Expr] = {}
+    for node in nodes:
+        if node.op == "div" and node not in exact:
+            args = tuple(replace(arg, table) for arg in node.args)
+            table[node] = call("quotient", *args)
+    return replace(root, table)
+
+
+def packs(width: int, options: Options) -> str:
+    """The type ``Pack`` of ``width`` floats with its load and store, carrying the strategy's cache hints."""
+    text = [fill(PACK if width > 1 else SINGLE, VEC=width)]
+    load, store = "*", "*"
+    if "read_only_cache" in options:
+        load = "__ldg"
+    if "streaming_access" in options:
+        store = "__stcs"
+        load = "__ldcs" if options.text("streaming_access", "scope") == "both" else load
+    if load == store == "*":
+        return "\n".join([text[0], PLAIN_ACCESS.strip("\n")])
+    kind = {1: "float", 2: "float2", 4: "float4"}[width]
+    body = fill(ACCESS, TYPE=kind, LOAD=load, STORE="__stcs")
+    if store == "*":
+        body = body.replace("__stcs(", "plain_store(")
+        body = f"template <class T> __device__ __forceinline__ void plain_store(T* p, T v) {{ *p = v; }}\n{body}"
+    return "\n".join([text[0], body])
+
+
+def bounds(options: Options, block: str) -> str:
+    """The launch bounds of a kernel: the block size, and the resident blocks that the strategy asks for."""
+    resident = options.number("launch_bounds", "min_blocks", 0)
+    return f"__launch_bounds__({block}, {resident})" if resident else f"__launch_bounds__({block})"

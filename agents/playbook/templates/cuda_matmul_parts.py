@@ -1,0 +1,186 @@
+"""What tiled CUDA matrix products are built from: tile sizes, the block's place, tile copies, the second stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agents.playbook.operators import Matmul
+from agents.playbook.templates.matmul_text import address, finished
+from agents.playbook.templates.source import Options, Source, fill
+from cupilot.kernel import Launch
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tile of a block, and how its threads divide it."""
+
+    m: int
+    n: int
+    k: int
+    threads: int
+    rows: int
+    """Rows of the result a thread (or, on tensor cores, a warp) computes."""
+    cols: int
+    stages: int
+    """Buffers for each operand's tile."""
+    pad: int
+    parts: int
+    group: int
+    """Tile rows whose blocks run together; 0 for plain order."""
+
+    @classmethod
+    def of(cls, options: Options) -> Tiling:
+        """The tiling that a strategy asks for."""
+        m, n, k = (options.number("shared_tiling", name, size) for name, size in _DEFAULT_TILE)
+        if "tensor_cores" in options:
+            rows, cols = options.number("tensor_cores", "warp_m", 64), options.number("tensor_cores", "warp_n", 32)
+            threads = m // rows * (n // cols) * 32
+        else:
+            rows, cols = (options.number("register_blocking", name, 1) for name in ("rows", "cols"))
+            threads = m // rows * (n // cols)
+        stages = options.number("async_copy", "stages", 2 if "double_buffering" in options else 1)
+        pad = options.number("bank_padding", "words", 0)
+        parts = options.number("split_k", "parts", 1)
+        return cls(m, n, k, threads, rows, cols, stages, pad, parts, options.number("block_swizzle", "group", 0))
+
+    def blocks(self, operator: Matmul) -> int:
+        """Blocks of the whole product."""
+        tiles = -(-operator.m // self.m) * -(-operator.n // self.n)
+        return tiles * operator.batches * self.parts
+
+    def part(self, operator: Matmul) -> int:
+        """Depth of one part of a split product: whole tiles."""
+        return -(-operator.k // self.parts // self.k) * self.k or self.k
+
+
+_DEFAULT_TILE = (("tile_m", 128), ("tile_n", 128), ("tile_k", 16))
+
+
+def add_place(source: Source, operator: Matmul, tiling: Tiling) -> list[str]:
+    """Constants of the tiling into the source; statements that say which tile a block computes."""
+    source.constants(parts=tiling.parts, part=tiling.part(operator))
+    source.add(
+        """
+        constexpr int TILE_M = $M, TILE_N = $N, TILE_K = $K, THREADS = $THREADS, STAGES = $STAGES, PAD = $PAD;
+        constexpr long long TILES_M = (K_M + TILE_M - 1) / TILE_M, TILES_N = (K_N + TILE_N - 1) / TILE_N;
+        """,
+        M=tiling.m,
+        N=tiling.n,
+        K=tiling.k,
+        THREADS=tiling.threads,
+        STAGES=tiling.stages,
+        PAD=tiling.pad,
+    )
+    source.add(INSIDE)
+    lines = [
+        "const long long tile = blockIdx.x % (TILES_M * TILES_N), rest = blockIdx.x / (TILES_M * TILES_N);",
+        "const long long batch = rest % K_BATCHES, part = rest / K_BATCHES;",
+    ]
+    if tiling.group:
+        lines += [
+            f"// block_swizzle: {tiling.group} tile rows at a time, column by column",
+            f"const long long first_m = tile / ({tiling.group} * TILES_N) * {tiling.group};",
+            f"const long long in_group = tile % ({tiling.group} * TILES_N);",
+            f"const long long high = TILES_M - first_m < {tiling.group} ? TILES_M - first_m : {tiling.group};",
+            "const long long i0 = (first_m + in_group % high) * TILE_M, j0 = in_group / high * TILE_N;",
+        ]
+    else:
+        lines.append("const long long i0 = tile / TILES_N * TILE_M, j0 = tile % TILES_N * TILE_N;")
+    lines += [
+        "const long long k_first = part * K_PART, k_last = k_first + K_PART < K_K ? k_first + K_PART : K_K;",
+        "const int tiles = k_first < k_last ? (int)((k_last - k_first + TILE_K - 1) / TILE_K) : 0;",
+        f"const float* const a = {address(operator.a, 'batch', '0', '0')};",
+        f"const float* const b = {address(operator.b, 'batch', '0', '0')};",
+    ]
+    return lines
+
+
+INSIDE = """
+constexpr bool WHOLE_M = K_M % TILE_M == 0, WHOLE_N = K_N % TILE_N == 0, WHOLE_K = K_K % (TILE_K * K_PARTS) == 0;
+"""
+"""Whether every tile lies wholly inside: then no element needs a check."""
+
+
+def pipeline(stages: int, *, asynchronous: bool, double: bool) -> list[str]:
+    """The loop over tiles along k. It calls ``fetch``, ``put`` and ``compute``, or ``start_copies``, lambdas."""
+    if asynchronous:
+        text = f"""
+        for (int t = 0; t < STAGES - 1; ++t) {{
+            if (t < tiles) start_copies(t, t);
+            commit_copies();
+        }}
+        for (int t = 0; t < tiles; ++t) {{
+            wait_for_copies<{stages - 2}>();
+            __syncthreads();
+            if (t + STAGES - 1 < tiles) start_copies((t + STAGES - 1) % STAGES, t + STAGES - 1);
+            commit_copies();
+            compute(t % STAGES);
+        }}
+        wait_for_copies<0>();
+        __syncthreads();
+        """
+    elif double:
+        text = """
+        // double_buffering: the next tile is on its way while this one is multiplied
+        if (tiles > 0) { fetch(0); put(0); }
+        __syncthreads();
+        for (int t = 0; t < tiles; ++t) {
+            if (t + 1 < tiles) fetch(t + 1);
+            compute(t % 2);
+            if (t + 1 < tiles) put((t + 1) % 2);
+            __syncthreads();
+        }
+        """
+    else:
+        text = """
+        for (int t = 0; t < tiles; ++t) {
+            fetch(t);
+            put(0);
+            __syncthreads();
+            compute(0);
+            __syncthreads();
+        }
+        """
+    return fill(text).split("\n")
+
+
+def second_stage(source: Source, operator: Matmul) -> Launch:
+    """The kernel that adds the parts of a split product, always in the same order."""
+    bias = f"*({address(operator.bias, 'batch', 'i', 'j')})" if operator.bias else ""
+    inputs = [f"const float* __restrict__ p_{operator.bias.name}"] if operator.bias else []
+    place = "const long long j = item % K_N, i = item / K_N % K_M, batch = item / K_N / K_M;"
+    source.add(
+        """
+        // split_k: the parts of each element are added up
+        extern "C" __global__ void __launch_bounds__(256) add_parts($ARGUMENTS) {
+            const long long item = (long long)blockIdx.x * 256 + threadIdx.x;
+            if (item >= K_BATCHES * K_M * K_N) return;
+            $PLACE
+            float total = 0.0f;
+            for (long long part = 0; part < K_PARTS; ++part) total += p_parts[part * (K_BATCHES * K_M * K_N) + item];
+            p_$OUT[item] = $VALUE;
+        }
+        """,
+        ARGUMENTS=", ".join(["const float* __restrict__ p_parts", *inputs, f"float* __restrict__ p_{operator.output}"]),
+        PLACE=[place] if operator.bias else [],
+        OUT=operator.output,
+        VALUE=finished(operator, "total", bias),
+    )
+    names = ("parts", *((operator.bias.name,) if operator.bias else ()), operator.output)
+    blocks = -(-operator.batches * operator.m * operator.n // 256)
+    return Launch(kernel="add_parts", args=names, grid=(str(blocks),), block=("256",))
+
+
+def result_place(operator: Matmul, parts: int) -> str:
+    """Statement that points ``to`` at the block's result: its batch's matrix, or its part of the workspace."""
+    if parts == 1:
+        return f"float* const to = p_{operator.output} + batch * K_M * K_N;"
+    return "float* const to = p_parts + (part * K_BATCHES + batch) * K_M * K_N;"
+
+
+def result_value(operator: Matmul, value: str, row: str, col: str, parts: int) -> str:
+    """The text of a finished element; parts of a split product are finished by the second stage."""
+    if parts > 1:
+        return value
+    bias = f"*({address(operator.bias, 'batch', row, col)})" if operator.bias else ""
+    return finished(operator, value, bias)

@@ -1,0 +1,296 @@
+"""The inside of a CUDA kernel for rows: the passes over a row as C++ statements, for every way of sharing rows.
+
+A :class:`Sharing` says which threads share a row and where the row's values live between passes; this module turns the
+passes of :mod:`agents.playbook.templates.passes` into loops for it. Kernels around the body: ``cuda_rows`` and
+``cuda_split``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agents.playbook.expressions import Expr
+from agents.playbook.operators import Rows, kept_value, moments_pair, softmax_pair
+from agents.playbook.templates.passes import Layout, Pass, lay_out
+from agents.playbook.templates.source import Options
+
+LONG_CHAIN = 128
+"""Additions in one float32 chain beyond which a thread's sum is kept in two levels."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the threads of a kernel share rows."""
+
+    contiguous: bool
+    """Whether neighbouring threads have neighbours of one row, or neighbouring columns."""
+    group: int
+    """Rows that one thread works on at a time."""
+    storage: str
+    """Where values live between passes: ``memory``, ``registers`` or ``shared``."""
+    reduce: str
+    """Function that combines an accumulator over the threads of a row."""
+    step: str
+    """Threads that share a row, as C++ text."""
+    unroll: int = 1
+    chain: int = 1
+    """Elements that one thread may have to add up."""
+    first: str = "0"
+    last: str = "K_LENGTH"
+
+    @property
+    def suffix(self) -> str:
+        """What follows the name of a row's value."""
+        return "[n]" if self.group > 1 else ""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One accumulator of a pass: how values get in, and the results that come out."""
+
+    name: str
+    kind: str
+    add: tuple[str, ...]
+    results: tuple[tuple[str, str], ...]
+    """Name and text, ``$A`` being the combined accumulator."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """A row operator's passes as C++ text."""
+
+    operator: Rows
+    options: Options
+    sharing: Sharing
+    layout: Layout
+    keep: Expr | None
+
+    @property
+    def single(self) -> str | None:
+        """The accumulator that makes both statistics in one pass, where the strategy asks for one."""
+        if "online_softmax" in self.options and softmax_pair(self.operator):
+            return "Online"
+        if "one_pass_moments" in self.options and moments_pair(self.operator):
+            welford = self.options.text("one_pass_moments", "method") == "welford"
+            return "Moments" if welford else "WideMoments"
+        return None
+
+    def statistics(self) -> list[tuple[Pass, list[Statistic]]]:
+        """The reducing passes with their accumulators."""
+        passes = [item for item in self.layout.passes if item.reductions]
+        if self.single == "Online":
+            results = (("m0", "$A.top"), ("m1", "$A.sum"))
+            return [(passes[0], [Statistic("both", "Online", ("both$N.add(values);",), results)])]
+        if self.single:
+            rest = "$A.squares" if self.single == "Moments" else "$A.deviations(K_LENGTH)"
+            total = "$A.mean * K_LENGTH" if self.single == "Moments" else "(float)$A.total"
+            add = (f"both$N.add({passes[0].values[0]}, {self.index});",)
+            return [(passes[0], [Statistic("both", self.single, add, (("m0", total), ("m1", rest)))])]
+        count, found = 0, []
+        for item in passes:
+            made = []
+            for node, value in zip(item.reductions, item.values, strict=True):
+                text = "kept" if self._stores(item) else value
+                name = f"m{count}"
+                kind = "LongSum" if node.name == "Sum" and self.sharing.chain > LONG_CHAIN else node.name
+                add = (f"{name}_sum$N.add({text}, {self.index});",)
+                made.append(Statistic(f"{name}_sum", kind, add, ((name, "$A.value()"),)))
+                count += 1
+            found.append((item, made))
+        return found
+
+    def skipped(self) -> list[str]:
+        """Values of the row that belong before passes which a one-pass statistic has made needless."""
+        passes = [item for item in self.layout.passes if item.reductions]
+        return [line for item in passes[1:] for line in self.row_values(item.before)] if self.single else []
+
+    def accumulators(self) -> list[str]:
+        """Names of the accumulator types that the body uses."""
+        return sorted({item.kind for _, group in self.statistics() for item in group})
+
+    @property
+    def index(self) -> str:
+        """Position of an element in its row."""
+        return "i + k" if self.sharing.contiguous else "l"
+
+    def _stores(self, item: Pass) -> bool:
+        if self.keep is None or self.sharing.storage == "memory" or self.single:
+            return False
+        return item is [entry for entry in self.layout.passes if entry.reductions][-1]
+
+    def loading(self) -> list[str]:
+        """Statements that bring the row's values to where they stay between the passes."""
+        if self.sharing.storage == "memory":
+            return []
+        lines = []
+        if self.sharing.storage == "registers":
+            dimension = f"[{self.sharing.group}]" if self.sharing.group > 1 and self.sharing.contiguous else ""
+            lines += [f"Pack x_{name}{dimension}[K_ITEMS];  // register_rows" for name in self.operator.elements]
+        inner = []
+        for name in self.operator.elements:
+            target = self._place(name)
+            inner.append(f"{target} = load_pack({self._address(name)});")
+        return [*lines, *self._loop(self._rows_of_pack(inner), self.sharing.storage == "registers")]
+
+    def pass_lines(self, item: Pass, statistics: list[Statistic]) -> list[str]:
+        """A reducing pass: accumulators, loop, and the statement that combines them."""
+        lines = [*self.row_values(item.before), *(self._declare(entry.kind, entry.name) for entry in statistics)]
+        adds = [line for entry in statistics for line in entry.add]
+        values = list(item.lines)
+        if self._stores(item):
+            values.append(f"const float kept = {item.values[0]};")
+            values.append(f"{self._place(self.operator.elements[0])}.v[{self._lane}] = kept;")
+        online = self.single == "Online"
+        inner = self._online(item) if online else self._element_loop(item.inputs, [*values, *adds])
+        return [*lines, *self._loop(inner, self.sharing.storage == "registers")]
+
+    def combine(self, statistics: list[Statistic]) -> list[str]:
+        """Combining of each accumulator over the threads of a row, and the values found."""
+        lines: list[str] = []
+        for entry in statistics:
+            function = self.sharing.reduce.replace("$CALL", re.sub(r"\D", "", entry.name) or "0")
+            lines += self.named(entry, f"{function}({entry.name}{self.sharing.suffix})")
+        return lines
+
+    def named(self, entry: Statistic, combined: str) -> list[str]:
+        """The results of a combined accumulator, under their names."""
+        if self.sharing.group == 1:
+            return [
+                f"const {entry.kind} all_{entry.name} = {combined};",
+                *(f"const auto {name} = {text.replace('$A', f'all_{entry.name}')};" for name, text in entry.results),
+            ]
+        kind = "long long" if entry.kind.startswith("Arg") else "float"
+        declared = ", ".join(f"{name}[{self.sharing.group}]" for name, _ in entry.results)
+        inner = [f"const {entry.kind} all = {combined};"]
+        inner += [f"{name}[n] = {text.replace('$A', 'all')};" for name, text in entry.results]
+        return [f"{kind} {declared};", *self._for_rows(inner)]
+
+    def row_values(self, values: tuple[tuple[str, str], ...]) -> list[str]:
+        """Statements for values of a row."""
+        lines: list[str] = []
+        for name, text in values:
+            if self.sharing.group == 1:
+                lines.append(f"const auto {name} = {text};")
+            else:
+                lines += [f"float {name}[{self.sharing.group}];", *self._for_rows([f"{name}[n] = {text};"])]
+        return lines
+
+    def map_lines(self) -> list[str]:
+        """The last pass, which writes an element-wise result."""
+        item = self.layout.passes[-1]
+        output = self.operator.outputs[0][0]
+        inner = [*item.lines, f"result.v[{self._lane}] = {item.values[0]};"]
+        body = self._element_loop(item.inputs, inner, result=output)
+        return [*self.row_values(item.before), *self._loop(body, self.sharing.storage == "registers")]
+
+    @property
+    def _lane(self) -> str:
+        return "k" if self.sharing.contiguous else ("n" if self.sharing.group > 1 else "0")
+
+    def _declare(self, kind: str, name: str) -> str:
+        return f"{kind} {name}[{self.sharing.group}];" if self.sharing.group > 1 else f"{kind} {name};"
+
+    def _for_rows(self, lines: list[str]) -> list[str]:
+        if self.sharing.group == 1:
+            return lines
+        head = f"for (int n = 0; n < {self.sharing.group}; ++n) {{"
+        return ["#pragma unroll", head, *indented(lines), "}"]
+
+    def _rows_of_pack(self, lines: list[str]) -> list[str]:
+        """Statements for each pack: with contiguous rows one pack a row of the group, else one for all of them."""
+        return self._for_rows(lines) if self.sharing.contiguous else lines
+
+    def _address(self, name: str) -> str:
+        if not self.sharing.contiguous:
+            return f"p_{name} + at + (long long)l * K_INNER"
+        return f"p_{name} + at + i" + (" + n * K_LENGTH" if self.sharing.group > 1 else "")
+
+    def _place(self, name: str) -> str:
+        if self.sharing.storage == "registers":
+            row = "[n]" if self.sharing.group > 1 and self.sharing.contiguous else ""
+            return f"x_{name}{row}[item]"
+        offset = self.operator.elements.index(name)
+        start = f"{offset} * K_STAGED + " if offset else ""
+        index = "i" if self.sharing.first == "0" else f"i - {self.sharing.first}"
+        return f"staged_pack({start}{index})"
+
+    def _element_loop(self, inputs: tuple[str, ...], lines: list[str], result: str | None = None) -> list[str]:
+        """The statements for every element of a pack; packs are loaded first, and a result pack stored last."""
+        loads, values = [], []
+        for name in inputs:
+            load, value = self._input(name)
+            loads += load
+            values.append(f"const float v_{name} = {value};")
+        inner = [*values, *(line.replace("$N", self.sharing.suffix) for line in lines)]
+        if self.sharing.contiguous:
+            loop = ["#pragma unroll", "for (int k = 0; k < K_VEC; ++k) {", *indented(inner), "}"]
+            if result is None:
+                return self._for_rows([*loads, *loop])
+            return self._for_rows([*loads, "Pack result;", *loop, f"store_pack({self._address(result)}, result);"])
+        loop = self._for_rows(inner) if self.sharing.group > 1 else ["{", *indented(inner), "}"]
+        if result is None:
+            return [*loads, *loop]
+        return [*loads, "Pack result;", *loop, f"store_pack({self._address(result)}, result);"]
+
+    def _input(self, name: str) -> tuple[list[str], str]:
+        """How an input's value is read: statements for the pack, and the text of one element."""
+        if name in self.operator.columns:
+            if not self.sharing.contiguous:
+                return [f"const float w_{name} = p_{name}[l];"], f"w_{name}"
+            return [f"const Pack a_{name} = load_pack(p_{name} + i);"], f"a_{name}.v[k]"
+        for item in self.operator.spread:
+            if item.name == name:
+                row = " + n * K_LENGTH" if self.sharing.group > 1 else ""
+                return [], f"p_{name}[(at + i + k{row}) / {item.div} % {item.mod}]"
+        if self.sharing.storage == "registers":
+            return [], f"{self._place(name)}.v[{self._lane}]"
+        if self.sharing.storage == "shared":
+            return [f"const Pack a_{name} = {self._place(name)};"], f"a_{name}.v[{self._lane}]"
+        return [f"const Pack a_{name} = load_pack({self._address(name)});"], f"a_{name}.v[{self._lane}]"
+
+    def _online(self, item: Pass) -> list[str]:
+        if self.sharing.contiguous:
+            fill_in = self._element_loop(item.inputs, [*item.lines, f"values[k] = {item.values[0]};"])
+            if self.sharing.group == 1:
+                return ["float values[K_VEC];", *fill_in, "both.add(values);"]
+            # inside the loop over rows: the pack of one row at a time
+            head, body, tail = fill_in[:2], fill_in[2:-1], fill_in[-1]
+            return [*head, "    float values[K_VEC];", *body, "    both[n].add(values);", tail]
+        add = f"both{self.sharing.suffix}.add(values);"
+        return self._element_loop(item.inputs, [*item.lines, f"const float values[1] = {{{item.values[0]}}};", add])
+
+    def _loop(self, lines: list[str], in_registers: bool) -> list[str]:
+        """The loop over a thread's share of a row."""
+        first, last, step = self.sharing.first, self.sharing.last, self.sharing.step
+        own = "lane * K_VEC" if self.sharing.contiguous else "slice"
+        name = "i" if self.sharing.contiguous else "l"
+        width = " * K_VEC" if self.sharing.contiguous else ""
+        begin = own if first == "0" else f"{first} + {own}"
+        if in_registers:
+            start = "" if first == "0" else f"{first} + "
+            index = f"const int {name} = {start}(item * {step} + lane) * K_VEC;"
+            if not self.sharing.contiguous:
+                index = f"const int {name} = item * {step} + slice;"
+            whole = self.sharing.contiguous and first == "0"
+            exact = f"{last} % ({step}{width}) == 0 || " if whole else ""
+            guard = [index, f"if ({exact}{name} < {last}) {{", *indented(lines), "}"]
+            return ["#pragma unroll", "for (int item = 0; item < K_ITEMS; ++item) {", *indented(guard), "}"]
+        pragma = [f"#pragma unroll {self.sharing.unroll}"] if self.sharing.unroll > 1 else []
+        head = f"for (int {name} = {begin}; {name} < {last}; {name} += {step}{width}) {{"
+        return [*pragma, head, *indented(lines), "}"]
+
+
+def indented(lines: list[str]) -> list[str]:
+    """The lines four columns further right."""
+    return [f"    {line}" for line in lines]
+
+
+def body(operator: Rows, options: Options, sharing: Sharing) -> Body:
+    """The body of an operator for a way of sharing rows."""
+    keep = kept_value(operator) if sharing.storage != "memory" else None
+    single = ("online_softmax" in options and softmax_pair(operator)) or (
+        "one_pass_moments" in options and moments_pair(operator)
+    )
+    keep = None if single else keep
+    return Body(operator, options, sharing, lay_out(operator, keep=keep, suffix=sharing.suffix), keep)

@@ -1,0 +1,82 @@
+"""The playbook's Strategy Translator: renders strategies through templates, checks kernels against strategies."""
+
+from __future__ import annotations
+
+from agents.interface import AgentError, Alignment, Attempt, Briefing
+from agents.playbook.applicability import objections
+from agents.playbook.conditions import Case
+from agents.playbook.evidence import missing
+from agents.playbook.operators import Operator, Rows
+from agents.playbook.recognition import recognise
+from agents.playbook.recognition.values import refuse
+from agents.playbook.templates import render
+from agents.playbook.templates.source import Options
+from cupilot.kernel import Kernel, resolve
+from cupilot.problem import Target
+from cupilot.strategy import Strategy, TechniqueUse, problems_with
+from cupilot.technique import catalogue
+
+INDEX_LIMIT = 2**31 - 2**22
+"""Row lengths that CUDA kernels' 32-bit indices reach, with room for a step beyond the end."""
+
+
+class NotApplicable(AgentError):
+    """The strategy asks for a technique that cannot be applied to this problem on this device."""
+
+    code = "technique_not_applicable"
+
+
+def operator_of(briefing: Briefing) -> Operator:
+    """The operator of a job's problem; raises NoTemplate for one that no template can handle on this target."""
+    operator = recognise(briefing.facts)
+    if briefing.target is Target.CUDA and isinstance(operator, Rows) and operator.length > INDEX_LIMIT:
+        raise refuse(briefing.facts, f"rows of {operator.length} elements are too long")
+    return operator
+
+
+def case_of(briefing: Briefing, operator: Operator, strategy: Strategy) -> Case:
+    """What the checks of a strategy look at."""
+    return Case(operator, briefing.device, briefing.facts.policy, Options.of(strategy, catalogue()))
+
+
+def complaints(briefing: Briefing, operator: Operator, strategy: Strategy) -> dict[str, str]:
+    """Everything that keeps a strategy from being rendered: technique (or "strategy") and reason."""
+    found = objections(case_of(briefing, operator, strategy), briefing.target)
+    broken = problems_with(strategy, catalogue(), briefing.target, briefing.facts.policy)
+    return {**found, **({"strategy": "; ".join(broken)} if broken else {})}
+
+
+class PlaybookTranslator:
+    """Renders strategies; never looks at a parent's code, because a template has all there is to know."""
+
+    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:  # noqa: ARG002
+        """The kernel of a strategy. Raises NoTemplate, or NotApplicable naming each technique and why it cannot be."""
+        operator = operator_of(briefing)
+        found = complaints(briefing, operator, strategy)
+        if found:
+            text = "; ".join(f"{technique}: {reason}" for technique, reason in found.items())
+            raise NotApplicable(f"this strategy cannot be applied to this problem: {text}", where="strategy")
+        options = Options.of(strategy, catalogue())
+        kernel = render(operator, options, briefing.target, briefing.device)
+        resolve(kernel, briefing.facts)
+        return kernel
+
+    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:  # noqa: ARG002
+        """The strategy without the techniques that neither source nor binary show."""
+        build = attempt.evaluation.build if attempt.evaluation else None
+        struck = missing(attempt.strategy, attempt.kernel, build)
+        kept = tuple(use for use in attempt.strategy.techniques if use.id not in struck)
+        claimed = len(attempt.strategy.techniques)
+        rationale = attempt.strategy.rationale
+        if struck:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in struck.items())
+            rationale = f"{rationale}\nStruck after the build: {reasons}."[:4000]
+        strategy = Strategy(techniques=kept, rationale=rationale)
+        return Alignment(strategy=strategy, struck=tuple(struck), fidelity=len(kept) / claimed if claimed else 1.0)
+
+
+def with_defaults(strategy: Strategy) -> Strategy:
+    """The strategy with every parameter written out, so that equal kernels have equal signatures."""
+    options = Options.of(strategy, catalogue())
+    uses = tuple(TechniqueUse(id=name, parameters=parameters) for name, parameters in options.techniques.items())
+    return Strategy(techniques=uses, rationale=strategy.rationale)

@@ -1,0 +1,51 @@
+"""The application: routes, middleware, documentation and the database put together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+
+from api import errors
+from api.documentation import DESCRIPTION, TAGS
+from api.middleware import BodyLimit, RequestContext
+from api.routes import jobs, problems, results, service
+from cupilot import __version__
+from cupilot.settings import Settings, settings
+from cupilot.storage.database import Database
+
+POOL_SIZE = 20
+"""With as many above it, a connection for each of the 40 threads that Starlette runs endpoints in: none waits."""
+
+
+def create_app(config: Settings | None = None) -> FastAPI:
+    """The API as an ASGI application, on the database that the settings name."""
+    config = config or settings()
+    app: FastAPI = FastAPIOffline(
+        title="cuPilot",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        redoc_url=None,
+        redirect_slashes=False,
+        # Swagger UI would show a badge from validator.swagger.io.
+        swagger_ui_parameters={"validatorUrl": None},
+        lifespan=_lifespan,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.database = Database(config.database_url.get_secret_value(), pool_size=POOL_SIZE)
+    for module in (jobs, results, problems, service):
+        app.include_router(module.router)
+    errors.install(app)
+    app.add_middleware(BodyLimit, limit=config.max_body_bytes)
+    app.add_middleware(RequestContext)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+    yield {}
+    app.state.database.close()

@@ -1,0 +1,110 @@
+"""What endpoints are given: a transaction, the asking team, a strictly parsed body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from math import isfinite
+from typing import Annotated, Any
+from uuid import UUID
+
+import pydantic_core
+from fastapi import Depends, Query, Request
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from cupilot.errors import InvalidInput, Unauthorized
+from cupilot.storage.database import Database
+from cupilot.storage.teams import authenticate
+
+bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="ApiKey",
+    bearerFormat="cpk_...",
+    description="An API key of a team. The embedded stack writes one to the file `api_key` in its data folder.",
+)
+
+
+def database(request: Request) -> Database:
+    """The process's database."""
+    found: Database = request.app.state.database
+    return found
+
+
+def transaction(database: Annotated[Database, Depends(database)]) -> Iterator[Session]:
+    """The request's one transaction. It commits before the answer is sent, so that an answer is never a lie."""
+    with database.transaction() as session:
+        yield session
+
+
+Transaction = Annotated[Session, Depends(transaction, scope="function")]
+
+
+def team(session: Transaction, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> UUID:
+    """The team that the request's API key belongs to; Unauthorized without a valid one."""
+    return authorise(session, credentials)
+
+
+def authorise(session: Session, credentials: HTTPAuthorizationCredentials | None) -> UUID:
+    """The same for an endpoint that has no transaction of its own."""
+    hint = "send the header Authorization: Bearer cpk_..."
+    if credentials is None:
+        raise Unauthorized("this needs an API key", hint=hint)
+    key = authenticate(session, credentials.credentials)
+    if key is None:
+        raise Unauthorized("the API key is unknown or was revoked", hint=hint)
+    return key.team_id
+
+
+TeamId = Annotated[UUID, Depends(team)]
+Limit = Annotated[int, Query(ge=1, le=200, description="Length of the page.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
+
+
+class _StrictRequest(Request):
+    """JSON as RFC 8259 has it: no NaN, bounded nesting, valid Unicode; and no U+0000, which no text column takes."""
+
+    async def json(self) -> Any:
+        """The parsed body; JSONDecodeError, which FastAPI turns into a validation error."""
+        try:
+            data = pydantic_core.from_json(await self.body(), allow_inf_nan=False)
+        except ValueError as error:
+            raise json.JSONDecodeError(str(error), "", 0) from error
+        _refuse_unstorable(data)
+        return data
+
+
+def _refuse_unstorable(data: Any) -> None:
+    pending = [data]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str) and "\0" in item:
+            raise json.JSONDecodeError("a string contains the character U+0000", "", 0)
+        if isinstance(item, float) and not isfinite(item):
+            raise json.JSONDecodeError("a number is too large", "", 0)
+        if isinstance(item, dict):
+            pending += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            pending += item
+
+
+class StrictRoute(APIRoute):
+    """A route that parses its body strictly."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, given a strict request."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(_StrictRequest(request.scope, request.receive))
+
+        return strict
+
+
+def plain_text(name: str, value: str | None) -> str | None:
+    """A query parameter that goes to the database; InvalidInput where no text column takes it."""
+    if value is not None and "\0" in value:
+        raise InvalidInput(f"{name} contains the character U+0000", where=f"query.{name}")
+    return value

@@ -1,0 +1,82 @@
+"""What OpenAPI says beyond the types: examples, and which errors a route can answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cupilot.schemas import ErrorEnvelope
+
+DESCRIPTION = """
+Give it a PyTorch operator; it evolves kernels for it, proves each one, and returns the fastest that holds up.
+
+Submit with `POST /v1/jobs`, follow with `GET /v1/jobs/{job}` (its `Retry-After` says when to ask again), fetch the
+winner with `GET /v1/jobs/{job}/best/download`. Every request but `/healthz`, `/readyz` and `/v1/version` needs an API
+key in `Authorization: Bearer cpk_...`. Every error has the same envelope, with a stable `code` and a `request_id`.
+"""
+
+TAGS = [
+    {"name": "jobs", "description": "Submit, follow, cancel."},
+    {"name": "results", "description": "Candidates with their lineage, and the winner."},
+    {"name": "problems", "description": "Built-in problems and those that your team submitted."},
+    {"name": "service", "description": "What the service runs on, and how it is."},
+]
+
+SOURCE_EXAMPLE = """import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.randn(2048, 8192)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+JOB_EXAMPLES: dict[str, Any] = {
+    "builtin": {"summary": "A built-in problem", "value": {"problem": {"id": "softmax"}, "target": "cpu"}},
+    "own": {
+        "summary": "Your own file, with budgets",
+        "value": {
+            "problem": {"name": "row softmax", "source": SOURCE_EXAMPLE, "policy": "fp32"},
+            "target": "cuda",
+            "method": {"name": "sce", "population": 8, "generations": 4},
+            "budgets": {"candidates": 64, "wall_seconds": 1800, "cost_usd": 0},
+            "seed": 7,
+            "labels": {"model": "llama"},
+        },
+    },
+}
+
+_ERRORS = {
+    401: ("No API key, or not a valid one.", "unauthorized", "the API key is unknown or was revoked"),
+    404: ("No such thing, or it belongs to another team.", "not_found", "no such job"),
+    409: ("Its state does not allow this.", "conflict", "the job has ended already: succeeded"),
+    413: ("The body is too large.", "body_too_large", "the request body is larger than 1048576 bytes"),
+    422: (
+        "The request is not acceptable; `details` names every field.",
+        "invalid_input",
+        "body.target: Field required",
+    ),
+    503: ("A dependency does not answer; try again.", "unavailable", "the database does not answer"),
+}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route, each with an example; 503 is always among them."""
+    anything_else = {"description": "Any other error has the same envelope.", "model": ErrorEnvelope}
+    return {**{status: _error(status) for status in (*statuses, 503)}, "default": anything_else}
+
+
+def _error(status: int) -> dict[str, Any]:
+    description, code, message = _ERRORS[status]
+    example = {"error": {"code": code, "message": message, "request_id": "4bf92f3577b34da6a3ce929d0e0e4736"}}
+    return {
+        "description": description,
+        "model": ErrorEnvelope,
+        "content": {"application/json": {"example": example}},
+    }

@@ -1,0 +1,113 @@
+"""What happens around every request: a request id, a bound on its body, and no exception that leaves the process.
+
+Pure ASGI, so that a body is refused before anything of it is kept or parsed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import BodyTooLarge, render, too_large
+
+REQUEST_ID_HEADER = "X-Request-ID"
+CONTENT_POLICY = (
+    "default-src 'self'; img-src 'self' data:; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline';"
+    " frame-ancestors 'none'"
+)
+"""Keeps browsers at /docs from any other origin; the page starts Swagger UI from an inline script."""
+
+_ACCEPTED_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
+
+log = logging.getLogger("cupilot.api")
+
+
+class RequestContext:
+    """Gives a request its id (the caller's, if it is a decent one), logs it, and turns a bug into a plain 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        request_id = given if _ACCEPTED_ID.match(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+        started = time.monotonic()
+
+        async def with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID_HEADER] = request_id
+                headers.setdefault("X-Content-Type-Options", "nosniff")
+                headers.setdefault("Content-Security-Policy", CONTENT_POLICY)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            await self.app(scope, receive, with_id)
+        except Exception:
+            log.exception("%s %s failed (request %s)", scope["method"], scope["path"], request_id)
+            if status:
+                raise
+            response = render(
+                500,
+                "internal_error",
+                "the service failed on this request; nothing was changed by it",
+                request_id,
+                hint="report the request id",
+            )
+            await response(scope, receive, with_id)
+        log.info(
+            "%s %s %s %.1f ms (request %s)",
+            scope["method"],
+            scope["path"],
+            status,
+            (time.monotonic() - started) * 1e3,
+            request_id,
+        )
+
+
+class BodyLimit:
+    """Refuses a body above ``limit`` bytes: by its Content-Length before a byte is read, else while it arrives.
+
+    Starlette's own limiter answers in plain text once a Content-Length is too large; this one keeps the envelope.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app = app
+        self.limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "0")
+        if declared.isdigit() and int(declared) > self.limit:
+            response = too_large(self.limit, scope["state"]["request_id"])
+            await response(scope, receive, send)
+            return
+        received = 0
+
+        async def bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                if received > self.limit:
+                    raise BodyTooLarge(self.limit)
+            return message
+
+        await self.app(scope, bounded, send)

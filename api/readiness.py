@@ -1,0 +1,79 @@
+"""Whether requests can be served: the database and its schema decide; Redis and Chroma are only reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from urllib.request import urlopen
+
+import redis
+
+from cupilot.errors import CupilotError
+from cupilot.schemas import Readiness
+from cupilot.settings import settings
+from cupilot.storage.database import Database
+from cupilot.storage.revision import schema_revision
+
+PROBE_SECONDS = 2.0
+OK = "ok"
+
+
+def check(database: Database) -> Readiness:
+    """Ask every dependency, each for at most a few seconds."""
+    checks = {
+        "database": _outcome(database.ready),
+        "migrations": _outcome(lambda: _migrated(database)),
+        "redis": _outcome(_redis),
+        "chroma": _outcome(_chroma),
+    }
+    return Readiness(ready=checks["database"] == checks["migrations"] == OK, checks=checks)
+
+
+def _outcome(probe: Callable[[], None]) -> str:
+    """``ok`` or a word on what is wrong, without addresses or passwords: anybody may ask."""
+    try:
+        probe()
+    except CupilotError as error:
+        return error.message
+    except (redis.RedisError, OSError) as error:
+        return f"does not answer ({type(error).__name__})"
+    return OK
+
+
+class _OldSchema(CupilotError):
+    """The database's schema is not the one that this code knows."""
+
+    code = "old_schema"
+    status = 503
+
+
+def _migrated(database: Database) -> None:
+    with database.transaction() as session:
+        revision = schema_revision(session)
+    # A revision that this code does not know is newer: during a rolling upgrade the old replicas still serve.
+    if revision is None or revision in _older_revisions():
+        raise _OldSchema("not at head; run python -m migrations")
+
+
+@cache
+def _older_revisions() -> frozenset[str]:
+    from alembic.script import ScriptDirectory
+
+    spec = find_spec("migrations")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    scripts = ScriptDirectory(spec.submodule_search_locations[0])
+    heads = set(scripts.get_heads())
+    return frozenset(script.revision for script in scripts.walk_revisions() if script.revision not in heads)
+
+
+def _redis() -> None:
+    url = settings().redis_url.get_secret_value()
+    with redis.Redis.from_url(url, socket_timeout=PROBE_SECONDS, socket_connect_timeout=PROBE_SECONDS) as client:
+        client.ping()
+
+
+def _chroma() -> None:
+    with urlopen(f"{settings().chroma_url}/api/v2/heartbeat", timeout=PROBE_SECONDS):
+        pass

@@ -1,0 +1,152 @@
+"""``/v1/jobs``: submit, follow, list, cancel, events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi.security import HTTPAuthorizationCredentials
+from starlette.concurrency import run_in_threadpool
+
+from api import dependencies
+from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, authorise, bearer, plain_text
+from api.documentation import JOB_EXAMPLES, errors
+from api.submission import submit
+from cupilot.errors import InvalidInput
+from cupilot.problem import Target
+from cupilot.schemas import EventPage, JobPage, JobRequest, JobView
+from cupilot.storage.database import Database
+from cupilot.storage.jobs import request_cancel
+from cupilot.storage.states import JobState
+from cupilot.storage.views import jobs as views
+from cupilot.storage.views.jobs import JobFilter
+
+MAX_WAIT_SECONDS = 30.0
+"""Below the idle timeout of common proxies (60 s)."""
+LOOK_SECONDS = 0.5
+"""Pause between looks at the database while a request for events waits."""
+MAX_EVENT = 2**63 - 1
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        description="Repeating a request with the same key returns the first one's job instead of a new one.",
+    ),
+]
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=JobView,
+    summary="Submit a job",
+    responses={
+        **errors(401, 409, 413, 422),
+        202: {
+            "description": "Accepted: the job is queued. A repeated idempotency key answers with the earlier job.",
+            "headers": {
+                "Location": {"description": "Where to follow it.", "schema": {"type": "string"}},
+                "Retry-After": {"description": "Seconds until it is worth asking.", "schema": {"type": "integer"}},
+                "Idempotent-Replayed": {"description": "`true` for an earlier job.", "schema": {"type": "string"}},
+            },
+        },
+    },
+)
+def submit_job(
+    session: Transaction,
+    team: TeamId,
+    response: Response,
+    request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)],
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """Checks everything that can be checked without running your code, and queues the job."""
+    job, is_new = submit(session, team, request, idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    if not is_new:
+        response.headers["Idempotent-Replayed"] = "true"
+    return _with_retry_after(response, views.job_view(session, team, job.id))
+
+
+@router.get("", summary="List jobs", responses=errors(401, 422))
+def list_jobs(
+    *,
+    session: Transaction,
+    team: TeamId,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    state: Annotated[list[JobState] | None, Query(max_length=16, description="Any of these.")] = None,
+    target: Target | None = None,
+    problem: Annotated[str | None, Query(max_length=200, description="The problem's name.")] = None,
+    label: Annotated[
+        list[str] | None, Query(max_length=16, description="`key=value`; all of these.", examples=[["model=llama"]])
+    ] = None,
+) -> JobPage:
+    """Your team's jobs, newest first."""
+    filters = JobFilter(
+        states=state or (), target=target, problem=plain_text("problem", problem), labels=_labels(label or [])
+    )
+    return views.list_jobs(session, team, filters, cursor=cursor, limit=limit)
+
+
+@router.get("/{job}", summary="Follow a job", responses=errors(401, 404))
+def get_job(session: Transaction, team: TeamId, job: UUID, response: Response) -> JobView:
+    """State, counts by verdict, the best kernel so far. `Retry-After` says when to ask again."""
+    return _with_retry_after(response, views.job_view(session, team, job))
+
+
+@router.post("/{job}/cancel", status_code=202, summary="Cancel a job", responses=errors(401, 404, 409))
+def cancel_job(session: Transaction, team: TeamId, job: UUID, response: Response) -> JobView:
+    """Stops the job; its best kernel so far is kept. Repeating it is harmless; a job that ended otherwise is a 409."""
+    request_cancel(session, team, job)
+    return _with_retry_after(response, views.job_view(session, team, job))
+
+
+@router.get("/{job}/events", summary="What happened to a job", responses=errors(401, 404, 422))
+async def list_events(
+    *,
+    request: Request,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+    database: Annotated[Database, Depends(dependencies.database)],
+    job: UUID,
+    after: Annotated[int, Query(ge=0, le=MAX_EVENT, description="Only events with higher ids.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    wait: Annotated[
+        float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for an event where there is none.")
+    ] = 0.0,
+) -> EventPage:
+    """One event a transition, oldest first. With `wait` the answer comes as soon as there is one."""
+
+    def look() -> EventPage:
+        # A transaction of its own for each look: one that stayed open would hold a connection for nothing.
+        with database.transaction() as session:
+            return views.list_events(session, authorise(session, credentials), job, after=after, limit=limit)
+
+    deadline = time.monotonic() + wait
+    page = await run_in_threadpool(look)
+    while not page.items and time.monotonic() < deadline and not await request.is_disconnected():
+        await asyncio.sleep(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)))
+        page = await run_in_threadpool(look)
+    return page
+
+
+def _with_retry_after(response: Response, job: JobView) -> JobView:
+    if job.retry_after_seconds is not None:
+        response.headers["Retry-After"] = str(round(job.retry_after_seconds) or 1)
+    return job
+
+
+def _labels(given: list[str]) -> dict[str, Any]:
+    labels: dict[str, Any] = {}
+    for label in given:
+        key, equals, value = label.partition("=")
+        if not key or not equals or "\0" in label:
+            raise InvalidInput("a label filter looks like key=value", where="query.label")
+        labels[key] = value
+    return labels

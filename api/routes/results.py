@@ -1,0 +1,67 @@
+"""``/v1/jobs/{job}/candidates`` and ``/best``: what a job has made."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+
+from api.bundle import bundle
+from api.dependencies import Limit, TeamId, Transaction
+from api.documentation import errors
+from cupilot.evaluation import Verdict
+from cupilot.schemas import CandidatePage, CandidateView, Report
+from cupilot.storage.views import candidates as views
+from cupilot.storage.views.report import report
+
+router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
+
+
+@router.get("/candidates", summary="List a job's candidates", responses=errors(401, 404, 422))
+def list_candidates(
+    *,
+    session: Transaction,
+    team: TeamId,
+    job: UUID,
+    verdict: Verdict | None = None,
+    generation: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    after: Annotated[int | None, Query(ge=-1, lt=2**31, description="Only higher ordinals.")] = None,
+    limit: Limit = 50,
+) -> CandidatePage:
+    """By ordinal, which is the order in which they were made."""
+    return views.list_candidates(session, team, job, verdict=verdict, generation=generation, after=after, limit=limit)
+
+
+@router.get("/candidates/{candidate}", summary="Everything about a candidate", responses=errors(401, 404))
+def get_candidate(session: Transaction, team: TeamId, job: UUID, candidate: str) -> CandidateView:
+    """By id or by ordinal: strategy as asked for and as aligned, source, launch plan, evaluation, lineage."""
+    return views.candidate_view(session, team, job, candidate)
+
+
+@router.get("/best", summary="The winner", responses=errors(401, 404))
+def get_best(session: Transaction, team: TeamId, job: UUID) -> Report:
+    """The best proven kernel so far with all its evidence. A 404 with code `no_result` while there is none."""
+    return report(session, team, job)
+
+
+@router.get(
+    "/best/download",
+    summary="The winner as a zip",
+    response_class=Response,
+    responses={
+        **errors(401, 404),
+        200: {
+            "description": "Kernel, launch plan, `problem.h`, the problem, the report as JSON and as Markdown.",
+            "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+        },
+    },
+)
+def download_best(session: Transaction, team: TeamId, job: UUID) -> Response:
+    """Everything that is needed to judge the kernel again with `python -m gpu_worker evaluate`."""
+    name = f"cupilot-{job}.zip"
+    return Response(
+        bundle(report(session, team, job)),
+        media_type="application/zip",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )

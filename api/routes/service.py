@@ -1,0 +1,48 @@
+"""Health, readiness, version, and what the service runs on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from api import dependencies
+from api.dependencies import Transaction, team
+from api.documentation import errors
+from api.readiness import check
+from cupilot import __version__
+from cupilot.schemas import ClusterView, Health, Readiness, VersionView
+from cupilot.storage.database import Database
+from cupilot.storage.views.cluster import cluster_view
+
+router = APIRouter(tags=["service"])
+
+
+@router.get("/healthz", summary="The process is alive")
+async def health() -> Health:
+    """Looks at nothing but itself: a failing database is no reason to restart this process."""
+    return Health()
+
+
+@router.get(
+    "/readyz",
+    summary="Requests can be served",
+    responses={503: {"description": "The database or its schema is not there.", "model": Readiness}},
+)
+def ready(response: Response, database: Annotated[Database, Depends(dependencies.database)]) -> Readiness:
+    """Database and migrations decide; Redis and Chroma are reported, since requests are served without them."""
+    result = check(database)
+    response.status_code = 200 if result.ready else 503
+    return result
+
+
+@router.get("/v1/version", summary="Which software answers")
+async def version() -> VersionView:
+    """The version of service and API."""
+    return VersionView(version=__version__)
+
+
+@router.get("/v1/cluster", summary="Workers, devices, queues", responses=errors(401), dependencies=[Depends(team)])
+def cluster(session: Transaction) -> ClusterView:
+    """The same for every team; `targets` says what jobs can run on now."""
+    return cluster_view(session)

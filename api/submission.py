@@ -1,0 +1,73 @@
+"""From a request to a job: everything that can be refused without running the user's code is refused here."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from cupilot import problems as builtin
+from cupilot.errors import CupilotError, InvalidInput, NotFound
+from cupilot.job import AgentKind, JobSpec
+from cupilot.problem import Problem, Target, check_source
+from cupilot.problems import Size
+from cupilot.schemas import JobRequest, ProblemInput
+from cupilot.storage.cluster import anyone_listens
+from cupilot.storage.jobs import submit_job
+from cupilot.storage.problems import problem_value
+from cupilot.storage.steps import MODELS_QUEUE
+from cupilot.storage.tables import Job
+from cupilot.storage.views.problems import get_problem
+from cupilot.value import digest
+
+DEFAULT_NAME = "unnamed"
+
+
+class AgentsUnavailable(CupilotError):
+    """No live agent worker has a model configured, so only the playbook can work."""
+
+    code = "agents_unavailable"
+    status = 422
+
+
+def submit(session: Session, team: UUID, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
+    """The job that the request asks for, and whether it is new."""
+    if request.agents is not AgentKind.PLAYBOOK and not anyone_listens(session, MODELS_QUEUE):
+        raise AgentsUnavailable(
+            f"agents of kind {request.agents.value} are not available here",
+            hint='use "agents": "playbook", which needs no model, or start an agent worker with CUPILOT_LLM_MODEL set',
+            where="body.agents",
+        )
+    spec = JobSpec(
+        problem=_problem(session, team, request.problem, request.target),
+        **{name: getattr(request, name) for name in JobSpec.model_fields if name != "problem"},
+    )
+    return submit_job(
+        session,
+        team,
+        spec,
+        idempotency_key=idempotency_key,
+        request_hash=digest(request.model_dump(mode="json")),
+    )
+
+
+def _problem(session: Session, team: UUID, given: ProblemInput, target: Target) -> Problem:
+    if given.source is not None:
+        check_source(given.source)
+        return Problem(name=given.name or DEFAULT_NAME, source=given.source, policy=given.policy)
+    assert given.id is not None
+    if given.id in builtin.names():
+        default: Size = "full" if target is Target.CUDA else "small"
+        known = builtin.load(given.id, size=given.size or default)
+    elif given.size is not None:
+        raise InvalidInput("only built-in problems have sizes", where="body.problem.size")
+    else:
+        known = _own_problem(session, team, given.id)
+    return Problem(name=given.name or known.name, source=known.source, policy=given.policy)
+
+
+def _own_problem(session: Session, team: UUID, reference: str) -> Problem:
+    try:
+        return problem_value(get_problem(session, team, reference))
+    except NotFound as error:
+        raise InvalidInput(error.message, hint=error.hint, where="body.problem.id") from error

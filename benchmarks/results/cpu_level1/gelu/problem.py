@@ -1,0 +1,21 @@
+"""Gaussian error linear unit, exact form."""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+ROWS = 4096
+COLS = 4096
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []

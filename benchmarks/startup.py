@@ -1,0 +1,136 @@
+"""How long cuPilot takes to install from nothing and to come up: ``python -m benchmarks.startup [--install]``.
+
+Prints Markdown with the machine named. The install is that of ``make install`` in a fresh clone with an empty home
+folder; the stack is started in a fresh data folder, stopped, and started again. Nothing is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from cupilot import embedded
+from cupilot.embedded import Progress
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--install", action="store_true", help="also install from nothing (downloads about 0.5 GB)")
+    parser.add_argument("--runs", type=int, default=3, help="starts of a fresh stack; the median is printed")
+    arguments = parser.parse_args()
+    print(f"Machine: {_machine()}\n")
+    print("| what | seconds |")
+    print("|---|---|")
+    if arguments.install:
+        _install()
+    _stack(arguments.runs)
+    return 0
+
+
+def _install() -> None:
+    with tempfile.TemporaryDirectory(prefix="cupilot-install-") as scratch:
+        clone, home = Path(scratch, "clone"), Path(scratch, "home")
+        home.mkdir()
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        environment = os.environ | {"HOME": str(home)}
+        environment.pop("VIRTUAL_ENV", None)
+        seconds = _timed(["make", "--silent", "install"], clone, environment)
+        print(f"| `make install` from nothing ({_size(clone / '.venv') / 1e9:.1f} GB) | {seconds:.1f} |")
+        seconds = _timed(["make", "--silent", "install"], clone, environment)
+        print(f"| `make install` again | {seconds:.2f} |")
+        cold = [
+            sys.executable.replace(sys.prefix, str(clone / ".venv")),
+            "-P",
+            "-m",
+            "benchmarks.startup",
+            "--runs",
+            "1",
+        ]
+        first = subprocess.run(
+            cold, cwd=clone, env=environment | {"PYTHONPATH": str(clone)}, capture_output=True, text=True, check=True
+        )
+        [line] = [line for line in first.stdout.splitlines() if line.startswith("| first start")]
+        print(line.replace("first start", "first start right after the install (nothing byte-compiled)"))
+
+
+def _stack(runs: int) -> None:
+    firsts, agains, downs = [], [], []
+    with tempfile.TemporaryDirectory(prefix="cupilot-stack-") as scratch:
+        for number in range(runs):
+            data = Path(scratch, str(number))
+            firsts.append(_up(data))
+            if number == 0:
+                parts = {part.name: _memory(part.pid) for part in embedded.status(data).parts if part.pid}
+            downs.append(_down(data))
+            agains.append(_up(data))
+            downs.append(_down(data))
+    print(f"| first start of a stack, until every part is ready (median of {runs}) | {_median(firsts)} |")
+    print(f"| start again | {_median(agains)} |")
+    print(f"| stop | {_median(downs)} |")
+    print(f"\nMemory (PSS) of the idle stack: {sum(parts.values()) / 1e6:.0f} MB: ", end="")
+    print(", ".join(f"{name} {size / 1e6:.0f}" for name, size in parts.items()))
+
+
+def _up(data: Path) -> float:
+    started = time.monotonic()
+    embedded.up(data, foreground=False, on_progress=_ignore)
+    return time.monotonic() - started
+
+
+def _down(data: Path) -> float:
+    started = time.monotonic()
+    embedded.down(data)
+    return time.monotonic() - started
+
+
+def _ignore(progress: Progress) -> None:
+    """Progress does not matter here."""
+
+
+def _memory(pid: int) -> int:
+    """Proportional set size of a process and its descendants, in bytes."""
+    process = psutil.Process(pid)
+    return sum(each.memory_full_info().pss for each in [process, *process.children(recursive=True)])
+
+
+def _timed(argv: list[str], folder: Path, environment: dict[str, str]) -> float:
+    started = time.monotonic()
+    subprocess.run(argv, cwd=folder, env=environment, check=True, capture_output=True)
+    return time.monotonic() - started
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def _median(seconds: list[float]) -> str:
+    spread = f" ({min(seconds):.1f} to {max(seconds):.1f})" if len(seconds) > 1 else ""
+    return f"{statistics.median(seconds):.1f}{spread}"
+
+
+def _machine() -> str:
+    models = {
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    }
+    memory = psutil.virtual_memory().total / 2**30
+    cores = len(os.sched_getaffinity(0))
+    user = "root" if os.geteuid() == 0 else "a normal user"
+    load = os.getloadavg()[0]
+    python = platform.python_version()
+    return f"{cores} cores ({', '.join(sorted(models))}), {memory:.0f} GiB, Python {python}, {user}, load {load:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The command tree. Each command's help teaches it by example."""
+
+from __future__ import annotations
+
+import typer
+
+from cupilot.cli import jobs, results, stack
+
+EPILOG = """\b
+Exit codes: 0 fine; 1 the job failed or has no proven kernel; 2 wrong usage or
+input; 3 no server to be reached; 4 no such thing; 130 interrupted.
+"""
+
+app = typer.Typer(
+    name="cupilot",
+    help="""Evolve faster kernels for PyTorch operators, and prove the ones that are returned.
+
+    \b
+    Try it, nothing to configure:
+        cupilot evolve softmax            a built-in problem
+        cupilot evolve my_op.py           your own, in KernelBench's format
+    With a service that keeps running:
+        cupilot up --detach
+        cupilot submit my_op.py
+        cupilot watch last
+        cupilot result last
+    """,
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("evolve", epilog=EPILOG)(jobs.evolve)
+app.command("submit", epilog=EPILOG)(jobs.submit)
+app.command("status", epilog=EPILOG)(jobs.status)
+app.command("watch", epilog=EPILOG)(jobs.watch)
+app.command("list", epilog=EPILOG)(jobs.list_jobs)
+app.command("cancel", epilog=EPILOG)(jobs.cancel)
+app.command("result", epilog=EPILOG)(results.result)
+app.command("problems", epilog=EPILOG)(results.problems)
+app.command("up", epilog=EPILOG)(stack.up)
+app.command("down", epilog=EPILOG)(stack.down)
+app.command("doctor", epilog=EPILOG)(stack.doctor)
+app.command("version", epilog=EPILOG)(stack.version)

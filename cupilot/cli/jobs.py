@@ -1,0 +1,166 @@
+"""Commands about jobs: evolve, submit, status, watch, list, cancel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.outcome import exit_of, outcome
+from cupilot.cli.requests import JobOptions, on_chosen_target, parse_labels, takes_job_options
+from cupilot.cli.session import connect, connect_or_start, job_id
+
+
+@takes_job_options
+def evolve(
+    options: JobOptions,
+    *,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where to put the result [./cupilot-results/JOB].")
+    ] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a problem, show its progress, and fetch the result.
+
+    Where no server is named and none runs in the data folder, the embedded stack is started for the time it takes.
+
+    \b
+    Examples:
+        cupilot evolve softmax
+        cupilot evolve my_op.py --target cuda --policy tf32 --minutes 20
+        cat my_op.py | cupilot evolve - --name my_op --json > report.json
+    """
+    from cupilot.cli.live import watch as show
+    from cupilot.cli.results import finish
+
+    with outcome(as_json=as_json):
+        request = options.request()
+        mine: set[UUID] = set()
+        with connect_or_start(server, data, mine) as client:
+            job = client.submit(on_chosen_target(request, options.target, client))
+            mine.add(job.id)
+            typer.echo(f"job {job.id} on {job.target.value}", err=True)
+            try:
+                final = show(client, job.id, as_json=as_json, quiet=as_json)
+            except KeyboardInterrupt:
+                kept = f"the job is kept: cupilot watch {job.id}, or cupilot cancel {job.id}"
+                typer.echo(f"interrupted; {kept}", err=True)
+                raise
+            code = finish(client, final, out=out, as_json=as_json)
+        raise typer.Exit(code)
+
+
+@takes_job_options
+def submit(
+    options: JobOptions,
+    *,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="Submitting again with the same key starts no second job.")
+    ] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Start a job and print its id.
+
+    \b
+    Examples:
+        cupilot submit my_op.py
+        cupilot submit softmax --target cuda --label model=llama --server https://cupilot.example
+        job=$(cupilot submit my_op.py) && cupilot watch $job
+    """
+    with outcome(as_json=as_json):
+        request = options.request()
+        with connect(server, data) as client:
+            chosen = on_chosen_target(request, options.target, client)
+            job = client.submit(chosen, idempotency_key=idempotency_key)
+            typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
+
+
+def status(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """Show where a job stands. Exits with 1 when it failed, was cancelled, or ended without a proven kernel.
+
+    \b
+    Examples:
+        cupilot status last
+        cupilot status 3f2b... --json | jq .best.speedup
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        from cupilot.cli.render import show_job
+
+        view = client.get(job_id(client, job))
+        if as_json:
+            typer.echo(view.model_dump_json(indent=2))
+        else:
+            show_job(view)
+        raise typer.Exit(exit_of(view))
+
+
+def watch(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """Follow a job until it ends; a live view on a terminal, plain lines in a pipe, with --json a JSON line an update.
+
+    \b
+    Examples:
+        cupilot watch last
+        cupilot watch last --json | jq -c '.job.verdicts'
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        from cupilot.cli.live import watch as show
+
+        view = show(client, job_id(client, job), as_json=as_json)
+        if not as_json:
+            typer.echo(f"fetch the result with: cupilot result {view.id}" if view.best else "no kernel is proven")
+        raise typer.Exit(exit_of(view))
+
+
+def list_jobs(
+    *,
+    state: Annotated[str | None, typer.Option("--state", help="E.g. evolving or succeeded.")] = None,
+    target: Annotated[str | None, typer.Option("--target", metavar="cuda|cpu")] = None,
+    problem: Annotated[str | None, typer.Option("--problem", help="The problem's name.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="All; repeat.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="From the page before.")] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """List your team's jobs, newest first.
+
+    \b
+    Examples:
+        cupilot list
+        cupilot list --state evolving --label model=llama
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        from cupilot.cli.render import show_jobs
+
+        page = client.list(
+            state=state,
+            target=target,
+            problem=problem,
+            labels=parse_labels(label),
+            cursor=cursor,
+            limit=limit,
+        )
+        if as_json:
+            typer.echo(page.model_dump_json(indent=2))
+        else:
+            show_jobs(page)
+
+
+def cancel(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """Stop a job. Its best kernel so far is kept. Cancelling twice is harmless; a job that has ended is an error.
+
+    \b
+    Example:
+        cupilot cancel last
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        view = client.cancel(job_id(client, job))
+        typer.echo(view.model_dump_json(indent=2) if as_json else f"job {view.id} is {view.state}")

@@ -1,0 +1,23 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cupilot.endpoint import URL_VARIABLE
+
+Server = Annotated[
+    str | None,
+    typer.Option("--server", metavar="URL", help=f"The service [${URL_VARIABLE}, else the data folder's]."),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="FOLDER", help="Data folder of the embedded stack [$CUPILOT_DATA, ./.cupilot, ~/.cupilot]."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id; 'last' is your team's newest job.")]

@@ -1,0 +1,83 @@
+"""Exit codes, and how errors are shown: one line of what happened and one of how to mend it, or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+import typer
+
+from cupilot.cli.text import clean
+from cupilot.client import ApiError
+from cupilot.errors import CupilotError, NotFound, Unavailable
+from cupilot.schemas import JobView
+
+
+class Exit(IntEnum):
+    """What the process's exit code says."""
+
+    OK = 0
+    FAILED = 1
+    """The job failed, was cancelled or has no proven kernel; or its state does not allow the request."""
+    USAGE = 2
+    """Wrong options, or an input that is not acceptable."""
+    UNREACHABLE = 3
+    """No server, one that refuses the key, or one that failed."""
+    NOT_FOUND = 4
+    INTERRUPTED = 130
+
+
+def exit_of(job: JobView) -> Exit:
+    """What a job's end says; a job that is not final is fine so far."""
+    lost = job.state in ("failed", "cancelled") or job.best is None
+    return Exit.FAILED if job.final and lost else Exit.OK
+
+
+@contextmanager
+def outcome(*, as_json: bool) -> Iterator[None]:
+    """Turn errors into a message and an exit code; a Ctrl-C into 130."""
+    try:
+        yield
+    except ApiError as error:
+        _show(as_json=as_json, error=error)
+        raise typer.Exit(_code_of_answer(error)) from error
+    except CupilotError as error:
+        _show(as_json=as_json, error=error)
+        raise typer.Exit(_code_of_error(error)) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(Exit.INTERRUPTED) from error
+
+
+def _code_of_answer(error: ApiError) -> Exit:
+    if error.code == "no_result" or error.status == 409:
+        return Exit.FAILED
+    if error.status == 404:
+        return Exit.NOT_FOUND
+    if error.status in (400, 413, 415, 422):
+        return Exit.USAGE
+    return Exit.UNREACHABLE
+
+
+def _code_of_error(error: CupilotError) -> Exit:
+    if isinstance(error, NotFound):
+        return Exit.NOT_FOUND
+    if isinstance(error, Unavailable):
+        return Exit.UNREACHABLE
+    return Exit.USAGE if error.status == 422 else Exit.FAILED
+
+
+def _show(*, as_json: bool, error: ApiError | CupilotError) -> None:
+    request_id = getattr(error, "request_id", None)
+    if as_json:
+        fields = {name: getattr(error, name) for name in ("code", "message", "hint", "where")}
+        typer.echo(json.dumps({"error": fields | {"request_id": request_id}}))
+        return
+    typer.echo(f"error: {clean(error.message)}", err=True)
+    if error.where:
+        typer.echo(f"  where: {clean(error.where)}", err=True)
+    if error.hint:
+        typer.echo(f"  hint: {clean(error.hint)}", err=True)
+    if request_id:
+        typer.echo(f"  code {clean(error.code)}, request {clean(request_id)}", err=True)

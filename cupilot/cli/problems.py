@@ -1,0 +1,45 @@
+"""From what the user names to a problem: a file, the standard input, or a built-in."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+
+from cupilot import problems as builtin
+from cupilot.errors import InvalidInput, InvalidProblem
+from cupilot.problem import MAX_SOURCE_BYTES, NumericsPolicy, check_source
+from cupilot.problems import Size
+from cupilot.schemas import ProblemInput
+
+
+def resolve(given: str, *, name: str | None, policy: NumericsPolicy, size: Size | None) -> ProblemInput:
+    """The problem as the service takes it. Its text is checked here, so that a mistake needs no server to be told."""
+    path = Path(given)
+    if given == "-":
+        return _from_text(sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1), name or "stdin", "standard input", policy, size)
+    if path.exists() and not path.is_dir():
+        with path.open("rb") as file:
+            return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem, given, policy, size)
+    if given in builtin.names():
+        return ProblemInput(id=given, name=name, policy=policy, size=size)
+    raise InvalidInput(f"{given} is neither a file nor a built-in problem", hint=_suggestion(given), where="PROBLEM")
+
+
+def _from_text(data: bytes, name: str, where: str, policy: NumericsPolicy, size: Size | None) -> ProblemInput:
+    if size is not None:
+        raise InvalidInput("only built-in problems have sizes", where="--size")
+    try:
+        source = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidProblem("the problem file is not UTF-8 text", where=where) from error
+    check_source(source)
+    return ProblemInput(source=source, name=name[:200], policy=policy)
+
+
+def _suggestion(given: str) -> str:
+    if given.endswith(".py") or "/" in given:
+        return "there is no such file"
+    names = builtin.names()
+    near = difflib.get_close_matches(given, names, n=3) or names
+    return f"built-in problems: {', '.join(near)}"

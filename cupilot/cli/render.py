@@ -1,0 +1,140 @@
+"""What commands print for people: one job, a list of jobs, the final report. Says no more than was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import typer
+
+from cupilot.cli.text import clean, counts, interval, queue_words, seconds
+from cupilot.client import Client
+from cupilot.evaluation import Baseline, Evaluation
+from cupilot.report import difference_words, factor, floor_share, technique_lines
+from cupilot.schemas import CandidateView, JobPage, JobView, Report
+
+REASONS_SHOWN = 5
+
+
+def show_job(job: JobView) -> None:
+    """One job, in some lines."""
+    lines = [
+        ("job", str(job.id)),
+        ("problem", f"{job.problem.name} on {job.target.value}, policy {job.problem.policy.value}"),
+        ("state", f"{job.state}{f' ({job.reason})' if job.reason else ''}"),
+    ]
+    if job.message:
+        lines.append(("message", job.message))
+    if job.queue_position is not None:
+        lines.append(("queue", queue_words(job.queue_position)))
+    if job.preparation:
+        found = job.preparation
+        lines.append(("zone", f"{found.zone.value} ({found.op_class}, {found.intensity:.2g} operations a byte)"))
+        lines.append(("baseline", f"PyTorch eager {found.baseline_us.median:.1f} us on {found.device}"))
+        lines.append(("floor", f"{found.floor_us:.1f} us: no correct kernel can be faster"))
+    if job.candidates:
+        lines.append(("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}"))
+        lines.append(("candidates", f"{job.candidates} ({counts(job.verdicts)})"))
+    if job.best:
+        lines.append(("best", f"{interval(job.best.speedup)} over PyTorch eager, {job.best.verdict.value}"))
+        lines.append(("strategy", ", ".join(technique_lines(job.best.strategy))))
+    spent = f"{seconds(job.wall_seconds)}, {seconds(job.gpu_seconds)} on the device, {job.cost_usd:.2f} USD"
+    lines.append(("spent", spent))
+    _print_pairs(lines)
+
+
+def show_jobs(page: JobPage) -> None:
+    """A page of jobs as a table."""
+    if not page.items:
+        typer.echo("no jobs")
+        return
+    rows = [("job", "problem", "target", "state", "generation", "best", "submitted")]
+    for job in page.items:
+        generation = f"{min(job.generation + 1, job.generations)}/{job.generations}" if job.candidates else "-"
+        rows.append(
+            (
+                str(job.id),
+                clean(job.problem.name),
+                job.target.value,
+                clean(job.state + (f" ({job.reason})" if job.reason else "")),
+                generation,
+                f"{job.best_speedup:.2f}x" if job.best_speedup is not None else "-",
+                f"{job.created_at.astimezone():%Y-%m-%d %H:%M}",
+            )
+        )
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if page.next_cursor:
+        typer.echo(f"more: --cursor {page.next_cursor}")
+
+
+def show_report(report: Report, folder: Path) -> None:
+    """The final report: how fast, how well proven, by what means, from whom, and where the source lies."""
+    job, candidate = report.job, report.candidate
+    typer.echo(f"\n{clean(report.headline)}\n")
+    lines = [("job", f"{job.id} ({job.state})"), ("problem", f"{job.problem.name} on {job.target.value}")]
+    if candidate.evaluation:
+        lines += _speedups(candidate.evaluation)
+    lines.append(("verdict", job.best.verdict.value if job.best else "-"))
+    strategy = candidate.aligned_strategy or candidate.strategy
+    if strategy:
+        lines += _numbered("strategy", technique_lines(strategy))
+        if strategy.rationale:
+            lines.append(("rationale", strategy.rationale))
+    lines += _numbered("lineage", _ancestry(candidate))
+    lines.append(("source", str(folder)))
+    spent = f"{job.candidates} candidates, {seconds(job.wall_seconds)}, {job.cost_usd:.2f} USD"
+    lines.append(("spent", spent))
+    lines += _numbered("next", report.next_steps)
+    _print_pairs(lines)
+
+
+def show_no_result(client: Client, job: JobView) -> None:
+    """A job that has no proven kernel: why, as far as it is known."""
+    show_job(job)
+    failures = Counter(
+        candidate.failure or candidate.reason or "not measured"
+        for candidate in client.candidates(job.id, limit=200).items
+    )
+    if failures:
+        common = ", ".join(f"{clean(kind)} {count}" for kind, count in failures.most_common(REASONS_SHOWN))
+        _print_pairs([("failures", common)])
+    typer.echo("\nno kernel of this job is proven" + ("" if job.final else " yet"))
+
+
+def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
+    lines = []
+    for baseline, name in ((Baseline.EAGER, "PyTorch eager"), (Baseline.COMPILE, "torch.compile")):
+        item = evaluation.comparison(baseline)
+        if item is None:
+            lines.append((f"over {name}", "not measured"))
+            continue
+        times = f"{item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
+        lines.append((f"over {name}", f"{factor(item.speedup)}, {difference_words(item.speedup)}; {times}"))
+    share = floor_share(evaluation)
+    if share is not None:
+        lines.append(("of the floor", f"{share:.0%} of the speed that the device's measured peaks allow"))
+    return lines
+
+
+def _ancestry(candidate: CandidateView) -> list[str]:
+    ordinals = {entry.candidate: entry.ordinal for entry in candidate.lineage}
+    lines = []
+    for entry in candidate.lineage:
+        speed = f"{entry.speedup:.2f}x" if entry.speedup is not None else (entry.verdict or "unmeasured")
+        parents = " and ".join(str(ordinals.get(parent, "?")) for parent in entry.parents)
+        origin = f"{entry.operator} of {parents}" if parents else entry.operator
+        techniques = ", ".join(entry.techniques) or "plain"
+        lines.append(f"candidate {entry.ordinal} (generation {entry.generation + 1}, {origin}) {speed}: {techniques}")
+    return lines
+
+
+def _numbered(heading: str, items: list[str]) -> list[tuple[str, str]]:
+    return [(heading if number == 0 else "", item) for number, item in enumerate(items)]
+
+
+def _print_pairs(lines: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        typer.echo(f"{name:<{width}}  {clean(value)}")

@@ -1,0 +1,151 @@
+"""The options of a submission, which several commands share, and the request they make."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+import typer
+from pydantic import ValidationError
+
+from cupilot.cli.problems import resolve
+from cupilot.errors import InvalidInput, Unavailable
+from cupilot.evolution.sce import SceConfig
+from cupilot.job import AgentKind, Budgets, Priority
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.problems import Size
+from cupilot.schemas import JobRequest, ProblemInput
+
+if TYPE_CHECKING:
+    from cupilot.client import Client
+
+_SWITCHES = {"pool": "pool", "alignment": "alignment", "roofline": "roofline_guidance"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """What the user asked for."""
+
+    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A file, - for the standard input, or a built-in.")]
+    target: Annotated[
+        str, typer.Option(metavar="auto|cuda|cpu", help="What to run on; auto is cuda where the service has it.")
+    ] = "auto"
+    policy: Annotated[
+        NumericsPolicy, typer.Option(help="What arithmetic kernels may use; PyTorch is timed under the same.")
+    ] = NumericsPolicy.FP32
+    name: Annotated[str | None, typer.Option(help="What to call the problem.")] = None
+    size: Annotated[
+        str | None, typer.Option(metavar="small|full", help="Of a built-in problem; by default what suits.")
+    ] = None
+    population: Annotated[int | None, typer.Option(min=2, max=200, help="Candidates a generation.")] = None
+    generations: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of selection.")] = None
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Everything random comes from it.")] = 0
+    candidates: Annotated[int | None, typer.Option(min=1, max=10_000, help="Budget: kernels to evaluate.")] = None
+    minutes: Annotated[float | None, typer.Option(help="Budget: time from the start of preparation.")] = None
+    cost: Annotated[float | None, typer.Option(min=0, help="Budget: US dollars for model calls.")] = None
+    priority: Annotated[Priority, typer.Option(help="Order within your team's share.")] = Priority.NORMAL
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="To list jobs by; repeat.")] = None
+    agents: Annotated[AgentKind, typer.Option(help="Who writes the kernels.")] = AgentKind.PLAYBOOK
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="pool|alignment|roofline", help="Ablation: switch a part off; repeat."),
+    ] = None
+
+    def request(self) -> JobRequest:
+        """The request, checked as far as it can be without a server; InvalidInput otherwise.
+
+        ``auto`` is ``cpu`` here, until :func:`on_chosen_target` has asked the service.
+        """
+        if self.target not in ("auto", *Target):
+            raise InvalidInput(f"{self.target!r} is no target", hint="auto, cuda or cpu", where="--target")
+        method = _given(population=self.population, generations=self.generations) | _switched_off(self.without or [])
+        if self.population is not None:
+            # The default number of elites would not fit into a population of two.
+            method["elites"] = min(SceConfig().elites, self.population - 1)
+        seconds = None if self.minutes is None else self.minutes * 60
+        try:
+            return JobRequest(
+                problem=self._problem(),
+                target=Target.CPU if self.target == "auto" else Target(self.target),
+                method=SceConfig(**method),
+                agents=self.agents,
+                budgets=Budgets(
+                    **_given(candidates=self.candidates, wall_seconds=seconds, cost_usd=self.cost),
+                ),
+                seed=self.seed,
+                priority=self.priority,
+                labels=parse_labels(self.label),
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise InvalidInput(f"{where}: {first['msg']}", where="options") from error
+
+    def _problem(self) -> ProblemInput:
+        if self.size is not None and self.size not in get_args(Size):
+            raise InvalidInput(f"{self.size!r} is no size", hint="small or full", where="--size")
+        size: Size | None = self.size  # type: ignore[assignment]
+        return resolve(self.problem, name=self.name, policy=self.policy, size=size)
+
+
+def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that takes ``options`` first the options of :class:`JobOptions` as its own."""
+    own = inspect.signature(command, eval_str=True)
+    types = get_type_hints(JobOptions, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=types[field.name],
+        )
+        for field in fields(JobOptions)
+    ]
+    others = [parameter for name, parameter in own.parameters.items() if name != "options"]
+
+    def with_options(**given: Any) -> None:
+        options = JobOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+        command(options, **given)
+
+    with_options.__doc__ = command.__doc__
+    with_options.__signature__ = inspect.Signature([*shared, *others])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {item.name: item.annotation for item in (*shared, *others)}
+    return with_options
+
+
+def parse_labels(given: list[str] | None) -> dict[str, str]:
+    """``key=value`` texts as a mapping."""
+    labels: dict[str, str] = {}
+    for label in given or []:
+        key, equals, value = label.partition("=")
+        if not equals or not key:
+            raise InvalidInput(f"{label!r} is no label", hint="a label looks like key=value", where="--label")
+        labels[key] = value
+    return labels
+
+
+def on_chosen_target(request: JobRequest, wanted: str, client: Client) -> JobRequest:
+    """The request; for ``auto`` on the best target that the service has a live worker for."""
+    if wanted != "auto":
+        return request
+    targets = client.cluster().targets
+    if not targets:
+        raise Unavailable(
+            "the service has no live worker, so no target can be chosen",
+            hint="start a worker, or name the --target to queue the job for",
+        )
+    best = Target.CUDA if Target.CUDA in targets else targets[0]
+    return request.model_copy(update={"target": best})
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _switched_off(parts: list[str]) -> dict[str, Any]:
+    unknown = [part for part in parts if part not in _SWITCHES]
+    if unknown:
+        raise InvalidInput(f"{unknown[0]!r} cannot be switched off", hint=", ".join(_SWITCHES), where="--without")
+    return {_SWITCHES[part]: False for part in parts}

@@ -1,0 +1,75 @@
+"""Commands about what jobs made and can be made of: result, problems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cupilot.cli.files import write_result
+from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.outcome import Exit, exit_of, outcome
+from cupilot.cli.session import connect, job_id
+from cupilot.cli.text import clean
+from cupilot.client import ApiError, Client
+from cupilot.schemas import JobView
+
+
+def result(
+    job: JobId,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where to put the files [./cupilot-results/JOB].")
+    ] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Print the final report of a job and write the winner's files: kernel, launch plan, problem, report.
+
+    Exits with 1 where the job has no proven kernel.
+
+    \b
+    Examples:
+        cupilot result last
+        cupilot result last --out kernel --json | jq .headline
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        code = finish(client, client.get(job_id(client, job)), out=out, as_json=as_json)
+        raise typer.Exit(code)
+
+
+def problems(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """List the problems that jobs can be started on: the built-in ones, then your team's newest.
+
+    \b
+    Example:
+        cupilot problems
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        page = client.problems(limit=200)
+        if as_json:
+            typer.echo(page.model_dump_json(indent=2))
+            return
+        width = max(len(problem.id) for problem in page.items)
+        for problem in page.items:
+            typer.echo(f"{clean(problem.id):<{width}}  {clean(problem.summary or problem.name)}")
+
+
+def finish(client: Client, job: JobView, *, out: Path | None, as_json: bool) -> Exit:
+    """Fetch, write and print what a job has; how the command ends."""
+    from cupilot.cli.render import show_no_result, show_report
+
+    try:
+        report = client.best(job.id)
+    except ApiError as error:
+        if error.code != "no_result" or as_json:
+            raise
+        show_no_result(client, job)
+        return Exit.FAILED
+    folder = write_result(client.download(job.id), job.id, out)
+    if as_json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        show_report(report, folder)
+    return exit_of(job)

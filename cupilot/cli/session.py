@@ -1,0 +1,100 @@
+"""A client for a command: on the server that is named, on the folder's running stack, or on one started for it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import typer
+
+from cupilot.client import ApiError, Client
+from cupilot.endpoint import URL_VARIABLE, data_folder
+from cupilot.errors import NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from cupilot.embedded import Progress
+
+OPEN_STATES = ("queued", "preparing", "evolving", "cancelling")
+_TOLD = ("ready", "done", "failed", "restarting", "stopped")
+
+
+@contextmanager
+def connect(server: str | None, data: Path | None) -> Iterator[Client]:
+    """A client on a service that must be there already."""
+    with Client(server, data=data) as client:
+        yield client
+
+
+@contextmanager
+def connect_or_start(server: str | None, data: Path | None, mine: Collection[uuid.UUID]) -> Iterator[Client]:
+    """The same; where no server is named and the folder's stack does not run, one is started and stopped again.
+
+    It is left running where jobs other than ``mine`` are open on it by then.
+    """
+    if server is not None or (data is None and os.environ.get(URL_VARIABLE)):
+        with connect(server, data) as client:
+            yield client
+        return
+    stack = embedded_stack()
+    folder = data_folder(data)
+    if stack.running(folder) is not None:
+        with connect(None, folder) as client:
+            yield client
+        return
+    typer.echo(f"no server is running: starting the embedded stack in {folder}", err=True)
+    endpoint = stack.up(folder, foreground=False, on_progress=show_progress)
+    with Client(endpoint.url, endpoint.api_key) as client:
+        try:
+            yield client
+        finally:
+            if _others_work(client, mine):
+                typer.echo("the embedded stack keeps running for other jobs; stop it with cupilot down", err=True)
+            else:
+                typer.echo("stopping the embedded stack; its data stays", err=True)
+                stack.down(folder)
+
+
+def embedded_stack() -> ModuleType:
+    """:mod:`cupilot.embedded`; Unavailable where only the client is installed."""
+    try:
+        return import_module("cupilot.embedded")
+    except ImportError as error:
+        raise Unavailable(
+            f"the embedded stack is not installed ({error})",
+            hint=f"pip install 'cupilot[embedded]', or name a server with --server or {URL_VARIABLE}",
+        ) from error
+
+
+def _others_work(client: Client, mine: Collection[uuid.UUID]) -> bool:
+    try:
+        open_jobs = client.list(state=OPEN_STATES, limit=200).items
+    except ApiError:
+        return False
+    return any(job.id not in mine for job in open_jobs)
+
+
+def show_progress(progress: Progress) -> None:
+    """A part of the embedded stack reached a state: one line on the standard error."""
+    if progress.state not in _TOLD:
+        return
+    note = f": {progress.note}" if progress.note else ""
+    typer.echo(f"  {progress.seconds:5.1f} s  {progress.part} {progress.state.value}{note}", err=True)
+
+
+def job_id(client: Client, given: str) -> uuid.UUID:
+    """The id that the user means: a UUID, or ``last``."""
+    if given == "last":
+        newest = client.list(limit=1).items
+        if not newest:
+            raise NotFound("your team has no jobs yet", hint="start one with cupilot submit", where="JOB")
+        return newest[0].id
+    try:
+        return uuid.UUID(given)
+    except ValueError:
+        raise NotFound(f"{given} is not the id of a job", hint="list them with cupilot list", where="JOB") from None

@@ -1,0 +1,123 @@
+"""Commands about the embedded stack and this machine: up, down, doctor, version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cupilot import __version__
+from cupilot.cli.options import Data, Json, Server
+from cupilot.cli.outcome import outcome
+from cupilot.cli.session import embedded_stack, show_progress
+from cupilot.endpoint import data_folder
+from cupilot.errors import InvalidInput
+from cupilot.problem import Target
+
+if TYPE_CHECKING:
+    from cupilot.embedded import Progress
+
+
+def up(
+    detach: Annotated[bool, typer.Option("--detach", help="Return when it is up and leave it running.")] = False,
+    target: Annotated[
+        str, typer.Option("--target", metavar="auto|cuda|cpu", help="auto is cuda where a usable GPU is.")
+    ] = "auto",
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Start the embedded stack: Postgres, Valkey, Chroma, API, scheduler and workers, from Python wheels alone.
+
+    Without --detach it runs until Ctrl-C. What it holds lies in the data folder and is there again at the next start.
+
+    \b
+    Examples:
+        cupilot up
+        cupilot up --detach --data ~/.cupilot
+    """
+    with outcome(as_json=as_json):
+        embedded = embedded_stack()
+        if target not in ("auto", *Target):
+            raise InvalidInput(f"{target!r} is no target", hint="auto, cuda or cpu", where="--target")
+        folder = data_folder(data)
+        wanted = None if target == "auto" else Target(target)
+
+        def told(progress: Progress) -> None:
+            show_progress(progress)
+            if progress.part == "stack" and progress.state == "ready":
+                url = progress.note.split()[0]
+                if as_json:
+                    typer.echo(json.dumps({"url": url, "data": str(folder.absolute())}))
+                elif not detach:
+                    typer.echo(f"ready at {url}, API documentation at {url}/docs; stop with Ctrl-C")
+
+        endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=told)
+        if detach and not as_json:
+            typer.echo(f"ready at {endpoint.url}, API documentation at {endpoint.url}/docs; stop with cupilot down")
+
+
+def down(data: Data = None, as_json: Json = False) -> None:
+    """Stop the embedded stack. Its data stays; unfinished jobs go on at the next start.
+
+    \b
+    Example:
+        cupilot down
+    """
+    with outcome(as_json=as_json):
+        folder = data_folder(data)
+        stopped = embedded_stack().down(folder)
+        if as_json:
+            typer.echo(json.dumps({"stopped": stopped, "data": str(folder.absolute())}))
+        else:
+            typer.echo("stopped" if stopped else f"nothing runs in {folder}")
+
+
+def doctor(data: Data = None, as_json: Json = False) -> None:
+    """Say what this machine has and lacks for cuPilot, and how to get it. Exits with 1 when something essential is
+    missing.
+
+    \b
+    Example:
+        cupilot doctor
+    """
+    with outcome(as_json=as_json):
+        embedded_stack()
+        from cupilot.doctor import examine, exit_code
+
+        checks = examine(data_folder(data))
+        if as_json:
+            typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
+        else:
+            width = max(len(check.name) for check in checks)
+            for check in checks:
+                typer.echo(f"{check.level.value:<8} {check.name:<{width}}  {check.found}")
+                if check.mend:
+                    typer.echo(f"{'':<8} {'':<{width}}  -> {check.mend}")
+        raise typer.Exit(exit_code(checks))
+
+
+def version(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """Print this program's version, and the service's where one is named or runs in the data folder.
+
+    \b
+    Example:
+        cupilot version --server https://cupilot.example
+    """
+    from cupilot.client import Client
+    from cupilot.endpoint import NoServer
+
+    with outcome(as_json=as_json):
+        answer: dict[str, str | None] = {"client": __version__, "server": None, "url": None}
+        try:
+            with Client(server, data=data, retries=0) as client:
+                answer |= {"server": client.version().version, "url": client.url}
+        except NoServer:
+            pass
+        if as_json:
+            typer.echo(json.dumps(answer))
+        else:
+            typer.echo(f"cupilot {__version__}")
+            if answer["server"]:
+                typer.echo(f"service {answer['server']} at {answer['url']}")

@@ -1,0 +1,83 @@
+"""Text for terminals: untrusted text made harmless, numbers made short."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+
+from cupilot.evaluation import Interval, Verdict
+from cupilot.schemas import EventView
+
+VERDICT_ORDER = [verdict.value for verdict in sorted(Verdict, key=lambda verdict: -verdict.rank)]
+
+_SHOWN = ("job.", "generation.", "candidate.", "step.reaped", "step.failed")
+_HIDDEN = ("generation.initialised", "candidate.active", "candidate.measured")
+"""A line for each candidate when it is done is enough."""
+_WORDS = {
+    "job.best": "is the best so far",
+    "job.evolved": "has ended its search; the best kernel is measured again in fresh processes",
+    "candidate.measured": "measured again",
+}
+
+
+def clean(text: object) -> str:
+    """Without control and format characters: names and messages are others' text and could move the cursor."""
+    return "".join(
+        " " if character in "\n\t" else character
+        for character in str(text)
+        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs")
+    )
+
+
+def interval(speedup: Interval) -> str:
+    """A speedup with its 95 % interval, e.g. ``1.84x [1.82, 1.86]``."""
+    return f"{speedup.median:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
+
+
+def seconds(value: float) -> str:
+    """A duration, e.g. ``42 s`` or ``3 min 05 s``."""
+    if value < 100:
+        return f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def counts(verdicts: Mapping[str, int]) -> str:
+    """Candidates by verdict, the best first, e.g. ``audited 5, rejected 2``."""
+    known = [name for name in VERDICT_ORDER if name in verdicts]
+    names = known + [name for name in verdicts if name not in known]
+    return ", ".join(f"{name} {verdicts[name]}" for name in names) or "none measured yet"
+
+
+def queue_words(position: int) -> str:
+    """Where a job stands in its queue."""
+    if position == 0:
+        return "next in the queue"
+    return f"{position} job{'s' if position > 1 else ''} before it"
+
+
+def event_line(event: EventView) -> str | None:
+    """An event in one line; None for one that only tells how work is handed around."""
+    data = event.data
+    confirmed = event.kind == "candidate.measured" and data.get("purpose") == "confirm"
+    if not event.kind.startswith(_SHOWN) or (event.kind in _HIDDEN and not confirmed):
+        return None
+    subject, _, what = event.kind.partition(".")
+    what = _WORDS.get(event.kind, what)
+    if event.kind == "job.best":
+        subject = "candidate"
+    ordinal, number = data.get("ordinal"), data.get("number")
+    if isinstance(ordinal, int):
+        subject = f"{subject} {ordinal}"
+    if isinstance(number, int):
+        # People count generations from one, as in "generation 1 of 4".
+        subject = f"{subject} {number + 1}"
+    parts = [f"{subject} {what}"]
+    if data.get("verdict"):
+        parts.append(str(data["verdict"]))
+    speedup = data.get("speedup")
+    if isinstance(speedup, int | float):
+        parts.append(f"{speedup:.2f}x")
+    parts += [str(data[name]) for name in ("reason", "message") if data.get(name)]
+    return clean(": ".join([parts[0], ", ".join(parts[1:])]) if parts[1:] else parts[0])

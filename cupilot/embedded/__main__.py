@@ -1,0 +1,54 @@
+"""The detached supervisor: ``python -m cupilot.embedded FOLDER [TARGET]``. Started by :func:`cupilot.embedded.up`.
+
+Prints its process id, then one JSON line a progress until the stack is ready or has failed, then nothing; its standard
+error, a log file, hears of all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cupilot.embedded.folder import open_folder
+from cupilot.embedded.lifecycle import report_line, supervise
+from cupilot.embedded.report import Progress
+from cupilot.errors import CupilotError
+from cupilot.problem import Target
+
+
+def main() -> int:
+    """Run until told to stop, as nobody's child; exit code 1 when the stack does not come up."""
+    if os.fork():
+        os._exit(0)  # whoever started us waits for this one only
+    _say(json.dumps({"pid": os.getpid()}))
+    folder = open_folder(Path(sys.argv[1]))
+    target = Target(sys.argv[2]) if len(sys.argv) > 2 else None
+    try:
+        supervise(folder, target, _report)
+    except CupilotError as error:
+        _say(json.dumps({"error": error.message, "hint": error.hint}))
+        return 1
+    return 0
+
+
+def _report(progress: Progress) -> None:
+    _say(report_line(progress))
+    sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {progress.part} {progress.state} {progress.note}\n")
+    if progress.part == "stack":
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+
+
+def _say(line: str) -> None:
+    """To whoever started us, if still there; it is no reason to end that they are not."""
+    with suppress(BrokenPipeError):
+        os.write(1, line.encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""Errors of the embedded stack."""
+
+from __future__ import annotations
+
+from cupilot.errors import Conflict, Unavailable
+
+
+class StartFailed(Unavailable):
+    """A part of the embedded stack did not come up; the hint is the end of its log."""
+
+    code = "start_failed"
+
+
+class AlreadyRunning(Conflict):
+    """Another supervisor holds the data folder."""
+
+    code = "stack_already_running"

@@ -1,0 +1,219 @@
+"""What the CLI calls: bring an embedded stack up, down, and say how it is.
+
+A stack belongs to its data folder: one supervisor holds the folder's lock for as long as it lives, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from cupilot.embedded.errors import AlreadyRunning, StartFailed
+from cupilot.embedded.folder import Folder, open_folder
+from cupilot.embedded.report import Endpoint, OnProgress, PartState, Progress, Status, load_status
+from cupilot.embedded.roles import Cluster
+from cupilot.embedded.supervisor import Supervisor
+from cupilot.embedded.target import choose_target
+from cupilot.problem import Target
+
+DEFAULT_DATA = Path(".cupilot")
+OTHERS_START_SECONDS = 120.0
+"""How long ``up`` waits for another ``up`` on the same folder that was first."""
+STOP_SECONDS = 60.0
+"""Above the sum of the parts' own limits."""
+
+
+def up(
+    data: Path = DEFAULT_DATA, *, foreground: bool, target: Target | None = None, on_progress: OnProgress
+) -> Endpoint:
+    """Start the stack of a data folder and return where it is; one that runs already is left as it is.
+
+    In the foreground this returns only after the stack has been stopped by SIGINT, SIGTERM or :func:`down`; a part
+    ``stack`` is reported ready in between, with the URL as its note. Otherwise a supervisor of its own session keeps
+    the stack. Without ``target`` a usable NVIDIA GPU decides. Raises :class:`StartFailed`.
+    """
+    folder = open_folder(data)
+    endpoint = _wait_for_other(folder)
+    if endpoint:
+        on_progress(Progress("stack", PartState.READY, 0.0, f"{endpoint.url} (ran already)"))
+        return endpoint
+    if foreground:
+        return supervise(folder, target, on_progress)
+    return _detach(folder, target, on_progress)
+
+
+def down(data: Path = DEFAULT_DATA) -> bool:
+    """Stop the stack of a data folder and wait until all of it is gone; False when none ran."""
+    folder = Folder(data.expanduser().resolve())
+    pid = _supervisor_pid(folder)
+    if pid is None:
+        return False
+    for end, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 10.0)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, end)
+        if _wait_until_gone(pid, seconds):
+            return True
+    raise StartFailed(f"the supervisor {pid} does not end")
+
+
+def status(data: Path = DEFAULT_DATA) -> Status:
+    """The stack of a data folder and its parts."""
+    folder = Folder(data.expanduser().resolve())
+    saved = load_status(folder)
+    alive = _is_locked(folder)
+    return replace(saved, running=alive, ready=alive and saved.ready, url=saved.url if alive else None)
+
+
+def running(data: Path = DEFAULT_DATA) -> Endpoint | None:
+    """Where the stack of a data folder is; None unless it runs and is ready."""
+    folder = Folder(data.expanduser().resolve())
+    with suppress(OSError):
+        if _is_locked(folder):
+            return Endpoint(folder.url.read_text().strip(), folder.api_key.read_text().strip())
+    return None
+
+
+def supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
+    """Be the supervisor until told to stop; returns where the stack was."""
+    with _lock(folder):
+        return asyncio.run(_supervise(folder, target, on_progress))
+
+
+async def _supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
+    choice = choose_target(target)
+    supervisor = Supervisor(folder, choice, on_progress)
+    stop = asyncio.Event()
+    endpoints: list[Endpoint] = []
+
+    def asked() -> None:
+        if stop.is_set():
+            supervisor.kill()
+        stop.set()
+
+    def ready(endpoint: Endpoint) -> None:
+        endpoints.append(endpoint)
+        on_progress(Progress("stack", PartState.READY, supervisor.seconds, endpoint.url))
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, asked)
+    await supervisor.run(stop, ready)
+    if not endpoints:
+        raise StartFailed("stopped before everything was up")
+    return endpoints[0]
+
+
+def _detach(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
+    argv = [sys.executable, "-P", "-m", "cupilot.embedded", str(folder.root), *([target] if target else [])]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    with folder.log("supervisor").open("ab") as log:
+        starter = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            text=True,
+        )
+    assert starter.stdout is not None
+    with starter.stdout as lines:
+        starter.wait()
+        supervisor = json.loads(lines.readline())["pid"]
+        try:
+            return _follow(lines, on_progress, folder)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGTERM)
+            _wait_until_gone(supervisor, STOP_SECONDS)
+            raise
+
+
+def _follow(lines: IO[str], on_progress: OnProgress, folder: Folder) -> Endpoint:
+    """Pass the supervisor's reports on until the stack is ready."""
+    for line in lines:
+        said = json.loads(line)
+        if "error" in said:
+            raise StartFailed(said["error"], hint=said["hint"])
+        progress = Progress(**said | {"state": PartState(said["state"])})
+        on_progress(progress)
+        if progress.part == "stack":
+            return Endpoint(progress.note, folder.api_key.read_text().strip())
+    raise StartFailed("the supervisor ended", hint=f"see {folder.log('supervisor')}")
+
+
+def report_line(progress: Progress) -> str:
+    """A progress as the line that a detached supervisor prints."""
+    return json.dumps(asdict(progress))
+
+
+def _wait_for_other(folder: Folder) -> Endpoint | None:
+    """The endpoint of whoever holds the folder, once it answers; None when nobody does, or no longer."""
+    deadline = time.monotonic() + OTHERS_START_SECONDS
+    while _is_locked(folder):
+        endpoint = running(folder.root)
+        if endpoint and Cluster(endpoint.url, folder.api_key).api_is_ready():
+            return endpoint
+        if time.monotonic() > deadline:
+            message = "another supervisor holds this folder but its stack does not get ready"
+            raise AlreadyRunning(message, where=str(folder.root))
+        time.sleep(0.1)
+    return None
+
+
+@contextmanager
+def _lock(folder: Folder) -> Iterator[None]:
+    """Hold the folder; the kernel lets go of it when this process ends, so a lock is never stale."""
+    with folder.lock.open("a+") as file:
+        for _ in range(20):  # a look by _is_locked holds it for an instant
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.05)
+        else:
+            raise AlreadyRunning("another supervisor holds this folder", where=str(folder.root))
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _wait_until_gone(pid: int, seconds: float) -> bool:
+    """Whether the process has ended within that time; a zombie has, only its parent does not know yet."""
+    deadline = time.monotonic() + seconds
+    with suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+    return True
+
+
+def _is_locked(folder: Folder) -> bool:
+    try:
+        with folder.lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _supervisor_pid(folder: Folder) -> int | None:
+    pid = folder.lock.read_text() if _is_locked(folder) else ""
+    return int(pid) if pid else None

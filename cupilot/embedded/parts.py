@@ -1,0 +1,181 @@
+"""A part of a running stack: spawned, waited for, watched, started again after a crash, stopped.
+
+Knows one part only; the order of the parts is the supervisor's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from cupilot.embedded.errors import StartFailed
+from cupilot.embedded.guard import Guard
+from cupilot.embedded.process import Command, Process, group_exists
+from cupilot.embedded.report import PartState, PartStatus
+
+BACKOFF_SECONDS = (0.2, 1.0, 3.0, 10.0, 30.0)
+"""Pauses before a part that ended is started again."""
+STEADY_SECONDS = 60.0
+"""After this long a part counts as healthy and its pauses begin anew."""
+POLL_SECONDS = 0.03
+WATCH_SECONDS = 0.25
+RETRY_SECONDS = 0.25
+
+
+class Service(Protocol):
+    """What a part runs: a server or a role."""
+
+    name: str
+    ready_seconds: float
+    """Not ready by then: failed."""
+    stop_seconds: float
+    """Not stopped by then: killed."""
+
+    def prepare(self) -> None:
+        """What must be done before each start; may block."""
+
+    def recovery_seconds(self) -> float:
+        """For how long an exit right after the start is no failure yet but tried again."""
+
+    def command(self) -> Command:
+        """How it is started."""
+
+    def is_ready(self) -> bool:
+        """Whether it does its work; may block for a moment."""
+
+
+class Part:
+    """One service of a stack and the process that runs it now."""
+
+    def __init__(self, service: Service, log: Path, guard: Guard, on_change: Callable[[Part, str], None]) -> None:
+        self.service = service
+        self.log = log
+        self.state = PartState.STARTING
+        self.restarts = 0
+        self._guard = guard
+        self._on_change = on_change
+        self._process: Process | None = None
+        self._created: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The service's name."""
+        return self.service.name
+
+    @property
+    def status(self) -> PartStatus:
+        """For the state file."""
+        pid = self._process.pid if self._process else None
+        return PartStatus(self.name, self.state, pid, self._created, self.restarts)
+
+    async def start(self, *, gated: bool = False) -> None:
+        """Prepare and spawn; a gated process waits for :meth:`open_gate`."""
+        await asyncio.to_thread(self.service.prepare)
+        self._spawn(gated=gated)
+
+    def open_gate(self) -> None:
+        """Let a gated process go on."""
+        if self._process and self._process.popen.stdin:
+            self._process.popen.stdin.close()
+
+    async def become_ready(self) -> None:
+        """Wait until it does its work; raises :class:`StartFailed` with the end of its log."""
+        started = time.monotonic()
+        while not await asyncio.to_thread(self.service.is_ready):
+            waited = time.monotonic() - started
+            if self._exit_code() is not None and waited < self.service.recovery_seconds():
+                await asyncio.sleep(RETRY_SECONDS)
+                self._spawn(gated=False)
+            elif self._exit_code() is not None or waited > self.service.ready_seconds:
+                raise self._failure(f"{self.name} did not start")
+            await asyncio.sleep(POLL_SECONDS)
+        self._change(PartState.READY)
+
+    async def finish(self) -> None:
+        """Wait until a one-shot process ends well; raises :class:`StartFailed` otherwise."""
+        if await self._exit(within=self.service.ready_seconds) != 0:
+            raise self._failure(f"{self.name} failed")
+        self._forget()
+        self._change(PartState.DONE)
+
+    async def watch(self) -> None:
+        """Start it again, with growing pauses, whenever it ends. Ends by cancellation only."""
+        failures = 0
+        while True:
+            ready_at = time.monotonic()
+            code = await self._exit(every=WATCH_SECONDS)
+            if time.monotonic() - ready_at > STEADY_SECONDS:
+                failures = 0
+            note = f"ended with code {code}"
+            while True:
+                self._forget()
+                self._change(PartState.RESTARTING, note)
+                await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)])
+                failures += 1
+                self.restarts += 1
+                try:
+                    await self.start()
+                    await self.become_ready()
+                    break
+                except Exception as error:
+                    # Whatever it is (a full disk, a broken file), it may pass; the state file says it meanwhile.
+                    note = str(error)
+
+    async def stop(self) -> None:
+        """Ask it to stop, wait, then kill whatever of its group is left."""
+        if self._process is None:
+            return
+        self._change(PartState.STOPPING)
+        self._process.ask_to_stop()
+        forced = await self._exit(within=self.service.stop_seconds) is None
+        self._forget()
+        self._change(PartState.STOPPED, f"killed after {self.service.stop_seconds:.0f} s" if forced else "")
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._forget()
+
+    def _spawn(self, *, gated: bool) -> None:
+        self._forget()
+        self._process = Process(self.service.command(), self.log, gated=gated)
+        self._guard.add(self._process.pid)
+        with suppress(psutil.NoSuchProcess):
+            self._created = psutil.Process(self._process.pid).create_time()
+
+    async def _exit(self, *, within: float = inf, every: float = POLL_SECONDS) -> int | None:
+        """Its exit code, or None when it still runs after ``within`` seconds."""
+        deadline = time.monotonic() + within
+        while self._exit_code() is None:
+            if time.monotonic() > deadline:
+                return None
+            await asyncio.sleep(every)
+        return self._exit_code()
+
+    def _exit_code(self) -> int | None:
+        return self._process.exit_code if self._process else None
+
+    def _forget(self) -> None:
+        """End what is left of the process and its group."""
+        if self._process is None:
+            return
+        self._process.kill()
+        if not group_exists(self._process.pid):
+            self._guard.remove(self._process.pid)
+        self._process = self._created = None
+
+    def _failure(self, message: str) -> StartFailed:
+        tail = self._process.tail() if self._process else ""
+        self._forget()
+        self._change(PartState.FAILED, message)
+        return StartFailed(f"{message} (log: {self.log})", hint=tail)
+
+    def _change(self, state: PartState, note: str = "") -> None:
+        self.state = state
+        self._on_change(self, note)

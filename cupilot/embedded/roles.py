@@ -1,0 +1,214 @@
+"""cuPilot's own processes in the embedded stack: how each is started, what it may see, and when it is ready.
+
+The roles are those of production; here they only get this stack's URLs. Nothing here starts a process.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cupilot.embedded.devices import Gpu
+from cupilot.embedded.folder import Folder
+from cupilot.embedded.process import Command
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_GPU_WORKER_SEES = re.compile(
+    r"(CUDA_|NVIDIA_|OMP_|CUPILOT_|PYTHON|LC_)|(PATH|HOME|USER|LANG|TMPDIR|TZ|LD_LIBRARY_PATH)$"
+)
+_VIEW_SECONDS = 0.15
+"""Roles that start together share one look at the cluster."""
+
+_DATABASE = ("sqlalchemy.orm", "psycopg2", "pydantic_settings")
+_CELERY = ("celery.apps.worker", "celery.concurrency.prefork", "kombu.transport.redis", "redis")
+
+
+class Cluster:
+    """What the stack's API says of itself."""
+
+    def __init__(self, url: str, key_file: Path) -> None:
+        self._address = urlsplit(url).netloc
+        self._key_file = key_file
+        self._lock = threading.Lock()
+        self._view: dict[str, Any] = {}
+        self._seen = 0.0
+
+    def api_is_ready(self) -> bool:
+        """Whether the API serves requests."""
+        return self._get("/readyz") is not None
+
+    def view(self) -> dict[str, Any]:
+        """``GET /v1/cluster``, at most 0.15 s old; empty while nobody answers."""
+        with self._lock:
+            if time.monotonic() - self._seen > _VIEW_SECONDS:
+                self._view = self._get("/v1/cluster") or {}
+                self._seen = time.monotonic()
+            return self._view
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        with suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection(self._address, timeout=5)
+            with closing(connection):
+                connection.request("GET", path, headers={"Authorization": f"Bearer {self._key()}"})
+                response = connection.getresponse()
+                body: dict[str, Any] = json.loads(response.read())
+                return body if response.status == 200 else None
+        return None
+
+    def _key(self) -> str:
+        return self._key_file.read_text().strip()
+
+
+class Role:
+    """A process that runs cuPilot's code behind a gate (:mod:`cupilot.embedded.launch`)."""
+
+    ready_seconds = 90.0
+    """2 s on two idle cores; machines that were busy, or compiled every import first, took ten times that."""
+    stop_seconds = 8.0
+    """A step that is cut off is leased out again at the next start: nothing is lost, only repeated."""
+
+    def __init__(self, name: str, argv: Sequence[str], environment: dict[str, str]) -> None:
+        self.name = name
+        self._argv = argv
+        self._environment = environment
+
+    def prepare(self) -> None:
+        """Nothing: a role keeps nothing of its own between starts."""
+
+    def recovery_seconds(self) -> float:
+        """A role that ends at its start has failed."""
+        return 0.0
+
+    def command(self) -> Command:
+        """From the root folder and with ``-P``: nothing in a user's folder may shadow a module."""
+        return Command([sys.executable, "-P", *self._argv], self._environment, Path("/"))
+
+
+class Schema(Role):
+    """One-shot: schema to head, API key valid."""
+
+    def __init__(self, folder: Folder, settings: dict[str, str]) -> None:
+        argv = ["-m", "cupilot.embedded.schema", str(folder.api_key)]
+        super().__init__("schema", argv, without_secrets(environment(settings)))
+
+    def is_ready(self) -> bool:
+        """Never: it ends instead."""
+        return False
+
+
+class Api(Role):
+    """The REST API."""
+
+    def __init__(self, settings: dict[str, str], cluster: Cluster) -> None:
+        argv = _launch("api", preload=["fastapi", "uvicorn", *_DATABASE])
+        super().__init__("api", argv, without_secrets(environment(settings)))
+        self._cluster = cluster
+
+    def is_ready(self) -> bool:
+        """Whether it serves requests."""
+        return self._cluster.api_is_ready()
+
+
+class Scheduler(Role):
+    """The one scheduler."""
+
+    def __init__(self, settings: dict[str, str], cluster: Cluster) -> None:
+        argv = _launch("workers", "scheduler", preload=[*_CELERY, *_DATABASE])
+        super().__init__("scheduler", argv, without_secrets(environment(settings)))
+        self._cluster = cluster
+
+    def is_ready(self) -> bool:
+        """Whether it holds its lock and ticks."""
+        return bool(self._cluster.view().get("scheduler_alive"))
+
+
+class Worker(Role):
+    """An agent worker or a GPU worker."""
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], seen: dict[str, str], cluster: Cluster, device: str | None = None
+    ) -> None:
+        super().__init__(name, _launch("workers", *arguments, preload=[*_CELERY, *_DATABASE]), seen)
+        self._kind = arguments[0]
+        self._device = device
+        self._cluster = cluster
+        self._started = 0.0
+
+    def command(self) -> Command:
+        """As any role's; notes the time, to tell this process's report from its predecessor's."""
+        self._started = time.time()
+        return super().command()
+
+    def is_ready(self) -> bool:
+        """Whether a worker of this kind and device that was started since then reports itself."""
+        return any(
+            worker["kind"] == self._kind
+            and worker["alive"]
+            and datetime.fromisoformat(worker["started_at"]).timestamp() >= self._started
+            and (self._device is None or (worker["device"] or {}).get("uid") == self._device)
+            for worker in self._cluster.view().get("workers", [])
+        )
+
+
+def make_workers(
+    folder: Folder, settings: dict[str, str], cluster: Cluster, gpus: Sequence[Gpu]
+) -> list[Scheduler | Worker]:
+    """Scheduler, agent worker and one GPU worker a card; one for the CPU where there is no card.
+
+    Only the agent worker, which calls models, sees secrets that are not the stack's own.
+    """
+    own = environment(settings)
+    gpu_sees = {name: value for name, value in without_secrets(own).items() if _GPU_WORKER_SEES.match(name)}
+    workers: list[Scheduler | Worker] = [Scheduler(settings, cluster), Worker("agent", ["agent"], own, cluster)]
+    if not gpus:
+        workers.append(Worker("gpu-cpu", ["gpu", "--target", "cpu"], gpu_sees, cluster))
+    for gpu in gpus:
+        arguments = ["gpu", "--target", "cuda", "--device", gpu.uuid]
+        sees = gpu_sees | {"CUPILOT_WORK_DIR": str(folder.work / f"gpu{gpu.index}")}
+        workers.append(Worker(f"gpu-{gpu.index}", arguments, sees, cluster, gpu.uuid))
+    return workers
+
+
+def stack_settings(folder: Folder, api_port: int, postgres: str, valkey: str, chroma: str) -> dict[str, str]:
+    """What tells cuPilot's processes where this stack is; the arguments after the port are URLs."""
+    return {
+        "CUPILOT_DATABASE_URL": postgres,
+        "CUPILOT_REDIS_URL": valkey,
+        "CUPILOT_CHROMA_URL": chroma,
+        "CUPILOT_API_HOST": "127.0.0.1",
+        "CUPILOT_API_PORT": str(api_port),
+        "CUPILOT_WORK_DIR": str(folder.work),
+    }
+
+
+def environment(settings: dict[str, str]) -> dict[str, str]:
+    """Ours plus the stack's settings.
+
+    Bytecode is always written: without it each start imports for twice as long. No proxy stands before the servers.
+    """
+    unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONSTARTUP"}
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    direct = ",".join(
+        filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1", "localhost"])
+    )
+    return kept | {"PYTHONUNBUFFERED": "1", "NO_PROXY": direct, "no_proxy": direct} | settings
+
+
+def without_secrets(given: dict[str, str]) -> dict[str, str]:
+    """For processes that call no model: no variable whose name says that it is a secret."""
+    return {name: value for name, value in given.items() if not _SECRET.search(name)}
+
+
+def _launch(module: str, *arguments: str, preload: Sequence[str]) -> list[str]:
+    return [str(Path(__file__).with_name("launch.py")), module, ",".join(preload), *arguments]

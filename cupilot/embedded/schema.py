@@ -1,0 +1,52 @@
+"""One-shot process between servers and roles: migrates the database, then makes the folder's API key valid in it.
+
+Run as ``python -m cupilot.embedded.schema KEY_FILE``. Knows no DDL: that is Alembic's, in ``migrations``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from pathlib import Path
+
+from cupilot.embedded.folder import write_private
+from cupilot.embedded.launch import wait_for_gate
+from cupilot.storage.database import database
+from cupilot.storage.teams import adopt_api_key, create_api_key, ensure_team
+
+TEAM = "local"
+KEY_NAME = "embedded stack"
+
+
+def main() -> None:
+    """Return when schema and key are in place; a failed migration ends the process with its own exit code."""
+    key_file = Path(sys.argv[1])
+    importlib.import_module("alembic.command")
+    wait_for_gate()
+    _migrate()
+    _make_key_valid(key_file)
+
+
+def _migrate() -> None:
+    sys.argv = ["migrations"]
+    try:
+        runpy.run_module("migrations", run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def _make_key_valid(key_file: Path) -> None:
+    """Make a key where the folder has none; the folder's key survives a database that was made anew."""
+    with database().transaction() as session:
+        team = ensure_team(session, TEAM)
+        if key_file.exists():
+            adopt_api_key(session, team, KEY_NAME, key_file.read_text().strip())
+        else:
+            _, secret = create_api_key(session, team, KEY_NAME)
+            write_private(key_file, secret + "\n")
+
+
+if __name__ == "__main__":
+    main()

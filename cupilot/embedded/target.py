@@ -1,0 +1,32 @@
+"""Which target a stack's GPU workers run kernels on: the NVIDIA GPUs of this machine where usable, else its CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cupilot.embedded.devices import Gpu, find_gpus
+from cupilot.embedded.errors import StartFailed
+from cupilot.problem import Target
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A target and why."""
+
+    target: Target
+    gpus: Sequence[Gpu]
+    """One GPU worker each; none for the CPU."""
+    reason: str
+
+
+def choose_target(wanted: Target | None) -> Choice:
+    """The wanted target, or the best one here; raises :class:`StartFailed` when ``cuda`` is wanted and cannot be."""
+    if wanted is Target.CPU:
+        return Choice(Target.CPU, (), "asked for")
+    report = find_gpus()
+    if report.usable:
+        return Choice(Target.CUDA, report.usable, ", ".join(gpu.name for gpu in report.usable))
+    if wanted is Target.CUDA:
+        raise StartFailed(f"no GPU can be used: {report.problem}", hint="cupilot doctor says what is missing")
+    return Choice(Target.CPU, (), report.problem or "no usable GPU")

@@ -1,0 +1,262 @@
+"""An evaluation: all that was measured about a kernel, and the verdict.
+
+Only the judge (``gpu_worker``) makes these; everybody else reads them. Validators forbid records that cannot be.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from cupilot.hardware import Environment, Peaks
+from cupilot.problem import ProblemFacts
+from cupilot.roofline import Placement
+from cupilot.value import Value
+
+MAX_LOG_CHARACTERS = 16_000
+
+
+class Verdict(StrEnum):
+    """How far a kernel climbed (DESIGN.md section 6)."""
+
+    REJECTED = "rejected"
+    """Did not build, crashed, or gave wrong values."""
+    COMPILED = "compiled"
+    """Built; nothing more is known (the only verdict a machine without the device can give)."""
+    CORRECT = "correct"
+    """Right on the problem's own inputs."""
+    PLAUSIBLE = "plausible"
+    """Correct, and not faster than physics allows."""
+    AUDITED = "audited"
+    """Every input law, mutation, poison and precision check passed. Counts as a result."""
+    REPRODUCED = "reproduced"
+    """Audited and timed again in fresh processes with the same outcome."""
+    QUARANTINED = "quarantined"
+    """Too good to be true; never scored until a person releases it."""
+
+    @property
+    def rank(self) -> int:
+        """Height on the ladder; quarantined stands below everything."""
+        return _LADDER.index(self)
+
+    @property
+    def counts(self) -> bool:
+        """Whether a kernel with this verdict counts as a result."""
+        return self in (Verdict.AUDITED, Verdict.REPRODUCED)
+
+
+_LADDER = (
+    Verdict.QUARANTINED,
+    Verdict.REJECTED,
+    Verdict.COMPILED,
+    Verdict.CORRECT,
+    Verdict.PLAUSIBLE,
+    Verdict.AUDITED,
+    Verdict.REPRODUCED,
+)
+
+
+class FailureKind(StrEnum):
+    """Why a kernel did not climb higher, or why nothing could be said about it."""
+
+    INVALID_PLAN = "invalid_plan"
+    COMPILE_ERROR = "compile_error"
+    LAUNCH_ERROR = "launch_error"
+    CRASH = "crash"
+    ILLEGAL_ACCESS = "illegal_access"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    WRONG_VALUE = "wrong_value"
+    UNWRITTEN_OUTPUT = "unwritten_output"
+    NON_DETERMINISTIC = "non_deterministic"
+    INPUT_MUTATED = "input_mutated"
+    OUT_OF_BOUNDS_WRITE = "out_of_bounds_write"
+    INSENSITIVE = "insensitive"
+    """A perturbed input did not move the output as it moves the reference's."""
+    POLICY_BREACH = "policy_breach"
+    BELOW_FLOOR = "below_floor"
+    CLOCK_MISMATCH = "clock_mismatch"
+    INVALID_PROBLEM = "invalid_problem"
+    """The reference itself cannot be used; of a preparation, never of a kernel."""
+    INFRASTRUCTURE = "infrastructure"
+    """Not the kernel's fault; never counts against it and is tried again elsewhere."""
+
+
+def _readable(text: str) -> str:
+    """Without what no text column and no UTF-8 encoder takes: programs under test print anything."""
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_Log = Annotated[str, Field(max_length=MAX_LOG_CHARACTERS), AfterValidator(_readable)]
+
+
+class Failure(Value):
+    """Why something failed, for a person and for an agent that repairs it."""
+
+    kind: FailureKind
+    message: _Log
+    details: dict[str, JsonValue] = {}
+    """E.g. ``index``, ``expected``, ``got``, ``wrong_fraction``, ``pattern``, ``law``, ``lines``, ``signal``."""
+
+
+class Interval(Value):
+    """A median with its 95 % confidence interval."""
+
+    low: float
+    median: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Interval:
+        if not self.low <= self.median <= self.high:
+            raise ValueError(f"interval is not ordered: {self.low}, {self.median}, {self.high}")
+        return self
+
+
+class BuildReport(Value):
+    """What the compiler said and made."""
+
+    ok: bool
+    compiler: str
+    flags: tuple[str, ...] = ()
+    seconds: float
+    cached: bool = False
+    log: _Log = ""
+    binary_hash: str | None = None
+    registers: int | None = None
+    """Registers a thread, the largest over the kernels; ``cuda``."""
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+    """Static shared memory of a block; ``cuda``."""
+    instructions: dict[str, int] = {}
+    """Counts of telling instruction families, e.g. ``tensor_core``, ``async_copy``, ``vector_load_128``."""
+
+
+class LawResult(Value):
+    """A kernel against one input law."""
+
+    law: str
+    """Name of the law, e.g. ``own``, ``signed``, ``wide_range``, ``planted_extremes``, ``constant_rows``."""
+    passed: bool
+    error: float
+    """Largest deviation from the float64 reference over all outputs, relative to the output's own spread."""
+    tolerance: float
+    reference_error: float
+    """The same of PyTorch's own answer under the policy."""
+
+
+class Baseline(StrEnum):
+    """What a kernel is compared with."""
+
+    EAGER = "eager"
+    COMPILE = "torch.compile"
+
+
+class Comparison(Value):
+    """A kernel timed side by side with one baseline, in ABBA blocks."""
+
+    baseline: Baseline
+    kernel_us: Interval
+    baseline_us: Interval
+    speedup: Interval
+    """Baseline time over kernel time."""
+    pairs: int
+    """Pairs of blocks that the interval rests on."""
+    launches: int
+    """Timed launches of the kernel, in all."""
+
+
+class ProfileSource(StrEnum):
+    """Where a profile's metrics come from."""
+
+    MEASURED = "measured"
+    """Hardware counters."""
+    INFERRED = "inferred"
+    """Analytic intensity, time, registers, occupancy and instruction counts."""
+
+
+class Profile(Value):
+    """Metrics of one kernel in the zone's own terms; percentages are of the measured peaks."""
+
+    source: ProfileSource
+    metrics: dict[str, float] = {}
+    """At least ``memory_throughput_pct``, ``compute_throughput_pct`` and ``floor_pct``."""
+
+    def utilisation(self, zone_metric: str) -> float:
+        """A percentage metric as a share of one, 0 where it is unknown."""
+        return min(max(self.metrics.get(zone_metric, 0.0) / 100.0, 0.0), 1.0)
+
+
+class Evaluation(Value):
+    """All that was measured about one kernel on one problem."""
+
+    kernel_hash: str
+    problem_hash: str
+    verdict: Verdict
+    failure: Failure | None = None
+    """Why it did not climb to ``audited``."""
+    build: BuildReport | None = None
+    laws: tuple[LawResult, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    profile: Profile | None = None
+    placement: Placement | None = None
+    environment: Environment | None = None
+    tunables: dict[str, int] = {}
+    """Tunable values that the times belong to: the plan's own, or the best of a sweep."""
+    seconds: float = 0.0
+    """What the evaluation took, builds included and queueing not."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Evaluation:
+        if self.verdict.rank >= Verdict.CORRECT.rank and (self.build is None or not self.build.ok):
+            raise ValueError(f"{self.verdict.value} without a successful build")
+        if self.verdict.counts and self.failure is not None:
+            raise ValueError(f"{self.verdict.value} with a failure")
+        if self.verdict.counts and (not self.comparisons or not all(law.passed for law in self.laws)):
+            raise ValueError(f"{self.verdict.value} needs passed laws and a timing")
+        if self.verdict in (Verdict.REJECTED, Verdict.QUARANTINED) and self.failure is None:
+            raise ValueError(f"{self.verdict.value} needs a failure that says why")
+        return self
+
+    def comparison(self, baseline: Baseline = Baseline.EAGER) -> Comparison | None:
+        """The comparison with this baseline, or None."""
+        return next((item for item in self.comparisons if item.baseline is baseline), None)
+
+    @property
+    def speedup(self) -> float | None:
+        """Median speedup over eager, only of a kernel that counts."""
+        comparison = self.comparison()
+        return comparison.speedup.median if comparison and self.verdict.counts else None
+
+
+class Preparation(Value):
+    """What is known of a problem before any kernel is written for it: reference checked, baseline timed, placed."""
+
+    facts: ProblemFacts
+    placement: Placement
+    peaks: Peaks
+    environment: Environment
+    baseline_us: Interval
+    """PyTorch eager under the policy."""
+    laws: tuple[str, ...]
+    """Input laws that are meaningful for this reference."""
+    tolerances: dict[str, float]
+    """Accepted spread-relative error, by law."""
+    admission: dict[str, bool]
+    """Null kernels that were tried, and whether the judge rejected each (all must be true)."""
+    notes: tuple[str, ...] = ()
+
+
+class PreparationResult(Value):
+    """A preparation, or why the reference cannot be used."""
+
+    preparation: Preparation | None = None
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> PreparationResult:
+        if (self.preparation is None) == (self.failure is None):
+            raise ValueError("exactly one of preparation and failure")
+        return self

@@ -1,0 +1,54 @@
+"""A job: what a team asks for. Its state machine is in :mod:`cupilot.storage.transitions`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from cupilot.evolution.sce import SceConfig
+from cupilot.problem import Problem, Target
+from cupilot.value import Value
+
+
+class AgentKind(StrEnum):
+    """Who writes the kernels."""
+
+    PLAYBOOK = "playbook"
+    """Parametric templates; no model, no key, no cost."""
+    LLM = "llm"
+    HYBRID = "hybrid"
+    """Seeded by the playbook, evolved by a model."""
+
+
+class Priority(StrEnum):
+    """Order within a team's share of the cluster."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+class Budgets(Value):
+    """Hard limits; a job that reaches one ends as ``budget_exhausted`` and keeps its best kernel."""
+
+    candidates: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Kernels that may be evaluated in all."""
+    wall_seconds: Annotated[float, Field(gt=0, le=7 * 86_400)] = 3_600.0
+    """From the start of preparation."""
+    cost_usd: Annotated[float, Field(ge=0, le=100_000)] = 10.0
+    """Model calls; the playbook costs nothing."""
+
+
+class JobSpec(Value):
+    """Everything that defines a job; two jobs of one spec and one set of measurements evolve alike."""
+
+    problem: Problem
+    target: Target
+    method: SceConfig = SceConfig()
+    agents: AgentKind = AgentKind.PLAYBOOK
+    budgets: Budgets = Budgets()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    priority: Priority = Priority.NORMAL
+    labels: Annotated[dict[str, str], Field(max_length=16)] = {}

@@ -1,0 +1,50 @@
+"""Built-in problems: references in KernelBench's file format, written for this project.
+
+Each file under a suite's folder is complete as it stands, at the size the operator has in KernelBench (or, where
+KernelBench has no such operator, at a size that large models use). A size that is too large for a small machine
+carries its smaller value in a comment, ``COLS = 393216  # small: 8192``, which :func:`load` puts in its place. The
+files are read as text only: they import torch, and nothing here runs them.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Literal
+
+from cupilot.errors import NotFound
+from cupilot.problem import NumericsPolicy, Problem
+
+Size = Literal["small", "full"]
+"""``small`` fits two cores and a few GB; ``full`` is meant for a data-centre GPU."""
+
+SUITES = ("level1",)
+
+_SIZED_LINE = re.compile(r"^(?P<name>[A-Z]+) = (?P<full>\d+)  # small: (?P<small>\d+)$", re.MULTILINE)
+
+
+def names(suite: str | None = None) -> list[str]:
+    """The built-in problems' names, sorted; of one suite where it is given."""
+    return sorted(name for name, _ in _entries(suite))
+
+
+def load(name: str, *, size: Size = "small", policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    """The built-in problem of this name, as a user would submit it.
+
+    Raises :class:`cupilot.errors.NotFound` where there is none.
+    """
+    entry = dict(_entries(None)).get(name)
+    if entry is None:
+        raise NotFound(f"no built-in problem is called {name!r}", hint=f"there are: {', '.join(names())}")
+    source = _SIZED_LINE.sub(rf"\g<name> = \g<{size}>", entry.read_text(encoding="utf-8"))
+    return Problem(name=name, source=source, policy=policy)
+
+
+def _entries(suite: str | None) -> list[tuple[str, Traversable]]:
+    return [
+        (entry.name.removesuffix(".py"), entry)
+        for folder in ((suite,) if suite else SUITES)
+        for entry in files("cupilot.problems").joinpath(folder).iterdir()
+        if entry.name.endswith(".py")
+    ]

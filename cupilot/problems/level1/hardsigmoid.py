@@ -1,0 +1,21 @@
+"""Piecewise linear approximation of the logistic function."""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+ROWS = 4096  # small: 4096
+COLS = 393216  # small: 4096
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.hardsigmoid(x)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,21 @@
+"""Smooth rectifier: log(1 + exp(x))."""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+ROWS = 4096  # small: 4096
+COLS = 393216  # small: 4096
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.softplus(x)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,20 @@
+"""x / (1 + |x|), written out as three calls that a kernel can fuse."""
+
+import torch
+import torch.nn as nn
+
+ROWS = 4096  # small: 4096
+COLS = 393216  # small: 4096
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (1 + torch.abs(x))
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []

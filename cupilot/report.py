@@ -1,0 +1,190 @@
+"""What a result means, in words: the headline, what to try next, and the report as Markdown.
+
+Words only what was measured; a kernel that is slower than PyTorch is called slower. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from cupilot.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
+from cupilot.job import AgentKind
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.roofline import NEAR_FLOOR
+from cupilot.schemas import CandidateView, JobView, Report
+from cupilot.storage.states import JobState
+from cupilot.strategy import Strategy
+
+SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
+"""What a kernel's source is called where it is written out."""
+
+
+def factor(speedup: Interval) -> str:
+    """A speedup with its interval, e.g. ``1.84x (95 % interval 1.82 to 1.86)``."""
+    return f"{_times(speedup.median)} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
+
+
+def difference_words(speedup: Interval) -> str:
+    """What the interval shows: faster, slower, or neither."""
+    if speedup.low > 1.0:
+        return "faster"
+    return "slower" if speedup.high < 1.0 else "no clear difference"
+
+
+def comparison_words(speedup: Interval, baseline: str) -> str:
+    """One clause that claims no more than the interval shows."""
+    if speedup.low > 1.0:
+        return f"{_times(speedup.median)} as fast as {baseline} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
+    if speedup.high < 1.0:
+        return f"slower than {baseline}: {factor(speedup)} of its speed"
+    return f"no faster and no slower than {baseline} as far as can be told: {factor(speedup)}"
+
+
+def headline(evaluation: Evaluation, verdict: Verdict, *, final: bool) -> str:
+    """One honest sentence about a kernel that counts; ``final`` says whether a better one may still come."""
+    eager, compiled = evaluation.comparison(Baseline.EAGER), evaluation.comparison(Baseline.COMPILE)
+    clauses = [
+        comparison_words(item.speedup, name)
+        for item, name in ((eager, "PyTorch eager"), (compiled, "torch.compile"))
+        if item is not None
+    ]
+    if compiled is None:
+        clauses.append("not compared with torch.compile")
+    return f"The best kernel {'' if final else 'so far '}is {'; '.join(clauses)}. Verdict: {verdict.value}."
+
+
+def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
+    """What a user can sensibly try now, the most promising first."""
+    eager = evaluation.comparison(Baseline.EAGER)
+    steps = _search_steps(job, floor_share(evaluation)) + _policy_steps(job, evaluation)
+    if eager is not None and eager.speedup.low <= 1.0 <= eager.speedup.high:
+        steps.insert(0, "Measure on a quieter machine: the interval is too wide to say which of the two is faster.")
+    if job.agents is AgentKind.PLAYBOOK and job.final and (floor_share(evaluation) or 0.0) < NEAR_FLOOR:
+        steps.append("Let a model go on from the playbook's kernels (agents hybrid), where the service has one.")
+    if evaluation.verdict is Verdict.AUDITED and job.final:
+        steps.append("Run the job again before relying on the number: it was not reproduced in fresh processes.")
+    steps.append("Start the next job on a similar operator: it begins from what this one taught the strategy pool.")
+    return steps
+
+
+def _search_steps(job: JobView, share: float | None) -> list[str]:
+    if share is not None and share >= NEAR_FLOOR:
+        return [f"Nothing under this policy: the kernel runs at {share:.0%} of what the device's peaks allow."]
+    if job.state == JobState.BUDGET_EXHAUSTED:
+        return [f"Raise the budget that ran out ({job.reason or 'see the job'}): the search was cut off."]
+    if share is not None:
+        reached = f"the kernel runs at {share:.0%} of what the device's peaks allow"
+        return [f"Search longer (more generations, a larger population): {reached}."]
+    return []
+
+
+def floor_share(evaluation: Evaluation) -> float | None:
+    """Floor time over kernel time, 0 to 1; None where either is unknown."""
+    eager = evaluation.comparison(Baseline.EAGER)
+    if eager is None or evaluation.placement is None or eager.kernel_us.median <= 0:
+        return None
+    return evaluation.placement.floor_us / eager.kernel_us.median
+
+
+def _policy_steps(job: JobView, evaluation: Evaluation) -> list[str]:
+    placement = evaluation.placement
+    if job.target is not Target.CUDA or placement is None or job.problem.policy is NumericsPolicy.HALF:
+        return []
+    if job.preparation is None or job.preparation.op_class not in ("matmul", "conv", "attention"):
+        return []
+    return ["Allow tensor cores (policy tf32 or half) if your model tolerates their precision."]
+
+
+def markdown(report: Report) -> str:
+    """The report as it lies in the download."""
+    candidate, job = report.candidate, report.job
+    sections = [
+        f"# {job.problem.name} on {job.target.value}, policy {job.problem.policy.value}",
+        report.headline,
+        _comparisons(candidate.evaluation),
+        _evidence(candidate.evaluation),
+        _strategy(candidate),
+        _lineage(candidate),
+        "## What to try next\n\n" + "\n".join(f"- {step}" for step in report.next_steps),
+        _reproduce(job),
+        f"Job `{job.id}`, candidate {candidate.ordinal} of generation {candidate.generation + 1},"
+        f" {job.candidates} candidates, {job.gpu_seconds:.0f} s on the device, {job.cost_usd:.2f} USD.",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def technique_lines(strategy: Strategy) -> list[str]:
+    """Each technique with its parameters, e.g. ``vector_loads (width=4)``."""
+    lines = []
+    for use in strategy.techniques:
+        parameters = ", ".join(f"{name}={value}" for name, value in use.parameters.items())
+        lines.append(f"{use.id} ({parameters})" if parameters else use.id)
+    return lines or ["none: the plain kernel"]
+
+
+def _comparisons(evaluation: Evaluation | None) -> str:
+    if evaluation is None or not evaluation.comparisons:
+        return ""
+    rows = "\n".join(_comparison_row(item) for item in evaluation.comparisons)
+    return (
+        "## Measured\n\n| baseline | kernel | baseline | speedup | 95 % interval | pairs |\n"
+        f"|---|---|---|---|---|---|\n{rows}"
+    )
+
+
+def _comparison_row(item: Comparison) -> str:
+    return (
+        f"| {item.baseline.value} | {item.kernel_us.median:.1f} us | {item.baseline_us.median:.1f} us"
+        f" | {_times(item.speedup.median)} | {item.speedup.low:.3f} to {item.speedup.high:.3f} | {item.pairs} |"
+    )
+
+
+def _evidence(evaluation: Evaluation | None) -> str:
+    if evaluation is None:
+        return ""
+    lines = [
+        f"- input law `{law.law}`: {'passed' if law.passed else 'failed'}, error {law.error:.3g} of the output's"
+        f" spread; accepted {law.tolerance:.3g}, PyTorch's own {law.reference_error:.3g}"
+        for law in evaluation.laws
+    ]
+    if evaluation.environment is not None:
+        environment = evaluation.environment
+        parts = [environment.device.name, *(item for item in (environment.driver, environment.cuda) if item)]
+        lines.append(f"- measured on {', '.join(parts)}; torch {environment.torch}; sandbox {environment.sandbox}")
+    share = floor_share(evaluation)
+    if share is not None:
+        lines.append(f"- {share:.1%} of the speed that the device's measured peaks allow")
+    return "## Evidence\n\n" + "\n".join(lines) if lines else ""
+
+
+def _strategy(candidate: CandidateView) -> str:
+    strategy = candidate.aligned_strategy or candidate.strategy
+    if strategy is None:
+        return ""
+    numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(technique_lines(strategy), 1))
+    return f"## Strategy\n\n{numbered}\n\n{strategy.rationale}".rstrip()
+
+
+def _lineage(candidate: CandidateView) -> str:
+    ordinals = {entry.candidate: entry.ordinal for entry in candidate.lineage}
+    lines = []
+    for entry in candidate.lineage:
+        parents = " and ".join(str(ordinals.get(parent, "?")) for parent in entry.parents)
+        speedup = _times(entry.speedup) if entry.speedup is not None else (entry.verdict or "unmeasured")
+        origin = f"{entry.operator} of {parents}" if parents else entry.operator
+        lines.append(
+            f"- candidate {entry.ordinal}, generation {entry.generation + 1}, {origin}: {speedup};"
+            f" {', '.join(entry.techniques) or 'plain'}"
+        )
+    return "## Lineage\n\n" + "\n".join(lines) if lines else ""
+
+
+def _reproduce(job: JobView) -> str:
+    source = SOURCE_FILES[job.target]
+    return (
+        "## Judge it again\n\n```\n"
+        f"python -m gpu_worker evaluate --problem problem.py --kernel {source} --plan plan.json"
+        f" --policy {job.problem.policy.value} --target {job.target.value} --json\n```"
+    )
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x"

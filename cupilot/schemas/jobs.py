@@ -1,0 +1,198 @@
+"""Jobs: what is asked for, and how far it has come."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field, JsonValue, StringConstraints, model_validator
+
+from cupilot.evaluation import Interval, Verdict
+from cupilot.evolution.sce import SceConfig
+from cupilot.job import AgentKind, Budgets, Priority
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.problems import Size
+from cupilot.roofline import Zone
+from cupilot.schemas.base import Request, Response, open_enum
+from cupilot.storage.states import JobState
+from cupilot.strategy import Strategy
+
+JobStateText = Annotated[str, open_enum(JobState)]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+LabelValue = Annotated[str, StringConstraints(max_length=200)]
+
+
+class ProblemInput(Request):
+    """The problem of a job: its source, or the id of one that the service knows."""
+
+    source: str | None = Field(default=None, min_length=1)
+    """The file in KernelBench's format: ``class Model(nn.Module)``, ``get_inputs()``, ``get_init_inputs()``."""
+    id: str | None = Field(default=None, min_length=1, max_length=200)
+    """Instead of ``source``: a built-in problem's name, or an id from ``GET /v1/problems``."""
+    name: str | None = Field(default=None, min_length=1, max_length=200)
+    """What to call it; a built-in's own name by default."""
+    size: Size | None = None
+    """Of a built-in: ``small`` fits two cores, ``full`` a data-centre GPU; by default what suits the target."""
+    policy: NumericsPolicy = NumericsPolicy.FP32
+    """What arithmetic a kernel may use; PyTorch is timed under the same."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> ProblemInput:
+        if (self.source is None) == (self.id is None):
+            raise ValueError("give exactly one of source and id")
+        if self.size is not None and self.id is None:
+            raise ValueError("size is for built-in problems, which are given by id")
+        return self
+
+
+class JobRequest(Request):
+    """A job to start."""
+
+    problem: ProblemInput
+    target: Target
+    method: SceConfig = SceConfig()
+    agents: AgentKind = AgentKind.PLAYBOOK
+    budgets: Budgets = Budgets()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Everything random comes from it."""
+    priority: Priority = Priority.NORMAL
+    labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
+    """For your own use; jobs can be listed by them."""
+
+
+class ProblemRef(Response):
+    """Which problem a job works on."""
+
+    id: UUID
+    name: str
+    policy: NumericsPolicy
+    hash: str
+
+
+class PreparationSummary(Response):
+    """What was found out before any kernel was written."""
+
+    op_class: str
+    zone: Zone
+    """Which resource limits the problem on this device."""
+    intensity: float
+    """Operations per compulsory byte."""
+    floor_us: float
+    """No correct kernel can take less time, by the device's measured peaks."""
+    baseline_us: Interval
+    """PyTorch eager under the policy."""
+    device: str
+    notes: list[str] = []
+
+
+class BestSummary(Response):
+    """The best proven kernel so far."""
+
+    candidate: UUID
+    ordinal: int
+    generation: int
+    verdict: Verdict
+    speedup: Interval
+    """Over PyTorch eager, with its 95 % interval."""
+    speedup_over_compile: Interval | None = None
+    """Over ``torch.compile``; measured when the job confirms its best kernel."""
+    kernel_us: Interval
+    strategy: Strategy
+    """As aligned with what the code does."""
+
+
+class JobView(Response):
+    """A job and where it stands."""
+
+    id: UUID
+    state: JobStateText
+    final: bool
+    """Whether nothing follows."""
+    reason: str | None = None
+    """Machine-readable: why it ended as it did, or what it waits for."""
+    message: str | None = None
+    problem: ProblemRef
+    target: Target
+    agents: AgentKind
+    method: SceConfig
+    budgets: Budgets
+    seed: int
+    priority: Priority
+    labels: dict[str, str]
+    generation: int
+    """The present generation, from 0."""
+    generations: int
+    """How many there will be at most."""
+    candidates: int
+    """Candidates made so far."""
+    verdicts: dict[str, int]
+    """Finished candidates by verdict."""
+    candidate_states: dict[str, int]
+    """All candidates by state."""
+    best: BestSummary | None = None
+    queue_position: int | None = None
+    """Open jobs before this one; only while it is queued."""
+    wall_seconds: float
+    """Since the start of preparation; 0 while queued."""
+    gpu_seconds: float
+    cost_usd: float
+    preparation: PreparationSummary | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    retry_after_seconds: float | None = None
+    """When to ask again; null once final."""
+
+
+class JobSummary(Response):
+    """A job in a list."""
+
+    id: UUID
+    state: JobStateText
+    final: bool
+    reason: str | None = None
+    problem: ProblemRef
+    target: Target
+    agents: AgentKind
+    priority: Priority
+    labels: dict[str, str]
+    generation: int
+    generations: int
+    candidates: int
+    best_verdict: Verdict | None = None
+    best_speedup: float | None = None
+    """Median over PyTorch eager."""
+    cost_usd: float
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class JobPage(Response):
+    """Jobs, newest first."""
+
+    items: list[JobSummary]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
+
+
+class EventView(Response):
+    """Something that happened to a job."""
+
+    id: int
+    kind: str
+    """E.g. ``job.evolving``, ``candidate.evaluated``."""
+    candidate: UUID | None = None
+    step: UUID | None = None
+    data: dict[str, JsonValue]
+    created_at: datetime
+
+
+class EventPage(Response):
+    """Events in the order in which they happened."""
+
+    items: list[EventView]
+    next_after: int
+    """Give it as ``after`` to get what follows."""

@@ -1,0 +1,104 @@
+"""Candidates, their lineage, and the winner's report."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from cupilot.evaluation import Evaluation, Preparation, Verdict
+from cupilot.kernel import LaunchPlan
+from cupilot.problem import Target
+from cupilot.schemas.base import Response, open_enum
+from cupilot.schemas.jobs import JobView
+from cupilot.schemas.service import ProblemView
+from cupilot.storage.states import CandidateState
+from cupilot.strategy import Strategy
+
+CandidateStateText = Annotated[str, open_enum(CandidateState)]
+
+
+class CandidateSummary(Response):
+    """A candidate in a list."""
+
+    id: UUID
+    ordinal: int
+    generation: int
+    operator: str
+    state: CandidateStateText
+    reason: str | None = None
+    verdict: Verdict | None = None
+    failure: str | None = None
+    """Kind of failure that kept it from climbing higher, e.g. ``wrong_value``."""
+    speedup: float | None = None
+    """Median over PyTorch eager, of a kernel that counts."""
+    fitness: float | None = None
+    utilisation: float | None = None
+    """0 to 1, in the zone's own resource."""
+    techniques: list[str]
+    parents: list[UUID]
+    """The fitter first."""
+    repair_rounds: int
+    survives: bool
+    """Whether selection kept it for the next generation."""
+    created_at: datetime
+    finished_at: datetime | None = None
+
+
+class CandidatePage(Response):
+    """Candidates by ordinal."""
+
+    items: list[CandidateSummary]
+    next_after: int | None = None
+    """Give it as ``after`` to get the next page; null on the last."""
+
+
+class KernelView(Response):
+    """Source and launch plan."""
+
+    hash: str
+    target: Target
+    source: str
+    plan: LaunchPlan
+
+
+class LineageEntry(Response):
+    """An ancestor, or the candidate itself."""
+
+    candidate: UUID
+    ordinal: int
+    generation: int
+    operator: str
+    parents: list[UUID]
+    verdict: Verdict | None = None
+    speedup: float | None = None
+    techniques: list[str]
+
+
+class CandidateView(CandidateSummary):
+    """Everything about a candidate."""
+
+    job: UUID
+    strategy: Strategy | None = None
+    """As it was asked for."""
+    aligned_strategy: Strategy | None = None
+    """As the code really follows it."""
+    fidelity: float | None = None
+    """Share of the claimed techniques that were found in the code, 0 to 1."""
+    kernel: KernelView | None = None
+    evaluation: Evaluation | None = None
+    lineage: list[LineageEntry]
+    """From the candidate itself up to its roots, newest first."""
+
+
+class Report(Response):
+    """The winner of a job, with the evidence."""
+
+    job: JobView
+    problem: ProblemView
+    candidate: CandidateView
+    preparation: Preparation
+    """Facts of the reference, tolerances, admitted input laws, peaks of the device."""
+    headline: str
+    """One honest sentence."""
+    next_steps: list[str]

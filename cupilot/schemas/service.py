@@ -1,0 +1,99 @@
+"""Problems that jobs can be started on, what the service runs on, and how it is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from cupilot.hardware import Device
+from cupilot.job import AgentKind
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.schemas.base import Response
+
+API_VERSION = "v1"
+
+
+class ProblemSummary(Response):
+    """A problem that jobs can be started on."""
+
+    id: str
+    """A built-in's name, or the id of one of the team's."""
+    name: str
+    policy: NumericsPolicy | None = None
+    """Null for a built-in: it is chosen with the job."""
+    hash: str | None = None
+    builtin: bool
+    summary: str | None = None
+    created_at: datetime | None = None
+
+
+class ProblemView(ProblemSummary):
+    """A problem with its source; of a built-in, at its small size."""
+
+    source: str
+
+
+class ProblemPage(Response):
+    """Built-in problems first, then the team's by id."""
+
+    items: list[ProblemSummary]
+    next_cursor: str | None = None
+
+
+class WorkerView(Response):
+    """A worker process."""
+
+    name: str
+    kind: str
+    alive: bool
+    """Whether it reported itself lately."""
+    healthy: bool
+    note: str | None = None
+    queues: list[str]
+    slots: int
+    busy: int
+    """Steps of any team that it holds."""
+    device: Device | None = None
+    version: str
+    started_at: datetime
+    heartbeat_at: datetime
+
+
+class QueueView(Response):
+    """A queue's load, over all teams."""
+
+    name: str
+    queued: int
+    running: int
+
+
+class ClusterView(Response):
+    """What the service runs on."""
+
+    scheduler_alive: bool
+    workers: list[WorkerView]
+    queues: list[QueueView]
+    targets: list[Target]
+    """Targets that a live worker can take now."""
+    agents: list[AgentKind] = []
+    """Kinds of agents that a live worker can play now."""
+
+
+class VersionView(Response):
+    """Which software answers."""
+
+    version: str
+    api: str = API_VERSION
+
+
+class Health(Response):
+    """The process is alive."""
+
+    status: str = "ok"
+
+
+class Readiness(Response):
+    """Whether requests can be served, and what each dependency says."""
+
+    ready: bool
+    checks: dict[str, str]
+    """``ok``, or what is wrong, for ``database``, ``migrations``, ``redis`` and ``chroma``; the first two decide."""

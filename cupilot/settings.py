@@ -1,0 +1,63 @@
+"""All settings of all processes, in one class: environment variables with the prefix ``CUPILOT_``.
+
+Not for ``gpu_worker``, which takes plain arguments: a GPU box needs neither this module nor its dependency.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DEFAULT_DATABASE_URL = "postgresql+psycopg2://cupilot:cupilot@127.0.0.1:5432/cupilot"
+
+
+class Settings(BaseSettings):
+    """Where the parts are and how they behave."""
+
+    model_config = SettingsConfigDict(env_prefix="CUPILOT_", extra="ignore")
+
+    environment: Literal["development", "production"] = "development"
+    """``production`` refuses to start with the default secrets."""
+
+    database_url: SecretStr = SecretStr(DEFAULT_DATABASE_URL)
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    chroma_url: str = "http://127.0.0.1:8000"
+
+    api_host: str = "127.0.0.1"
+    api_port: int = 8080
+    max_body_bytes: int = 1_048_576
+    """A job request is a problem file (at most 256 KiB) and a few numbers."""
+
+    lease_seconds: float = Field(default=30.0, gt=0)
+    """A worker that is silent for this long has lost its step."""
+    heartbeat_seconds: float = Field(default=5.0, gt=0)
+    scheduler_tick_seconds: float = Field(default=1.0, gt=0)
+    """Longest wait between looks at the database; notifications shorten it."""
+    redispatch_seconds: float = Field(default=60.0, gt=0)
+    """A published step that nobody claims for this long is published again (covers a flushed Redis)."""
+    step_attempts: int = Field(default=3, ge=1, le=20)
+    visibility_timeout_seconds: int = 7_200
+    """Above the longest step's hard limit; the same in every process on the broker (reference: Celery on Redis)."""
+
+    prepare_timeout_seconds: float = 300.0
+    evaluate_timeout_seconds: float = 180.0
+    confirm_timeout_seconds: float = 300.0
+    agent_timeout_seconds: float = 120.0
+
+    work_dir: str = ".cupilot/work"
+    """Scratch, build cache and measured peaks of a GPU worker."""
+
+    @model_validator(mode="after")
+    def _no_default_secrets_in_production(self) -> Settings:
+        if self.environment == "production" and self.database_url.get_secret_value() == DEFAULT_DATABASE_URL:
+            raise ValueError("CUPILOT_DATABASE_URL is the built-in default; production refuses to start with it")
+        return self
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read from its environment once."""
+    return Settings()

@@ -1,0 +1,252 @@
+"""What the scheduler does to steps: dispatch fairly, reap, dispatch again; and the outbox it relays.
+
+A *dispatched* step has a message on its way; the backlog stays in Postgres, so that priorities, fair share and cancel
+act at once. Ending a job or a candidate over a step that is given up is the workers' flow.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Double, Subquery, case, cast, delete, func, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from cupilot.job import Priority
+from cupilot.storage.states import JobState, StepKind, StepState
+from cupilot.storage.tables import Job, Outbox, Step, Team
+
+STEP_TOPIC = "step"
+POOL_TOPIC = "pool.index"
+SENT_KEPT = timedelta(hours=1)
+"""How long sent messages stay, for whoever looks into an incident."""
+USAGE_FADES_SECONDS = 900.0
+"""Time in which use of a queue fades to 37 % in the reckoning of fair shares: a team that had the cluster to itself
+makes room at once, but does not wait for as long as it worked."""
+
+_PRIORITY_RANK = case((Job.priority == Priority.HIGH, 0), (Job.priority == Priority.NORMAL, 1), else_=2)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What stands in a queue."""
+
+    running: int = 0
+    published: int = 0
+    """Dispatched and not claimed yet."""
+    waiting: int = 0
+    """In Postgres only."""
+
+
+def loads(session: Session) -> Mapping[str, Load]:
+    """The load of each queue that has any open step."""
+    running = func.count().filter(Step.state == StepState.RUNNING)
+    published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))
+    waiting = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_(None))
+    query = select(Step.queue, running, published, waiting).where(Step.finished_at.is_(None)).group_by(Step.queue)
+    return {queue: Load(*counts) for queue, *counts in session.execute(query)}
+
+
+def dispatch_ready(session: Session, queue: str, free: int) -> int:
+    """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams; how many.
+
+    The next slot goes to the team that has used the least of the queue for its weight: the time of its finished steps,
+    fading with their age, plus an average step's for each that it holds or would be given before. Within a team the
+    order is priority, then age of the job, then age of the step.
+    """
+    held, used = _held(queue), _used(queue)
+    average = select(func.avg(_seconds())).where(*_recent(queue)).scalar_subquery()
+    order = (_PRIORITY_RANK, Job.created_at, Step.created_at, Step.id)
+    turn = func.row_number().over(partition_by=Job.team_id, order_by=order)
+    ahead = (func.coalesce(held.c.steps, 0) + turn) * func.coalesce(average, 1.0)
+    query = (
+        _ready(select(Step.id))
+        .join(Team, Team.id == Job.team_id)
+        .outerjoin(held, held.c.team_id == Team.id)
+        .outerjoin(used, used.c.team_id == Team.id)
+        .where(Step.queue == queue)
+        .order_by((func.coalesce(used.c.seconds, 0.0) + ahead) / Team.weight, *order)
+        .limit(free)
+    )
+    return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
+
+
+def _held(queue: str) -> Subquery:
+    """Steps of the queue that each team has running or on their way."""
+    return (
+        select(Job.team_id, func.count().label("steps"))
+        .join(Step, Step.job_id == Job.id)
+        .where(Step.queue == queue)
+        .where(or_(Step.state == StepState.RUNNING, (Step.state == StepState.QUEUED) & Step.dispatched_at.is_not(None)))
+        .group_by(Job.team_id)
+        .subquery()
+    )
+
+
+def _used(queue: str) -> Subquery:
+    """Seconds of the queue that each team has used lately; what was used long ago counts less."""
+    age = func.extract("epoch", func.now() - Step.finished_at)
+    faded = func.sum(_seconds() * func.exp(-age / USAGE_FADES_SECONDS))
+    return (
+        select(Job.team_id, faded.label("seconds"))
+        .join(Step, Step.job_id == Job.id)
+        .where(*_recent(queue))
+        .group_by(Job.team_id)
+        .subquery()
+    )
+
+
+def _recent(queue: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        Step.queue == queue,
+        Step.started_at.is_not(None),
+        Step.finished_at > func.now() - timedelta(seconds=4 * USAGE_FADES_SECONDS),
+    )
+
+
+def _seconds() -> ColumnElement[float]:
+    return cast(func.extract("epoch", Step.finished_at - Step.started_at), Double)
+
+
+def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:
+    """Publish once more what was dispatched long ago and nobody claimed: its message is lost. How many."""
+    lost = (
+        select(Step.id)
+        .where(Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatched_at < func.now() - after)
+        .order_by(Step.dispatched_at)
+        .limit(limit)
+    )
+    return _publish(session, session.scalars(lost).all(), Step.dispatched_at < func.now() - after)
+
+
+def anything_unsent(session: Session) -> bool:
+    """Whether messages wait for the broker."""
+    return session.execute(select(select(Outbox.id).where(Outbox.sent_at.is_(None)).exists())).scalar_one()
+
+
+def place_steps(session: Session, unplaced: str, queue: str) -> None:
+    """Move steps from where no worker looks to the queue of a live device class."""
+    session.execute(
+        update(Step)
+        .where(Step.state == StepState.QUEUED, Step.queue == unplaced, Step.dispatched_at.is_(None))
+        .values(queue=queue)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uuid.UUID]]:
+    """(job id, step id) of running steps whose worker has fallen silent."""
+    query = (
+        select(Step.job_id, Step.id)
+        .where(Step.state == StepState.RUNNING, Step.lease_expires_at < func.now())
+        .order_by(Step.lease_expires_at)
+        .limit(limit)
+    )
+    return [(job, step) for job, step in session.execute(query)]
+
+
+def lock_expired(session: Session, step_id: uuid.UUID) -> Step | None:
+    """The step, locked, if its lease is still expired; its job must be locked already."""
+    query = select(Step).where(Step.id == step_id, Step.state == StepState.RUNNING, Step.lease_expires_at < func.now())
+    locked = query.with_for_update(key_share=True).execution_options(populate_existing=True)
+    return session.scalars(locked).one_or_none()
+
+
+def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:
+    """Jobs whose workers did not let go within ``after``, or have nothing running any more."""
+    running = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.RUNNING).exists()
+    query = select(Job.id).where(
+        Job.state == JobState.CANCELLING, or_(Job.cancel_requested_at < func.now() - after, ~running)
+    )
+    return session.scalars(query).all()
+
+
+def over_time(session: Session) -> Sequence[uuid.UUID]:
+    """Jobs whose wall time is used up."""
+    wall = Job.budgets["wall_seconds"].as_float()
+    elapsed = func.extract("epoch", func.now() - Job.started_at)
+    open_states = (JobState.PREPARING, JobState.EVOLVING)
+    return session.scalars(select(Job.id).where(Job.state.in_(open_states), elapsed > wall)).all()
+
+
+def note_missing_workers(
+    session: Session, live_queues: Sequence[str], *, on_device: bool, reason: str, message: str
+) -> None:
+    """Write on each open job whether it waits for a queue that no live worker serves: of devices, or of agents."""
+    kinds = [kind for kind in StepKind if kind.on_device is on_device]
+    waits = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.QUEUED, Step.kind.in_(kinds))
+    stuck = waits.where(Step.queue.not_in(live_queues)).exists()
+    open_jobs = Job.finished_at.is_(None) & Job.cancel_requested_at.is_(None)
+    changes = (
+        (stuck & Job.reason.is_(None), {"reason": reason, "message": message}),
+        (~stuck & (Job.reason == reason), {"reason": None, "message": None}),
+    )
+    for condition, values in changes:
+        session.execute(
+            update(Job).where(open_jobs, condition).values(values).execution_options(synchronize_session=False)
+        )
+
+
+def request_pool_index(session: Session, queue: str) -> None:
+    """Have an agent worker bring the pool's index up to date."""
+    session.add(Outbox(topic=POOL_TOPIC, payload={"queue": queue}))
+
+
+def take_messages(session: Session, limit: int) -> Sequence[Outbox]:
+    """The oldest unsent messages, locked; those that another relay holds are left out."""
+    query = select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(limit)
+    return session.scalars(query.with_for_update(skip_locked=True)).all()
+
+
+def mark_sent(session: Session, message: Outbox) -> None:
+    """Note that the broker has the message."""
+    _update_message(session, message, sent_at=func.now())
+
+
+def count_attempt(session: Session, message: Outbox) -> None:
+    """Note that the broker did not take the message."""
+    _update_message(session, message, attempts=Outbox.attempts + 1)
+
+
+def prune_sent(session: Session) -> None:
+    """Remove messages that were sent long ago."""
+    session.execute(delete(Outbox).where(Outbox.sent_at < func.now() - SENT_KEPT))
+
+
+def _ready(query: Any) -> Any:
+    return (
+        query.select_from(Step)
+        .join(Job, Job.id == Step.job_id)
+        .where(Step.state == StepState.QUEUED, Step.dispatched_at.is_(None))
+        .where(or_(Step.not_before.is_(None), Step.not_before <= func.now()))
+        .where(Job.finished_at.is_(None), Job.cancel_requested_at.is_(None))
+    )
+
+
+def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: Any) -> int:
+    """Mark steps as dispatched, in the order of their ids, and write their messages in the order given."""
+    for each in sorted(steps):
+        session.execute(
+            update(Step)
+            .where(Step.id == each, Step.state == StepState.QUEUED, *conditions)
+            .values(dispatched_at=func.clock_timestamp(), dispatches=Step.dispatches + 1)
+            .execution_options(synchronize_session=False)
+        )
+    rank = {each: position for position, each in enumerate(steps)}
+    rows = session.execute(select(Step.id, Step.attempt, Step.queue).where(Step.id.in_(steps)))
+    messages = [
+        {"topic": STEP_TOPIC, "payload": {"step": str(each), "attempt": attempt, "queue": queue}}
+        for each, attempt, queue in sorted(rows, key=lambda row: rank[row[0]])
+    ]
+    if messages:
+        session.execute(insert(Outbox), messages)
+    return len(messages)
+
+
+def _update_message(session: Session, message: Outbox, **values: Any) -> None:
+    session.execute(
+        update(Outbox).where(Outbox.id == message.id).values(**values).execution_options(synchronize_session=False)
+    )

@@ -1,0 +1,212 @@
+"""What a job's evolution writes: generations, candidates, strategies, kernels, evaluations.
+
+The job must be locked. What comes next is decided in ``workers``; states change through
+:mod:`cupilot.storage.transitions`; reading is :mod:`cupilot.storage.progress`' business.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.evaluation import Evaluation, Preparation
+from cupilot.evolution import fitness
+from cupilot.evolution.population import Operator
+from cupilot.kernel import Kernel
+from cupilot.storage.progress import best_first, preparation_of
+from cupilot.storage.states import EvaluationPurpose, StrategyOrigin
+from cupilot.storage.tables import (
+    Candidate,
+    CandidateParent,
+    EvaluationRow,
+    Generation,
+    Job,
+    KernelRow,
+    PoolRow,
+    Step,
+    StrategyRow,
+)
+from cupilot.storage.transitions import record_event
+from cupilot.strategy import Strategy
+
+
+def set_preparation(session: Session, job: Job, preparation: Preparation) -> None:
+    """Keep what is known of the job's problem."""
+    _set(session, job, preparation=preparation.model_dump(mode="json"))
+
+
+def charge(session: Session, job: Job, *, gpu_seconds: float = 0.0, cost_usd: float = 0.0) -> None:
+    """Add what a step has used to what the job has used."""
+    _set(session, job, gpu_seconds=Job.gpu_seconds + gpu_seconds, cost_usd=Job.cost_usd + cost_usd)
+
+
+def add_generation(session: Session, job: Job, number: int, pending: int) -> Generation:
+    """Begin a round; ``pending`` is what has to become final before it ends."""
+    generation = Generation(id=uuid.uuid4(), job_id=job.id, number=number, pending=pending)
+    session.add(generation)
+    _set(session, job, generation=number)
+    record_event(session, job.id, "generation.running", data={"number": number})
+    return generation
+
+
+def count_down(session: Session, generation: Generation, change: int = -1) -> int:
+    """Change a locked generation's fan-in counter; the new value."""
+    _set(session, generation, pending=Generation.pending + change)
+    return generation.pending
+
+
+def cut_short(session: Session, generation: Generation) -> None:
+    """Note that a budget allowed less than the method asked for."""
+    _set(session, generation, cut_short=True)
+
+
+def add_candidate(
+    session: Session, job: Job, generation: Generation, operator: Operator, parents: Sequence[uuid.UUID] = ()
+) -> Candidate:
+    """A new individual with the job's next ordinal; ``parents`` the fitter first."""
+    candidate = Candidate(
+        id=uuid.uuid4(), job_id=job.id, generation_id=generation.id, ordinal=job.candidates, operator=operator
+    )
+    session.add(candidate)
+    _set(session, job, candidates=Job.candidates + 1)
+    session.add_all(
+        CandidateParent(candidate_id=candidate.id, position=position, parent_id=parent)
+        for position, parent in enumerate(parents)
+    )
+    record_event(
+        session,
+        job.id,
+        "candidate.active",
+        candidate_id=candidate.id,
+        data={"ordinal": candidate.ordinal, "operator": operator.value, "generation": generation.number},
+    )
+    return candidate
+
+
+def add_strategy(
+    session: Session, job: Job, strategy: Strategy, origin: StrategyOrigin, pool_entry: str | None = None
+) -> StrategyRow:
+    """Keep a strategy of the job; ``pool_entry`` is where it came from, if the pool's truth still has that."""
+    entry = session.get(PoolRow, uuid.UUID(pool_entry)) if pool_entry else None
+    row = StrategyRow(
+        id=uuid.uuid4(),
+        job_id=job.id,
+        hash=strategy.content_hash(),
+        signature=strategy.signature(),
+        origin=origin,
+        body=strategy.model_dump(mode="json"),
+        pool_entry_id=entry.id if entry else None,
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def give_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> None:
+    """What the candidate is asked to be, from now on."""
+    _set(session, candidate, strategy_id=row.id)
+
+
+def give_kernel(session: Session, candidate: Candidate, kernel: Kernel, *, repair_round: int) -> str:
+    """The candidate's code, from now on; its hash. Equal kernels are stored once."""
+    row = {
+        "hash": kernel.content_hash(),
+        "target": kernel.target,
+        "source": kernel.source,
+        "plan": kernel.plan.model_dump(mode="json"),
+    }
+    session.execute(insert(KernelRow).values(row).on_conflict_do_nothing())
+    _set(session, candidate, kernel_hash=row["hash"], repair_rounds=repair_round)
+    return kernel.content_hash()
+
+
+def give_alignment(session: Session, candidate: Candidate, row: StrategyRow, fidelity: float) -> None:
+    """What the candidate's code really does."""
+    _set(session, candidate, aligned_strategy_id=row.id, fidelity=fidelity)
+
+
+def add_evaluation(
+    session: Session,
+    job: Job,
+    candidate: Candidate,
+    step: Step,
+    evaluation: Evaluation,
+    *,
+    purpose: EvaluationPurpose,
+    utilisation_weight: float,
+) -> EvaluationRow:
+    """Keep a measurement and let the candidate stand by it."""
+    row = EvaluationRow(
+        id=uuid.uuid4(),
+        job_id=job.id,
+        candidate_id=candidate.id,
+        step_id=step.id,
+        kernel_hash=evaluation.kernel_hash,
+        problem_hash=evaluation.problem_hash,
+        purpose=purpose,
+        verdict=evaluation.verdict,
+        body=evaluation.model_dump(mode="json"),
+    )
+    session.add(row)
+    session.flush()
+    placement = evaluation.placement or preparation_of(job).placement
+    _set(
+        session,
+        candidate,
+        evaluation_id=row.id,
+        verdict=evaluation.verdict,
+        speedup=evaluation.speedup,
+        fitness=fitness.fitness(evaluation, placement, utilisation_weight),
+        utilisation=fitness.utilisation(evaluation.profile, placement.zone),
+    )
+    charge(session, job, gpu_seconds=evaluation.seconds)
+    data = {
+        "ordinal": candidate.ordinal,
+        "purpose": purpose.value,
+        "verdict": evaluation.verdict.value,
+        "speedup": evaluation.speedup,
+        "failure": evaluation.failure.kind.value if evaluation.failure else None,
+    }
+    record_event(session, job.id, "candidate.measured", candidate_id=candidate.id, step_id=step.id, data=data)
+    return row
+
+
+def choose_best(session: Session, job: Job) -> Candidate | None:
+    """Point the job to its best kernel: a reproduced one before an audited one, then the faster, then the older."""
+    best = session.scalars(best_first(job).limit(1)).one_or_none()
+    chosen = best.id if best else None
+    if chosen != job.best_candidate_id:
+        _set(session, job, best_candidate_id=chosen)
+        if best is not None:
+            data = {"ordinal": best.ordinal, "speedup": best.speedup}
+            record_event(session, job.id, "job.best", candidate_id=best.id, data=data)
+    return best
+
+
+def set_survivors(session: Session, job: Job, survivors: Sequence[str]) -> None:
+    """Mark which candidates go on to the next generation; all others do not."""
+    chosen = [uuid.UUID(one) for one in survivors]
+    session.execute(
+        update(Candidate)
+        .where(Candidate.job_id == job.id, Candidate.survives != Candidate.id.in_(chosen))
+        .values(survives=~Candidate.survives)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _set(session: Session, row: Any, **values: Any) -> None:
+    """Write columns of a row and read it back, so that expressions over the stored values are seen."""
+    session.flush()
+    table = type(row)
+    session.scalars(
+        update(table)
+        .where(table.id == row.id)
+        .values(**values)
+        .returning(table)
+        .execution_options(synchronize_session=False, populate_existing=True)
+    ).one()

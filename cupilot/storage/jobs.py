@@ -1,0 +1,129 @@
+"""Jobs as a team sees them: submit, look, list, cancel. How a job moves on is the workers' business."""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.errors import Conflict, NotFound
+from cupilot.job import JobSpec
+from cupilot.storage.database import notify
+from cupilot.storage.endings import end_job, stop_queued_work
+from cupilot.storage.problems import ensure_problem, problem_value
+from cupilot.storage.scope import scoped
+from cupilot.storage.states import JobState, StepKind, StepState
+from cupilot.storage.steps import add_step, device_queue
+from cupilot.storage.tables import Job, ProblemRow, Step
+from cupilot.storage.transitions import lock_job, move_job, record_event
+
+
+class IdempotencyMismatch(Conflict):
+    """The idempotency key was used before, for another request."""
+
+    code = "idempotency_mismatch"
+
+
+def submit_job(
+    session: Session, team_id: uuid.UUID, spec: JobSpec, *, idempotency_key: str | None, request_hash: str
+) -> tuple[Job, bool]:
+    """Make a job and its first step; (job, True), or (the earlier job, False) for a repeated idempotency key.
+
+    Raises :class:`IdempotencyMismatch` where the key belongs to another request.
+    """
+    problem = ensure_problem(session, team_id, spec.problem)
+    values = {
+        "id": uuid.uuid4(),
+        "team_id": team_id,
+        "problem_id": problem.id,
+        "target": spec.target,
+        "method": spec.method.model_dump(mode="json"),
+        "agents": spec.agents,
+        "budgets": spec.budgets.model_dump(mode="json"),
+        "seed": spec.seed,
+        "priority": spec.priority,
+        "labels": dict(spec.labels),
+        "idempotency_key": idempotency_key,
+        "request_hash": request_hash,
+    }
+    # A key that another transaction is inserting right now makes this wait for it, then do nothing.
+    made = session.execute(
+        insert(Job)
+        .values(values)
+        .on_conflict_do_nothing(index_elements=["team_id", "idempotency_key"])
+        .returning(Job.id)
+    ).scalar_one_or_none()
+    if made is None:
+        assert idempotency_key is not None
+        return _earlier_job(session, team_id, idempotency_key, request_hash), False
+    job = session.get_one(Job, made)
+    record_event(session, job.id, "job.queued")
+    add_step(session, job, StepKind.PREPARE, "prepare", queue=device_queue(spec.target))
+    notify(session)
+    return job, True
+
+
+def get_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:
+    """One job of the team; raises :class:`NotFound`."""
+    job = session.scalars(scoped(select(Job), team_id).where(Job.id == job_id)).one_or_none()
+    if job is None:
+        raise NotFound(f"no job {job_id}")
+    return job
+
+
+def request_cancel(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:
+    """Stop a job: at once where nothing of it runs, else as soon as its workers let go. Repeating it is harmless.
+
+    Raises :class:`NotFound`, and :class:`Conflict` where the job has ended otherwise.
+    """
+    get_job(session, team_id, job_id)
+    job = lock_job(session, job_id)
+    if job.state in (JobState.CANCELLING, JobState.CANCELLED):
+        return job
+    if job.state.final:
+        raise Conflict(f"the job has ended already: {job.state.value}")
+    if job.state is not JobState.QUEUED:
+        move_job(session, job, JobState.CANCELLING, reason="cancel_requested")
+    stop_queued_work(session, job)
+    if not anything_running(session, job):
+        end_job(session, job, JobState.CANCELLED, reason="cancel_requested")
+    notify(session)
+    return job
+
+
+def problem_of(session: Session, job: Job) -> ProblemRow:
+    """The problem that a job works on."""
+    return session.get_one(ProblemRow, job.problem_id)
+
+
+def job_spec(session: Session, job: Job) -> JobSpec:
+    """The job's specification, as it was submitted."""
+    return JobSpec.model_validate(
+        {
+            "problem": problem_value(problem_of(session, job)),
+            "target": job.target,
+            "method": job.method,
+            "agents": job.agents,
+            "budgets": job.budgets,
+            "seed": job.seed,
+            "priority": job.priority,
+            "labels": job.labels,
+        }
+    )
+
+
+def _earlier_job(session: Session, team_id: uuid.UUID, idempotency_key: str, request_hash: str) -> Job:
+    job = session.scalars(scoped(select(Job), team_id).where(Job.idempotency_key == idempotency_key)).one()
+    if job.request_hash != request_hash:
+        raise IdempotencyMismatch(
+            "this idempotency key was used for a different request", hint="use a new key for a new request"
+        )
+    return job
+
+
+def anything_running(session: Session, job: Job) -> bool:
+    """Whether a worker holds a step of the job."""
+    query = select(func.count()).where(Step.job_id == job.id, Step.state == StepState.RUNNING)
+    return session.execute(query).scalar_one() > 0

@@ -1,0 +1,157 @@
+"""How far a job's evolution has come, as value objects: what its next steps are made from. Changes nothing."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Text, cast, func, or_, select
+from sqlalchemy.orm import Session
+
+from cupilot.evaluation import Evaluation, Preparation
+from cupilot.evolution import fitness
+from cupilot.evolution.population import Member
+from cupilot.kernel import Kernel
+from cupilot.storage.states import EvaluationPurpose, StepKind, StepState
+from cupilot.storage.tables import (
+    Candidate,
+    CandidateParent,
+    EvaluationRow,
+    Generation,
+    Job,
+    KernelRow,
+    Step,
+    StrategyRow,
+)
+from cupilot.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Round:
+    """One kernel of a candidate that was measured."""
+
+    strategy: Strategy
+    kernel: Kernel
+    evaluation: Evaluation
+
+
+def preparation_of(job: Job) -> Preparation:
+    """What is known of the job's problem; it must have been prepared."""
+    return Preparation.model_validate(job.preparation)
+
+
+def best_first(job: Job) -> Any:
+    """Query for the candidates of a job that count, the best first."""
+    return (
+        select(Candidate)
+        .where(Candidate.job_id == job.id, Candidate.speedup.is_not(None))
+        .order_by(Candidate.verdict.desc(), Candidate.speedup.desc(), Candidate.ordinal)
+        .execution_options(populate_existing=True)
+    )
+
+
+def best_unconfirmed(session: Session, job: Job) -> Candidate | None:
+    """The best candidate that counts and has not been measured a second time."""
+    second = select(EvaluationRow.id).where(
+        EvaluationRow.candidate_id == Candidate.id, EvaluationRow.purpose == EvaluationPurpose.CONFIRM
+    )
+    found: Candidate | None = session.scalars(best_first(job).where(~second.exists()).limit(1)).one_or_none()
+    return found
+
+
+def evaluations_asked(session: Session, job: Job) -> int:
+    """Kernels that the job has evaluated or is about to."""
+    query = select(func.count()).where(
+        Step.job_id == job.id, Step.kind == StepKind.EVALUATE, Step.state != StepState.CANCELLED
+    )
+    return session.execute(query).scalar_one()
+
+
+def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
+    """Every strategy that the job's candidates were asked for or follow, oldest candidate first."""
+    query = (
+        select(StrategyRow.body)
+        .join(Candidate, or_(Candidate.strategy_id == StrategyRow.id, Candidate.aligned_strategy_id == StrategyRow.id))
+        .where(Candidate.job_id == job_id)
+        .order_by(Candidate.ordinal, StrategyRow.created_at)
+    )
+    return [Strategy.model_validate(body) for body in session.scalars(query)]
+
+
+def has_kernel(session: Session, job: Job, kernel_hash: str) -> bool:
+    """Whether a candidate of the job has, or had and measured, this kernel."""
+    held = select(Candidate.id).where(Candidate.job_id == job.id, Candidate.kernel_hash == kernel_hash)
+    measured = select(EvaluationRow.id).where(EvaluationRow.job_id == job.id, EvaluationRow.kernel_hash == kernel_hash)
+    return session.execute(select(or_(held.exists(), measured.exists()))).scalar_one()
+
+
+def parents_of(session: Session, candidate: Candidate) -> list[Candidate]:
+    """The candidate's parents, the fitter first."""
+    query = (
+        select(Candidate)
+        .join(CandidateParent, CandidateParent.parent_id == Candidate.id)
+        .where(CandidateParent.candidate_id == candidate.id)
+        .order_by(CandidateParent.position)
+    )
+    return list(session.scalars(query))
+
+
+def strategy_of(session: Session, candidate: Candidate) -> Strategy:
+    """What the candidate's code does, as far as is known: aligned, else as asked for."""
+    row = session.get_one(StrategyRow, candidate.aligned_strategy_id or candidate.strategy_id)
+    return Strategy.model_validate(row.body)
+
+
+def kernel_of(session: Session, kernel_hash: str) -> Kernel:
+    """A kernel by its hash."""
+    row = session.get_one(KernelRow, kernel_hash)
+    return Kernel.model_validate({"target": row.target, "source": row.source, "plan": row.plan})
+
+
+def evaluation_of(session: Session, evaluation_id: uuid.UUID) -> Evaluation:
+    """A measurement by its id."""
+    return Evaluation.model_validate(session.get_one(EvaluationRow, evaluation_id).body)
+
+
+def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
+    """Every kernel of the candidate that was measured, in order: the first and each repair."""
+    asked = Step.payload["strategy"].astext
+    query = (
+        select(StrategyRow.body, EvaluationRow)
+        .join(Step, EvaluationRow.step_id == Step.id)
+        .join(StrategyRow, cast(StrategyRow.id, Text) == asked)
+        .where(EvaluationRow.candidate_id == candidate.id, EvaluationRow.purpose == EvaluationPurpose.EVALUATE)
+        .order_by(Step.payload["round"].as_integer())
+    )
+    return [
+        Round(Strategy.model_validate(body), kernel_of(session, row.kernel_hash), Evaluation.model_validate(row.body))
+        for body, row in session.execute(query).all()
+    ]
+
+
+def members(session: Session, job: Job, generation: Generation, utilisation_weight: float) -> list[Member]:
+    """What selection looks at: earlier survivors and the candidates of this generation that were measured."""
+    preparation = preparation_of(job)
+    query = (
+        select(Candidate, Generation.number, EvaluationRow.body)
+        .join(Generation, Candidate.generation_id == Generation.id)
+        .join(EvaluationRow, Candidate.evaluation_id == EvaluationRow.id)
+        .where(Candidate.job_id == job.id, or_(Candidate.survives, Candidate.generation_id == generation.id))
+        .order_by(Candidate.ordinal)
+    )
+    found = []
+    for candidate, number, body in session.execute(query).all():
+        evaluation = Evaluation.model_validate(body)
+        found.append(
+            fitness.member(
+                candidate=str(candidate.id),
+                ordinal=candidate.ordinal,
+                generation=number,
+                strategy=strategy_of(session, candidate),
+                evaluation=evaluation,
+                placement=evaluation.placement or preparation.placement,
+                utilisation_weight=utilisation_weight,
+            )
+        )
+    return found

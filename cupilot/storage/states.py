@@ -1,0 +1,105 @@
+"""The closed vocabularies of the schema. Which change is allowed is :mod:`cupilot.storage.transitions`' business."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Life of a job (DESIGN.md section 3)."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    EVOLVING = "evolving"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing follows."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.BUDGET_EXHAUSTED)
+
+
+class GenerationState(StrEnum):
+    """Life of a generation."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class CandidateState(StrEnum):
+    """Life of a candidate."""
+
+    ACTIVE = "active"
+    """Somewhere in its pipeline."""
+    EVALUATED = "evaluated"
+    """Final, with an evaluation (whatever the verdict)."""
+    DUPLICATE = "duplicate"
+    """Dropped before anything was paid: the job already has this strategy or kernel."""
+    FAILED = "failed"
+    """Final without an evaluation; ``reason`` says why."""
+    CANCELLED = "cancelled"
+
+
+class StepKind(StrEnum):
+    """What a step does. ``prepare``, ``evaluate`` and ``confirm`` need a device; the others an agent."""
+
+    PREPARE = "prepare"
+    INITIALISE = "initialise"
+    CROSS = "cross"
+    TRANSLATE = "translate"
+    EVALUATE = "evaluate"
+    REVISE = "revise"
+    ALIGN = "align"
+    CONFIRM = "confirm"
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a GPU worker does it."""
+        return self in (StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM)
+
+
+class StepState(StrEnum):
+    """Life of a step."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class StrategyOrigin(StrEnum):
+    """How a strategy came about."""
+
+    IDEA = "idea"
+    POOL = "pool"
+    CROSSOVER = "crossover"
+    REVISION = "revision"
+    ALIGNMENT = "alignment"
+
+
+class EvaluationPurpose(StrEnum):
+    """Why a kernel was measured."""
+
+    EVALUATE = "evaluate"
+    CONFIRM = "confirm"
+    """In fresh processes, against every baseline, for ``reproduced``."""
+
+
+class LlmCallState(StrEnum):
+    """Life of a model call."""
+
+    STARTED = "started"
+    ANSWERED = "answered"
+    FAILED = "failed"
+
+
+class WorkerKind(StrEnum):
+    """What a worker can do."""
+
+    AGENT = "agent"
+    GPU = "gpu"

@@ -1,0 +1,192 @@
+"""Steps: made, claimed, renewed, given back. A claim is a conditional UPDATE; its attempt number is the fencing token.
+
+Finishing a step with its results is the workers' flow; dispatching and reaping are in :mod:`cupilot.storage.dispatch`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from cupilot.hardware import Device
+from cupilot.job import AgentKind
+from cupilot.problem import Target
+from cupilot.settings import settings
+from cupilot.storage.database import notify
+from cupilot.storage.states import JobState, StepKind, StepState
+from cupilot.storage.tables import Candidate, Generation, Job, Step
+from cupilot.storage.transitions import Stale, lock_generation, lock_job, move_job, move_step, record_event
+
+AGENTS_QUEUE = "agents"
+MODELS_QUEUE = "agents.llm"
+"""Of steps that may call a model: only agent workers that have one listen to it."""
+UNPLACED = {Target.CPU: "gpu.cpu", Target.CUDA: "gpu.cuda"}
+"""Where a job's first step waits. ``gpu.cuda`` is no worker's queue: the scheduler picks a live GPU's class."""
+
+
+def agents_queue(job: Job) -> str:
+    """The queue of a job's agent steps."""
+    return AGENTS_QUEUE if job.agents is AgentKind.PLAYBOOK else MODELS_QUEUE
+
+
+def device_queue(where: Target | Device) -> str:
+    """The queue of a device's class, or of a target whose class is not known yet."""
+    return UNPLACED[where] if isinstance(where, Target) else f"gpu.{where.device_class}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A step that this process may work on, until its lease runs out."""
+
+    step_id: uuid.UUID
+    job_id: uuid.UUID
+    candidate_id: uuid.UUID | None
+    generation_id: uuid.UUID | None
+    kind: StepKind
+    key: str
+    owner: str
+    """The worker's name."""
+    attempt: int
+    """The fencing token: results are accepted only while the step is running at this attempt."""
+    payload: Mapping[str, Any]
+
+
+def add_step(
+    session: Session,
+    job: Job,
+    kind: StepKind,
+    key: str,
+    *,
+    queue: str | None = None,
+    candidate: Candidate | None = None,
+    generation: Generation | None = None,
+    payload: Mapping[str, Any] | None = None,
+) -> Step:
+    """A step that waits for the scheduler, for an agent where no ``queue`` is named.
+
+    ``key`` names it within the job; a second one of that name is an error.
+    """
+    step = Step(
+        id=uuid.uuid4(),
+        job_id=job.id,
+        generation_id=generation.id if generation else None,
+        candidate_id=candidate.id if candidate else None,
+        key=key,
+        kind=kind,
+        queue=queue or agents_queue(job),
+        payload=dict(payload or {}),
+        max_attempts=settings().step_attempts,
+    )
+    session.add(step)
+    session.flush()
+    record_event(
+        session,
+        job.id,
+        "step.queued",
+        candidate_id=step.candidate_id,
+        step_id=step.id,
+        data={"key": key, "kind": kind.value, "queue": step.queue},
+    )
+    notify(session)
+    return step
+
+
+def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, lease: timedelta) -> Claim | None:
+    """Take the step if it is still queued at ``attempt`` and its job goes on; None means: leave it, it is not yours."""
+    job_id = session.scalars(select(Step.job_id).where(Step.id == step_id)).one_or_none()
+    if job_id is None:
+        return None
+    job = lock_job(session, job_id)
+    step = session.get_one(Step, step_id, with_for_update={"key_share": True}, populate_existing=True)
+    if job.state.final or job.cancel_requested_at is not None:
+        return None
+    if step.state is not StepState.QUEUED or step.attempt != attempt:
+        return None
+    values = {
+        "attempt": attempt + 1,
+        "dispatches": 0,
+        "lease_owner": owner,
+        "lease_expires_at": func.now() + lease,
+        "started_at": func.now(),
+    }
+    move_step(session, step, StepState.RUNNING, attempt=attempt, values=values, data={"owner": owner})
+    if job.state is JobState.QUEUED:
+        move_job(session, job, JobState.PREPARING)
+    return Claim(
+        step_id=step.id,
+        job_id=job.id,
+        candidate_id=step.candidate_id,
+        generation_id=step.generation_id,
+        kind=step.kind,
+        key=step.key,
+        owner=owner,
+        attempt=attempt + 1,
+        payload=step.payload,
+    )
+
+
+def renew_lease(session: Session, claim: Claim, lease: timedelta) -> bool:
+    """Extend the lease; False where the claim is lost."""
+    renewed = session.execute(
+        update(Step)
+        .where(Step.id == claim.step_id, Step.attempt == claim.attempt, Step.state == StepState.RUNNING)
+        .values(lease_expires_at=func.now() + lease)
+        .returning(Step.id)
+        .execution_options(synchronize_session=False)
+    )
+    return renewed.one_or_none() is not None
+
+
+def still_wanted(session: Session, claim: Claim) -> bool:
+    """Whether the claim holds and nobody has asked to cancel the job; a read that costs no write."""
+    query = (
+        select(Step.id)
+        .join(Job, Step.job_id == Job.id)
+        .where(Step.id == claim.step_id, Step.attempt == claim.attempt, Step.state == StepState.RUNNING)
+        .where(Job.cancel_requested_at.is_(None))
+    )
+    return session.scalars(query).one_or_none() is not None
+
+
+def lock_claimed(session: Session, claim: Claim) -> tuple[Job, Step]:
+    """The claimed step and its job, both locked, and its generation; raises :class:`Stale` for a lost claim."""
+    job = lock_job(session, claim.job_id)
+    if claim.generation_id is not None:
+        lock_generation(session, claim.generation_id)
+    step = session.get_one(Step, claim.step_id, with_for_update={"key_share": True}, populate_existing=True)
+    if step.state is not StepState.RUNNING or step.attempt != claim.attempt:
+        raise Stale(f"step {step.key} is not running at attempt {claim.attempt} any more")
+    return job, step
+
+
+def release_step(session: Session, claim: Claim) -> None:
+    """Give a step back that this process cannot finish, through no fault of the step: no attempt is charged.
+
+    The attempt number goes on counting, because it fences; the limit grows with it.
+    """
+    _, step = lock_claimed(session, claim)
+    values = {"max_attempts": Step.max_attempts + 1}
+    move_step(session, step, StepState.QUEUED, attempt=claim.attempt, values=values, event="step.released")
+
+
+def retry_step(session: Session, step: Step, error: Mapping[str, Any], *, after: timedelta, event: str) -> None:
+    """Queue a running step again, not before ``after`` has passed; the attempt is charged. The job is locked."""
+    values = {"not_before": func.now() + after, "error": dict(error)}
+    move_step(session, step, StepState.QUEUED, attempt=step.attempt, values=values, event=event, data=dict(error))
+
+
+def decline_step(session: Session, step_id: uuid.UUID, attempt: int) -> None:
+    """Hand a message back unclaimed: the scheduler may dispatch the step again at once."""
+    session.execute(
+        update(Step)
+        .where(Step.id == step_id, Step.attempt == attempt, Step.state == StepState.QUEUED)
+        .values(dispatched_at=None)
+        .execution_options(synchronize_session=False)
+    )
+    notify(session)

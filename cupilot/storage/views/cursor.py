@@ -1,0 +1,30 @@
+"""Keyset cursors: a position in a list as an opaque text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+from uuid import UUID
+
+from cupilot.errors import InvalidInput
+
+
+def encode_cursor(created_at: datetime, row: UUID) -> str:
+    """A keyset position as an opaque, URL-safe text."""
+    return base64.urlsafe_b64encode(f"{created_at.isoformat()}|{row}".encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> tuple[datetime, UUID]:
+    """The position that :func:`encode_cursor` wrote; InvalidInput for anything else."""
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        created_at, row = text.split("|")
+        moment = datetime.fromisoformat(created_at)
+        if moment.tzinfo is None:
+            raise ValueError("a cursor's time has a zone")
+        return moment, UUID(row)
+    except (ValueError, binascii.Error) as error:
+        raise InvalidInput(
+            "this is not a cursor of this service", hint="use next_cursor of the page before", where="query.cursor"
+        ) from error

@@ -1,0 +1,244 @@
+"""Jobs and their events as the REST boundary shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import func, or_, select, tuple_
+from sqlalchemy.orm import Session, defer
+
+from cupilot.evaluation import Baseline, Evaluation
+from cupilot.evolution.sce import SceConfig
+from cupilot.job import Budgets, Priority
+from cupilot.problem import Target
+from cupilot.schemas import (
+    BestSummary,
+    EventPage,
+    EventView,
+    JobPage,
+    JobSummary,
+    JobView,
+    PreparationSummary,
+    ProblemRef,
+)
+from cupilot.storage.jobs import get_job, problem_of
+from cupilot.storage.scope import scoped
+from cupilot.storage.states import JobState
+from cupilot.storage.tables import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
+from cupilot.storage.views.cursor import decode_cursor, encode_cursor
+from cupilot.strategy import Strategy
+
+_PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """What to list; an empty filter lists everything."""
+
+    states: Sequence[JobState] = ()
+    target: Target | None = None
+    problem: str | None = None
+    """The problem's name."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a job must have, with these values."""
+
+
+def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
+    """Everything about a job's progress; NotFound for another team's."""
+    job = get_job(session, team, job_id)
+    verdicts, states = _counts(session, job.id)
+    method = SceConfig.model_validate(job.method)
+    wall = _wall_seconds(session, job)
+    return JobView(
+        id=job.id,
+        state=job.state,
+        final=job.state.final,
+        reason=job.reason,
+        message=job.message,
+        problem=_problem_ref(problem_of(session, job)),
+        target=job.target,
+        agents=job.agents,
+        method=method,
+        budgets=Budgets.model_validate(job.budgets),
+        seed=job.seed,
+        priority=job.priority,
+        labels=job.labels,
+        generation=job.generation,
+        generations=method.generations,
+        candidates=job.candidates,
+        verdicts=verdicts,
+        candidate_states=states,
+        best=_best(session, job),
+        queue_position=_queue_position(session, job),
+        wall_seconds=wall,
+        gpu_seconds=job.gpu_seconds,
+        cost_usd=job.cost_usd,
+        preparation=_preparation(job),
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        cancel_requested_at=job.cancel_requested_at,
+        retry_after_seconds=_retry_after(job, wall),
+    )
+
+
+def list_jobs(session: Session, team: UUID, filters: JobFilter, *, cursor: str | None, limit: int) -> JobPage:
+    """The team's jobs, newest first, from a cursor on."""
+    query = (
+        scoped(select(Job, ProblemRow, Candidate), team)
+        .join(ProblemRow, ProblemRow.id == Job.problem_id)
+        .outerjoin(Candidate, Candidate.id == Job.best_candidate_id)
+        .options(defer(Job.preparation), defer(ProblemRow.source))
+        .order_by(Job.created_at.desc(), Job.id.desc())
+        .limit(limit + 1)
+    )
+    if filters.states:
+        query = query.where(Job.state.in_(filters.states))
+    if filters.target is not None:
+        query = query.where(Job.target == filters.target)
+    if filters.problem is not None:
+        query = query.where(ProblemRow.name == filters.problem)
+    if filters.labels:
+        query = query.where(Job.labels.contains(dict(filters.labels)))
+    if cursor:
+        query = query.where(tuple_(Job.created_at, Job.id) < decode_cursor(cursor))
+    rows = session.execute(query).all()
+    page = rows[:limit]
+    return JobPage(
+        items=[_summary(job, problem, best) for job, problem, best in page],
+        next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id) if len(rows) > limit else None,
+    )
+
+
+def list_events(session: Session, team: UUID, job_id: UUID, *, after: int, limit: int) -> EventPage:
+    """A job's events with ids above ``after``, in order."""
+    job = get_job(session, team, job_id)
+    query = select(Event).where(Event.job_id == job.id, Event.id > after).order_by(Event.id).limit(limit)
+    items = [
+        EventView(
+            id=row.id,
+            kind=row.kind,
+            candidate=row.candidate_id,
+            step=row.step_id,
+            data=row.data,
+            created_at=row.created_at,
+        )
+        for row in session.scalars(query)
+    ]
+    return EventPage(items=items, next_after=items[-1].id if items else after)
+
+
+def _best(session: Session, job: Job) -> BestSummary | None:
+    row = session.execute(
+        select(Candidate, EvaluationRow.body, StrategyRow.body, Generation.number)
+        .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
+        .join(StrategyRow, StrategyRow.id == func.coalesce(Candidate.aligned_strategy_id, Candidate.strategy_id))
+        .join(Generation, Generation.id == Candidate.generation_id)
+        .where(Candidate.id == job.best_candidate_id)
+    ).one_or_none()
+    if row is None:
+        return None
+    candidate, body, strategy, generation = row
+    evaluation = Evaluation.model_validate(body)
+    eager = evaluation.comparison(Baseline.EAGER)
+    if eager is None or candidate.verdict is None or not candidate.verdict.counts:
+        return None
+    compiled = evaluation.comparison(Baseline.COMPILE)
+    return BestSummary(
+        candidate=candidate.id,
+        ordinal=candidate.ordinal,
+        generation=generation,
+        verdict=candidate.verdict,
+        speedup=eager.speedup,
+        speedup_over_compile=compiled.speedup if compiled else None,
+        kernel_us=eager.kernel_us,
+        strategy=Strategy.model_validate(strategy),
+    )
+
+
+def _counts(session: Session, job: UUID) -> tuple[dict[str, int], dict[str, int]]:
+    query = (
+        select(Candidate.verdict, Candidate.state, func.count())
+        .where(Candidate.job_id == job)
+        .group_by(Candidate.verdict, Candidate.state)
+    )
+    verdicts: dict[str, int] = {}
+    states: dict[str, int] = {}
+    for verdict, state, count in session.execute(query):
+        states[state.value] = states.get(state.value, 0) + count
+        if verdict is not None:
+            verdicts[verdict.value] = verdicts.get(verdict.value, 0) + count
+    return verdicts, states
+
+
+def _queue_position(session: Session, job: Job) -> int | None:
+    """An estimate: fair share between teams may let a later job of another team begin first."""
+    if job.state is not JobState.QUEUED:
+        return None
+    above = _PRIORITIES[_PRIORITIES.index(job.priority) + 1 :]
+    earlier = (Job.priority == job.priority) & (tuple_(Job.created_at, Job.id) < (job.created_at, job.id))
+    ahead = select(func.count()).where(
+        Job.state == JobState.QUEUED, Job.target == job.target, or_(Job.priority.in_(above), earlier)
+    )
+    return session.execute(ahead).scalar_one()
+
+
+def _wall_seconds(session: Session, job: Job) -> float:
+    """By the database's clock, which wrote the other end."""
+    if job.started_at is None:
+        return 0.0
+    end: datetime = job.finished_at or session.execute(select(func.now())).scalar_one()
+    return max((end - job.started_at).total_seconds(), 0.0)
+
+
+def _summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:
+    return JobSummary(
+        id=job.id,
+        state=job.state,
+        final=job.state.final,
+        reason=job.reason,
+        problem=_problem_ref(problem),
+        target=job.target,
+        agents=job.agents,
+        priority=job.priority,
+        labels=job.labels,
+        generation=job.generation,
+        generations=SceConfig.model_validate(job.method).generations,
+        candidates=job.candidates,
+        best_verdict=best.verdict if best else None,
+        best_speedup=best.speedup if best else None,
+        cost_usd=job.cost_usd,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+    )
+
+
+def _problem_ref(row: ProblemRow) -> ProblemRef:
+    return ProblemRef(id=row.id, name=row.name, policy=row.policy, hash=row.hash)
+
+
+def _preparation(job: Job) -> PreparationSummary | None:
+    if job.preparation is None:
+        return None
+    # Read without validating it all: a large reference's graph has thousands of nodes, and this is polled.
+    placement = job.preparation["placement"]
+    return PreparationSummary(
+        op_class=job.preparation["facts"]["op_class"],
+        zone=placement["zone"],
+        intensity=placement["intensity"],
+        floor_us=placement["floor_us"],
+        baseline_us=job.preparation["baseline_us"],
+        device=job.preparation["environment"]["device"]["name"],
+        notes=job.preparation["notes"],
+    )
+
+
+def _retry_after(job: Job, wall: float) -> float | None:
+    """A sixtieth of the job's age, from one second to ten: a job of an hour does not change every second."""
+    if job.state.final:
+        return None
+    return min(max(1.0, wall / 60.0), 10.0)

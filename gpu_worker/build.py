@@ -1,0 +1,168 @@
+"""Builds kernels: a sandboxed compiler behind a content-addressed cache on disk that remembers failures too.
+
+The cache key covers everything that decides the binary: source, generated header, compiler, flags, architecture. Two
+processes that ask for one build at once make it once. Knows no target's compiler; that is :class:`Toolchain`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, JsonValue
+
+from cupilot.evaluation import MAX_LOG_CHARACTERS, BuildReport, Failure, FailureKind
+from cupilot.value import digest
+from gpu_worker.sandbox import Finished, Limits, Sandbox
+from gpu_worker.targets.base import BuildFacts, Toolchain
+
+COMPILE_SECONDS = 60.0
+"""A kernel builds in 0.1 to 3 s; more than a minute is a template bomb."""
+
+COMPILE_MEMORY_BYTES = 4 * 2**30
+COMPILE_FILE_BYTES = 256 * 2**20
+INSPECT_SECONDS = 20.0
+
+_ERROR_LINE = re.compile(r"^kernel\.\w+[:(](\d+).*?error:? ?(.*)$", re.MULTILINE)
+_MAX_ERROR_LINES = 8
+
+
+@dataclass(frozen=True)
+class Build:
+    """A finished build."""
+
+    report: BuildReport
+    facts: BuildFacts
+    binary: Path | None
+    failure: Failure | None
+
+
+class _Record(BaseModel):
+    """What the cache keeps beside the binary."""
+
+    report: BuildReport
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+    instructions: dict[str, int] = {}
+    failure: Failure | None = None
+
+
+class Builder:
+    """Builds for one target, with one cache folder."""
+
+    def __init__(self, toolchain: Toolchain, sandbox: Sandbox, folder: Path, arch: str) -> None:
+        self._toolchain = toolchain
+        self._sandbox = sandbox
+        self._folder = folder
+        self._arch = arch
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def build(self, source: str, header: str) -> Build:
+        """The binary of a source with its ``problem.h``, from the cache where it was built before."""
+        tools = self._toolchain
+        key = digest([source, header, tools.compiler, list(tools.flags), tools.suffix, self._arch])
+        place = self._folder / key[:2] / key
+        with _locked(place.with_suffix(".lock")):
+            cached = self._read(place)
+            if cached is not None:
+                return cached
+            self._make(place, source, header)
+            made = self._read(place, cached=False)
+        assert made is not None
+        return made
+
+    def _read(self, place: Path, *, cached: bool = True) -> Build | None:
+        try:
+            record = _Record.model_validate_json((place / "record.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        binary = place / "kernel.bin" if record.report.ok else None
+        if binary is not None and not binary.exists():
+            return None
+        facts = BuildFacts(record.registers, record.spill_bytes, record.shared_bytes, record.instructions)
+        report = record.report.model_copy(update={"cached": cached})
+        return Build(report, facts, binary, record.failure)
+
+    def _make(self, place: Path, source: str, header: str) -> None:
+        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=self._folder))
+        try:
+            (scratch / "problem.h").write_text(header)
+            (scratch / f"kernel{self._toolchain.suffix}").write_text(source)
+            record = self._compile(scratch)
+            (scratch / "record.json").write_text(record.model_dump_json())
+            shutil.rmtree(place, ignore_errors=True)
+            scratch.replace(place)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _compile(self, folder: Path) -> _Record:
+        limits = Limits(
+            cpu_seconds=int(COMPILE_SECONDS), memory_bytes=COMPILE_MEMORY_BYTES, file_bytes=COMPILE_FILE_BYTES
+        )
+        started = time.monotonic()
+        done = self._sandbox.run(self._toolchain.compile_program(folder), limits, COMPILE_SECONDS)
+        seconds = time.monotonic() - started
+        binary = folder / "kernel.bin"
+        log = done.stderr.replace(f"{folder}/", "").replace(str(folder), "")[:MAX_LOG_CHARACTERS]
+        ok = done.code == 0 and not binary.is_symlink() and binary.is_file()
+        facts = self._facts(folder, log) if ok else BuildFacts()
+        report = BuildReport(
+            ok=ok,
+            compiler=self._toolchain.compiler,
+            flags=self._toolchain.flags,
+            seconds=seconds,
+            log=log,
+            binary_hash=hashlib.sha256(binary.read_bytes()).hexdigest() if ok else None,
+            registers=facts.registers,
+            spill_bytes=facts.spill_bytes,
+            shared_bytes=facts.shared_bytes,
+            instructions=dict(facts.instructions),
+        )
+        return _Record(
+            report=report,
+            registers=facts.registers,
+            spill_bytes=facts.spill_bytes,
+            shared_bytes=facts.shared_bytes,
+            instructions=dict(facts.instructions),
+            failure=None if ok else compile_failure(done, log),
+        )
+
+    def _facts(self, folder: Path, log: str) -> BuildFacts:
+        program = self._toolchain.inspect_program(folder)
+        inspection = ""
+        if program is not None:
+            limits = Limits(cpu_seconds=int(INSPECT_SECONDS), memory_bytes=COMPILE_MEMORY_BYTES, file_bytes=0)
+            inspection = self._sandbox.run(program, limits, INSPECT_SECONDS).stdout
+        return self._toolchain.facts(log, inspection)
+
+
+def compile_failure(done: Finished, log: str) -> Failure:
+    """Why a compiler gave no binary."""
+    if done.timed_out or done.code in (-signal.SIGXCPU, -signal.SIGKILL):
+        message = f"the compiler did not finish within {COMPILE_SECONDS:.0f} s"
+        return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"log": log[-2000:]})
+    errors = _ERROR_LINE.findall(log)[:_MAX_ERROR_LINES]
+    lines: list[JsonValue] = [int(line) for line, _ in errors]
+    if errors:
+        message = "\n".join(f"line {line}: {text}" for line, text in errors)
+    else:
+        message = log[-4000:].strip() or f"the compiler ended with code {done.code} and said nothing"
+    return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"lines": lines, "log": log[:4000]})
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

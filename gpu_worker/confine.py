@@ -1,0 +1,111 @@
+"""Confinement without namespaces, for machines that bar them: limits, landlock and seccomp, then exec.
+
+Standard library only. Weaker than bubblewrap: the process sees that other processes exist and shares the host's name
+spaces, but it reads only what it was given, writes only there, has no network sockets and no environment.
+Start: ``python -I -S confine.py JSON -- PROGRAM ARGUMENT...``. Structures: linux/landlock.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on x86_64 and aarch64
+_PATH_BENEATH = 1
+_VERSION_FLAG = 1
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+_ALL_LATEST = (1 << 16) - 1  # ABI 5 adds ioctl on devices
+_TCP_BOTH = 3
+_FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+
+_PR_SET_PDEATHSIG = 1
+
+
+def landlock_abi() -> int:
+    """Version of landlock that the running system offers; 0 where there is none."""
+    version = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
+    return max(int(version), 0)
+
+
+def apply_limits(limits: dict[str, int]) -> None:
+    """Set resource limits by their names (``cpu``, ``data``, ``fsize``...), never above the present hard limit."""
+    for name, value in limits.items():
+        number = getattr(resource, f"RLIMIT_{name.upper()}")
+        _, hard = resource.getrlimit(number)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (bound, bound))
+
+
+def die_with_parent() -> None:
+    """Ask for SIGKILL when the thread that started this process ends."""
+    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def landlock(readable: Sequence[str], writable: Sequence[str], listable: Sequence[str]) -> None:
+    """Leave only these paths, and what is beneath them, to this process; no TCP at all.
+
+    Of ``listable`` folders only the names of files may be read: Python's imports list the folders on their path.
+    """
+    abi = landlock_abi()
+    if abi == 0:
+        raise OSError("this system has no landlock")
+    handled = _ALL_BY_ABI.get(abi, _ALL_LATEST)
+    attributes = struct.pack("<QQ", handled, _TCP_BOTH) if abi >= 4 else struct.pack("<Q", handled)
+    ruleset = _checked(_libc().syscall(_CREATE_RULESET, attributes, len(attributes), 0), "landlock_create_ruleset")
+    for path in readable:
+        _allow(ruleset, path, _READ & handled)
+    for path in writable:
+        _allow(ruleset, path, handled)
+    for path in listable:
+        _allow(ruleset, path, _READ_DIR)
+    _checked(_libc().prctl(38, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    _checked(_libc().syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)
+
+
+def _allow(ruleset: int, path: str, access: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        allowed = access if Path(path).is_dir() else access & _FILE_ONLY
+        rule = struct.pack("<Qi", allowed, descriptor)
+        _checked(_libc().syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0), f"landlock_add_rule {path}")
+        os.close(descriptor)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), what)
+    return result
+
+
+def main() -> None:
+    """Confine this process as the JSON argument says, then become the program."""
+    specification = json.loads(sys.argv[1])
+    argv = sys.argv[3:]
+    sys.path.insert(0, specification["source_root"])
+    from gpu_worker import seccomp
+
+    die_with_parent()
+    apply_limits(specification["limits"])
+    landlock(specification["readable"], specification["writable"], [specification["source_root"]])
+    seccomp.install(bytes.fromhex(specification["filter"]))
+    os.execve(argv[0], argv, specification["environment"])
+
+
+if __name__ == "__main__":
+    main()

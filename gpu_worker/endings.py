@@ -1,0 +1,71 @@
+"""What the end of a child process means: exit codes and signals as failures."""
+
+from __future__ import annotations
+
+import signal
+
+from pydantic import JsonValue
+
+from cupilot.evaluation import Failure, FailureKind
+from gpu_worker.sandbox import Finished
+
+_SIGNALS = {
+    signal.SIGSEGV: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that is not its own"),
+    signal.SIGBUS: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that does not exist"),
+    signal.SIGFPE: (FailureKind.CRASH, "it divided an integer by zero"),
+    signal.SIGILL: (FailureKind.CRASH, "it executed an illegal instruction"),
+    signal.SIGABRT: (FailureKind.CRASH, "it aborted"),
+    signal.SIGSYS: (
+        FailureKind.POLICY_BREACH,
+        "it made a system call that kernels may not make (starting processes, opening files or sockets)",
+    ),
+    signal.SIGXCPU: (FailureKind.TIMEOUT, "it used up its processor time"),
+    signal.SIGKILL: (FailureKind.INFRASTRUCTURE, "it was killed from outside, or because the machine lacked memory"),
+    signal.SIGXFSZ: (FailureKind.POLICY_BREACH, "it wrote a file that is too large"),
+}
+
+_ALLOCATION_FAILED = ("bad_alloc", "MemoryError", "Cannot allocate memory", "can't allocate memory")
+
+
+def kernel_ending(finished: Finished) -> Failure:
+    """Why a runner ended while its kernel was at work."""
+    if finished.timed_out:
+        return Failure(kind=FailureKind.POLICY_BREACH, message="the kernel closed the runner's channel")
+    if finished.code >= 0:
+        message = f"the kernel ended its process with exit code {finished.code}"
+        details: dict[str, JsonValue] = {"exit_code": finished.code, "stderr": finished.stderr[-2000:]}
+        return Failure(kind=FailureKind.CRASH, message=message, details=details)
+    kind, what = _SIGNALS.get(
+        signal.Signals(-finished.code), (FailureKind.CRASH, f"signal {signal.Signals(-finished.code).name}")
+    )
+    if kind is FailureKind.CRASH and any(text in finished.stderr for text in _ALLOCATION_FAILED):
+        kind, what = FailureKind.OUT_OF_MEMORY, "an allocation failed"
+    name = signal.Signals(-finished.code).name
+    return Failure(
+        kind=kind,
+        message=f"the kernel crashed: {what} ({name})",
+        details={"signal": name, "stderr": finished.stderr[-2000:]},
+    )
+
+
+def reference_ending(finished: Finished, stage: str) -> Failure:
+    """Why a judge ended while it prepared a problem: the reference runs in there."""
+    if finished.timed_out:
+        message = f"the reference closed the judge's channel while {stage}"
+        return Failure(kind=FailureKind.INVALID_PROBLEM, message=message)
+    if finished.code >= 0:
+        message = f"the reference ended the process with exit code {finished.code} while {stage}"
+        details: dict[str, JsonValue] = {"exit_code": finished.code, "stderr": finished.stderr[-2000:]}
+        return Failure(kind=FailureKind.INVALID_PROBLEM, message=message, details=details)
+    name = signal.Signals(-finished.code).name
+    kind = FailureKind.INVALID_PROBLEM
+    if finished.code == -signal.SIGKILL:
+        # The judge's own limit makes allocations fail; who is killed may have been killed for somebody else's memory.
+        message = f"the judge was killed while {stage} (SIGKILL): from outside, or because the machine lacked memory"
+        return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details={"stderr": finished.stderr[-2000:]})
+    if any(text in finished.stderr for text in _ALLOCATION_FAILED):
+        kind = FailureKind.OUT_OF_MEMORY
+    elif finished.code == -signal.SIGXCPU:
+        kind = FailureKind.TIMEOUT
+    message = f"the reference crashed while {stage} ({name})"
+    return Failure(kind=kind, message=message, details={"signal": name, "stderr": finished.stderr[-2000:]})

@@ -1,0 +1,346 @@
+"""The supervisor: prepares problems and evaluates kernels by driving sandboxed compilers, judges and runners.
+
+Imports neither torch nor CUDA, runs no code of users or models, and turns every death of a child into a result. Holds
+one warm judge, for the problem it worked on last. Not thread safe; one evaluator a device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pydantic import JsonValue, ValidationError
+
+import cupilot
+from cupilot.errors import InvalidPlan, Unavailable
+from cupilot.evaluation import (
+    MAX_LOG_CHARACTERS,
+    Baseline,
+    BuildReport,
+    Comparison,
+    Evaluation,
+    Failure,
+    FailureKind,
+    LawResult,
+    Preparation,
+    PreparationResult,
+)
+from cupilot.hardware import Device, Environment, Peaks
+from cupilot.header import render
+from cupilot.kernel import Kernel, ResolvedPlan, resolve
+from cupilot.problem import Problem, ProblemFacts, Target
+from cupilot.roofline import place
+from gpu_worker import endings
+from gpu_worker.build import Builder
+from gpu_worker.bytecode import Bytecode
+from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeProcess, JudgeTimeout, TooManyProcesses
+from gpu_worker.peaks import PeakStore
+from gpu_worker.runner_process import RunnerProcess
+from gpu_worker.sandbox import Sandbox
+from gpu_worker.targets.base import HostTarget
+from gpu_worker.targets.registry import open_host
+from gpu_worker.verdict import Measured, conclude
+
+_FAULTS = frozenset({FailureKind.ILLEGAL_ACCESS, FailureKind.CRASH, FailureKind.TIMEOUT})
+"""Failures that may leave a device unusable."""
+
+
+class Cancelled(Exception):
+    """The caller cancelled the call; nothing was concluded."""
+
+
+def never() -> bool:
+    """The default of ``cancelled``."""
+    return False
+
+
+class _JudgeUseless(Exception):
+    """The judge refused a problem that another one had prepared, or gave an answer that makes no sense."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What holds for the whole of one evaluation."""
+
+    deadline: float
+    cancelled: Callable[[], bool]
+    thorough: bool
+
+    def remaining(self) -> float:
+        return max(self.deadline - time.monotonic(), 1.0)
+
+
+class Evaluator:
+    """Builds, judges, times and profiles kernels on one device."""
+
+    def __init__(
+        self,
+        target: Target,
+        work_dir: Path,
+        *,
+        device: str | None = None,
+        threads: int | None = None,
+        sandbox: Sandbox | None = None,
+    ) -> None:
+        self._host: HostTarget = open_host(target, device=device, threads=threads)
+        self._sandbox = sandbox or Sandbox()
+        work_dir = work_dir.resolve()
+        self._builder = Builder(self._host.toolchain, self._sandbox, work_dir / "builds", self._host.device.arch)
+        self._peaks = PeakStore(self._host, self._sandbox, work_dir / "peaks")
+        self._bytecode = Bytecode(work_dir / "bytecode")
+        self._judge: JudgeProcess | None = None
+        self._judged: str | None = None
+        """Hash of the problem that the judge has open."""
+
+    @property
+    def device(self) -> Device:
+        """The device that kernels run on."""
+        return self._host.device
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the warm judge."""
+        if self._judge is not None:
+            self._judge.close()
+        self._judge = None
+        self._judged = None
+
+    def prepare(
+        self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never
+    ) -> PreparationResult:
+        """Run the reference in a sandbox, admit the problem, time PyTorch, place it on the roofline."""
+        try:
+            self.close()
+            judge = self._start_judge()
+            request = {"op": "prepare", "problem": problem.model_dump(mode="json")}
+            answer = judge.ask(request, timeout, cancelled)
+            if answer.get("failure"):
+                return PreparationResult(failure=Failure.model_validate(answer["failure"]))
+            preparation = self._preparation(problem, answer["preparation"])
+            self._judged = problem.content_hash()
+            return PreparationResult(preparation=preparation)
+        except Interrupted as error:
+            raise Cancelled from error
+        except JudgeLost as error:
+            return PreparationResult(failure=_lost(error))
+        except JudgeTimeout as error:
+            return PreparationResult(failure=Failure(kind=FailureKind.TIMEOUT, message=f"the reference: {error}"))
+        except (Unavailable, OSError) as error:
+            return PreparationResult(failure=Failure(kind=FailureKind.INFRASTRUCTURE, message=str(error)[:2000]))
+        except (ValidationError, KeyError, TypeError) as error:
+            message = f"the judge gave no valid preparation: {str(error)[:2000]}"
+            return PreparationResult(failure=Failure(kind=FailureKind.INVALID_PROBLEM, message=message))
+        finally:
+            if self._judged is None:
+                self.close()
+
+    def evaluate(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel,
+        *,
+        timeout: float = 180,
+        cancelled: Callable[[], bool] = never,
+    ) -> Evaluation:
+        """Build, check, time and profile one kernel, side by side with PyTorch eager."""
+        call = _Call(time.monotonic() + timeout, cancelled, thorough=False)
+        return self._evaluate(Measured(problem, preparation, kernel), call)
+
+    def confirm(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel,
+        *,
+        timeout: float = 300,
+        cancelled: Callable[[], bool] = never,
+    ) -> Evaluation:
+        """Evaluate again in fresh processes with fresh seeds, longer, twice, and with torch.compile as a baseline too.
+
+        ``reproduced`` when both times agree; an evaluation that holds but whose times do not agree stays ``audited``.
+        """
+        self.close()
+        try:
+            call = _Call(time.monotonic() + timeout, cancelled, thorough=True)
+            return self._evaluate(Measured(problem, preparation, kernel), call)
+        finally:
+            self.close()
+
+    def _evaluate(self, measured: Measured, call: _Call) -> Evaluation:
+        started = time.monotonic()
+        try:
+            self._measure(measured, call)
+        except Interrupted as error:
+            self.close()
+            raise Cancelled from error
+        except InvalidPlan as error:
+            message = error.message if error.hint is None else f"{error.message} ({error.hint})"
+            measured.failure = Failure(kind=FailureKind.INVALID_PLAN, message=message)
+        except (JudgeLost, JudgeTimeout, TooManyProcesses, _JudgeUseless, OSError) as error:
+            self.close()
+            details: dict[str, JsonValue] = {}
+            if isinstance(error, JudgeLost):
+                details["stderr"] = error.finished.stderr[-2000:]
+            message = f"the judge failed: {error}"
+            measured.failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=details)
+        if measured.eager() is not None:
+            measured.peaks = self._peaks.at_least(measured.preparation.peaks)
+        measured.environment = self._environment(measured.build)
+        measured.seconds = time.monotonic() - started
+        return conclude(measured, self._host, remeasure=self._peaks.again)
+
+    def _measure(self, measured: Measured, call: _Call) -> None:
+        kernel, facts = measured.kernel, measured.preparation.facts
+        if kernel.target is not self._host.target:
+            raise InvalidPlan(f"a {kernel.target.value} kernel cannot run on {self._host.target.value}")
+        plan = resolve(kernel, facts)
+        build = self._builder.build(kernel.source, render(facts, kernel.plan.values()))
+        measured.build, measured.build_facts = build.report, build.facts
+        if build.binary is None:
+            measured.failure = build.failure
+            return
+        refusal = self._host.toolchain.refusal(kernel.source, build.facts, facts)
+        if refusal is not None:
+            measured.failure = Failure(kind=FailureKind.POLICY_BREACH, message=refusal)
+            return
+        judge = self._open_judge(measured, call)
+        baselines = [Baseline.EAGER, Baseline.COMPILE] if call.thorough else [Baseline.EAGER]
+        self._judge_kernel(judge, measured, _order(measured, plan, build.binary, call, baselines), call)
+        if measured.failure is not None:
+            self._blame_the_device(measured)
+            return
+        if call.thorough:
+            again = measured.repetition()
+            order = _order(measured, plan, build.binary, call, [Baseline.EAGER]) | {"only_timing": True}
+            self._judge_kernel(judge, again, order, call)
+            measured.repeated = again
+            fault = self._host.memory_fault(build.binary, plan, facts.tensors)
+            if fault is not None:
+                measured.failure = Failure(kind=FailureKind.ILLEGAL_ACCESS, message=f"under a memory checker: {fault}")
+        measured.counters = self._host.measured_profile(build.binary, plan, facts.tensors)
+
+    def _blame_the_device(self, measured: Measured) -> None:
+        """Turn a kernel's fault into the machine's where the device does not work any more."""
+        failure = measured.failure
+        if failure is not None and failure.kind in _FAULTS and not self._host.healthy():
+            message = f"the device does not work any more after: {failure.message}"[:MAX_LOG_CHARACTERS]
+            measured.failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=failure.details)
+
+    def _judge_kernel(self, judge: JudgeProcess, measured: Measured, order: dict[str, Any], call: _Call) -> None:
+        runner = RunnerProcess(self._host, self._sandbox, Path(order["binary"]))
+        try:
+            request = {"op": "judge", "order": order, "hold": not self._host.trusts_runner}
+            channel = [runner.take_channel()]
+            answer = judge.ask(request, call.remaining(), call.cancelled, descriptors=channel, hold=runner.hold)
+            self._take(measured, answer, runner)
+        except (ValidationError, KeyError, TypeError, AttributeError) as error:
+            raise _JudgeUseless(f"its findings make no sense: {str(error)[:500]}") from error
+        except JudgeTimeout as error:
+            self.close()
+            measured.failure = Failure(kind=FailureKind.TIMEOUT, message=f"the evaluation: {error}")
+        finally:
+            runner.close()
+
+    def _take(self, measured: Measured, answer: dict[str, Any], runner: RunnerProcess) -> None:
+        if answer.get("failure"):
+            self.close()
+            measured.failure = Failure.model_validate(answer["failure"])
+            return
+        findings = answer["findings"]
+        measured.laws = tuple(LawResult.model_validate(item) for item in findings["laws"])
+        measured.comparisons = tuple(Comparison.model_validate(item) for item in findings["comparisons"])
+        measured.audited = bool(findings["audited"])
+        measured.notes = tuple(str(note) for note in findings["notes"])
+        occupancy = findings["facts"].get("occupancy_pct")
+        if self._host.trusts_runner and isinstance(occupancy, float):
+            measured.occupancy_pct = occupancy
+        if findings["failure"]:
+            measured.failure = Failure.model_validate(findings["failure"])
+        elif findings["lost"]:
+            measured.failure = endings.kernel_ending(runner.ending())
+        elif measured.eager() is None:
+            raise KeyError("neither a failure nor a time")
+
+    def _open_judge(self, measured: Measured, call: _Call) -> JudgeProcess:
+        problem = measured.problem
+        warm = self._judge is not None and self._judge.alive() and self._judged == problem.content_hash()
+        if self._judge is not None and warm and not call.thorough:
+            return self._judge
+        self.close()
+        judge = self._start_judge(subprocesses=call.thorough)
+        facts = measured.preparation.facts.model_dump(mode="json")
+        request = {"op": "open", "problem": problem.model_dump(mode="json"), "facts": facts}
+        answer = judge.ask(request, call.remaining(), call.cancelled)
+        if answer.get("failure"):
+            failure = Failure.model_validate(answer["failure"])
+            raise _JudgeUseless(f"opening the prepared problem again: {failure.message}")
+        self._judged = problem.content_hash()
+        return judge
+
+    def _start_judge(self, *, subprocesses: bool = False) -> JudgeProcess:
+        self._bytecode.ensure(self._host, self._sandbox, compiling=subprocesses)
+        self._judge = JudgeProcess(self._host, self._sandbox, self._bytecode, subprocesses=subprocesses)
+        self._judge.wait_ready()
+        return self._judge
+
+    def _preparation(self, problem: Problem, data: dict[str, Any]) -> Preparation:
+        facts = ProblemFacts.model_validate(data["facts"])
+        if facts.problem_hash != problem.content_hash():
+            raise KeyError("facts of another problem")
+        peaks: Peaks = self._peaks.get()
+        return Preparation(
+            facts=facts,
+            placement=place(facts, peaks),
+            peaks=peaks,
+            environment=self._environment(None),
+            baseline_us=data["baseline_us"],
+            laws=tuple(data["laws"]),
+            tolerances=data["tolerances"],
+            admission=data["admission"],
+            notes=tuple(data["notes"]),
+        )
+
+    def _environment(self, build: BuildReport | None) -> Environment:
+        changes = {
+            "torch": self._judge.torch if self._judge is not None else None,
+            "compiler": build.compiler if build is not None else self._host.toolchain.compiler,
+            "sandbox": self._sandbox.kind,
+            "code_version": cupilot.__version__,
+        }
+        return self._host.environment().model_copy(update=changes)
+
+
+def _order(
+    measured: Measured, plan: ResolvedPlan, binary: Path, call: _Call, baselines: list[Baseline]
+) -> dict[str, Any]:
+    """The fields of the judge's ``KernelOrder``."""
+    return {
+        "binary": str(binary),
+        "launches": [launch.model_dump(mode="json") for launch in plan.launches],
+        "workspace": plan.workspace,
+        "laws": list(measured.preparation.laws),
+        "tolerances": measured.preparation.tolerances,
+        "thorough": call.thorough,
+        "baselines": [baseline.value for baseline in baselines],
+    }
+
+
+def _lost(error: JudgeLost) -> Failure:
+    if error.stage == "starting":
+        message = "the judge process did not start"
+        return Failure(
+            kind=FailureKind.INFRASTRUCTURE, message=message, details={"stderr": error.finished.stderr[-2000:]}
+        )
+    return endings.reference_ending(error.finished, error.stage)

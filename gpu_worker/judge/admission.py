@@ -1,0 +1,219 @@
+"""Admits a problem before any kernel is written for it: laws, tolerances, and proof that null kernels fail.
+
+A tolerance is a multiple of the larger of two measured errors: PyTorch's own under the policy, and what one unit of
+rounding in the inputs does to the exact result (its conditioning). It is then tightened until the next lower precision
+fails.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cupilot.problem import NumericsPolicy, Role, TensorSpec
+from gpu_worker.judge import laws
+from gpu_worker.judge.cases import Case, Cases, finite, usable_error
+from gpu_worker.judge.deviation import Expected, flat, largest
+from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.refusal import UnusableReference
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Constants of a numerics policy."""
+
+    factor: float
+    """How many times PyTorch's own error a kernel may err: naive summation of 1000 terms errs 5 to 10 times more than
+    PyTorch's blocked summation (measured), and is still honest float32."""
+    floor: float
+    """Smallest tolerance; polynomial exp and erf of a few units in the last place need it."""
+    unit: float
+    """Relative size of one rounding of an input."""
+    lower_bits: int
+    """Mantissa bits of the next lower precision: TF32, bf16, fp8 (e4m3)."""
+
+
+PRECISIONS = {
+    NumericsPolicy.FP32: Precision(factor=32.0, floor=1e-4, unit=2.0**-24, lower_bits=10),
+    NumericsPolicy.TF32: Precision(factor=8.0, floor=5e-4, unit=2.0**-12, lower_bits=7),
+    NumericsPolicy.HALF: Precision(factor=4.0, floor=4e-3, unit=2.0**-9, lower_bits=3),
+}
+
+TIGHTEST_FACTOR = 4.0
+"""Below this multiple of PyTorch's own error a tolerance would reject honest kernels; lower precision then passes."""
+
+LOWER_PRECISION = "lower_precision"
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A law with its tolerance, and the error of PyTorch's own answer."""
+
+    law: str
+    tolerance: float
+    reference_error: float
+    rejects: frozenset[str]
+    """Null kernels that fail under this law."""
+    passes: frozenset[str]
+    """Null kernels that pass under this law."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What came out of admitting a problem."""
+
+    laws: tuple[Admitted, ...]
+    nulls: dict[str, bool]
+    """Null kernel: whether some law rejects it."""
+    notes: tuple[str, ...]
+
+
+def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], policy: NumericsPolicy) -> Admission:
+    """Try every law and null kernel; raises :class:`UnusableReference` where a null kernel cannot be told apart."""
+    _check_deterministic(reference, cases.get(laws.OWN))
+    previous = reference.run(reference.draw(_other_seed()))
+    notes: list[str] = []
+    kept: list[Admitted] = []
+    for law in (laws.OWN, *laws.LAWS):
+        if law != laws.OWN and not _has_floats(specs):
+            continue
+        admitted, why = _try_law(law, reference, cases, policy, previous)
+        if admitted is None and law == laws.OWN:
+            raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}")
+        if admitted is None:
+            notes.append(f"law {law} left out: {why}")
+        else:
+            kept.append(admitted)
+    if _has_floats(specs):
+        if cases.perturb(kept[0].tolerance):
+            admitted, why = _try_law(laws.PERTURBED, reference, cases, policy, previous)
+            kept += [admitted] if admitted else []
+            notes += [f"law {laws.PERTURBED} left out: {why}"] if why else []
+        else:
+            notes.append(f"law {laws.PERTURBED} left out: no single input element visibly moves the output")
+    nulls = _verdicts(kept, notes)
+    passing = sorted(name for name, rejected in nulls.items() if not rejected)
+    if passing:
+        raise UnusableReference(
+            f"a kernel that computes nothing would pass on this problem ({', '.join(passing)}): "
+            "its output hardly depends on its inputs"
+        )
+    return Admission(tuple(kept), nulls, tuple(notes))
+
+
+def _try_law(
+    law: str, reference: Reference, cases: Cases, policy: NumericsPolicy, previous: Sequence[torch.Tensor]
+) -> tuple[Admitted | None, str]:
+    case = cases.get(law)
+    if law != laws.OWN and not finite(case):
+        return None, "the reference is not finite there"
+    if all(flat(item.values) for item in case.expected):
+        return None, "the reference's output is the same everywhere"
+    own = reference.run(case.given)
+    error = largest(case.expected, own)
+    if not usable_error(error):
+        return None, f"PyTorch itself errs by {error:.2g} of the output's spread"
+    tolerance, lower = calibrate(reference, case, error, policy)
+    nulls = null_outputs(case, own, previous)
+    passes = {name for name, outputs in nulls.items() if largest(case.expected, outputs, tolerance) <= tolerance}
+    if lower is not None:
+        nulls[LOWER_PRECISION] = []
+        if lower <= tolerance:
+            passes.add(LOWER_PRECISION)
+    if law != laws.OWN and passes & {"zeros", "constant"}:
+        return None, "a constant would pass there"
+    return Admitted(law, tolerance, error, frozenset(set(nulls) - passes), frozenset(passes)), ""
+
+
+def calibrate(
+    reference: Reference, case: Case, reference_error: float, policy: NumericsPolicy
+) -> tuple[float, float | None]:
+    """Tolerance of a case, and the error of the next lower precision (None where precision plays no part)."""
+    precision = PRECISIONS[policy]
+    if all(item.integral for item in case.expected):
+        return 0.0, None
+    nudged = [laws.nudge(tensor, precision.unit, _other_seed()) for tensor in case.given]
+    conditioning = largest(case.expected, reference.run_exact(nudged))
+    inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0)
+    lower = largest(
+        case.expected, reference.run_exact([laws.round_mantissa(tensor, precision.lower_bits) for tensor in case.given])
+    )
+    tolerance = max(precision.factor * inherent, precision.floor)
+    if lower <= TIGHTEST_FACTOR * inherent:
+        return tolerance, None
+    return min(tolerance, max(lower / 2, TIGHTEST_FACTOR * inherent)), lower
+
+
+def null_outputs(
+    case: Case, own: Sequence[torch.Tensor], previous: Sequence[torch.Tensor]
+) -> dict[str, list[torch.Tensor]]:
+    """Outputs of kernels that do not do the work, by name. What they know is another draw's output, ``previous``."""
+    values = [item.values for item in case.expected]
+    nulls = {
+        "zeros": [torch.zeros_like(tensor) for tensor in values],
+        "constant": [_constant(known, tensor) for known, tensor in zip(previous, values, strict=True)],
+        "previous_output": [tensor.clone() for tensor in previous],
+    }
+    if any(tensor.numel() > 1 for tensor in values):
+        nulls["half_of_rows"] = [_half(mine, other) for mine, other in zip(own, previous, strict=True)]
+    copies = [_input_like(case, item) for item in case.expected]
+    if all(copy is not None for copy in copies):
+        nulls["input_copy"] = [copy for copy in copies if copy is not None]
+    return nulls
+
+
+def _constant(known: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The middle of a known output, everywhere."""
+    if not known.is_floating_point():
+        return torch.full_like(like, known.reshape(-1).mode().values.item())
+    mean = float(known.mean(dtype=torch.float64))
+    if not math.isfinite(mean):
+        mean = float(known[known.isfinite()].mean(dtype=torch.float64))
+    return torch.full_like(like, mean)
+
+
+def _half(own: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+    result = own.contiguous().clone().reshape(-1)
+    half = result.numel() // 2
+    result[half:] = _constant(previous, result[half:])
+    return result.reshape(own.shape)
+
+
+def _input_like(case: Case, expected: Expected) -> torch.Tensor | None:
+    for tensor in case.given:
+        if tensor.shape == expected.values.shape:
+            return tensor.to(expected.values.dtype)
+    return None
+
+
+def _verdicts(kept: Sequence[Admitted], notes: list[str]) -> dict[str, bool]:
+    names = sorted({name for item in kept for name in item.rejects | item.passes})
+    verdicts = {name: any(name in item.rejects for item in kept) for name in names}
+    if not verdicts.get(LOWER_PRECISION, True):
+        del verdicts[LOWER_PRECISION]
+        notes.append("lower precision cannot be told from the policy's on this problem")
+    return verdicts
+
+
+def _check_deterministic(reference: Reference, case: Case) -> None:
+    torch.manual_seed(_other_seed())
+    first = reference.run(case.given)
+    torch.manual_seed(_other_seed())
+    second = reference.run(case.given)
+    for one, other in zip(first, second, strict=True):
+        if not torch.allclose(one.double(), other.double(), rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise UnusableReference(
+                "the reference gives different outputs for the same inputs (dropout or random numbers in forward?)"
+            )
+
+
+def _has_floats(specs: Sequence[TensorSpec]) -> bool:
+    return any(spec.role is Role.INPUT and spec.dtype.value.startswith(("float", "bfloat")) for spec in specs)
+
+
+def _other_seed() -> int:
+    return secrets.randbits(31)

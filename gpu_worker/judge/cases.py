@@ -1,0 +1,151 @@
+"""Cases: for each input law, what the kernel is given and what it must give back. Made from hidden seeds, kept within a
+budget.
+
+A case that does not fit the budget any more is made again from its seed when it is needed: the same data each time.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cupilot.problem import Role, TensorSpec
+from gpu_worker.judge import laws
+from gpu_worker.judge.deviation import Expected, largest, unit_of
+from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.selections import SelectionWatch
+
+EXACT_ELEMENTS = 2**22
+"""Outputs with more elements are kept in float32, rounded from float64: by 6e-8, far below any tolerance."""
+
+PERTURBED_ELEMENTS = 64
+"""Single elements changed at once in each input: a kernel that skips 10 % of its input is missed once in 850 times."""
+
+PERTURBATION_STEPS = (1.0, 30.0, 1e3, 3e4, 1e6)
+"""In units of the input's magnitude, tried in turn until the output visibly moves."""
+
+_BASE = "base"
+"""Name of the seed of the draw that derived laws share."""
+
+VISIBLE = 50.0
+"""A perturbation is visible when it moves the output by this many tolerances."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One law's data."""
+
+    law: str
+    given: tuple[torch.Tensor, ...]
+    """Inputs, parameters, buffers: what the kernel is given, in the order of the specs."""
+    expected: tuple[Expected, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the case holds on to."""
+        tensors = [*self.given, *(item.values for item in self.expected)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class Cases:
+    """The cases of one problem, by law."""
+
+    def __init__(self, reference: Reference, specs: Sequence[TensorSpec], budget_bytes: int) -> None:
+        self._reference = reference
+        self._specs = [spec for spec in specs if spec.role is not Role.OUTPUT]
+        self._budget = budget_bytes
+        self._seeds: dict[str, int] = {}
+        self._kept: OrderedDict[str, Case] = OrderedDict()
+        self._steps: dict[str, float] = {}
+        self._drawn: list[torch.Tensor] | None = None
+
+    def get(self, law: str) -> Case:
+        """The case of this law, the same data each time within this process."""
+        case = self._kept.get(law) or self._make(law)
+        self._kept[law] = case
+        self._kept.move_to_end(law)
+        while len(self._kept) > 1 and sum(item.nbytes for item in self._kept.values()) > self._budget:
+            self._kept.popitem(last=False)
+        return case
+
+    def expect(self, law: str, given: Sequence[torch.Tensor]) -> Case:
+        """A case from given tensors: runs the reference in float64."""
+        watch = SelectionWatch()
+        with watch:
+            outputs = self._reference.run_exact(given)
+        expected = []
+        for tensor in outputs:
+            unit = unit_of(tensor)
+            values = tensor.contiguous()
+            if values.dtype is torch.float64 and values.numel() > EXACT_ELEMENTS:
+                values = values.float()
+            expected.append(Expected(values, unit, watch.selection(tensor)))
+        return Case(law, tuple(given), tuple(expected))
+
+    def perturb(self, tolerance: float) -> bool:
+        """Find a perturbation that visibly moves the output; False where no input element matters that much."""
+        base = self.get(laws.OWN)
+        for step in PERTURBATION_STEPS:
+            case = self.expect(laws.PERTURBED, self._perturbed_inputs(base, step))
+            if not all(bool(torch.isfinite(item.values).all()) for item in case.expected):
+                break
+            moved = largest(base.expected, [item.values for item in case.expected])
+            if moved > VISIBLE * tolerance:
+                self._steps[laws.PERTURBED] = step
+                self._kept[laws.PERTURBED] = case
+                return True
+        return False
+
+    def _seed(self, law: str) -> int:
+        return self._seeds.setdefault(law, secrets.randbits(48))
+
+    def _make(self, law: str) -> Case:
+        if law == laws.PERTURBED:
+            step = self._steps.get(law, PERTURBATION_STEPS[0])
+            return self.expect(law, self._perturbed_inputs(self.get(laws.OWN), step))
+        own = self._reference.draw(self._seed(laws.OWN)) if law == laws.OWN else self._base()
+        return self.expect(law, laws.apply(law, own, self._specs, self._seed(law)))
+
+    def _base(self) -> list[torch.Tensor]:
+        """The draw that all derived laws start from; kept where memory is plentiful, since drawing is slow."""
+        if self._drawn is not None:
+            return self._drawn
+        drawn = self._reference.draw(self._seed(_BASE))
+        size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
+        if size < self._budget / 16:
+            self._drawn = drawn
+        return drawn
+
+    def _perturbed_inputs(self, base: Case, step: float) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(self._seed(laws.PERTURBED))
+        result = []
+        for tensor, spec in zip(base.given, self._specs, strict=True):
+            if spec.role is not Role.INPUT or not tensor.is_floating_point() or 0 in tensor.stride():
+                result.append(tensor)
+                continue
+            values = tensor.reshape(-1).clone()
+            count = values.numel()
+            random_places = torch.randint(0, count, (min(PERTURBED_ELEMENTS, count),), generator=generator)
+            places = torch.tensor(sorted({0, count - 1, *random_places.tolist()}), device=tensor.device)
+            magnitude = float(tensor.abs().max()) or 1.0
+            amounts = (torch.rand(places.numel(), generator=generator) + 0.5) * step * magnitude
+            signs = torch.randint(0, 2, (places.numel(),), generator=generator) * 2 - 1
+            values[places] += (amounts * signs).to(tensor.device, tensor.dtype)
+            moved = laws.keep_structure(tensor, values.reshape(tensor.shape))
+            result.append(laws.like(tensor, moved))
+        return result
+
+
+def finite(case: Case) -> bool:
+    """Whether every expected value is finite."""
+    return all(bool(torch.isfinite(item.values).all()) for item in case.expected)
+
+
+def usable_error(error: float) -> bool:
+    """Whether PyTorch's own answer is near enough to the exact one for a comparison to mean anything."""
+    return math.isfinite(error) and error < 0.05

@@ -1,0 +1,183 @@
+"""Counts the work of a traced graph: operations, compulsory bytes, operator family. Reads the graph only.
+
+Operation counts a result (or input) element are conventions, as in every roofline: an addition, a comparison and an
+exponential each count one; composite operators count the operations of their textbook form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from pydantic import JsonValue
+
+from cupilot.problem import Graph, GraphNode, Role, TensorSpec
+
+_PER_RESULT: dict[str, float] = {
+    "_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8, "native_group_norm": 8, "native_batch_norm": 8,
+    "gelu": 8, "silu": 4, "sigmoid": 3, "tanh": 4, "elu": 4, "celu": 4, "softplus": 4, "mish": 8, "hardsigmoid": 4,
+    "hardswish": 5, "hardtanh": 2, "leaky_relu": 2, "log_sigmoid_forward": 4, "addcmul": 3, "addcdiv": 3, "lerp": 3,
+}  # fmt: skip
+
+_PER_INPUT: dict[str, float] = {
+    "sum": 1, "mean": 1, "prod": 1, "max": 1, "min": 1, "amax": 1, "amin": 1, "argmax": 1, "argmin": 1, "any": 1,
+    "all": 1, "var": 4, "std": 4, "var_mean": 4, "std_mean": 4, "linalg_vector_norm": 2, "norm": 2, "logsumexp": 3,
+    "cumsum": 1, "cumprod": 1, "_cumsum": 1, "logcumsumexp": 3, "cummax": 1, "cummin": 1, "mse_loss": 3,
+    "huber_loss": 4, "smooth_l1_loss": 4, "nll_loss_forward": 1, "binary_cross_entropy": 5, "kl_div": 3, "sort": 1,
+    "topk": 1, "max_pool2d_with_indices": 1, "max_pool3d_with_indices": 1, "native_norm": 2, "median": 1,
+}  # fmt: skip
+
+_POOLS = ("pool1d", "pool2d", "pool3d", "max_pool")
+_FREE = frozenset({
+    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "squeeze", "unsqueeze", "slice",
+    "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "as_strided", "alias", "detach", "lift_fresh",
+    "lift_fresh_copy", "clone", "copy_", "_to_copy", "contiguous", "empty", "empty_like", "zeros", "zeros_like",
+    "ones", "ones_like", "full", "full_like", "fill_", "zero_", "arange", "constant", "cat", "stack", "index",
+    "gather", "embedding", "index_select", "scalar_tensor", "diagonal", "unfold", "flip", "roll", "repeat", "tril",
+    "triu", "constant_pad_nd", "new_zeros", "new_ones", "new_full", "new_empty",
+})  # fmt: skip
+_PARTIAL = frozenset({
+    "slice", "select", "narrow", "diagonal", "index", "gather", "embedding", "index_select", "as_strided",
+})  # fmt: skip
+"""Calls that read a part of their first tensor only: as much as their result holds."""
+
+_MATRIX = frozenset({
+    "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot",
+})  # fmt: skip
+_ATTENTION = "_scaled_dot_product"
+_NORMS = frozenset({
+    "native_layer_norm", "native_group_norm", "native_batch_norm", "rsqrt", "linalg_vector_norm", "norm",
+})  # fmt: skip
+_REDUCTIONS = frozenset({
+    "sum", "mean", "prod", "max", "min", "amax", "amin", "argmax", "argmin", "any", "all", "var", "std", "var_mean",
+    "std_mean", "logsumexp",
+})  # fmt: skip
+_SCANS = frozenset({
+    "cumsum", "cumprod", "logcumsumexp", "cummax", "cummin",
+})  # fmt: skip
+_LOSSES = (
+    "mse_loss",
+    "l1_loss",
+    "huber_loss",
+    "smooth_l1_loss",
+    "nll_loss",
+    "cross_entropy",
+    "kl_div",
+    "hinge",
+    "_loss",
+)
+
+
+def base_name(node: GraphNode) -> str:
+    """``relu`` of ``aten.relu_.default``."""
+    name = node.op.split(".")[1] if node.op.startswith("aten.") else node.op
+    return name[:-1] if name.endswith("_") and not name.startswith("_") and name not in _FREE else name
+
+
+def pointwise_flops(graph: Graph, tensors: Sequence[TensorSpec]) -> float:
+    """Operations outside matrix products and convolutions; ``tensors`` are the graph's named ones."""
+    shapes = {spec.name: spec.shape for spec in tensors}
+    total = 0.0
+    for node in graph.nodes:
+        total += _node_flops(node, shapes)
+        shapes.update(zip(node.results, node.shapes, strict=True))
+    return total
+
+
+def _node_flops(node: GraphNode, shapes: Mapping[str, tuple[int, ...]]) -> float:
+    name = base_name(node)
+    if name in _FREE or name in _MATRIX or "convolution" in name or name.startswith(_ATTENTION):
+        return 0.0
+    result = float(prod(node.shapes[0])) if node.shapes else 0.0
+    if name in _PER_RESULT:
+        return _PER_RESULT[name] * result
+    source = max((float(prod(shapes[ref])) for ref in _references(node) if ref in shapes), default=result)
+    if any(pool in name for pool in _POOLS):
+        return max(source, result)
+    if name in _PER_INPUT:
+        return _PER_INPUT[name] * max(source, result)
+    return result
+
+
+def compulsory_bytes(graph: Graph, tensors: tuple[TensorSpec, ...]) -> int:
+    """Bytes of every input element that the graph reads, once, and of every output element, once."""
+    specs = {spec.name: spec for spec in tensors}
+    sizes = {spec.name: spec.nbytes for spec in tensors if spec.role is not Role.OUTPUT}
+    itemsizes = {name: specs[name].dtype.itemsize for name in sizes}
+    readers: dict[str, list[GraphNode]] = {}
+    for node in graph.nodes:
+        for name in dict.fromkeys(_references(node)):
+            readers.setdefault(name, []).append(node)
+    total = sum(_bytes_read(name, size, itemsizes[name], readers, graph) for name, size in sizes.items())
+    return total + sum(spec.nbytes for spec in tensors if spec.role is Role.OUTPUT)
+
+
+def _bytes_read(name: str, size: int, itemsize: int, readers: Mapping[str, list[GraphNode]], graph: Graph) -> int:
+    if name in graph.outputs:
+        return size
+    total = 0
+    for node in readers.get(name, ()):
+        first = next(iter(_references(node)), None)
+        if base_name(node) in _PARTIAL and first == name:
+            total += prod(node.shapes[0]) * itemsize
+        else:
+            return size
+    return min(total, size)
+
+
+def used(graph: Graph, name: str) -> bool:
+    """Whether a named tensor takes part in the graph at all."""
+    return name in graph.outputs or any(name in _references(node) for node in graph.nodes)
+
+
+def _references(node: GraphNode) -> list[str]:
+    found: list[str] = []
+
+    def visit(value: JsonValue) -> None:
+        if isinstance(value, dict):
+            if isinstance(reference := value.get("ref"), str):
+                found.append(reference)
+        elif isinstance(value, list):
+            for item in value:
+                visit(item)
+
+    for argument in (*node.args, *node.kwargs.values()):
+        visit(argument)
+    return found
+
+
+def op_class(graph: Graph, output_shapes: tuple[tuple[int, ...], ...]) -> str:
+    """Coarse operator family, by the heaviest kind of call in the graph."""
+    names = [base_name(node) for node in graph.nodes]
+    present = set(names)
+    matrix = [name for name in names if name in _MATRIX]
+    if any(name.startswith(_ATTENTION) for name in names) or ("_softmax" in present and len(matrix) >= 2):
+        return "attention"
+    if any("convolution" in name or "conv2d" in name for name in names):
+        return "conv"
+    if matrix:
+        return "matmul"
+    if any(any(loss in name for loss in _LOSSES) for name in names):
+        return "loss"
+    if any(any(pool in name for pool in _POOLS) for name in names):
+        return "pool"
+    if present & _SCANS:
+        return "scan"
+    if {"_softmax", "_log_softmax"} & present:
+        return "softmax"
+    if _is_norm(names):
+        return "norm"
+    if present & _REDUCTIONS:
+        scalar_output = output_shapes == ((),)
+        return "loss" if scalar_output and len(present - _FREE) > 1 else "reduction"
+    return "elementwise" if present - _FREE else "other"
+
+
+def _is_norm(names: list[str]) -> bool:
+    """A normalisation operator, or a reduction whose result scales what it was computed from."""
+    if {"native_layer_norm", "native_group_norm", "native_batch_norm"} & set(names):
+        return True
+    computing = [name for name in names if name not in _FREE]
+    reduces = bool((_REDUCTIONS | _NORMS) & set(computing))
+    scales = bool({"div", "rsqrt", "reciprocal"} & set(computing))
+    return reduces and scales and computing[-1] in ("div", "mul", "add", "addcmul")

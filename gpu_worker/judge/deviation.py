@@ -1,0 +1,167 @@
+"""How far an output is from the expected one, in units of the expected one's own spread. Describes, does not judge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
+"""Elements compared at once, by device: on a CPU the temporaries stay in the cache, on a GPU launches stay few."""
+
+MIN_SPREAD_ELEMENTS = 8
+"""Fewer elements have no meaningful spread; their magnitude is the unit then."""
+
+FLAT = 1e-5
+"""An output whose spread is below this share of its magnitude is constant for float32's purposes."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What an index output selects from: ``argmax`` and its kin. Any index of an equally good value is right."""
+
+    values: torch.Tensor
+    """Float64 values that were selected from."""
+    dim: int | None
+    """None: over all elements."""
+    keepdim: bool
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What errors of an output are measured in: its spread; for elements further from the centre, their distance to it.
+
+    So a heavy tail is held to its own size, and a small bulk is not excused by it.
+    """
+
+    spread: float = 1.0
+    centre: float = 0.0
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One expected output."""
+
+    values: torch.Tensor
+    """Contiguous, in logical order; float64, or float32 for very large outputs."""
+    unit: Unit
+    selection: Selection | None = None
+
+    @property
+    def integral(self) -> bool:
+        """Whether values must be equal."""
+        return not self.values.is_floating_point()
+
+
+def unit_of(values: torch.Tensor) -> Unit:
+    """The unit for these expected values; their magnitude where a spread says nothing."""
+    if not values.is_floating_point():
+        return Unit()
+    mean, deviation = _moments(values)
+    magnitude = math.hypot(mean, deviation)
+    if values.numel() >= MIN_SPREAD_ELEMENTS and deviation > FLAT * magnitude:
+        return Unit(deviation, mean)
+    return Unit(magnitude) if magnitude > 0 and math.isfinite(magnitude) else Unit()
+
+
+def flat(values: torch.Tensor) -> bool:
+    """Whether an output is the same everywhere, so that a constant would pass for it."""
+    if values.numel() < MIN_SPREAD_ELEMENTS:
+        return False
+    if not values.is_floating_point():
+        return bool((values == values.reshape(-1)[0]).all())
+    mean, deviation = _moments(values)
+    return deviation <= FLAT * math.hypot(mean, deviation)
+
+
+def _moments(values: torch.Tensor) -> tuple[float, float]:
+    """Mean and standard deviation of the finite values."""
+    exact = values.reshape(-1).double()
+    variance, mean = torch.var_mean(exact, correction=0)
+    if not math.isfinite(float(variance)):
+        exact = exact[exact.isfinite()]
+        if not exact.numel():
+            return 0.0, 0.0
+        variance, mean = torch.var_mean(exact, correction=0)
+    return float(mean), math.sqrt(float(variance))
+
+
+def deviation(expected: Expected, got: torch.Tensor, window: slice | None = None, enough: float = math.inf) -> float:
+    """Largest difference in units of the output; infinite for NaN, misplaced infinities and wrong integers.
+
+    ``window`` restricts the comparison to a range of the flattened output; it ends early above ``enough``.
+    """
+    worst = 0.0
+    for wanted, given in _chunks(expected, got, window):
+        if expected.integral:
+            if not torch.equal(wanted, given):
+                return 0.0 if _equally_good(expected, got) else math.inf
+            continue
+        error = float(_errors(wanted, given, expected.unit).max())
+        if not math.isfinite(error):
+            error = _finite_error(wanted, given, expected.unit)
+        worst = max(worst, error)
+        if worst > enough:
+            break
+    return worst
+
+
+def _errors(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> torch.Tensor:
+    distance = (wanted - unit.centre).abs_().clamp_min_(unit.spread)
+    return (given.to(wanted.dtype) - wanted).abs_().div_(distance)
+
+
+def largest(expected: Sequence[Expected], got: Sequence[torch.Tensor], enough: float = math.inf) -> float:
+    """Largest deviation over all outputs; not the exact one above ``enough``."""
+    return max(deviation(one, other, enough=enough) for one, other in zip(expected, got, strict=True))
+
+
+def wrong_mask(expected: Expected, got: torch.Tensor, tolerance: float) -> torch.Tensor:
+    """Which elements of the flattened output are wrong."""
+    parts = []
+    for wanted, given in _chunks(expected, got, None):
+        if expected.integral:
+            parts.append(wanted != given)
+            continue
+        same = (wanted == given.to(wanted.dtype)) | (wanted.isnan() & given.isnan())
+        parts.append(~(_errors(wanted, given, expected.unit) <= tolerance) & ~same)
+    return torch.cat(parts)
+
+
+def _chunks(expected: Expected, got: torch.Tensor, window: slice | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    wanted, given = expected.values.reshape(-1), got.reshape(-1)
+    if window is not None:
+        wanted, given = wanted[window], given[window]
+    size = CHUNK_ELEMENTS[wanted.device.type]
+    yield from zip(torch.split(wanted, size), torch.split(given, size), strict=True)
+
+
+def _finite_error(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> float:
+    """Largest error where the expected value is finite; infinite if NaNs or infinities are misplaced."""
+    given = given.to(wanted.dtype)
+    finite = wanted.isfinite()
+    special, same_nans = ~finite, torch.equal(wanted.isnan(), given.isnan())
+    if not same_nans or not torch.equal(wanted[special].nan_to_num(), given[special].nan_to_num()):
+        return math.inf
+    if not bool(given[finite].isfinite().all()):
+        return math.inf
+    return float(_errors(wanted[finite], given[finite], unit).max()) if bool(finite.any()) else 0.0
+
+
+def _equally_good(expected: Expected, got: torch.Tensor) -> bool:
+    selection = expected.selection
+    if selection is None:
+        return False
+    values, dim = selection.values, selection.dim
+    wanted = expected.values
+    if dim is None:
+        values, dim = values.reshape(-1), 0
+        wanted, got = wanted.reshape(1), got.reshape(1)
+    elif not selection.keepdim:
+        wanted, got = wanted.unsqueeze(dim), got.unsqueeze(dim)
+    got = got.to(torch.int64)
+    if bool((got < 0).any()) or bool((got >= values.shape[dim]).any()):
+        return False
+    return torch.equal(values.gather(dim, got), values.gather(dim, wanted.to(torch.int64)))

@@ -1,0 +1,121 @@
+"""Says in words and numbers how an output is wrong, for a person or an agent that mends the kernel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import JsonValue
+
+from cupilot.evaluation import FailureKind
+from cupilot.problem import TensorSpec
+from gpu_worker.judge.deviation import Expected, wrong_mask
+from gpu_worker.judge.runner_link import KernelFailed
+
+EXAMPLES = 4
+MOSTLY = 0.999
+
+
+def wrong_output(
+    spec: TensorSpec, expected: Expected, got: torch.Tensor, unwritten: torch.Tensor, *, tolerance: float, law: str
+) -> KernelFailed:
+    """The failure of an output that deviates by more than the tolerance."""
+    mask = wrong_mask(expected, got, tolerance)
+    wrong = mask.nonzero().reshape(-1)
+    details: dict[str, JsonValue] = {
+        "law": law,
+        "output": spec.name,
+        "wrong_fraction": wrong.numel() / max(mask.numel(), 1),
+        "tolerance": tolerance,
+    }
+    missing = unwritten & mask
+    if bool(missing.any()):
+        return _unwritten(spec, missing, details, law)
+    if not wrong.numel():  # the window that was compared in chunks disagrees with this pass only by a race
+        message = f"{spec.name} changed while it was being checked"
+        return KernelFailed(FailureKind.NON_DETERMINISTIC, message, **details)
+    details |= _examples(spec, expected, got, wrong)
+    pattern = _pattern(expected, got, mask)
+    if pattern:
+        details["pattern"] = pattern
+    share = f"{100 * wrong.numel() / mask.numel():.3g} % of {spec.name} is wrong under law {law!r}"
+    example = f"at {details['index']}: expected {details['expected']}, got {details['got']}"
+    message = f"{share}; {example}{f'; {pattern}' if pattern else ''}"
+    return KernelFailed(FailureKind.WRONG_VALUE, message, **details)
+
+
+def _unwritten(spec: TensorSpec, missing: torch.Tensor, details: dict[str, JsonValue], law: str) -> KernelFailed:
+    places = missing.nonzero().reshape(-1)
+    share = places.numel() / missing.numel()
+    details["unwritten_fraction"] = share
+    details["index"] = _index(int(places[0]), spec.shape)
+    details["last_index"] = _index(int(places[-1]), spec.shape)
+    message = (
+        f"{100 * share:.3g} % of {spec.name} was never written (law {law!r}), from {details['index']} "
+        f"to {details['last_index']}"
+    )
+    return KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, **details)
+
+
+def _examples(spec: TensorSpec, expected: Expected, got: torch.Tensor, wrong: torch.Tensor) -> dict[str, JsonValue]:
+    wanted, given = expected.values.reshape(-1), got.reshape(-1)
+    picks = [int(wrong[0]), *(int(wrong[i]) for i in _evenly(wrong.numel(), EXAMPLES)[1:])]
+    rows: list[JsonValue] = [
+        {"index": _index(place, spec.shape), "expected": _number(wanted[place]), "got": _number(given[place])}
+        for place in dict.fromkeys(picks)
+    ]
+    return {
+        "index": _index(picks[0], spec.shape),
+        "expected": _number(wanted[picks[0]]),
+        "got": _number(given[picks[0]]),
+        "examples": rows,
+    }
+
+
+def _evenly(total: int, count: int) -> list[int]:
+    """Indices from first to last; in integers, because float32 misses those above 2^24."""
+    return [place * (total - 1) // (count - 1) for place in range(count)]
+
+
+def _pattern(expected: Expected, got: torch.Tensor, mask: torch.Tensor) -> str:
+    """What the wrong elements have in common, in words; empty where nothing was found."""
+    wanted, given = expected.values.reshape(-1)[mask], got.reshape(-1)[mask]
+    if given.is_floating_point() and bool(given.isnan().all()):
+        return "all wrong elements are NaN"
+    if bool((given == 0).all()):
+        return "all wrong elements are zero"
+    if given.numel() > 1 and bool((given == given[0]).all()):
+        return "all wrong elements have one value"
+    if given.is_floating_point() and given.numel() > 3:
+        ratio = given.double() / wanted.double()
+        middle = float(ratio.median())
+        if math.isfinite(middle) and float(((ratio - middle).abs() < 1e-3 * abs(middle)).double().mean()) > MOSTLY:
+            return f"wrong elements are the expected ones times {middle:.6g}"
+    return _place_pattern(mask)
+
+
+def _place_pattern(mask: torch.Tensor) -> str:
+    wrong = mask.nonzero().reshape(-1)
+    first, last, total = int(wrong[0]), int(wrong[-1]), mask.numel()
+    if wrong.numel() == total:
+        return "every element is wrong"
+    if wrong.numel() == last - first + 1:
+        if last == total - 1:
+            return f"everything from flat index {first} on is wrong"
+        return f"one contiguous stretch is wrong, flat indices {first} to {last}"
+    return ""
+
+
+def _index(flat: int, shape: tuple[int, ...]) -> list[JsonValue]:
+    index: list[JsonValue] = []
+    for size in reversed(shape):
+        index.insert(0, flat % size)
+        flat //= size
+    return index
+
+
+def _number(value: torch.Tensor) -> JsonValue:
+    number = value.item()
+    if isinstance(number, float) and not math.isfinite(number):
+        return str(number)
+    return number

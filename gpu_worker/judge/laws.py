@@ -1,0 +1,178 @@
+"""Input laws: how the tensors that a kernel is given are drawn. Pure functions of an own draw and a generator.
+
+Integers keep the problem's own values, since they mean something (labels, indices). Zeros that the problem's own inputs
+have by construction (triangular, masked) stay zero, and symmetric matrices stay symmetric: a kernel may rely on such
+structure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from cupilot.problem import Role, TensorSpec
+
+OWN = "own"
+PERTURBED = "perturbed"
+
+STRUCTURAL_ZEROS = 0.1
+"""More zeros than this share cannot be chance in floating-point draws."""
+
+EXTREME = 64.0
+"""Planted values are this many times the largest own one: far outside, yet exp() of a few survives in float32."""
+
+EXTREME_SHARE = 1e-3
+WIDE_EXPONENTS = 8.0
+"""wide_range scales by 2^-8 to 2^8: five decimal digits of dynamic range."""
+
+NOISE_PERIOD = 2**20 + 7
+"""A prime: rows of usual lengths do not see the same noise twice."""
+
+_MANTISSAS = {
+    torch.float32: (torch.int32, 23),
+    torch.float64: (torch.int64, 52),
+    torch.float16: (torch.int16, 10),
+    torch.bfloat16: (torch.int16, 7),
+}
+
+ROW_CONSTANTS = (-1.0, -0.5, 0.25, 0.5, 1.0)
+"""Few mantissa bits: sums of them are exact, so that equal rows test the algorithm and not the order of summation."""
+
+Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
+def signed(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Own magnitudes with random signs."""
+    return own * noise(own, generator).sign_()
+
+
+def wide_range(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Own values times random powers of two."""
+    return own * noise(own, generator).mul_(WIDE_EXPONENTS).exp2_()
+
+
+def noise(pattern: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`.
+
+    PyTorch draws random numbers on one thread (9 ns each): whole tensors of them would be most of a preparation's time.
+    """
+    count = pattern.numel()
+    block = torch.rand(min(count, NOISE_PERIOD), generator=generator, device=pattern.device).mul_(2).sub_(1)
+    block = block.to(pattern.dtype)
+    return block.repeat(-(-count // block.numel()))[:count].reshape(pattern.shape)
+
+
+def planted_extremes(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Own values, but about one in a thousand, and always the first and the last, is far out of range."""
+    flat = own.flatten().clone()
+    count = max(2, int(flat.numel() * EXTREME_SHARE))
+    places = torch.randint(0, flat.numel(), (count,), generator=generator, device=own.device)
+    places[0], places[1] = 0, flat.numel() - 1
+    magnitude = EXTREME * float(own.abs().max())
+    factors = 0.5 + torch.rand(count, generator=generator, device=own.device)
+    signs = torch.randint(0, 2, (count,), generator=generator, device=own.device) * 2 - 1
+    flat[places] = (factors * signs * magnitude).to(own.dtype)
+    return flat.reshape(own.shape)
+
+
+def constant_rows(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Own values, but every other row (of the last dimension, in random order) holds one value throughout."""
+    if own.dim() < 2:
+        return own.clone()
+    rows = own.reshape(-1, own.shape[-1]).clone()
+    chosen = torch.randperm(rows.shape[0], generator=generator, device=own.device)[: (rows.shape[0] + 1) // 2]
+    values = torch.tensor(ROW_CONSTANTS, dtype=own.dtype, device=own.device)
+    picks = torch.randint(0, len(ROW_CONSTANTS), (chosen.numel(), 1), generator=generator, device=own.device)
+    rows[chosen] = values[picks].expand(-1, rows.shape[1])
+    return rows.reshape(own.shape)
+
+
+LAWS: dict[str, Transform] = {
+    "signed": signed,
+    "wide_range": wide_range,
+    "planted_extremes": planted_extremes,
+    "constant_rows": constant_rows,
+}
+
+
+def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], seed: int) -> list[torch.Tensor]:
+    """The given tensors under a law, from an own draw; strides and dtypes are kept."""
+    if law == OWN:
+        return list(own)
+    generator = torch.Generator(device=own[0].device).manual_seed(seed)
+    transform = LAWS[law]
+    result = []
+    for tensor, spec in zip(own, specs, strict=True):
+        if not tensor.is_floating_point():
+            result.append(tensor)
+        elif spec.role is Role.INPUT:
+            result.append(like(tensor, keep_structure(tensor, transform(tensor, generator))))
+        else:
+            result.append(like(tensor, jitter(tensor, generator)))
+    return result
+
+
+def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A parameter or buffer with every element moved by its own amount, so that a kernel must read it.
+
+    Values that are all positive (variances, scales) stay positive.
+    """
+    moved = state * torch.exp(0.3 * noise(state, generator))
+    if bool((state > 0).all()):
+        return moved
+    spread = float(state.std()) if state.numel() > 1 else 0.0
+    if not math.isfinite(spread) or spread == 0.0:
+        spread = 0.5  # constant, e.g. zero biases: half of a unit shows in every output
+    return moved + 0.3 * spread * noise(state, generator)
+
+
+def keep_structure(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """``new`` with the structural zeros and the symmetry of ``own``."""
+    zeros = own == 0
+    if float(zeros.float().mean()) > STRUCTURAL_ZEROS:
+        new = new.masked_fill(zeros, 0)
+    if symmetric(own):
+        new = new.triu() + new.triu(1).mT
+    return new
+
+
+def symmetric(tensor: torch.Tensor) -> bool:
+    """Whether the last two dimensions form matrices that equal their transposes."""
+    return tensor.dim() >= 2 and 1 < tensor.shape[-1] == tensor.shape[-2] and bool(torch.equal(tensor, tensor.mT))
+
+
+def like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """``values`` in storage of its own with the strides of ``pattern`` (gaps hold what the pattern has there)."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(pattern.shape, pattern.stride(), strict=True))
+    flat = pattern.as_strided((span,), (1,), pattern.storage_offset()).clone()
+    result = flat.as_strided(pattern.shape, pattern.stride())
+    if 0 in pattern.stride():  # expanded: several elements share a place; all must agree
+        for axis, stride in enumerate(pattern.stride()):
+            if stride == 0:
+                values = values.narrow(axis, 0, 1)
+                result = result.narrow(axis, 0, 1)
+    result.copy_(values)
+    return flat.as_strided(pattern.shape, pattern.stride())
+
+
+def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
+    """Each value rounded to ``bits`` explicit mantissa bits (10: TF32 or fp16, 7: bf16, 3: fp8 e4m3); range is kept."""
+    if tensor.dtype not in _MANTISSAS:
+        return tensor
+    words, mantissa = _MANTISSAS[tensor.dtype]
+    dropped = mantissa - bits
+    if dropped <= 0:
+        return tensor
+    rounded = tensor.contiguous().view(words).add(1 << (dropped - 1)).bitwise_and_(-(1 << dropped))
+    return like(tensor, rounded.view(tensor.dtype))
+
+
+def nudge(tensor: torch.Tensor, relative: float, seed: int) -> torch.Tensor:
+    """Each value moved by the share ``relative`` of itself, up or down at random, in float64 (for conditioning)."""
+    if not tensor.is_floating_point():
+        return tensor
+    generator = torch.Generator(device=tensor.device).manual_seed(seed)
+    exact = tensor.double()
+    return exact + exact * noise(exact, generator).sign_().mul_(relative)

@@ -1,0 +1,158 @@
+"""Loads a problem file and makes models and inputs from it, with seeds. Everything user code raises is the user's."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from cupilot.problem import DType
+from gpu_worker.judge.naming import argument_names, identifier, unique
+from gpu_worker.judge.refusal import REFERENCE_FILE, UnusableReference, blaming_reference
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {item: getattr(torch, item.value) for item in DType}
+DTYPES = {torch_dtype: item for item, torch_dtype in TORCH_DTYPES.items()}
+
+MAX_TENSORS = 512
+"""KernelBench's largest model has about 300 parameters and buffers."""
+
+RESERVED_NAMES = ("out",)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed every generator that a reference may draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def load_module(source: str) -> ModuleType:
+    """Run the problem file as a module. It lies in a file, because torch.compile and TorchScript read sources."""
+    path = Path(tempfile.gettempdir()) / REFERENCE_FILE
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("reference", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with blaming_reference("running the problem file"):
+        spec.loader.exec_module(module)
+    missing = [name for name in ("Model", "get_inputs", "get_init_inputs") if not hasattr(module, name)]
+    if missing:
+        raise UnusableReference(f"the problem file does not define {', '.join(missing)}")
+    return module
+
+
+def build_model(module: ModuleType, seed: int, device: torch.device) -> torch.nn.Module:
+    """``Model(*get_init_inputs())`` as constructed (in training mode, like KernelBench runs it)."""
+    seed_everything(seed)
+    with blaming_reference("get_init_inputs()"):
+        arguments = module.get_init_inputs()
+    with blaming_reference("constructing Model"):
+        if isinstance(arguments, dict):
+            model = module.Model(**arguments)
+        elif len(arguments) == 2 and isinstance(arguments[0], list | tuple) and isinstance(arguments[1], dict):
+            model = module.Model(*arguments[0], **arguments[1])
+        else:
+            model = module.Model(*arguments)
+        if not isinstance(model, torch.nn.Module):
+            raise UnusableReference("Model is not a torch.nn.Module")
+        return model.to(device)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The forward arguments of one draw, taken apart."""
+
+    tensors: tuple[torch.Tensor, ...]
+    leaves: tuple[Any, ...]
+    """All leaves; tensors are None here."""
+    structure: Any
+    """How to put the leaves together again."""
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """The forward arguments with these tensors in place of the drawn ones."""
+        rest = iter(tensors)
+        leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.leaves]
+        return tuple(pytree.tree_unflatten(leaves, self.structure))
+
+
+_TENSOR = object()
+"""Marks the place of a tensor among leaves."""
+
+
+def draw_inputs(module: ModuleType, seed: int, device: torch.device) -> Inputs:
+    """``get_inputs()`` under a seed, on the device."""
+    with blaming_reference("get_inputs()"):
+        arguments = _draw(module, seed, device)
+        if isinstance(arguments, torch.Tensor) or not isinstance(arguments, list | tuple):
+            raise UnusableReference("get_inputs() must return a list of forward's arguments")
+    leaves, structure = pytree.tree_flatten(list(arguments))
+    tensors = tuple(leaf.detach().to(device) for leaf in leaves if isinstance(leaf, torch.Tensor))
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor | int | float | bool | str | None | torch.dtype):
+            raise UnusableReference(f"get_inputs() returns a {type(leaf).__name__}, which cannot be given to a kernel")
+    if not tensors:
+        raise UnusableReference("get_inputs() returns no tensor")
+    marked = tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    return Inputs(tensors, marked, structure)
+
+
+def _draw(module: ModuleType, seed: int, device: torch.device) -> Any:
+    """``get_inputs()`` drawn on a GPU where it can be: a CPU takes minutes for gigabytes of random numbers."""
+    if device.type != "cpu":
+        seed_everything(seed)
+        try:
+            with device:
+                return module.get_inputs()
+        except (RuntimeError, TypeError):  # it names a CPU generator, or needs numpy
+            torch.cuda.empty_cache()
+    seed_everything(seed)
+    return module.get_inputs()
+
+
+def check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """Refuse what cannot cross the kernel boundary."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise UnusableReference(f"{name} is not a plain strided tensor")
+    if tensor.dtype not in DTYPES:
+        raise UnusableReference(
+            f"{name} has dtype {tensor.dtype}; supported: {', '.join(item.value for item in DType)}"
+        )
+    if tensor.numel() == 0:
+        raise UnusableReference(f"{name} has no elements")
+
+
+def input_names(model: torch.nn.Module, inputs: Inputs, taken: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Identifiers of the input tensors, and the scalar arguments by upper-case name."""
+    top = argument_names(model.forward, inputs.structure.num_children)
+    children = pytree.tree_unflatten(list(inputs.leaves), inputs.structure)
+    names: list[str] = []
+    scalars: dict[str, Any] = {}
+    for name, child in zip(top, children, strict=True):
+        leaves = pytree.tree_leaves(child)
+        for index, leaf in enumerate(leaves):
+            label = identifier(name if len(leaves) == 1 else f"{name}_{index}")
+            if leaf is _TENSOR:
+                names.append(label)
+            elif isinstance(leaf, bool | int | float):
+                scalars[label.upper()] = leaf
+    return unique(names, [*RESERVED_NAMES, *taken]), scalars
+
+
+def state_names(model: torch.nn.Module) -> dict[str, str]:
+    """Identifier of each parameter and buffer by its state_dict key, in state_dict order."""
+    keys = [*dict(model.named_parameters()), *dict(model.named_buffers())]
+    ordered = [key for key in model.state_dict() if key in set(keys)]
+    ordered += [key for key in keys if key not in set(ordered)]  # buffers that are not persistent
+    if len(ordered) > MAX_TENSORS:
+        raise UnusableReference(f"the model has {len(ordered)} parameters and buffers; at most {MAX_TENSORS}")
+    return dict(zip(ordered, unique((identifier(key) for key in ordered), RESERVED_NAMES), strict=True))

@@ -1,0 +1,116 @@
+"""The judge process: answers the supervisor's requests, one problem after another.
+
+Start: ``python -I main.py SOURCE_ROOT MODULE:DEVICE OPTIONS_JSON CHANNEL_FD``. Runs in a sandbox: the reference is user
+code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+
+import torch
+
+from cupilot.evaluation import Baseline, Failure, FailureKind
+from cupilot.problem import Problem, ProblemFacts
+from gpu_worker.channel import Channel, ChannelClosed
+from gpu_worker.judge.refusal import UnusableReference, out_of_memory
+from gpu_worker.judge.runner_link import RunnerLink
+from gpu_worker.judge.session import Findings, KernelOrder, Session, check_same
+from gpu_worker.targets.base import JudgeDevice, load_factory
+
+
+class Judge:
+    """Serves one supervisor."""
+
+    def __init__(self, channel: Channel, device: JudgeDevice) -> None:
+        self._channel = channel
+        self._device = device
+        self._session: Session | None = None
+
+    def serve(self) -> None:
+        """Answer requests until the supervisor hangs up."""
+        torch.set_grad_enabled(False)
+        self._channel.send({"event": "ready", "torch": torch.__version__})
+        while True:
+            try:
+                request, descriptors = self._channel.receive()
+            except ChannelClosed:
+                return
+            try:
+                answer = self._answer(request, descriptors)
+            except UnusableReference as error:
+                failure = Failure(kind=error.kind, message=str(error)[:16_000])
+                answer = {"failure": failure.model_dump(mode="json")}
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                answer = {"failure": self._too_large(request, error).model_dump(mode="json")}
+            self._channel.send({"event": "done", **answer})
+
+    def _too_large(self, request: dict[str, Any], error: BaseException) -> Failure:
+        self._session = None
+        message = f"the problem needs more memory than there is for judging it: {str(error)[:500]}"
+        judging = request["op"] == "judge"
+        return Failure(kind=FailureKind.INFRASTRUCTURE if judging else FailureKind.OUT_OF_MEMORY, message=message)
+
+    def _answer(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        if request["op"] == "prepare":
+            self._session = Session(Problem.model_validate(request["problem"]), self._device, self._stage)
+            return {"preparation": self._session.admit()}
+        if request["op"] == "open":
+            self._session = Session(Problem.model_validate(request["problem"]), self._device, self._stage)
+            check_same(self._session.facts, ProblemFacts.model_validate(request["facts"]))
+            return {}
+        if request["op"] == "judge":
+            return self._judge(request, descriptors)
+        raise ValueError(f"unknown request {request['op']!r}")
+
+    def _judge(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        assert self._session is not None
+        order = KernelOrder(
+            **{**request["order"], "baselines": [Baseline(item) for item in request["order"]["baselines"]]}
+        )
+        hold = self._hold if request["hold"] else _ignore
+        channel = Channel.from_descriptor(descriptors[0])
+        try:
+            findings = self._session.judge(order, RunnerLink(channel), hold)
+        finally:
+            channel.close()
+        return {"findings": findings_as_json(findings)}
+
+    def _stage(self, name: str, limit: float) -> None:
+        self._channel.send({"event": "stage", "name": name, "limit": limit})
+
+    def _hold(self, on: bool) -> None:
+        self._channel.send({"event": "hold", "on": on})
+        self._channel.receive()
+
+
+def _ignore(_on: bool) -> None:
+    """The runner holds no code of the kernel's: nothing to stop."""
+
+
+def findings_as_json(findings: Findings) -> dict[str, Any]:
+    """Findings for the channel."""
+    data = asdict(findings)
+    data["laws"] = [item.model_dump(mode="json") for item in findings.laws]
+    data["comparisons"] = [item.model_dump(mode="json") for item in findings.comparisons]
+    data["failure"] = findings.failure.model_dump(mode="json") if findings.failure else None
+    return data
+
+
+def main() -> None:
+    """Entry point of the judge process."""
+    _, _, factory, options, descriptor = sys.argv
+    device: JudgeDevice = load_factory(factory)(**json.loads(options))
+    Judge(Channel.from_descriptor(int(descriptor)), device).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""The user's reference as the judge uses it: traced once, then callable under the policy and in float64.
+
+All tensors that a kernel is given (inputs, parameters, buffers) are one ordered list here, named by their specs: that
+is what cases and slots hold. The reference never sees a tensor that the caller wants to keep: it may write to its
+arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cupilot.problem import DType, NumericsPolicy, ProblemFacts, Role, TensorSpec
+from gpu_worker.judge import counting, loading
+from gpu_worker.judge.naming import identifier
+from gpu_worker.judge.refusal import UnusableReference, blaming_reference
+from gpu_worker.judge.trace import trace
+from gpu_worker.targets.base import JudgeDevice
+
+_RESULT_DTYPES = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
+
+
+class Reference:
+    """One problem's PyTorch model."""
+
+    def __init__(self, source: str, policy: NumericsPolicy, device: JudgeDevice, seed: int) -> None:
+        self.device = device
+        self.policy = policy
+        self._module = loading.load_module(source)
+        self._model = loading.build_model(self._module, seed, device.torch_device)
+        self._inputs = loading.draw_inputs(self._module, seed + 1, device.torch_device)
+        self._state_names = loading.state_names(self._model)
+        self._input_names, self._scalars = loading.input_names(
+            self._model, self._inputs, list(self._state_names.values())
+        )
+        self.state = self._own_state()
+        self._output_dtypes: list[torch.dtype] = []
+        self.exact = True
+        """False where the reference cannot run in float64; then float32 stands in for it."""
+
+    def facts(self, problem_hash: str) -> ProblemFacts:
+        """Run and trace the reference once."""
+        tensors = self._input_copies(self._inputs)
+        state = {key: tensor.clone() for key, tensor in self.state.items()}
+        named = dict(zip(self._input_names, tensors, strict=True))
+        named |= {self._state_names[key]: tensor for key, tensor in state.items()}
+        arguments = self._inputs.arguments(tensors)
+        with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
+            graph, matmul_flops, outputs = trace(lambda: _outputs(self._functional(state, arguments)), named)
+        self._output_dtypes = [tensor.dtype for tensor in outputs]
+        specs = self._specs(outputs)
+        return ProblemFacts(
+            problem_hash=problem_hash,
+            policy=self.policy,
+            tensors=specs,
+            scalars=self._scalars | _attributes(self._model),
+            graph=graph,
+            op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
+            flops=counting.pointwise_flops(graph, specs) + matmul_flops,
+            matmul_flops=matmul_flops,
+            compulsory_bytes=counting.compulsory_bytes(graph, specs),
+        )
+
+    def draw(self, seed: int) -> list[torch.Tensor]:
+        """All given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""
+        inputs = loading.draw_inputs(self._module, seed, self.device.torch_device)
+        same = [
+            (first.shape, first.dtype, first.stride()) == (second.shape, second.dtype, second.stride())
+            for first, second in zip(inputs.tensors, self._inputs.tensors, strict=False)
+        ]
+        if len(inputs.tensors) != len(self._inputs.tensors) or not all(same):
+            raise UnusableReference("get_inputs() returns other shapes, strides or dtypes when it is called again")
+        return [*inputs.tensors, *self.state.values()]
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs under the policy, cast to the boundary's dtypes where autocast lowered them."""
+        copies = [_copy(tensor) for tensor in tensors]
+        with self.device.policy(self.policy), blaming_reference("forward"):
+            outputs = _outputs(self._functional(*self._split(copies)))
+        return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
+
+    def run_exact(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs with every floating tensor, and PyTorch's default dtype, in float64."""
+        if not self.exact:
+            return [tensor.to(torch.float64) if tensor.is_floating_point() else tensor for tensor in self.run(tensors)]
+        copies = [_copy(tensor).to(_RESULT_DTYPES.get(tensor.dtype, tensor.dtype)) for tensor in tensors]
+        try:
+            with self.device.policy(NumericsPolicy.FP32), _default_dtype(torch.float64):
+                return _outputs(self._functional(*self._split(copies)))
+        except RuntimeError:
+            if self.device.torch_device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.exact = False
+            return self.run_exact(tensors)
+
+    def caller(self, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
+        """The eager baseline on these input tensors, to be timed: the plain module call and nothing else.
+
+        The parameters are the module's own; ``tensors`` may be inputs alone or all given tensors.
+        """
+        arguments = self._inputs.arguments(list(tensors)[: len(self._inputs.tensors)])
+        model = self._model
+        return lambda: model(*arguments)
+
+    def compiled(self) -> Callable[[Sequence[torch.Tensor]], Callable[[], Any]]:
+        """``torch.compile`` of the module with its defaults, as :meth:`caller`."""
+        compiled = torch.compile(self._model)
+        return lambda tensors: lambda: compiled(*self._inputs.arguments(list(tensors)[: len(self._inputs.tensors)]))
+
+    def outputs_of(self, result: Any) -> list[torch.Tensor]:
+        """The output tensors of a :meth:`caller`'s result."""
+        return _outputs(result)
+
+    def assume(self, storages: Sequence[torch.Tensor]) -> None:
+        """Give the module's own parameters and buffers these values (flat storages, in the order of the specs)."""
+        live = _live_state(self._model)
+        with torch.no_grad():
+            for key, storage in zip(self._state_names, storages, strict=True):
+                live[key].copy_(storage.as_strided(live[key].shape, self.state[key].stride(), storage.storage_offset()))
+
+    def restore(self) -> None:
+        """Give parameters and buffers their first values again: a training-mode forward may have changed them."""
+        with torch.no_grad():
+            for key, tensor in _live_state(self._model).items():
+                tensor.copy_(self.state[key])
+
+    def _own_state(self) -> dict[str, torch.Tensor]:
+        live = _live_state(self._model)
+        return {key: live[key].detach().clone() for key in self._state_names}
+
+    def _split(self, tensors: Sequence[torch.Tensor]) -> tuple[dict[str, torch.Tensor], tuple[Any, ...]]:
+        count = len(self._inputs.tensors)
+        state = dict(zip(self._state_names, tensors[count:], strict=True))
+        return state, self._inputs.arguments(tensors[:count])
+
+    def _functional(self, state: Mapping[str, torch.Tensor], arguments: tuple[Any, ...]) -> Any:
+        if not state:
+            return self._model(*arguments)
+        return torch.func.functional_call(self._model, dict(state), arguments)
+
+    @staticmethod
+    def _input_copies(inputs: loading.Inputs) -> list[torch.Tensor]:
+        return [_copy(tensor) for tensor in inputs.tensors]
+
+    def _specs(self, outputs: Sequence[torch.Tensor]) -> tuple[TensorSpec, ...]:
+        names = ["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))]
+        parameters = set(dict(self._model.named_parameters()))
+        specs = [_spec(n, Role.INPUT, t) for n, t in zip(self._input_names, self._inputs.tensors, strict=True)]
+        for key, name in self._state_names.items():
+            role = Role.PARAMETER if key in parameters else Role.BUFFER
+            specs.append(_spec(name, role, self.state[key]))
+        specs += [_spec(name, Role.OUTPUT, tensor) for name, tensor in zip(names, outputs, strict=True)]
+        return tuple(specs)
+
+
+def _live_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _spec(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
+    loading.check_tensor(name, tensor)
+    strides = tensor.stride()
+    if role is Role.OUTPUT and not _dense(tensor):
+        strides = torch.empty(tensor.shape, device="meta").stride()
+    return TensorSpec(
+        name=name, role=role, dtype=loading.DTYPES[tensor.dtype], shape=tuple(tensor.shape), strides=tuple(strides)
+    )
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their storage range once, in whatever order."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return span == tensor.numel() and 0 not in tensor.stride()
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A private copy with the same strides."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    flat = tensor.as_strided((span,), (1,), tensor.storage_offset()).clone()
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def _outputs(result: Any) -> list[torch.Tensor]:
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if leaf is not None]
+    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        raise UnusableReference("forward must return a tensor, or a list or tuple of tensors")
+    return tensors
+
+
+def _attributes(model: torch.nn.Module) -> dict[str, int | float | bool]:
+    """Numeric attributes of the module and its submodules, upper case, submodule names in front."""
+    found: dict[str, int | float | bool] = {}
+    for path, module in model.named_modules():
+        prefix = f"{path.replace('.', '_')}_" if path else ""
+        for name, value in vars(module).items():
+            if name.startswith("_") or name == "training":
+                continue
+            values = value if isinstance(value, list | tuple) and len(value) <= 8 else [value]
+            for index, item in enumerate(values):
+                if isinstance(item, bool | int | float) and abs(item) < 2**63:
+                    label = name if item is value else f"{name}_{index}"
+                    found[identifier(f"{prefix}{label}").upper()] = item
+    return found
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def is_integral(dtype: DType) -> bool:
+    """Whether values of this type must be exact."""
+    return dtype not in (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)

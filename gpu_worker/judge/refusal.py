@@ -1,0 +1,46 @@
+"""Why a reference cannot be used, as an exception inside the judge process."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cupilot.evaluation import FailureKind
+
+REFERENCE_FILE = "reference.py"
+
+
+class UnusableReference(Exception):
+    """The user's file does not work; becomes the failure of the preparation."""
+
+    def __init__(self, message: str, kind: FailureKind = FailureKind.INVALID_PROBLEM) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@contextmanager
+def blaming_reference(doing: str) -> Iterator[None]:
+    """Turn whatever the user's code raises in here, ``SystemExit`` included, into :class:`UnusableReference`."""
+    try:
+        yield
+    except UnusableReference:
+        raise
+    except BaseException as error:
+        raise UnusableReference(f"{doing} failed: {_describe(error)}", _kind(error)) from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed; torch raises a plain RuntimeError for that on the CPU."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text
+
+
+def _kind(error: BaseException) -> FailureKind:
+    return FailureKind.OUT_OF_MEMORY if out_of_memory(error) else FailureKind.INVALID_PROBLEM
+
+
+def _describe(error: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(REFERENCE_FILE)]
+    where = f" (line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    return f"{type(error).__name__}: {str(error)[:2000]}{where}"

@@ -1,0 +1,97 @@
+"""The judge's line to a runner: commands with deadlines, and the judge's own clock around them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cupilot.evaluation import FailureKind
+from gpu_worker.channel import Channel, ChannelClosed, ChannelError, ChannelTimeout
+from gpu_worker.judge.slots import Slots
+
+LOAD_SECONDS = 60.0
+ATTACH_SECONDS = 60.0
+"""Populating the pages of a large arena takes about 0.3 s a gigabyte."""
+
+
+class KernelFailed(Exception):
+    """The kernel did something that ends its evaluation."""
+
+    def __init__(self, kind: FailureKind, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.details = details
+
+
+class RunnerLost(Exception):
+    """The runner is gone; the supervisor knows how it ended."""
+
+
+class RunnerLink:
+    """One runner, as the judge drives it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Load the kernel; returns the facts that the runner found."""
+        answer = self._ask({"op": "load", "binary": binary, "launches": list(launches)}, LOAD_SECONDS)
+        facts = answer.get("facts")
+        return facts if isinstance(facts, dict) else {}
+
+    def use(self, slots: Slots) -> None:
+        """Give the runner an arena and tell it where the slots' tensors lie."""
+        self._ask({"op": "attach", "handle": slots.handle}, ATTACH_SECONDS, slots.descriptors)
+        self._ask({"op": "bind", "slots": slots.offsets()}, ATTACH_SECONDS)
+
+    def run(self, order: Sequence[int], timeout: float) -> tuple[float, float]:
+        """Run the plan once for each slot; seconds on the judge's clock and as the runner reports them."""
+        started = time.perf_counter()
+        answer = self._ask({"op": "run", "order": list(order)}, timeout)
+        host = time.perf_counter() - started
+        reported = answer.get("seconds")
+        if not isinstance(reported, int | float):
+            raise KernelFailed(FailureKind.POLICY_BREACH, "the runner reported no time: the kernel tampered with it")
+        if not 0 <= reported < 1e6:
+            message = f"the runner's clock says that {reported:.3g} s passed where the judge's says {host:.3g} s"
+            raise KernelFailed(FailureKind.CLOCK_MISMATCH, message)
+        return host, float(reported)
+
+    def _ask(self, message: dict[str, Any], timeout: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        if self._channel.pending():
+            self._lost_or_breach()
+        try:
+            self._channel.send(message, descriptors)
+            answer, unexpected = self._channel.receive(timeout)
+        except ChannelTimeout as error:
+            text = f"the kernel did not finish within {timeout:.1f} s ({message['op']})"
+            raise KernelFailed(FailureKind.TIMEOUT, text, seconds=timeout) from error
+        except ChannelClosed as error:
+            raise RunnerLost(str(error)) from error
+        except ChannelError as error:
+            raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel") from error
+        if unexpected or not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
+            raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel")
+        if not answer["ok"]:
+            raise _reported(answer)
+        return answer
+
+    def _lost_or_breach(self) -> None:
+        """Something lies in the channel that nobody asked for: the end of the runner, or a forged answer."""
+        try:
+            self._channel.receive(1.0)
+        except ChannelClosed as error:
+            raise RunnerLost(str(error)) from error
+        except (ChannelTimeout, ChannelError):
+            pass
+        raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel sent an answer that nobody had asked for")
+
+
+def _reported(answer: dict[str, Any]) -> KernelFailed:
+    details = answer.get("details")
+    try:
+        kind = FailureKind(str(answer.get("kind")))
+    except ValueError:
+        kind = FailureKind.CRASH
+    return KernelFailed(kind, str(answer.get("message", ""))[:4000], **(details if isinstance(details, dict) else {}))

@@ -1,0 +1,49 @@
+"""Finds what index outputs (``argmax`` and its kin) select from, by watching a forward pass in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpu_worker.judge.deviation import Selection
+
+_SELECTING = {"aten.argmax": None, "aten.argmin": None, "aten.max.dim": 1, "aten.min.dim": 1}
+"""Call, and which of its results is the index (None: the only one)."""
+
+
+class SelectionWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Remembers the selecting calls of a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seen: list[tuple[torch.Tensor, Selection]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: saying so imports torch's compiler, which takes a second, and nothing is compiled here."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        for name, position in _SELECTING.items():
+            if str(func).startswith(name):
+                index = result if position is None else result[position]
+                dim = args[1] if len(args) > 1 else kwargs.get("dim")
+                keepdim = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
+                self._seen.append((index, Selection(args[0], dim, keepdim)))
+        return result
+
+    def selection(self, output: torch.Tensor) -> Selection | None:
+        """What this output selects from; None for any other output."""
+        if output.is_floating_point():
+            return None
+        return next((selection for index, selection in self._seen if _same(index, output)), None)
+
+
+def _same(index: torch.Tensor, output: torch.Tensor) -> bool:
+    return index.data_ptr() == output.data_ptr() and index.shape == output.shape

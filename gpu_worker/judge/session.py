@@ -1,0 +1,276 @@
+"""One problem in the judge: what is prepared once and used for every kernel."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, LawResult
+from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Role
+from gpu_worker.judge import laws
+from gpu_worker.judge.admission import admit
+from gpu_worker.judge.audit import Auditor, Bounds
+from gpu_worker.judge.cases import Cases
+from gpu_worker.judge.counting import used
+from gpu_worker.judge.deviation import largest
+from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.rotation import Rotation
+from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
+from gpu_worker.judge.slots import Slots, slot_size
+from gpu_worker.judge.statistics import half_width, median_interval
+from gpu_worker.judge.timing import TIMED_FACTOR, Effort, Hold, OutputBounds, PairedTimer
+from gpu_worker.targets.base import JudgeDevice
+
+POOL_DRAWS = 3
+ROTATED_CACHES = 4
+"""Slots together hold at least this many last-level caches."""
+
+MAX_SLOTS = 512
+SLOTS_MEMORY_SHARE = 0.25
+CASES_MEMORY_SHARE = 0.5
+
+BASELINE_SECONDS = 0.5
+MIN_LAUNCH_SECONDS = 5.0
+"""A GPU takes up to 2 s to report a fault of many threads."""
+
+COMPILE_SECONDS = 150
+"""For torch.compile, which takes 20 to 40 s on two cores; without it there is no such baseline."""
+
+SLOWEST = 100.0
+"""A kernel this many times slower than PyTorch is stopped: nobody wants to know how slow exactly."""
+
+EVALUATE_EFFORT = Effort(seconds=1.0, half_width=0.015, hopeless=0.7)
+CONFIRM_EFFORT = Effort(seconds=3.0, half_width=0.01, hopeless=0.0)
+
+Stage = Callable[[str, float], None]
+"""Tells the supervisor what begins now, and how many seconds it may take."""
+
+
+@dataclass(frozen=True)
+class KernelOrder:
+    """A kernel to be judged."""
+
+    binary: str
+    launches: Sequence[Mapping[str, Any]]
+    workspace: Mapping[str, int]
+    laws: Sequence[str]
+    tolerances: Mapping[str, float]
+    thorough: bool
+    """Whether to measure as for a confirmation."""
+    baselines: Sequence[Baseline]
+    only_timing: bool = False
+    """Re-time without the audit (own inputs are still checked)."""
+
+
+@dataclass
+class Findings:
+    """What was found out about a kernel; filled step by step, so that a failure leaves what came before."""
+
+    laws: list[LawResult] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    failure: Failure | None = None
+    audited: bool = False
+    lost: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class Session:
+    """A problem, its reference, cases and slots."""
+
+    def __init__(self, problem: Problem, device: JudgeDevice, stage: Stage) -> None:
+        self._problem = problem
+        self._device = device
+        self._stage = stage
+        seed = secrets.randbits(40)
+        stage("loading the problem file", 90.0)
+        self._reference = Reference(problem.source, problem.policy, device, seed)
+        stage("the first forward pass", 120.0)
+        self.facts: ProblemFacts = self._reference.facts(problem.content_hash())
+        self._specs = self.facts.tensors
+        self._cases = Cases(self._reference, self._specs, int(CASES_MEMORY_SHARE * device.memory_bytes))
+        stage("drawing inputs", 120.0)
+        self._rotation = Rotation(self._reference, self._specs, [secrets.randbits(40) for _ in range(POOL_DRAWS)])
+        stage("timing PyTorch", 120.0)
+        self._baseline_seconds = self._estimate_baseline()
+        self._count = self._slot_count()
+        self._slots: dict[tuple[tuple[str, int], ...], Slots] = {}
+        self._errors: dict[str, float] = {}
+
+    def admit(self) -> dict[str, Any]:
+        """Laws, tolerances, admission and baseline, as JSON-compatible fields of a ``Preparation``."""
+        self._stage("admitting the problem", 240.0)
+        admission = admit(self._reference, self._cases, self._specs, self._problem.policy)
+        self._stage("timing PyTorch", 120.0)
+        return {
+            "facts": self.facts.model_dump(mode="json"),
+            "laws": [item.law for item in admission.laws],
+            "tolerances": {item.law: item.tolerance for item in admission.laws},
+            "admission": admission.nulls,
+            "notes": [*admission.notes, *self._notes()],
+            "baseline_us": self._time_baseline().model_dump(mode="json"),
+        }
+
+    def judge(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> Findings:
+        """Check and time one kernel."""
+        findings = Findings()
+        try:
+            self._judge(order, link, hold, findings)
+        except KernelFailed as failure:
+            findings.failure = Failure(kind=failure.kind, message=str(failure), details=failure.details)
+        except RunnerLost:
+            findings.lost = True
+        return findings
+
+    def _judge(self, order: KernelOrder, link: RunnerLink, hold: Hold, findings: Findings) -> None:
+        slots = self._slots_for(order.workspace)
+        self._stage("loading the kernel", 90.0)
+        findings.facts = link.load(order.binary, order.launches)
+        link.use(slots)
+        timeout = max(MIN_LAUNCH_SECONDS, SLOWEST * self._baseline_seconds)
+        bounds = Bounds(order.tolerances, {law: self._reference_error(law) for law in order.laws})
+        auditor = Auditor(link, slots, self._specs, self._cases, bounds)
+        self._stage("auditing", 60.0 + (len(order.laws) + 2) * (timeout + 30.0))
+        for law in [laws.OWN] if order.only_timing else order.laws:
+            result, seconds = auditor.check(law, timeout)
+            findings.laws.append(result)
+        seconds = min(seconds, auditor.check_again(laws.OWN, timeout))
+        findings.audited = True
+        self._stage("timing", 60.0 + 40 * timeout)
+        timer = PairedTimer(
+            link,
+            self._device,
+            self._reference,
+            slots=slots,
+            rotation=self._rotation,
+            bounds=self._output_bounds(order),
+            hold=hold,
+            launch_timeout=timeout,
+        )
+        effort = CONFIRM_EFFORT if order.thorough else EVALUATE_EFFORT
+        for baseline in order.baselines:
+            caller = self._caller(baseline, findings)
+            if caller is not None:
+                findings.comparisons.append(timer.compare(baseline, caller, seconds, effort))
+        self._reference.restore()
+
+    def _caller(self, baseline: Baseline, findings: Findings) -> Any:
+        if baseline is Baseline.EAGER:
+            return self._reference.caller
+        self._stage("compiling the torch.compile baseline", 240.0)
+        try:
+            compiled = self._reference.compiled()
+            with self._device.policy(self._problem.policy), time_limit(COMPILE_SECONDS):
+                for _ in range(2):
+                    compiled(self._cases.get(laws.OWN).given)()
+        except Exception as error:  # whatever the compiler stack raises: there is no such baseline then
+            findings.notes.append(f"no torch.compile baseline: {type(error).__name__}: {str(error)[:500]}")
+            return None
+        return compiled
+
+    def _output_bounds(self, order: KernelOrder) -> list[OutputBounds]:
+        tolerance = TIMED_FACTOR * order.tolerances[laws.OWN] + 2 * self._reference_error(laws.OWN)
+        return [
+            OutputBounds(expected.unit, tolerance, ties=expected.selection is not None)
+            for expected in self._cases.get(laws.OWN).expected
+        ]
+
+    def _reference_error(self, law: str) -> float:
+        if law not in self._errors:
+            case = self._cases.get(law)
+            error = largest(case.expected, self._reference.run(case.given))
+            self._errors[law] = error if math.isfinite(error) else 1.0
+        return self._errors[law]
+
+    def _slots_for(self, workspace: Mapping[str, int]) -> Slots:
+        key = tuple(sorted(workspace.items()))
+        if key not in self._slots:
+            for slots in self._slots.values():
+                slots.close()
+            needed = slot_size(self._specs, workspace)
+            limit = max(1, int(SLOTS_MEMORY_SHARE * self._device.memory_bytes) // needed)
+            if needed > self._device.memory_bytes:
+                message = f"the kernel's workspace makes a slot of {needed} bytes; the device has no room for it"
+                raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
+            self._slots = {key: Slots(self._device, self._specs, workspace, min(self._count, limit))}
+        slots = self._slots[key]
+        slots.write_guards()
+        return slots
+
+    def _slot_count(self) -> int:
+        """Slots that exceed the cache together, and allow blocks long enough for a kernel twice as fast as PyTorch."""
+        size = slot_size(self._specs, {})
+        for_cache = math.ceil(ROTATED_CACHES * self._device.cache_bytes / size)
+        for_blocks = math.ceil(2 * self._device.block_seconds / self._baseline_seconds)
+        limit = max(1, int(SLOTS_MEMORY_SHARE * self._device.memory_bytes) // size)
+        return max(2, min(max(for_cache, for_blocks), MAX_SLOTS, limit))
+
+    def _estimate_baseline(self) -> float:
+        call = self._reference.caller(self._reference.draw(secrets.randbits(40)))
+        with self._device.policy(self._problem.policy):
+            times = [self._device.baseline_seconds([call]) for _ in range(3)]
+        self._reference.restore()
+        return max(min(times), 1e-7)
+
+    def _time_baseline(self) -> Interval:
+        """PyTorch eager alone, cache flushed before each block, over rotated inputs."""
+        slots = self._slots_for({})
+        count = max(1, min(slots.count, math.ceil(self._device.block_seconds / self._baseline_seconds)))
+        times: list[float] = []
+        end = time.monotonic() + BASELINE_SECONDS
+        with self._device.policy(self._problem.policy):
+            for slot in range(count):
+                self._rotation.fill(slots, slot, 0)
+            while len(times) < 5 or (time.monotonic() < end and half_width(median_interval(times)) > 0.01):
+                calls = [self._reference.caller(slots.given(slot)) for slot in range(count)]
+                self._device.flush_cache()
+                self._device.synchronize()
+                times.append(self._device.baseline_seconds(calls) / count * 1e6)
+        self._reference.restore()
+        return median_interval(times)
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if not self._reference.exact:
+            notes.append("the reference does not run in float64; its float32 answer is the standard")
+        if self._problem.policy is NumericsPolicy.TF32 and self._device.torch_device.type == "cpu":
+            notes.append("cpu has no TF32 units: PyTorch runs in float32")
+        unread = [spec.name for spec in self._specs if spec.role is not Role.OUTPUT and not self._reads(spec.name)]
+        if unread:
+            notes.append(f"not used by the reference: {', '.join(unread)}")
+        return notes
+
+    def _reads(self, name: str) -> bool:
+        return used(self.facts.graph, name)
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in the main thread when the block takes longer."""
+
+    def expire(*_: object) -> None:
+        raise TimeoutError(f"not finished within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def check_same(facts: ProblemFacts, prepared: ProblemFacts) -> None:
+    """Refuse to judge by a preparation whose tensors are not those that the reference has here."""
+    if facts.tensors != prepared.tensors:
+        raise UnusableReference(
+            "the reference has other tensors here than when it was prepared (another torch version?)",
+            FailureKind.INFRASTRUCTURE,
+        )

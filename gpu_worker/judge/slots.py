@@ -1,0 +1,192 @@
+"""Slots: where each tensor and workspace lies in the arena, guard zones between them, poison inside.
+
+Knows bytes, not right and wrong values.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from cupilot.problem import DType, Role, TensorSpec
+from gpu_worker.judge.loading import TORCH_DTYPES
+from gpu_worker.targets.base import ALIGNMENT, JudgeDevice
+
+GUARD_BYTES = 1024
+"""On both sides of every buffer: an unrolled vector loop that runs over writes a few hundred bytes."""
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WORKSPACE_POISON = 0xFF
+"""A byte that makes every float type NaN and every integer -1."""
+
+
+class Slots:
+    """``count`` equal slots in one arena."""
+
+    def __init__(
+        self, device: JudgeDevice, specs: Sequence[TensorSpec], workspace: Mapping[str, int], count: int
+    ) -> None:
+        self._specs = list(specs)
+        self._given = [spec for spec in specs if spec.role is not Role.OUTPUT]
+        self._outputs = [spec for spec in specs if spec.role is Role.OUTPUT]
+        sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in specs} | dict(workspace)
+        self._workspace = list(workspace)
+        self._sizes = sizes
+        self._offsets, self.slot_bytes = _lay_out(sizes)
+        self.count = count
+        self._device = device
+        self._arena = device.allocate(count * self.slot_bytes)
+        self._rows = self._arena.bytes.view(count, self.slot_bytes)
+        self._guard = torch.randint(0, 256, (GUARD_BYTES,), dtype=torch.uint8).to(self._arena.bytes.device)
+        self._poisons: dict[tuple[int, str], int] = {}
+        self.write_guards()
+
+    @property
+    def handle(self) -> dict[str, object]:
+        """For the runner's ``attach``."""
+        return self._arena.handle
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Sent along with the handle."""
+        return self._arena.descriptors
+
+    def offsets(self) -> list[dict[str, int]]:
+        """For the runner's ``bind``: byte offset of each name, by slot."""
+        return [
+            {name: slot * self.slot_bytes + offset for name, offset in self._offsets.items()}
+            for slot in range(self.count)
+        ]
+
+    def settle(self) -> None:
+        """Wait until all that was written is in memory: the runner's launches do not wait for this process's."""
+        self._device.synchronize()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._arena.close()
+
+    def given(self, slot: int) -> list[torch.Tensor]:
+        """Views of the tensors that the kernel is given, with their strides."""
+        return [self._view(slot, spec) for spec in self._given]
+
+    def outputs(self, slot: int) -> list[torch.Tensor]:
+        """Views of the outputs, with their strides."""
+        return [self._view(slot, spec) for spec in self._outputs]
+
+    def storages(self, slot: int) -> list[torch.Tensor]:
+        """The given tensors as flat storage, gaps included."""
+        return [self._storage(slot, spec) for spec in self._given]
+
+    def fill(self, slot: int, tensors: Sequence[torch.Tensor]) -> None:
+        """Write the given tensors."""
+        for storage, tensor in zip(self.storages(slot), tensors, strict=True):
+            storage.copy_(flat_storage(tensor))
+
+    def unchanged(self, slot: int, tensors: Sequence[torch.Tensor]) -> str | None:
+        """Name of a given tensor that is not what :meth:`fill` wrote; None where all are."""
+        for spec, storage, tensor in zip(self._given, self.storages(slot), tensors, strict=True):
+            # as bytes: a NaN is unequal to itself
+            if not torch.equal(storage.view(torch.uint8), flat_storage(tensor).contiguous().view(torch.uint8)):
+                return spec.name
+        return None
+
+    def poison(self, slot: int) -> None:
+        """Fill outputs with a random bit pattern (a NaN in floating types) and workspace with ones."""
+        for spec in self._outputs:
+            pattern = _pattern(spec.dtype)
+            self._poisons[slot, spec.name] = pattern
+            self._words(slot, spec).fill_(pattern)
+        for name in self._workspace:
+            start = self._offsets[name]
+            self._rows[slot, start : start + self._sizes[name]].fill_(_WORKSPACE_POISON)
+
+    def unwritten(self, slot: int, index: int) -> torch.Tensor:
+        """Which elements of an output (flattened, logical order) still hold the poison."""
+        spec = self._outputs[index]
+        words = self._words(slot, spec).as_strided(spec.shape, spec.strides)
+        return (words == self._poisons[slot, spec.name]).reshape(-1)
+
+    def probe_unwritten(self, slot: int, samples: int) -> bool:
+        """Whether one of a few random elements of the slot's outputs still holds the poison."""
+        for spec in self._outputs:
+            words = self._words(slot, spec)
+            places = torch.randint(0, words.numel(), (min(samples, words.numel()),), device=words.device)
+            if spec.dtype.itemsize > 1 and bool((words[places] == self._poisons[slot, spec.name]).any()):
+                return True
+        return False
+
+    def broken_guard(self, slot: int) -> str | None:
+        """Name of the buffer in front of or behind which something was written; None where the guards hold."""
+        for name, offset in self._offsets.items():
+            row, after = self._rows[slot], offset + self._sizes[name]
+            before = row[offset - GUARD_BYTES : offset]
+            tail = row[after : offset + _rounded(self._sizes[name]) + GUARD_BYTES]
+            if not torch.equal(before, self._guard) or not torch.equal(tail, self._tail(name)):
+                return name
+        return None
+
+    def write_guards(self) -> None:
+        """Make all guard zones whole again, whatever an earlier kernel did to them."""
+        for name, offset in self._offsets.items():
+            self._rows[:, offset - GUARD_BYTES : offset] = self._guard
+            tail = self._tail(name)
+            after = offset + self._sizes[name]
+            self._rows[:, after : after + tail.numel()] = tail
+
+    def _tail(self, name: str) -> torch.Tensor:
+        gap = _rounded(self._sizes[name]) - self._sizes[name]
+        return torch.cat([self._guard[:gap], self._guard])
+
+    def _storage(self, slot: int, spec: TensorSpec) -> torch.Tensor:
+        start = self._offsets[spec.name]
+        return self._rows[slot, start : start + self._sizes[spec.name]].view(TORCH_DTYPES[spec.dtype])
+
+    def _view(self, slot: int, spec: TensorSpec) -> torch.Tensor:
+        storage = self._storage(slot, spec)
+        return storage.as_strided(spec.shape, spec.strides, storage.storage_offset())
+
+    def _words(self, slot: int, spec: TensorSpec) -> torch.Tensor:
+        start = self._offsets[spec.name]
+        return self._rows[slot, start : start + self._sizes[spec.name]].view(_WORDS[spec.dtype.itemsize])
+
+
+def slot_size(specs: Sequence[TensorSpec], workspace: Mapping[str, int]) -> int:
+    """Bytes that one slot takes in an arena."""
+    sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in specs} | dict(workspace)
+    return _lay_out(sizes)[1]
+
+
+def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """The storage range of a tensor as one dimension, gaps included."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,), tensor.storage_offset())
+
+
+def _lay_out(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    offsets: dict[str, int] = {}
+    position = GUARD_BYTES
+    for name, size in sizes.items():
+        offsets[name] = position
+        position += _rounded(size) + GUARD_BYTES
+    return offsets, position
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _pattern(dtype: DType) -> int:
+    """A random bit pattern that no honest kernel writes: a quiet NaN with a random payload, or an unlikely integer."""
+    bits = {
+        DType.FLOAT32: 0x7FC00000 | secrets.randbelow(0x3FFFFF) + 1,
+        DType.FLOAT16: 0x7E00 | secrets.randbelow(0x1FF) + 1,
+        DType.BFLOAT16: 0x7FC0 | secrets.randbelow(0x3F) + 1,
+        DType.FLOAT64: 0x7FF8 << 48 | secrets.randbits(48) | 1,
+        DType.INT64: -(2**61) - secrets.randbits(48),
+        DType.INT32: -(2**30) - secrets.randbits(24),
+        DType.INT16: -(2**14) - secrets.randbits(10),
+    }
+    return bits.get(dtype, 0x80 | secrets.randbits(7))

@@ -1,0 +1,244 @@
+"""Times a kernel against a baseline in ABBA pairs of blocks, on fresh data, and verifies what the timed launches wrote.
+
+A block is a number of launches, each in a slot of its own, after the cache was flushed; a kernel block and a baseline
+block over the same slots make a pair. The baseline's last result is what the kernel must have written in that slot: a
+random one each time. While the baseline runs the runner is held, so that a kernel's background threads can slow nothing
+down.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cupilot.evaluation import Baseline, Comparison, FailureKind, Interval
+from gpu_worker.judge.deviation import Expected, Unit, deviation
+from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.rotation import Content, Rotation
+from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
+from gpu_worker.judge.slots import Slots
+from gpu_worker.judge.statistics import half_width, median_interval
+from gpu_worker.targets.base import JudgeDevice
+
+FLUSH_BELOW_CACHES = 8
+"""A block that touches less than this many last-level caches is preceded by a flush."""
+
+MIN_PAIRS = 6
+"""The bootstrap of fewer pairs says little."""
+
+WINDOW_ELEMENTS = 2**22
+"""Of a larger timed output a random stretch of this length is compared."""
+
+PROBED_SLOTS = 8
+PROBED_ELEMENTS = 64
+MISMATCHED_SHARE = 0.75
+MISMATCHED_BLOCKS = 6
+"""A busy machine's scheduler spoils many blocks (a third was seen at four times as many processes as cores); a tampered
+clock spoils all."""
+
+TIMED_FACTOR = 1.25
+"""Timed outputs are compared with PyTorch's own on other draws than the tolerance was measured on."""
+
+TIE_SHARE = 1e-3
+"""Indices of equal maxima may differ; PyTorch's random floats collide in about one row of 4000 (2^24 values)."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """When to stop measuring."""
+
+    seconds: float
+    """Soft limit of the whole comparison."""
+    half_width: float
+    """Stop when the speedup's interval is this tight (relative)."""
+    hopeless: float
+    """Stop when the speedup is certainly below this."""
+    max_pairs: int = 200
+
+
+@dataclass(frozen=True)
+class OutputBounds:
+    """What a timed output is held to."""
+
+    unit: Unit
+    tolerance: float
+    ties: bool
+
+
+Caller = Callable[[Sequence[torch.Tensor]], Callable[[], Any]]
+Hold = Callable[[bool], None]
+
+
+class PairedTimer:
+    """Times one loaded kernel; the slots are bound in the runner."""
+
+    def __init__(
+        self,
+        link: RunnerLink,
+        device: JudgeDevice,
+        reference: Reference,
+        *,
+        slots: Slots,
+        rotation: Rotation,
+        bounds: Sequence[OutputBounds],
+        hold: Hold,
+        launch_timeout: float,
+    ) -> None:
+        self._link = link
+        self._device = device
+        self._reference = reference
+        self._slots = slots
+        self._rotation = rotation
+        self._bounds = bounds
+        self._hold = hold
+        self._launch_timeout = launch_timeout
+        self._random = random.Random()
+
+    def compare(self, baseline: Baseline, caller: Caller, kernel_hint: float, effort: Effort) -> Comparison:
+        """Measure until the effort is spent. Raises :class:`KernelFailed` for wrong timed outputs and false clocks."""
+        kernel_count = self._block_length(kernel_hint)
+        kernel_first, baseline_first = self._pair(caller, kernel_count, 1, kernel_leads=True)  # warm-up, verified too
+        kernel_count = self._block_length(kernel_first or kernel_hint)
+        baseline_count = self._block_length(baseline_first)
+        kernel_times: list[float] = []
+        baseline_times: list[float] = []
+        mismatched = 0
+        started = time.monotonic()
+        while True:
+            leads = len(kernel_times) % 2 == 0
+            kernel, reference = self._pair(caller, kernel_count, baseline_count, kernel_leads=leads)
+            if kernel is None:
+                mismatched += 1
+            else:
+                kernel_times.append(kernel)
+                baseline_times.append(reference)
+            self._check_clock(mismatched, len(kernel_times))
+            if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
+                break
+        return Comparison(
+            baseline=baseline,
+            kernel_us=_microseconds(kernel_times),
+            baseline_us=_microseconds(baseline_times),
+            speedup=_speedup(kernel_times, baseline_times),
+            pairs=len(kernel_times),
+            launches=len(kernel_times) * kernel_count,
+        )
+
+    def _block_length(self, seconds: float) -> int:
+        return max(1, min(self._slots.count, math.ceil(self._device.block_seconds / max(seconds, 1e-7))))
+
+    def _pair(
+        self, caller: Caller, kernel_count: int, baseline_count: int, *, kernel_leads: bool
+    ) -> tuple[float | None, float]:
+        """Seconds a launch of kernel (None: clocks disagree) and baseline, on one filling of the slots."""
+        order = self._random.sample(range(self._slots.count), max(kernel_count, baseline_count))
+        contents = self._prepare(order)
+        kernel_order = order[:kernel_count]
+        checked = self._random.choice(kernel_order)
+        baseline_order = [*[slot for slot in order if slot != checked][: baseline_count - 1], checked]
+        if kernel_leads:
+            kernel = self._kernel_block(kernel_order)
+            reference, result = self._baseline_block(caller, baseline_order)
+        else:
+            self._hold(True)
+            reference, result = self._baseline_block(caller, baseline_order)
+            self._hold(False)
+            kernel = self._kernel_block(kernel_order)
+        self._verify(kernel_order, checked, contents[checked], result)
+        self._hold(False)
+        return kernel, reference
+
+    def _prepare(self, order: Sequence[int]) -> dict[int, Content]:
+        state = self._rotation.choose_state()
+        self._reference.assume(self._rotation.state(state))
+        contents = {}
+        for slot in order:
+            contents[slot] = self._rotation.fill(self._slots, slot, state)
+            self._slots.poison(slot)
+        return contents
+
+    def _kernel_block(self, order: Sequence[int]) -> float | None:
+        self._flush(len(order))
+        host, reported = self._link.run(order, self._launch_timeout * len(order))
+        self._hold(True)
+        seconds = self._device.kernel_seconds(host, reported, len(order))
+        return None if seconds is None else seconds / len(order)
+
+    def _baseline_block(self, caller: Caller, order: Sequence[int]) -> tuple[float, Any]:
+        kept: list[Any] = []
+        calls = [caller(self._slots.given(slot)) for slot in order]
+        last = calls[-1]
+        calls[-1] = lambda: kept.append(last())
+        with self._device.policy(self._reference.policy):
+            self._flush(len(order))
+            seconds = self._device.baseline_seconds(calls)
+        return seconds / len(order), kept[0]
+
+    def _flush(self, launches: int) -> None:
+        if launches * self._slots.slot_bytes < FLUSH_BELOW_CACHES * self._device.cache_bytes:
+            self._device.flush_cache()
+        self._device.synchronize()
+
+    def _verify(self, order: Sequence[int], checked: int, content: Content, result: Any) -> None:
+        changed = self._rotation.intact(self._slots, checked, content)
+        if changed is not None:
+            message = f"the kernel changed {changed} in a timed launch, which it is only given to read"
+            raise KernelFailed(FailureKind.INPUT_MUTATED, message, tensor=changed, law="timed")
+        for slot in self._random.sample(order, min(PROBED_SLOTS, len(order))):
+            if self._slots.probe_unwritten(slot, PROBED_ELEMENTS):
+                message = "a timed launch had not written its output when it was reported as done"
+                raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
+        wanted = self._reference.outputs_of(result)
+        for values, got, bounds in zip(wanted, self._slots.outputs(checked), self._bounds, strict=True):
+            error = _timed_error(values.to(got.dtype), got, bounds, self._random)
+            if error > bounds.tolerance:
+                message = (
+                    f"a timed launch gave wrong values (error {error:.3g} of the spread, allowed "
+                    f"{bounds.tolerance:.3g}) although the same kernel passed on other data: it seems to reuse results"
+                )
+                raise KernelFailed(FailureKind.WRONG_VALUE, message, law="timed", error=min(error, 1e300))
+            if self._slots.broken_guard(checked) is not None:
+                message = "a timed launch wrote outside of its buffers"
+                raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
+
+    @staticmethod
+    def _check_clock(mismatched: int, good: int) -> None:
+        if mismatched >= MISMATCHED_BLOCKS and mismatched > MISMATCHED_SHARE * (mismatched + good):
+            message = f"the runner's clock disagreed with the judge's in {mismatched} of {mismatched + good} blocks"
+            raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
+
+    @staticmethod
+    def _enough(kernel: Sequence[float], baseline: Sequence[float], elapsed: float, effort: Effort) -> bool:
+        count = len(kernel)
+        if count >= effort.max_pairs or (count >= 2 and elapsed > 2 * effort.seconds):
+            return True
+        if count < MIN_PAIRS:
+            return False
+        if elapsed > effort.seconds:
+            return True
+        speedup = _speedup(kernel, baseline)
+        return half_width(speedup) < effort.half_width or speedup.high < effort.hopeless
+
+
+def _timed_error(values: torch.Tensor, got: torch.Tensor, bounds: OutputBounds, chance: random.Random) -> float:
+    count = values.numel()
+    start = chance.randrange(max(count - WINDOW_ELEMENTS, 0) + 1)
+    window = slice(start, min(start + WINDOW_ELEMENTS, count))
+    if bounds.ties:
+        different = (values.reshape(-1)[window] != got.reshape(-1)[window]).double().mean()
+        return 0.0 if float(different) <= TIE_SHARE else math.inf
+    return deviation(Expected(values, bounds.unit), got, window)
+
+
+def _speedup(kernel: Sequence[float], baseline: Sequence[float]) -> Interval:
+    return median_interval([reference / mine for mine, reference in zip(kernel, baseline, strict=True)])
+
+
+def _microseconds(seconds: Sequence[float]) -> Interval:
+    return median_interval([value * 1e6 for value in seconds])

@@ -1,0 +1,156 @@
+"""Records one forward pass as a graph of ATen calls. Says what was called on what, not what it means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from cupilot.problem import Graph, GraphNode
+from gpu_worker.judge.refusal import UnusableReference
+
+MAX_NODES = 20_000
+MAX_CONSTANT_ELEMENTS = 64
+"""A longer tensor constant is not written into the graph."""
+
+
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Names every tensor value of a forward pass; counts the operations of matrix products on the way."""
+
+    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.nodes: list[GraphNode] = []
+        self.matmul_flops = 0.0
+        self._names = {id(tensor): name for name, tensor in named.items()}
+        self._alive: list[torch.Tensor] = list(named.values())  # an id is a name only while its tensor lives
+        self._count = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: saying so imports torch's compiler, which takes a second, and nothing is compiled here."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        encoded = tuple(self._encode(argument) for argument in args)
+        encoded_kwargs = {name: self._encode(argument) for name, argument in kwargs.items()}
+        result = func(*args, **kwargs)
+        count = _matrix_flops(func)
+        if count is not None:
+            self.matmul_flops += float(count(*args, **kwargs, out_val=result))
+        self._record(str(func), encoded, encoded_kwargs, _tensors(result) + self._aliases(func, args, kwargs, result))
+        return result
+
+    def name(self, tensor: torch.Tensor) -> str:
+        """The value that this tensor is now."""
+        known = self._names.get(id(tensor))
+        return known if known is not None else self._constant(tensor)
+
+    def _record(
+        self, op: str, args: tuple[JsonValue, ...], kwargs: dict[str, JsonValue], results: Sequence[torch.Tensor]
+    ) -> None:
+        if len(self.nodes) >= MAX_NODES:
+            raise UnusableReference(f"forward makes more than {MAX_NODES} ATen calls")
+        node = GraphNode(
+            op=op,
+            args=args,
+            kwargs=kwargs,
+            results=tuple(self._new_value(tensor) for tensor in results),
+            shapes=tuple(tuple(tensor.shape) for tensor in results),
+            dtypes=tuple(str(tensor.dtype).removeprefix("torch.") for tensor in results),
+        )
+        self.nodes.append(node)
+
+    def _new_value(self, tensor: torch.Tensor) -> str:
+        name = f"v{self._count}"
+        self._count += 1
+        self._names[id(tensor)] = name
+        self._alive.append(tensor)
+        return name
+
+    def _aliases(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
+        """Other tensors whose storage the call wrote: they are new values too."""
+        written = _written(func, args, kwargs)
+        if not written:
+            return []
+        storages = {tensor.untyped_storage()._cdata for tensor in written}
+        skip = {id(tensor) for tensor in _tensors(result)}
+        found = {id(t): t for t in self._alive if id(t) not in skip and t.untyped_storage()._cdata in storages}
+        return list(found.values())
+
+    def _encode(self, value: Any) -> JsonValue:
+        if isinstance(value, torch.Tensor):
+            return {"ref": self.name(value)}
+        if isinstance(value, list | tuple):
+            return [self._encode(item) for item in value]
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else str(value)
+        return str(value).removeprefix("torch.")
+
+    def _constant(self, tensor: torch.Tensor) -> str:
+        if tensor.numel() > MAX_CONSTANT_ELEMENTS:
+            raise UnusableReference(
+                f"forward uses a tensor of shape {list(tensor.shape)} that is neither an argument nor a parameter nor "
+                "a buffer; a kernel could not be given it. Make it a buffer with self.register_buffer(name, tensor)"
+            )
+        values = tensor.detach().tolist()
+        self._record("constant", (values if isinstance(values, list) else [values],), {}, [tensor])
+        return self._names[id(tensor)]
+
+
+def trace(
+    call: Callable[[], Sequence[torch.Tensor]], named: Mapping[str, torch.Tensor]
+) -> tuple[Graph, float, list[torch.Tensor]]:
+    """Graph of the forward pass that ``call`` makes, its matrix-product operations, and the output tensors."""
+    tracer = Tracer(named)
+    with tracer:
+        outputs = list(call())
+    names = tuple(tracer.name(tensor) for tensor in outputs)
+    return Graph(nodes=tuple(tracer.nodes), outputs=names), tracer.matmul_flops, outputs
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, list | tuple):
+        return [tensor for item in result for tensor in _tensors(item)]
+    return []
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            found += _tensors(value)
+    return found
+
+
+def _matrix_flops(func: Any) -> Callable[..., int] | None:
+    packet = func._overloadpacket
+    registered: Callable[..., int] | None = flop_registry.get(packet)
+    return registered or _OWN_FLOPS.get(str(packet))
+
+
+def _attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
+    batch, heads, rows, width = query.shape
+    columns = key.shape[-2]
+    return 2 * batch * heads * rows * columns * (width + value.shape[-1])
+
+
+_OWN_FLOPS: dict[str, Callable[..., int]] = {
+    "aten.mv": lambda matrix, _vector, **_: 2 * matrix.numel(),
+    "aten.addmv": lambda _bias, matrix, _vector, **_: 2 * matrix.numel(),
+    "aten.dot": lambda first, _second, **_: 2 * first.numel(),
+    "aten._scaled_dot_product_flash_attention_for_cpu": _attention_flops,
+}
+"""What torch's own registry leaves out."""

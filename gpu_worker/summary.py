@@ -1,0 +1,54 @@
+"""Records as a few lines of text for a person."""
+
+from __future__ import annotations
+
+from cupilot.evaluation import Evaluation, Interval, Preparation
+from cupilot.hardware import Device
+
+
+def device(item: Device) -> str:
+    """Name, class and size."""
+    size = f"{item.units} units, {item.memory_bytes / 2**30:.0f} GiB"
+    return f"{item.name} ({item.target.value}, {item.arch}, {size})\nuid {item.uid}"
+
+
+def preparation(item: Preparation) -> str:
+    """What kernels for this problem will be judged by."""
+    facts, place = item.facts, item.placement
+    lines = [
+        f"{facts.op_class}: {', '.join(f'{t.name} {t.dtype.value}{list(t.shape)}' for t in facts.tensors)}",
+        f"work       {facts.flops:.4g} flops, {facts.compulsory_bytes:.4g} bytes, intensity {place.intensity:.3g}",
+        f"roofline   {place.zone.value}; floor {place.floor_us:.4g} us",
+        f"eager      {_interval(item.baseline_us)} us",
+        f"laws       {', '.join(f'{law} (tolerance {item.tolerances[law]:.2g})' for law in item.laws)}",
+        f"admission  rejected null kernels: {', '.join(sorted(item.admission)) or 'none applicable'}",
+    ]
+    return "\n".join([*lines, *(f"note       {note}" for note in item.notes)])
+
+
+def evaluation(item: Evaluation) -> str:
+    """Verdict, reason, times."""
+    lines = [f"verdict    {item.verdict.value}"]
+    if item.failure is not None:
+        lines.append(f"failure    {item.failure.kind.value}: {item.failure.message}")
+    if item.build is not None:
+        cached = " (cached)" if item.build.cached else ""
+        lines.append(f"build      {item.build.compiler}, {item.build.seconds:.2f} s{cached}")
+    for law in item.laws:
+        lines.append(
+            f"law        {law.law}: error {law.error:.2g} of {law.tolerance:.2g} (PyTorch {law.reference_error:.2g})"
+        )
+    for comparison in item.comparisons:
+        lines.append(
+            f"speedup    {_interval(comparison.speedup)} over {comparison.baseline.value} "
+            f"({_interval(comparison.kernel_us)} us against {_interval(comparison.baseline_us)} us, "
+            f"{comparison.pairs} pairs)"
+        )
+    if item.profile is not None:
+        metrics = ", ".join(f"{name} {value:.1f}" for name, value in sorted(item.profile.metrics.items()))
+        lines.append(f"profile    {item.profile.source.value}: {metrics}")
+    return "\n".join([*lines, f"took       {item.seconds:.2f} s"])
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.median:.4g} [{value.low:.4g}, {value.high:.4g}]"

@@ -1,0 +1,264 @@
+"""The parts of a target, as the supervisor, the judge and the runner see them.
+
+A target has three halves because three processes meet it:
+
+``HostTarget``      in the supervisor; describes programs to run in sandboxes. Imports neither torch nor CUDA.
+``JudgeDevice``     in the judge process; owns torch's side of the device, the shared arena and the judge's clock.
+``RunnerDevice``    in the runner process; maps the arena, loads the binary, launches. On ``cpu`` standard library only.
+
+How they meet: the judge allocates one *arena* (all buffers of all slots, with guard zones between them) and sends its
+handle to the runner; a *slot* says at which byte offset of the arena each named tensor and workspace of the plan lies.
+One launch sequence (the whole plan, once) works on one slot. Nothing here knows laws, tolerances or verdicts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # the runner has no pydantic, and only the judge has torch
+    import torch
+
+    from cupilot.hardware import Device, Environment
+    from cupilot.kernel import ResolvedPlan
+    from cupilot.problem import NumericsPolicy, ProblemFacts, Target, TensorSpec
+
+ALIGNMENT = 256
+"""Bytes; every buffer in the arena starts on a multiple of it (what cudaMalloc gives)."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a sandboxed program may use beyond the read-only system folders (/usr, /lib*, the Python prefix)."""
+
+    read_only: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    devices: tuple[Path, ...] = ()
+    """Device nodes, bound with device access (GPU nodes)."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The whole environment besides PATH, HOME and LANG, which the sandbox sets."""
+    subprocesses: bool = False
+    """Whether it may fork and execute (a compiler driver does); refused by seccomp otherwise."""
+    bounded_address_space: bool = True
+    """False for CUDA processes, whose driver reserves more address space than the machine has memory."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program to run in a sandbox."""
+
+    argv: tuple[str, ...]
+    access: Access = Access()
+
+
+@dataclass(frozen=True)
+class BuildFacts:
+    """What a target reads from a compiler's log and a disassembly; fields as in ``BuildReport``."""
+
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+    instructions: Mapping[str, int] = field(default_factory=dict)
+
+
+class Toolchain(Protocol):
+    """A compiler as the build service drives it. ``folder`` is the one writable folder of the sandbox.
+
+    The folder holds ``problem.h`` and ``kernel<suffix>``; the compile program leaves ``kernel.bin`` there, exits with 0
+    when it did, and prints its diagnostics to stderr (absolute paths are fine; the build service shortens them).
+    """
+
+    compiler: str
+    """Name and version, e.g. ``g++ 12.2.0``; part of the cache key."""
+    flags: tuple[str, ...]
+    """Part of the cache key, with the target's arch."""
+    suffix: str
+
+    def compile_program(self, folder: Path) -> Program:
+        """Builds ``folder/kernel<suffix>`` to ``folder/kernel.bin``."""
+        ...
+
+    def inspect_program(self, folder: Path) -> Program | None:
+        """Prints facts about ``folder/kernel.bin`` to stdout; None where no such tool is installed."""
+        ...
+
+    def facts(self, compile_log: str, inspection: str) -> BuildFacts:
+        """Reads the outputs of the two programs."""
+        ...
+
+    def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:
+        """Why the binary breaks the policy or the rules of the target (POLICY_BREACH); None when it does not."""
+        ...
+
+
+class HostTarget(Protocol):
+    """A target in the supervisor."""
+
+    target: Target
+    device: Device
+    threads: int | None
+    """Threads that kernel and baseline are given; None on ``cuda``."""
+    cpus: tuple[int, ...] | None
+    """CPUs that judge and runner may use; None for all."""
+    toolchain: Toolchain
+    judge_device: str
+    """``module:callable`` that makes the :class:`JudgeDevice`; called with :meth:`judge_options` as keywords."""
+    runner_device: str
+    """``module:callable`` that makes the :class:`RunnerDevice`; called without arguments."""
+    trusts_runner: bool
+    """True where no code of the kernel runs in the runner's process on the host (``cuda``)."""
+
+    def judge_options(self) -> dict[str, Any]:
+        """JSON-compatible keywords of the judge device's constructor (device id, threads, cache size)."""
+        ...
+
+    def judge_access(self) -> Access:
+        """What the judge process needs: torch, device nodes."""
+        ...
+
+    def runner_access(self) -> Access:
+        """What the runner process needs; site-packages only if it cannot do without."""
+        ...
+
+    def runner_python_flags(self) -> tuple[str, ...]:
+        """Interpreter flags of the runner, e.g. ``("-I", "-S")``."""
+        ...
+
+    def peaks_program(self) -> Program:
+        """Measures the device and prints one JSON object: the fields of :class:`MeasuredPeaks`."""
+        ...
+
+    def environment(self) -> Environment:
+        """What the machine looks like now; the supervisor fills in sandbox, compiler and code version."""
+        ...
+
+    def profile_metrics(self, facts: BuildFacts) -> dict[str, float]:
+        """Further inferred metrics (e.g. occupancy) for the profile; empty where there are none."""
+        ...
+
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> dict[str, float]:
+        """Metrics from hardware counters, over a replay of the kernel; empty where the machine gives none."""
+        ...
+
+    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> str | None:
+        """What a memory checker finds wrong in a replay of the kernel; None where nothing, or where there is none."""
+        ...
+
+    def healthy(self) -> bool:
+        """Whether a fresh process can use the device; asked after a kernel's fault."""
+        ...
+
+
+@dataclass(frozen=True)
+class MeasuredPeaks:
+    """What :meth:`HostTarget.peaks_program` prints, as JSON with these keys."""
+
+    bandwidth: tuple[tuple[int, float], ...]
+    """(working set in bytes, bytes a second), ascending: caches first, main memory last."""
+    scalar_flops: float
+    tensor_flops: Mapping[str, float] = field(default_factory=dict)
+    """By numerics policy value."""
+    launch_seconds: float = 0.0
+
+
+class Arena(Protocol):
+    """Memory that judge and runner share."""
+
+    bytes: torch.Tensor
+    """The judge's view: uint8, one dimension, on the judge's torch device."""
+    handle: dict[str, Any]
+    """JSON-compatible; sent to the runner's ``attach``."""
+    descriptors: tuple[int, ...]
+    """File descriptors sent along (SCM_RIGHTS)."""
+
+    def close(self) -> None:
+        """Release the memory."""
+        ...
+
+
+class JudgeDevice(Protocol):
+    """A target in the judge process. Its calls come from one thread."""
+
+    torch_device: torch.device
+    cache_bytes: int
+    """Last-level cache: rotated buffers must exceed it."""
+    memory_bytes: int
+    """How much device memory the judge may use for cases, slots and references."""
+    block_seconds: float
+    """How long a timed block should take for the clock and the message around it to be negligible."""
+
+    def allocate(self, size: int) -> Arena:
+        """A new arena of ``size`` bytes."""
+        ...
+
+    def policy(self, policy: NumericsPolicy) -> AbstractContextManager[None]:
+        """PyTorch's numerics under a policy, for reference calls inside the context."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        ...
+
+    def flush_cache(self) -> None:
+        """Evict the last-level cache (called between blocks where the rotated buffers are too small to do so)."""
+        ...
+
+    def baseline_seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """Run the calls back to back, once each; the device's time for all of them, on the judge's clock."""
+        ...
+
+    def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:
+        """Seconds a block took, from the judge's wall clock around it and the runner's own report.
+
+        None where the two disagree by more than launch and message overhead: CLOCK_MISMATCH.
+        """
+        ...
+
+
+class RunnerError(Exception):
+    """Something the kernel did wrong, as the runner reports it."""
+
+    def __init__(self, kind: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """A :class:`cupilot.evaluation.FailureKind` value: ``launch_error``, ``illegal_access``..."""
+        self.details = details
+
+
+class RunnerDevice(Protocol):
+    """A target in the runner process. Any method may raise :class:`RunnerError`."""
+
+    def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Map the judge's arena; replaces an earlier one. Slots bound before are forgotten."""
+        ...
+
+    def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Load the binary (a path) and look up the entry points of the launches.
+
+        ``launches`` are ``ResolvedLaunch`` as JSON. Returns facts worth recording, e.g. occupancy.
+        """
+        ...
+
+    def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
+        """Slots as {tensor or workspace name: byte offset in the arena}; prepares argument lists."""
+        ...
+
+    def run(self, order: Sequence[int]) -> float:
+        """Execute the whole plan once for each slot number in ``order``; return when all is done.
+
+        The result is the runner's own clock over the launches, in seconds.
+        """
+        ...
+
+
+def load_factory(path: str) -> Callable[..., Any]:
+    """The callable that ``module:name`` means."""
+    module, _, name = path.partition(":")
+    factory = getattr(importlib.import_module(module), name)
+    if not callable(factory):
+        raise TypeError(f"{path} is not callable")
+    return factory  # type: ignore[no-any-return]

@@ -1,0 +1,156 @@
+"""The ``cpu`` target in the supervisor: which machine this is, and which programs measure, judge and run on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cupilot.errors import InvalidInput
+from cupilot.hardware import Device, Environment
+from cupilot.kernel import ResolvedPlan
+from cupilot.problem import Target, TensorSpec
+from gpu_worker.sandbox import python_folders
+from gpu_worker.targets import cpu_peaks
+from gpu_worker.targets.base import Access, BuildFacts, Program
+from gpu_worker.targets.cpu_toolchain import CpuToolchain
+
+SPIN_COUNT = "30000"
+"""Rounds (about 0.1 to 0.5 ms) that idle OpenMP threads spin before they sleep: long enough for back-to-back launches,
+short enough that the threads of one side do not disturb the other's next block. The same for kernel and baseline."""
+
+_ARCH_FLAGS = (("avx512f", "avx512"), ("avx2", "avx2"), ("avx", "avx"), ("asimd", "neon"))
+
+
+class CpuHost:
+    """The CPU of this machine, or ``threads`` of its cores."""
+
+    target = Target.CPU
+    judge_device = "gpu_worker.targets.cpu_judge:CpuJudgeDevice"
+    runner_device = "gpu_worker.targets.cpu_runner:CpuRunner"
+    trusts_runner = False
+
+    def __init__(self, device: str | None = None, threads: int | None = None) -> None:
+        available = sorted(os.sched_getaffinity(0))
+        self.threads: int | None = threads or len(available)
+        if not 1 <= self.threads <= len(available):
+            raise InvalidInput(f"{threads} threads wanted, but the machine lends {len(available)} cores")
+        self.cpus: tuple[int, ...] | None = tuple(available[: self.threads])
+        self.toolchain = CpuToolchain()
+        self.device = _device(self.threads)
+        if device not in (None, self.device.uid):
+            raise InvalidInput(f"this machine's CPU is {self.device.uid}, not {device}")
+
+    def judge_options(self) -> dict[str, Any]:
+        """See :class:`gpu_worker.targets.base.HostTarget`."""
+        return {
+            "threads": self.threads,
+            "cache_bytes": self.device.cache_bytes,
+            "memory_bytes": self.device.memory_bytes // 3,
+        }
+
+    def judge_access(self) -> Access:
+        """Torch and the packages of this project; the one OpenMP team size that kernels get too."""
+        return Access(read_only=python_folders(), environment=self._openmp())
+
+    def runner_access(self) -> Access:
+        """The interpreter, without site-packages being used."""
+        return Access(read_only=python_folders(), environment=self._openmp())
+
+    def runner_python_flags(self) -> tuple[str, ...]:
+        """Isolated, no site-packages."""
+        return ("-I", "-S")
+
+    def peaks_program(self) -> Program:
+        """:mod:`gpu_worker.targets.cpu_peaks`, which compiles and runs its own loops."""
+        argv = (sys.executable, "-I", "-S", cpu_peaks.__file__, str(self.device.cache_bytes))
+        return Program(argv, Access(read_only=python_folders(), environment=self._openmp(), subprocesses=True))
+
+    def environment(self) -> Environment:
+        """Load, clock and name of the machine now."""
+        clocks = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _cpuinfo(), re.MULTILINE)]
+        return Environment(
+            device=self.device,
+            driver=platform.release(),
+            threads=self.threads,
+            clocks_mhz={"cpu": sum(clocks) / len(clocks)} if clocks else {},
+            load_average=os.getloadavg()[0],
+            host=socket.gethostname(),
+        )
+
+    def profile_metrics(self, facts: BuildFacts) -> dict[str, float]:
+        """Share of vector instructions that use the widest registers, in percent."""
+        families = ("simd_512", "simd_256", "simd_128")
+        total = sum(facts.instructions.get(name, 0) for name in families)
+        if not total:
+            return {}
+        return {f"{name}_pct": 100.0 * facts.instructions.get(name, 0) / total for name in families}
+
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> dict[str, float]:  # noqa: ARG002
+        """None: virtual machines and containers seldom lend the counters of a CPU."""
+        return {}
+
+    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> str | None:  # noqa: ARG002
+        """Nothing: guard zones and the runner's own death are what tells here."""
+        return None
+
+    def healthy(self) -> bool:
+        """A CPU survives its kernels."""
+        return True
+
+    def _openmp(self) -> dict[str, str]:
+        count = str(self.threads)
+        return {
+            "OMP_NUM_THREADS": count,
+            "MKL_NUM_THREADS": count,
+            "OMP_DYNAMIC": "false",
+            "GOMP_SPINCOUNT": SPIN_COUNT,
+        }
+
+
+def _device(threads: int) -> Device:
+    text = _cpuinfo()
+    name = _field(text, "model name") or platform.processor() or platform.machine()
+    flags = set((_field(text, "flags") or _field(text, "Features") or "").split())
+    extension = next((label for flag, label in _ARCH_FLAGS if flag in flags), "base")
+    identity = hashlib.sha256(f"{_machine_id()}|{name}|{' '.join(sorted(flags))}".encode()).hexdigest()[:16]
+    return Device(
+        target=Target.CPU,
+        uid=f"cpu-{identity}",
+        name=name,
+        arch=f"{platform.machine().replace('_', '-')}-{extension}",
+        units=threads,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        cache_bytes=_last_level_cache(),
+    )
+
+
+def _last_level_cache() -> int:
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        match = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
+        if match:
+            sizes.append(int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]])
+    return max(sizes, default=32 * 2**20)
+
+
+def _machine_id() -> str:
+    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+        if path.exists():
+            return path.read_text().strip()
+    return socket.gethostname()
+
+
+def _cpuinfo() -> str:
+    return Path("/proc/cpuinfo").read_text()
+
+
+def _field(text: str, name: str) -> str | None:
+    match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else None

@@ -1,0 +1,105 @@
+"""The ``cpu`` target in the judge: shared memory in a sealed memory file, PyTorch on the CPU, the wall clock."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from cupilot.problem import NumericsPolicy
+
+FLUSH_FACTOR = 2
+"""Twice the last-level cache is read and written to evict it, as triton's and nvbench's flushes do."""
+
+CLOCK_TOLERANCE = 0.1
+"""The runner's own clock may differ from the judge's by this share..."""
+
+CLOCK_SLACK_SECONDS = 0.002
+"""...and by this much for messages and scheduling (0.05 ms measured on an idle machine)."""
+
+BLOCK_SECONDS = 0.008
+"""A message to the runner and back takes 0.05 ms on an idle machine: under 1 % of this."""
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_KEPT_BYTES = 2**31 - 1
+
+
+class CpuArena:
+    """Shared memory of judge and runner: a memory file that nobody can shrink under the other."""
+
+    def __init__(self, size: int) -> None:
+        self._descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._descriptor, size)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
+        self._memory = mmap.mmap(self._descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self.handle: dict[str, Any] = {"size": size}
+        self.descriptors = (self._descriptor,)
+
+    def close(self) -> None:
+        """Drop the file; the mapping goes with its last tensor."""
+        os.close(self._descriptor)
+
+
+class CpuJudgeDevice:
+    """See :class:`gpu_worker.targets.base.JudgeDevice`."""
+
+    def __init__(self, threads: int, cache_bytes: int, memory_bytes: int) -> None:
+        self.torch_device = torch.device("cpu")
+        self.cache_bytes = cache_bytes
+        self.memory_bytes = memory_bytes
+        self.block_seconds = BLOCK_SECONDS
+        torch.set_num_threads(threads)
+        _keep_freed_memory()
+        self._flush = torch.zeros(FLUSH_FACTOR * cache_bytes // 4, dtype=torch.float32)
+
+    def allocate(self, size: int) -> CpuArena:
+        """A new arena."""
+        return CpuArena(size)
+
+    @contextmanager
+    def policy(self, policy: NumericsPolicy) -> Iterator[None]:
+        """``tf32`` changes nothing on CPUs without such units; ``half`` is autocast to bfloat16."""
+        torch.set_float32_matmul_precision("highest" if policy is NumericsPolicy.FP32 else "high")
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=policy is NumericsPolicy.HALF):
+            yield
+
+    def synchronize(self) -> None:
+        """Nothing is asynchronous here."""
+
+    def flush_cache(self) -> None:
+        """Read and write more than the last-level cache holds, on all threads."""
+        self._flush.add_(1.0)
+
+    def baseline_seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """Wall time of the calls."""
+        started = time.perf_counter()
+        for call in calls:
+            call()
+        return time.perf_counter() - started
+
+    def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
+        """The judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""
+        if abs(host - runner) > CLOCK_TOLERANCE * host + CLOCK_SLACK_SECONDS:
+            return None
+        return host
+
+
+def _keep_freed_memory() -> None:
+    """Make malloc reuse freed memory instead of giving it back to the system.
+
+    Otherwise each eager call would pay page faults for its output (half of the time of a 64 MB map), which a kernel
+    that writes to given buffers does not: the speedup would be the allocator's, not the kernel's.
+    """
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    libc.mallopt(_M_TOP_PAD, 64 * 2**20)

@@ -1,0 +1,72 @@
+"""The ``cpu`` target in the runner: loads a shared object with ctypes, calls its functions. Standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpu_worker import seccomp
+from gpu_worker.targets.base import RunnerError
+
+Call = tuple[Callable[..., None], tuple[ctypes.c_void_p, ...]]
+
+
+class CpuRunner:
+    """Runs one kernel; see :class:`gpu_worker.targets.base.RunnerDevice`."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+        self._base = 0
+        self._launches: list[tuple[Callable[..., None], tuple[str, ...]]] = []
+        self._slots: list[list[Call]] = []
+
+    def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Map the judge's memory file. Populated at once: first touches are not the kernel's cost."""
+        size = int(handle["size"])
+        self._slots = []
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        self._memory = mmap.mmap(descriptors[0], size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+        os.close(descriptors[0])
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+
+    def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Load the library, look its functions up, then give up every right that computing does not need."""
+        try:
+            library = ctypes.CDLL(binary)
+        except OSError as error:
+            raise RunnerError("launch_error", f"the binary cannot be loaded: {error}") from error
+        self._launches = [(_function(library, launch["kernel"]), tuple(launch["args"])) for launch in launches]
+        seccomp.install(seccomp.kernel_filter())
+        return {}
+
+    def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
+        """Turn offsets into argument lists."""
+        self._slots = [
+            [(function, self._arguments(slot, names)) for function, names in self._launches] for slot in slots
+        ]
+
+    def _arguments(self, slot: Mapping[str, int], names: Sequence[str]) -> tuple[ctypes.c_void_p, ...]:
+        return tuple(ctypes.c_void_p(self._base + slot[name]) for name in names)
+
+    def run(self, order: Sequence[int]) -> float:
+        """Call every launch of the plan for each slot of ``order``."""
+        sequence = [self._slots[index] for index in order]
+        started = time.perf_counter()
+        for calls in sequence:
+            for function, arguments in calls:
+                function(*arguments)
+        return time.perf_counter() - started
+
+
+def _function(library: ctypes.CDLL, name: str) -> Callable[..., None]:
+    try:
+        function = library[name]
+    except AttributeError as error:
+        message = f'the binary has no function {name!r}; is it declared extern "C" and not static?'
+        raise RunnerError("launch_error", message, kernel=name) from error
+    function.restype = None
+    return function

@@ -1,0 +1,178 @@
+"""The compiler process: device code to a cubin by NVRTC, and facts about its machine code. Run in a sandbox.
+
+Needs cuda-bindings and the standard library; no GPU, driver or toolkit. Judges nothing. On a folder that holds
+``kernel.cu`` and ``problem.h``, ``build`` writes ``kernel.bin`` and prints the compiler's messages to stderr, and
+``inspect`` prints facts about the binary as one JSON object; ``precompile`` writes a precompiled header.
+Start: ``python -I compiler.py SOURCE_ROOT COMMAND ...``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import nvrtc
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv.pop(1))
+
+from gpu_worker.targets.cuda import headers, log, sass
+
+SOURCE = "kernel.cu"
+HEADER = "problem.h"
+BINARY = "kernel.bin"
+RESOURCES = "resources.txt"
+DISASSEMBLY_SECONDS = 120.0
+ADDR_NO_RANDOMIZE = 0x0040000
+"""personality(2)."""
+
+
+class CompilerFault(Exception):
+    """NVRTC or the disassembler failed; not the source's fault."""
+
+
+def _value(result: tuple[Any, ...]) -> Any:
+    status, *values = result
+    if int(status) != 0:
+        raise CompilerFault(str(status))
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class Program:
+    """One NVRTC translation unit with virtual header files."""
+
+    def __init__(self, unit: str, files: Mapping[str, str]) -> None:
+        texts = [text.encode() for text in files.values()]
+        names = [name.encode() for name in files]
+        self._handle = _value(nvrtc.nvrtcCreateProgram(unit.encode(), b"unit.cu", len(files), texts, names))
+
+    def compile(self, options: list[str]) -> bool:
+        """Whether the unit compiled; faults that are not the source's raise :class:`CompilerFault`."""
+        (status,) = nvrtc.nvrtcCompileProgram(self._handle, len(options), [option.encode() for option in options])
+        if int(status) not in (0, int(nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION)):
+            raise CompilerFault(f"{status}: {self.log()}")
+        return int(status) == 0
+
+    def log(self) -> str:
+        """What the compiler said."""
+        text: bytes = b" " * _value(nvrtc.nvrtcGetProgramLogSize(self._handle))
+        _value(nvrtc.nvrtcGetProgramLog(self._handle, text))
+        return text.rstrip(b"\0 \n").decode(errors="replace")
+
+    def cubin(self) -> bytes:
+        """The machine code."""
+        code: bytes = b" " * _value(nvrtc.nvrtcGetCUBINSize(self._handle))
+        _value(nvrtc.nvrtcGetCUBIN(self._handle, code))
+        return code
+
+
+def version() -> str:
+    """NVRTC's version, e.g. ``nvrtc 13.0``."""
+    major, minor = _value(nvrtc.nvrtcVersion())
+    return f"nvrtc {major}.{minor}"
+
+
+def build(folder: Path, options: list[str], pch: Path | None) -> bool:
+    """Compile ``kernel.cu``; messages go to stderr, shortened to what helps to mend the source."""
+    source = (folder / SOURCE).read_text(encoding="utf-8")
+    files = {HEADER: (folder / HEADER).read_text(encoding="utf-8"), SOURCE: source, **headers.STAND_INS}
+    prefix = headers.COMMON
+    if pch is not None and pch.stat().st_size and headers.wants_precompiled(source):
+        prefix += headers.SLOW
+        options = [*options, f"--use-pch={pch}"]
+    program = Program(f'{prefix}#include "{SOURCE}"\n', files)
+    ok = program.compile(options)
+    text = program.log()
+    sys.stderr.write(log.digest(text))
+    if ok:
+        (folder / RESOURCES).write_text(text, encoding="utf-8")
+        (folder / BINARY).write_bytes(program.cubin())
+    return ok
+
+
+def precompile(pch: Path, options: list[str]) -> bool:
+    """Write the precompiled form of the slow headers."""
+    program = Program(headers.COMMON + headers.SLOW, headers.STAND_INS)
+    ok = program.compile([*options, f"--create-pch={pch}"])
+    if not ok or not pch.exists():
+        sys.stderr.write(log.digest(program.log()))
+        return False
+    return True
+
+
+def inspect(folder: Path, nvdisasm: str) -> dict[str, Any]:
+    """Resources that ptxas reported and instruction families that the disassembly shows."""
+    done = subprocess.run(
+        [nvdisasm, "-c", str(folder / BINARY)],
+        capture_output=True,
+        text=True,
+        timeout=DISASSEMBLY_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise CompilerFault(f"nvdisasm: {done.stderr.strip()[:500]}")
+    found = sass.resources((folder / RESOURCES).read_text(encoding="utf-8"))
+    return {
+        "registers": found.registers,
+        "stack_bytes": found.stack_bytes,
+        "spill_bytes": found.spill_bytes,
+        "shared_bytes": found.shared_bytes,
+        "instructions": sass.families(done.stdout),
+    }
+
+
+def fix_addresses() -> bool:
+    """Start this process again without address randomisation, or say that it cannot be switched off.
+
+    A precompiled header is a memory image that NVRTC can only load at the address where it was made.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    present: int = libc.personality(0xFFFFFFFF)
+    if present == -1 or present & ADDR_NO_RANDOMIZE:
+        return present != -1
+    if libc.personality(present | ADDR_NO_RANDOMIZE) != -1:
+        os.execv(sys.executable, sys.orig_argv)
+    return False
+
+
+def main() -> int:
+    """The command line; exit code 0 when the command did its work, 1 when the source is wrong, 3 on a fault."""
+    parser = argparse.ArgumentParser(prog="compiler")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("build", "precompile"):
+        command = commands.add_parser(name)
+        command.add_argument("path", type=Path)
+        command.add_argument("--pch", type=Path)
+        command.add_argument("--option", action="append", default=[])
+    inspection = commands.add_parser("inspect")
+    inspection.add_argument("path", type=Path)
+    inspection.add_argument("--nvdisasm", required=True)
+    commands.add_parser("version")
+    arguments = parser.parse_args()
+    try:
+        return _run(arguments)
+    except CompilerFault as fault:
+        sys.stderr.write(f"compiler fault: {fault}\n")
+        return 3
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "build":
+        pch = arguments.pch if arguments.pch is not None and fix_addresses() else None
+        return 0 if build(arguments.path, arguments.option, pch) else 1
+    if arguments.command == "precompile":
+        return 0 if fix_addresses() and precompile(arguments.path, arguments.option) else 1
+    answer = version() if arguments.command == "version" else inspect(arguments.path, arguments.nvdisasm)
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""The ``cuda`` target in the supervisor: which GPU this is, and which programs describe, measure, judge and run on it.
+
+Loads neither torch nor CUDA: facts come from a probe in a process of its own and from NVML. A GPU is named by its UUID
+everywhere, since indices change with the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cupilot.errors import InvalidInput, Unavailable
+from cupilot.hardware import Device, Environment
+from cupilot.kernel import ResolvedPlan
+from cupilot.problem import Target, TensorSpec
+from gpu_worker.sandbox import Limits, Sandbox
+from gpu_worker.targets.base import Access, BuildFacts, Program
+from gpu_worker.targets.cuda import installation, replays
+from gpu_worker.targets.cuda.nvml import Nvml
+from gpu_worker.targets.cuda.toolchain import CudaToolchain, python_access, python_program
+
+_HERE = Path(__file__).parent
+PROBE_SECONDS = 60.0
+"""A context takes 0.1 s; a cold driver without persistence some seconds."""
+
+
+class CudaHost:
+    """One NVIDIA GPU; see :class:`gpu_worker.targets.base.HostTarget`."""
+
+    target = Target.CUDA
+    judge_device = "gpu_worker.targets.cuda.judge:CudaJudge"
+    runner_device = "gpu_worker.targets.cuda.runner:CudaRunner"
+    trusts_runner = True
+    threads: int | None = None
+    cpus: tuple[int, ...] | None = None
+
+    def __init__(self, device: str | None = None, threads: int | None = None) -> None:
+        """``device`` is a UUID or an index of this machine; the first GPU where it is not given."""
+        if threads is not None:
+            raise InvalidInput("threads are for the cpu target")
+        self._nvml = Nvml(device)
+        self.device = _describe(self._probe_program())
+        self.toolchain = CudaToolchain(self.device.arch)
+
+    def judge_options(self) -> dict[str, Any]:
+        """None: the judge reads its GPU's facts itself."""
+        return {}
+
+    def judge_access(self) -> Access:
+        """Torch, the packages of this project, the GPU, and a C compiler, which torch.compile needs."""
+        access = self._access()
+        environment = {
+            **access.environment,
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",  # large references leave no room for fragments
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        compiler = installation.c_compiler()
+        if compiler is None:
+            return replace(access, environment=environment)
+        folders = () if compiler.is_relative_to("/usr") else (compiler.parent.parent,)
+        environment["CC"] = str(compiler)
+        return replace(access, read_only=(*access.read_only, *folders), environment=environment)
+
+    def runner_access(self) -> Access:
+        """The interpreter with cuda-bindings, and the GPU."""
+        return self._access()
+
+    def runner_python_flags(self) -> tuple[str, ...]:
+        """Isolated; site-packages stay, because cuda-bindings is there."""
+        return ("-I",)
+
+    def peaks_program(self) -> Program:
+        """:mod:`gpu_worker.targets.cuda.peaks`."""
+        folders = [str(folder) for folder in installation.include_folders()]
+        return python_program(_HERE / "peaks.py", *folders, access=self._access())
+
+    def environment(self) -> Environment:
+        """Clocks, temperature, power and throttling now."""
+        return Environment(
+            device=self.device,
+            driver=self._nvml.driver(),
+            cuda=self._nvml.cuda(),
+            clocks_mhz=self._nvml.clocks_mhz(),
+            temperature_c=self._nvml.temperature_c(),
+            power_w=self._nvml.power_w(),
+            throttled=self._nvml.throttled(),
+            load_average=os.getloadavg()[0],
+            host=socket.gethostname(),
+        )
+
+    def profile_metrics(self, facts: BuildFacts) -> dict[str, float]:
+        """Highest occupancy that the registers allow, in percent; the plan's block may allow less."""
+        if not facts.registers:
+            return {}
+        per_warp = -(-facts.registers * 32 // 256) * 256  # registers are given out in units of 256 a warp
+        warps = min(self.device.registers_per_unit // per_warp, self.device.threads_per_unit // 32)
+        return {"register_occupancy_pct": 100.0 * warps / (self.device.threads_per_unit // 32)}
+
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> dict[str, float]:
+        """Metrics from hardware counters, over a replay in a process of its own; empty where the machine gives none."""
+        return replays.profile(replays.Watched(binary, plan, tensors), self._access())
+
+    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> str | None:
+        """What compute-sanitizer finds wrong with the kernel's memory accesses, if anything."""
+        return replays.first_finding(replays.Watched(binary, plan, tensors), self._access())
+
+    def healthy(self) -> bool:
+        """Whether a fresh process can use the GPU; asked after a fault."""
+        return Sandbox().run(self._probe_program(), Limits(), PROBE_SECONDS).code == 0
+
+    def _probe_program(self) -> Program:
+        return python_program(_HERE / "probe.py", access=self._access())
+
+    def _access(self) -> Access:
+        environment = {"CUDA_VISIBLE_DEVICES": self._nvml.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        devices = installation.device_nodes()
+        return python_access(Access(devices=devices, environment=environment, bounded_address_space=False))
+
+
+def _describe(probe: Program) -> Device:
+    done = Sandbox().run(probe, Limits(), PROBE_SECONDS)
+    if done.code != 0:
+        raise Unavailable(f"the GPU does not work in a sandbox: {done.stderr.strip()[-500:] or done.code}")
+    return Device.model_validate(json.loads(done.stdout))

@@ -1,0 +1,80 @@
+"""Where this machine keeps CUDA's headers and disassembler: the wheels, else a toolkit. Loads no CUDA library."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+from cupilot.errors import Unavailable
+
+_WHEEL_HINT = "install the `gpu` extra: pip install 'cupilot[gpu]'"
+
+
+@cache
+def include_folders() -> tuple[Path, ...]:
+    """Folders with ``cuda_fp16.h``, ``cooperative_groups.h`` and CCCL's ``cuda/std``; raises :class:`Unavailable`."""
+    for root in (*_wheel_roots(), *_toolkits()):
+        include = (root / "include").resolve()
+        if (include / "cooperative_groups.h").exists() and (include / "cccl" / "cuda" / "std" / "cstdint").exists():
+            return include, include / "cccl"
+    raise Unavailable("no CUDA headers on this machine", hint=_WHEEL_HINT)
+
+
+@cache
+def disassembler() -> Path:
+    """``nvdisasm``; raises :class:`Unavailable`, because a kernel whose code nobody read cannot be trusted."""
+    for root in (*_wheel_roots(), *_toolkits()):
+        path = root / "bin" / "nvdisasm"
+        if path.exists():
+            return path.resolve()
+    found = shutil.which("nvdisasm")
+    if found is None:
+        raise Unavailable("no nvdisasm on this machine", hint=_WHEEL_HINT)
+    return Path(found).resolve()
+
+
+@cache
+def compiler_version() -> str:
+    """NVRTC's full version, e.g. ``nvrtc 13.0.88``; raises :class:`Unavailable`."""
+    try:
+        return f"nvrtc {importlib.metadata.version('nvidia-cuda-nvrtc')}"
+    except importlib.metadata.PackageNotFoundError as error:
+        raise Unavailable("NVRTC is not installed", hint=_WHEEL_HINT) from error
+
+
+@cache
+def c_compiler() -> Path | None:
+    """The C compiler that Triton, and so torch.compile, builds its launchers with."""
+    found = next((path for name in ("gcc", "cc", "clang") if (path := shutil.which(name))), None)
+    return None if found is None else Path(found).resolve()
+
+
+def library_path() -> str:
+    """``LD_LIBRARY_PATH`` for CUDA processes: this process's own, since a driver may live outside the system's path."""
+    return os.environ.get("LD_LIBRARY_PATH", "")
+
+
+def driver_folders() -> tuple[Path, ...]:
+    """Folders that the library path names."""
+    paths = [Path(entry).resolve() for entry in library_path().split(":") if entry]
+    return tuple(path for path in paths if path.is_dir())
+
+
+def device_nodes() -> tuple[Path, ...]:
+    """The GPU nodes that a CUDA process opens."""
+    return tuple(sorted(path for path in Path("/dev").glob("nvidia*") if not path.is_dir()))
+
+
+def _wheel_roots() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    return [root for location in locations for root in sorted(Path(location).glob("cu[0-9]*"), reverse=True)]
+
+
+def _toolkits() -> list[Path]:
+    named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    return [Path(path) for path in (*named, "/usr/local/cuda")]

@@ -1,0 +1,125 @@
+"""The cuda half of the judge process: shared arenas, PyTorch under a policy, the judge's own clock.
+
+Holds no laws, tolerances or verdicts. The process sees one GPU only (``CUDA_VISIBLE_DEVICES`` names it by UUID).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from cupilot.problem import NumericsPolicy
+from gpu_worker.targets.cuda import driver
+
+MEMORY_SHARE = 0.4
+"""Of the memory that is free at the start, for cases and slots; the rest is for the runner, draws of inputs and float64
+temporaries, of which a problem with 8 GB of inputs needs 60 GB."""
+
+MESSAGE_SECONDS = 1e-3
+"""Longest that a command to the runner takes apart from its launches: a message each way, a cache flush, one wait."""
+
+BLOCK_SECONDS = 2e-3
+"""Length of a timed block: long against a submission and the events' resolution, short against drifts of clocks."""
+
+SUBMIT_SECONDS = 10e-6
+"""Longest that the host takes to submit one launch; measured 3.5 us on an H200 box."""
+
+CLOCK_TOLERANCE = 0.02
+"""Relative; rates of the device's and the host's clock differ by far less."""
+
+
+class _Memory:
+    """Device memory in the form that PyTorch adopts without a copy."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (pointer, False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "strides": None,
+            "version": 3,
+        }
+
+
+class CudaArena:
+    """Device memory that the judge owns and the runner maps."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._memory: driver.SharedMemory | None = driver.SharedMemory.create(size)
+        self.bytes = torch.as_tensor(_Memory(self._memory.pointer, size), device=device)
+        self.handle: dict[str, Any] = {"bytes": size}
+        self.descriptors: tuple[int, ...] = (self._memory.export(),)
+
+    def close(self) -> None:
+        """Release the memory; a runner's mapping keeps it alive until the runner ends."""
+        if self._memory is not None:
+            torch.cuda.synchronize(self.bytes.device)
+            self.bytes = torch.empty(0, dtype=torch.uint8)
+            self._memory.close()
+            self._memory = None
+            for descriptor in self.descriptors:
+                os.close(descriptor)
+
+
+class CudaJudge:
+    """A :class:`gpu_worker.targets.base.JudgeDevice` on the only visible GPU."""
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cuda", 0)
+        torch.cuda.set_device(self.torch_device)
+        self._context = driver.Context()
+        self.block_seconds = BLOCK_SECONDS
+        self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
+        self._flush = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.torch_device)
+        self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
+
+    def allocate(self, size: int) -> CudaArena:
+        """A new arena of ``size`` bytes, outside of PyTorch's pool, which therefore gives back what it does not use."""
+        torch.cuda.empty_cache()
+        return CudaArena(size, self.torch_device)
+
+    @contextmanager
+    def policy(self, policy: NumericsPolicy) -> Iterator[None]:
+        """PyTorch's numerics under a policy: TF32 off under ``fp32``; bf16 autocast under ``half``."""
+        tf32 = policy is not NumericsPolicy.FP32
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        before = matmul.allow_tf32, cudnn.allow_tf32
+        matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+        half = policy is NumericsPolicy.HALF
+        try:
+            with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=half):
+                yield
+        finally:
+            matmul.allow_tf32, cudnn.allow_tf32 = before
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        torch.cuda.synchronize(self.torch_device)
+
+    def flush_cache(self) -> None:
+        """Evict the L2 cache by writing twice its size."""
+        self._flush.zero_()
+
+    def baseline_seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """Run the calls back to back behind a cache flush, as the runner does; device seconds for all of them."""
+        start = torch.Event("cuda", enable_timing=True)
+        end = torch.Event("cuda", enable_timing=True)
+        self.synchronize()
+        self.flush_cache()
+        start.record()
+        for call in calls:
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:
+        """The runner's device time, if the judge's wall clock bears it out; both in seconds."""
+        overhead = MESSAGE_SECONDS + launches * SUBMIT_SECONDS
+        longest = host * (1 + CLOCK_TOLERANCE)
+        shortest = host * (1 - CLOCK_TOLERANCE) - overhead
+        return runner if shortest <= runner <= longest else None

@@ -1,0 +1,78 @@
+"""What NVML says about one GPU. Reads only: clocks, power limits and modes of a card are its owner's business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from cupilot.errors import InvalidInput, Unavailable
+
+_T = TypeVar("_T")
+
+_HINT = "install an NVIDIA driver, and the `gpu` extra: pip install 'cupilot[gpu]'"
+_CLOCKS = {"sm": 1, "memory": 2}  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_SLOWDOWNS = 0x8 | 0x20 | 0x40 | 0x80
+"""nvmlClocksEventReason: hardware slowdown, software and hardware thermal slowdown, power brake. The software power
+cap is left out: a large matrix product always meets it."""
+
+
+class Nvml:
+    """One GPU by UUID or index; each answer is None where the card or the machine gives none."""
+
+    def __init__(self, device: str | None) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise Unavailable("nvidia-ml-py is not installed", hint=_HINT) from error
+        self._library = pynvml
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise Unavailable(f"no NVIDIA driver: {error}", hint=_HINT) from error
+        self._handle = self._find(device)
+        self.uuid: str = pynvml.nvmlDeviceGetUUID(self._handle)
+
+    def _find(self, device: str | None) -> Any:
+        try:
+            if device is not None and not device.isdigit():
+                return self._library.nvmlDeviceGetHandleByUUID(device)
+            return self._library.nvmlDeviceGetHandleByIndex(int(device or 0))
+        except self._library.NVMLError as error:
+            raise InvalidInput(f"no GPU {device or 0} on this machine: {error}") from error
+
+    def driver(self) -> str | None:
+        """The driver's version."""
+        return self._ask(lambda: str(self._library.nvmlSystemGetDriverVersion()))
+
+    def cuda(self) -> str | None:
+        """The newest CUDA that the driver serves."""
+        version = self._ask(self._library.nvmlSystemGetCudaDriverVersion_v2)
+        return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
+
+    def clocks_mhz(self) -> dict[str, float]:
+        """Present clocks of ``sm`` and ``memory``."""
+        found = {name: self._ask(partial(self._clock, number)) for name, number in _CLOCKS.items()}
+        return {name: clock for name, clock in found.items() if clock is not None}
+
+    def _clock(self, number: int) -> float:
+        return float(self._library.nvmlDeviceGetClockInfo(self._handle, number))
+
+    def temperature_c(self) -> float | None:
+        """Temperature of the GPU."""
+        return self._ask(lambda: float(self._library.nvmlDeviceGetTemperature(self._handle, 0)))
+
+    def power_w(self) -> float | None:
+        """Present draw of the board."""
+        return self._ask(lambda: self._library.nvmlDeviceGetPowerUsage(self._handle) / 1000.0)
+
+    def throttled(self) -> bool | None:
+        """Whether heat or a failing supply holds the clocks down."""
+        reasons = self._ask(lambda: int(self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)))
+        return None if reasons is None else bool(reasons & _SLOWDOWNS)
+
+    def _ask(self, question: Callable[[], _T]) -> _T | None:
+        try:
+            return question()
+        except self._library.NVMLError:
+            return None

@@ -1,0 +1,88 @@
+"""Runs a built kernel under the tools that watch it, each in a sandbox of its own: counters and memory checkers.
+
+What a machine does not have, it does not say: no ``ncu`` or ``compute-sanitizer``, or a driver that keeps counters for
+administrators, gives empty answers.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cupilot.kernel import ResolvedPlan
+from cupilot.problem import DType, Role, TensorSpec
+from gpu_worker.sandbox import Finished, Limits, Sandbox
+from gpu_worker.targets.base import Access, Program
+from gpu_worker.targets.cuda import counters, sanitizer
+from gpu_worker.targets.cuda.toolchain import python_program
+
+WATCHED_SECONDS = 30.0
+"""Starting takes 2 s. The race checker needs minutes for a large matrix product; what it finds later is not said."""
+
+WARM_UP_REPLAYS = 2
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A kernel to be watched."""
+
+    binary: Path
+    plan: ResolvedPlan
+    tensors: Sequence[TensorSpec]
+
+
+def profile(watched: Watched, access: Access) -> dict[str, float]:
+    """Metrics from hardware counters; see :data:`gpu_worker.targets.cuda.counters.MEASURED`."""
+    ncu = counters.profiler()
+    if ncu is None:
+        return {}
+    names = [launch.kernel for launch in watched.plan.launches]
+    with _replay(watched, access, ncu, WARM_UP_REPLAYS + 1) as run:
+        return counters.read(run(lambda argv: counters.command(ncu, names, len(names), WARM_UP_REPLAYS, argv)).stdout)
+
+
+def first_finding(watched: Watched, access: Access) -> str | None:
+    """What a memory checker holds against the kernel, if anything."""
+    checker = sanitizer.checker()
+    if checker is None:
+        return None
+    with _replay(watched, access, checker, 1) as run:
+        for tool in sanitizer.TOOLS:
+            report = run(lambda argv, tool=tool: sanitizer.command(checker, tool, argv))  # type: ignore[misc]
+            found = sanitizer.read(report.stdout)
+            if found is not None:
+                return f"{tool}: {found}"
+    return None
+
+
+_Wrap = Callable[[Sequence[str]], tuple[str, ...]]
+
+
+@contextmanager
+def _replay(watched: Watched, access: Access, tool: Path, times: int) -> Iterator[Callable[[_Wrap], Finished]]:
+    with tempfile.TemporaryDirectory(prefix="cupilot-replay-") as folder:
+        specification = Path(folder) / "replay.json"
+        specification.write_text(json.dumps(_specification(watched, times)), encoding="utf-8")
+        tools = tuple(path for path in (Path("/opt/nvidia"), tool.resolve().parent) if path.exists())
+        shown = (*access.read_only, Path(folder), watched.binary.parent, *tools)
+        readable = tuple(path for path in shown if not path.is_relative_to("/usr"))
+        access = replace(access, read_only=readable, subprocesses=True)
+        argv = python_program(Path(__file__).with_name("replay.py"), str(specification), access=access).argv
+        yield lambda wrap: Sandbox().run(Program(wrap(argv), access), Limits(), WATCHED_SECONDS)
+
+
+def _specification(watched: Watched, times: int) -> dict[str, object]:
+    given = [spec for spec in watched.tensors if spec.role is not Role.OUTPUT]
+    sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in watched.tensors}
+    return {
+        "binary": str(watched.binary),
+        "launches": [launch.model_dump(mode="json") for launch in watched.plan.launches],
+        "buffers": sizes | watched.plan.workspace,
+        "floats": [spec.name for spec in given if spec.dtype is DType.FLOAT32],
+        "zeros": [spec.name for spec in given if spec.dtype is not DType.FLOAT32],
+        "times": times,
+    }

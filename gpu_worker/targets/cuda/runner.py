@@ -1,0 +1,196 @@
+"""The cuda half of the runner process: maps the judge's arena, loads a cubin, launches a resolved plan, times blocks.
+
+Standard library and cuda-bindings only. Decides nothing: a driver error is reported as the kind of failure it means.
+After an illegal access or a trap the context is unusable, and the judge replaces the whole process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from gpu_worker.targets.base import RunnerError
+from gpu_worker.targets.cuda import driver
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_KINDS = {
+    "ILLEGAL_ADDRESS": "illegal_access",
+    "MISALIGNED_ADDRESS": "illegal_access",
+    "INVALID_ADDRESS_SPACE": "illegal_access",
+    "INVALID_PC": "illegal_access",
+    "HARDWARE_STACK_ERROR": "illegal_access",
+    "ILLEGAL_INSTRUCTION": "crash",
+    "LAUNCH_FAILED": "crash",
+    "ASSERT": "crash",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "LAUNCH_TIMEOUT": "timeout",
+    "DEINITIALIZED": "infrastructure",
+    "NO_DEVICE": "infrastructure",
+    "DEVICE_UNAVAILABLE": "infrastructure",
+    "ECC_UNCORRECTABLE": "infrastructure",
+    "NVLINK_UNCORRECTABLE": "infrastructure",
+    "SYSTEM_NOT_READY": "infrastructure",
+    "SYSTEM_DRIVER_MISMATCH": "infrastructure",
+    "OPERATING_SYSTEM": "infrastructure",
+    "UNKNOWN": "infrastructure",
+}
+"""Driver error to ``FailureKind``; an error that is not named here is the plan's: ``launch_error``."""
+
+_DEFAULT_SHARED_BYTES = 48 * 1024
+_PORTABLE_CLUSTER = 8
+
+
+def _reported(otherwise: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Turn driver errors into what the judge understands; those that :data:`_KINDS` does not name are ``otherwise``."""
+
+    def decorate(method: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(method)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return method(*args, **kwargs)
+            except driver.DriverError as error:
+                raise RunnerError(_KINDS.get(error.code, otherwise), str(error), code=error.code) from error
+
+        return call
+
+    return decorate
+
+
+_reported_as_plan = _reported("launch_error")
+_reported_as_machine = _reported("infrastructure")
+
+
+class _Gpu:
+    """The context, what is timed with, and memory to evict the L2 cache with."""
+
+    @_reported_as_machine
+    def __init__(self) -> None:
+        self.context = driver.Context()
+        self.stream = driver.Stream()
+        self.flush_bytes = 2 * self.context.attribute("L2_CACHE_SIZE")
+        self.flush = driver.allocate(self.flush_bytes)
+        self.start, self.end = driver.Event(), driver.Event()
+
+
+class CudaRunner:
+    """A :class:`gpu_worker.targets.base.RunnerDevice` on the only visible GPU."""
+
+    def __init__(self) -> None:
+        self._opened: _Gpu | None = None
+        self._shared: driver.SharedMemory | None = None
+        self._arena: int | None = None
+        self._module: driver.Module | None = None
+        self._functions: dict[str, driver.Function] = {}
+        self._launches: tuple[Mapping[str, Any], ...] = ()
+        self._slots: list[list[driver.PreparedLaunch]] = []
+
+    def _open(self) -> _Gpu:
+        """The GPU, opened by the first command, so that a failure to do so is an answer."""
+        if self._opened is None:
+            self._opened = _Gpu()
+        return self._opened
+
+    @_reported_as_machine
+    def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Map the judge's arena; replaces an earlier one."""
+        if len(descriptors) != 1:
+            raise RunnerError("infrastructure", "a cuda arena comes with one descriptor")
+        self._open()
+        self._slots = []
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = self._arena = None
+        self._shared = driver.SharedMemory.attach(descriptors[0], int(handle["bytes"]))
+        self._arena = self._shared.pointer
+        os.close(descriptors[0])
+
+    def adopt(self, pointer: int) -> None:
+        """Use this process's own memory as the arena, where there is no judge (profiling)."""
+        self._arena = pointer
+
+    @_reported_as_plan
+    def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Load the cubin in its initial state and check that every launch fits its kernel."""
+        self._open()
+        self._slots, self._launches, self._functions = [], (), {}
+        if self._module is not None:
+            self._module.unload()
+        self._module = driver.Module(Path(binary).read_bytes())
+        kernels = [self._prepare(self._module, launch) for launch in launches]
+        self._launches = tuple(launches)
+        occupancies = [kernel["occupancy_pct"] for kernel in kernels if "occupancy_pct" in kernel]
+        return {"kernels": kernels, **({"occupancy_pct": min(occupancies)} if occupancies else {})}
+
+    def _prepare(self, module: driver.Module, launch: Mapping[str, Any]) -> dict[str, Any]:
+        name = launch["kernel"]
+        function = self._functions.setdefault(name, module.function(name))
+        sizes = function.parameter_sizes()
+        if sizes != [8] * len(launch["args"]):
+            raise RunnerError(
+                "invalid_plan",
+                f"the plan gives {name!r} {len(launch['args'])} pointers, but its parameters have sizes {sizes}",
+            )
+        if launch["shared_bytes"] + function.attribute("SHARED_SIZE_BYTES") > _DEFAULT_SHARED_BYTES:
+            function.allow_shared_bytes(launch["shared_bytes"])
+        cluster = launch["cluster"]
+        if cluster[0] * cluster[1] * cluster[2] > _PORTABLE_CLUSTER:
+            function.allow_large_clusters()
+        return self._facts(function, launch)
+
+    def _facts(self, function: driver.Function, launch: Mapping[str, Any]) -> dict[str, Any]:
+        x, y, z = launch["block"]
+        threads = x * y * z
+        facts: dict[str, Any] = {
+            "kernel": launch["kernel"],
+            "registers": function.attribute("NUM_REGS"),
+            "local_bytes": function.attribute("LOCAL_SIZE_BYTES"),
+            "static_shared_bytes": function.attribute("SHARED_SIZE_BYTES"),
+            "dynamic_shared_bytes": launch["shared_bytes"],
+        }
+        if threads <= function.attribute("MAX_THREADS_PER_BLOCK"):
+            blocks = function.blocks_per_unit(threads, launch["shared_bytes"])
+            limit = self._open().context.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+            facts["occupancy_pct"] = 100.0 * blocks * threads / limit
+        return facts
+
+    @_reported_as_plan
+    def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
+        """Encode each launch's arguments for each slot."""
+        if self._arena is None or not self._launches:
+            raise RunnerError("infrastructure", "bind before attach and load")
+        self._slots = [[self._bound(launch, slot) for launch in self._launches] for slot in slots]
+
+    def _bound(self, launch: Mapping[str, Any], slot: Mapping[str, int]) -> driver.PreparedLaunch:
+        assert self._arena is not None
+        geometry = driver.Geometry(
+            grid=tuple(launch["grid"]),
+            block=tuple(launch["block"]),
+            shared_bytes=launch["shared_bytes"],
+            cluster=tuple(launch["cluster"]),
+            cooperative=launch["cooperative"],
+        )
+        pointers = [self._arena + slot[name] for name in launch["args"]]
+        return driver.PreparedLaunch(self._functions[launch["kernel"]], self._open().stream, pointers, geometry)
+
+    @_reported_as_plan
+    def run(self, order: Sequence[int]) -> float:
+        """Execute the plan on the slots in ``order``, back to back; device seconds from first launch to last end.
+
+        The cache flush in front keeps the device busy while the first launches are submitted, so that the time holds no
+        wait for the host.
+        """
+        gpu = self._open()
+        launches = [launch for slot in order for launch in self._slots[slot]]
+        driver.reset_persisting_cache()
+        gpu.stream.fill(gpu.flush, gpu.flush_bytes)
+        gpu.start.record(gpu.stream)
+        for launch in launches:
+            launch.submit()
+        gpu.end.record(gpu.stream)
+        gpu.stream.synchronize()
+        return gpu.end.microseconds_since(gpu.start) * 1e-6

@@ -1,0 +1,44 @@
+"""What compute-sanitizer finds: accesses beyond a buffer, races in shared memory, reads of memory nobody wrote.
+
+Only a description and a parser, as :mod:`gpu_worker.targets.cuda.counters`. Tens of times slower than the kernel, so it
+is for kernels that are about to become results.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+TOOLS = ("memcheck", "racecheck", "initcheck")
+
+_FINDING = re.compile(
+    r"^=+ (?:Error: )?((?:Invalid|Uninitialized|Potential|Race|Warning: Race|Misaligned|Address).*)$", re.M
+)
+_WHERE = re.compile(r"^=+ +at .*$", re.M)
+_SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+)", re.M)
+
+
+@cache
+def checker() -> Path | None:
+    """``compute-sanitizer``, where it is installed."""
+    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    return None if found is None else Path(found)
+
+
+def command(path: Path, tool: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """The command line that watches ``argv`` with one tool."""
+    return (str(path), "--tool", tool, "--report-api-errors", "no", "--print-limit", "3", *argv)
+
+
+def read(report: str) -> str | None:
+    """The first finding of a report, in one or two lines; None where there is none, or where the tool did not run."""
+    summary = _SUMMARY.search(report)
+    if summary is None or int(summary[1]) == 0:
+        return None
+    finding = _FINDING.search(report)
+    where = _WHERE.search(report)
+    words = [finding[1] if finding else f"{summary[1]} errors", where[0].lstrip("= ") if where else ""]
+    return " ".join(word.strip() for word in words if word)[:500]

@@ -1,0 +1,116 @@
+"""NVRTC as the compiler of the ``cuda`` target, and what the disassembly says about its cubins.
+
+Describes programs for the build service; the compiling itself is :mod:`gpu_worker.targets.cuda.compiler`, sandboxed. No
+fast-math: a kernel that wants approximations calls the intrinsics by name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+from cupilot.problem import ProblemFacts
+from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox, python_folders
+from gpu_worker.targets.base import Access, BuildFacts, Program
+from gpu_worker.targets.cuda import headers, installation, policy
+
+_COMPILER = Path(__file__).with_name("compiler.py")
+_ACCELERATED_FROM = 90
+"""From sm_90 on, the architecture-specific variant (``sm_90a``) is needed for wgmma and setmaxnreg."""
+
+PRECOMPILE_SECONDS = 120.0
+
+
+def architecture(arch: str) -> str:
+    """What to build for on a device of this architecture: ``sm_90`` -> ``sm_90a``."""
+    return f"{arch}a" if int(arch.removeprefix("sm_")) >= _ACCELERATED_FROM else arch
+
+
+def python_access(access: Access) -> Access:
+    """What a Python process that uses CUDA libraries needs, on top of ``access``; sandboxes show /usr anyway."""
+    read_only = (*python_folders(), *installation.driver_folders(), *access.read_only)
+    return replace(
+        access,
+        read_only=tuple(path for path in read_only if not path.is_relative_to("/usr")),
+        environment={"LD_LIBRARY_PATH": installation.library_path(), **access.environment},
+    )
+
+
+def python_program(script: Path, *arguments: str, access: Access) -> Program:
+    """A script of this package that takes the source root as its first argument; ``access`` as it stands."""
+    return Program((sys.executable, "-I", str(script), str(SOURCE_ROOT), *arguments), access)
+
+
+class CudaToolchain:
+    """Builds cubins for one architecture; needs neither GPU nor driver."""
+
+    suffix = ".cu"
+
+    def __init__(self, arch: str, *, line_info: bool = False) -> None:
+        """``arch`` is the device's, e.g. ``sm_90``; ``line_info`` is for profilers."""
+        self._includes = installation.include_folders()
+        self._disassembler = installation.disassembler()
+        self.compiler = installation.compiler_version()
+        self.flags = (
+            f"--gpu-architecture={architecture(arch)}",
+            "--std=c++17",
+            "--device-as-default-execution-space",
+            "--ptxas-options=-v",
+            *(("-lineinfo",) if line_info else ()),
+        )
+        self._precompiled: Path | None = None
+        self._lock = threading.Lock()
+        self._folder = Path(tempfile.mkdtemp(prefix="cupilot-nvrtc-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def compile_program(self, folder: Path) -> Program:
+        """NVRTC on ``kernel.cu``; see :class:`gpu_worker.targets.base.Toolchain`."""
+        arguments = ["build", str(folder), *self._options()]
+        readable = self._includes[:1]
+        if headers.wants_precompiled((folder / f"kernel{self.suffix}").read_text(encoding="utf-8")):
+            pch = self._precompile()
+            arguments.append(f"--pch={pch}")
+            readable = (*readable, pch)
+        access = python_access(Access(read_only=readable, writable=(folder,)))
+        return python_program(_COMPILER, *arguments, access=access)
+
+    def inspect_program(self, folder: Path) -> Program | None:
+        """ptxas's resources and the families of instructions in the disassembly, as JSON."""
+        access = python_access(Access(read_only=(folder, self._disassembler.parent), subprocesses=True))
+        return python_program(_COMPILER, "inspect", str(folder), f"--nvdisasm={self._disassembler}", access=access)
+
+    def facts(self, compile_log: str, inspection: str) -> BuildFacts:  # noqa: ARG002  the inspection says it all
+        """Reads what :meth:`inspect_program` printed; empty where it failed, which :meth:`refusal` then refuses."""
+        try:
+            found = json.loads(inspection)
+        except ValueError:
+            return BuildFacts()
+        return BuildFacts(found["registers"], found["spill_bytes"], found["shared_bytes"], found["instructions"])
+
+    def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:  # noqa: ARG002
+        """The rule of the policy that the machine code breaks, if any."""
+        if not facts.instructions.get("instructions"):
+            return "the machine code could not be disassembled"
+        return policy.breach(facts.instructions, problem.policy, {spec.dtype for spec in problem.tensors})
+
+    def _precompile(self) -> Path:
+        """The slow headers in precompiled form, made once; an empty file where this machine cannot make them."""
+        with self._lock:
+            if self._precompiled is None:
+                path = self._folder / "headers.pch"
+                access = python_access(Access(read_only=self._includes[:1], writable=(self._folder,)))
+                making = python_program(_COMPILER, "precompile", str(path), *self._options(), access=access)
+                if Sandbox().run(making, Limits(), PRECOMPILE_SECONDS).code != 0:
+                    path.write_bytes(b"")
+                self._precompiled = path
+        return self._precompiled
+
+    def _options(self) -> list[str]:
+        options = [*self.flags, *(f"--include-path={folder}" for folder in self._includes)]
+        return [f"--option={option}" for option in options]

@@ -1,0 +1,17 @@
+"""Which class serves which target. Imports a target only when it is asked for: a CPU machine has no CUDA packages."""
+
+from __future__ import annotations
+
+from cupilot.problem import Target
+from gpu_worker.targets.base import HostTarget, load_factory
+
+_HOSTS = {Target.CPU: "gpu_worker.targets.cpu_host:CpuHost", Target.CUDA: "gpu_worker.targets.cuda.host:CudaHost"}
+
+
+def open_host(target: Target, *, device: str | None = None, threads: int | None = None) -> HostTarget:
+    """The supervisor's half of a target; ``device`` is a GPU's UUID or index, ``threads`` is for ``cpu``.
+
+    Raises :class:`cupilot.errors.Unavailable` where the machine lacks what the target needs.
+    """
+    host: HostTarget = load_factory(_HOSTS[target])(device=device, threads=threads)
+    return host

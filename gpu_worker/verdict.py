@@ -1,0 +1,179 @@
+"""From what was measured to an evaluation: verdict, floor, profile. Pure, but for one wish to measure peaks again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from cupilot.evaluation import (
+    Baseline,
+    BuildReport,
+    Comparison,
+    Evaluation,
+    Failure,
+    FailureKind,
+    LawResult,
+    Preparation,
+    Profile,
+    ProfileSource,
+    Verdict,
+)
+from cupilot.hardware import Environment, Peaks
+from cupilot.kernel import Kernel
+from cupilot.problem import Problem
+from cupilot.roofline import Placement, place
+from gpu_worker.targets.base import BuildFacts, HostTarget
+
+BELOW_FLOOR = 0.85
+"""A kernel faster than this share of the floor is not believed. The margin covers what a peak measurement misses (a few
+percent) and the part of the last output that still lies in a cache when the clock stops."""
+
+OWN = "own"
+"""The law of the problem's own inputs, which every preparation has."""
+
+AGREEMENT = 0.10
+"""Two confirmations agree when their speedups differ by less than this, or than their intervals are wide."""
+
+_REJECTING = frozenset(
+    {
+        FailureKind.CRASH, FailureKind.ILLEGAL_ACCESS, FailureKind.OUT_OF_MEMORY, FailureKind.TIMEOUT,
+        FailureKind.LAUNCH_ERROR, FailureKind.POLICY_BREACH, FailureKind.OUT_OF_BOUNDS_WRITE,
+        FailureKind.INPUT_MUTATED, FailureKind.INVALID_PLAN, FailureKind.COMPILE_ERROR,
+    }
+)  # fmt: skip
+"""Failures that reject a kernel even when its own inputs gave right values."""
+
+
+@dataclass
+class Measured:
+    """Everything known about a kernel, filled step by step."""
+
+    problem: Problem
+    preparation: Preparation
+    kernel: Kernel
+    build: BuildReport | None = None
+    build_facts: BuildFacts = field(default_factory=BuildFacts)
+    laws: tuple[LawResult, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    failure: Failure | None = None
+    audited: bool = False
+    notes: tuple[str, ...] = ()
+    repeated: Measured | None = None
+    """The second timing of a confirmation."""
+    occupancy_pct: float | None = None
+    """Warps that a multiprocessor can hold at once with the plan's blocks, of those it has room for."""
+    counters: dict[str, float] = field(default_factory=dict)
+    """Metrics from hardware counters; empty where there are none."""
+    peaks: Peaks | None = None
+    """The device's peaks as known now, which may be higher than when the problem was prepared; None for those."""
+    environment: Environment | None = None
+    seconds: float = 0.0
+
+    def repetition(self) -> Measured:
+        """An empty record for the same kernel and build."""
+        return Measured(self.problem, self.preparation, self.kernel, self.build, self.build_facts)
+
+    def eager(self) -> Comparison | None:
+        """The comparison with PyTorch eager."""
+        return next((item for item in self.comparisons if item.baseline is Baseline.EAGER), None)
+
+
+def conclude(measured: Measured, target: HostTarget, remeasure: Callable[[], Peaks]) -> Evaluation:
+    """The evaluation of what was measured; ``remeasure`` is asked only before a kernel is quarantined for its speed."""
+    facts = measured.preparation.facts
+    peaks = measured.peaks or measured.preparation.peaks
+    placement = place(facts, peaks)
+    eager = measured.eager()
+    if eager is not None and _below(eager, placement):
+        peaks = remeasure()
+        placement = place(facts, peaks)
+    verdict, failure = _verdict(measured, placement)
+    log = "\n".join([measured.build.log, *measured.notes]).strip() if measured.build else ""
+    return Evaluation(
+        kernel_hash=measured.kernel.content_hash(),
+        problem_hash=measured.problem.content_hash(),
+        verdict=verdict,
+        failure=failure,
+        build=measured.build.model_copy(update={"log": log[:16_000]}) if measured.build else None,
+        laws=measured.laws,
+        comparisons=measured.comparisons,
+        profile=_profile(measured, eager, peaks, placement, target) if eager else None,
+        placement=placement,
+        environment=measured.environment,
+        tunables=measured.kernel.plan.values(),
+        seconds=measured.seconds,
+    )
+
+
+def _verdict(measured: Measured, placement: Placement) -> tuple[Verdict, Failure | None]:
+    failure = measured.failure
+    built = measured.build is not None and measured.build.ok
+    if failure is not None and failure.kind is FailureKind.CLOCK_MISMATCH:
+        return Verdict.QUARANTINED, failure
+    if failure is not None:
+        return _climbed(measured, failure, built=built), failure
+    eager = measured.eager()
+    assert eager is not None
+    if _below(eager, placement):
+        return Verdict.QUARANTINED, _too_fast(eager, placement)
+    repeated = measured.repeated
+    if repeated is None:
+        return Verdict.AUDITED, None
+    if repeated.failure is not None and repeated.failure.kind is FailureKind.INFRASTRUCTURE:
+        return Verdict.COMPILED, repeated.failure
+    if repeated.failure is not None:
+        message = f"passed at first, failed when it was timed again in a fresh process: {repeated.failure.message}"
+        return Verdict.PLAUSIBLE, repeated.failure.model_copy(update={"message": message[:16_000]})
+    return (Verdict.REPRODUCED if agree(eager, repeated.eager()) else Verdict.AUDITED), None
+
+
+def _climbed(measured: Measured, failure: Failure, *, built: bool) -> Verdict:
+    if failure.kind is FailureKind.INFRASTRUCTURE:
+        return Verdict.COMPILED if built else Verdict.REJECTED
+    own = any(law.law == OWN and law.passed for law in measured.laws)
+    if not own or failure.kind in _REJECTING:
+        return Verdict.REJECTED
+    return Verdict.CORRECT
+
+
+def agree(first: Comparison, second: Comparison | None) -> bool:
+    """Whether two timings of one kernel tell the same speedup."""
+    if second is None:
+        return False
+    difference = abs(math.log(first.speedup.median / second.speedup.median))
+    widths = math.log(first.speedup.high / first.speedup.low) + math.log(second.speedup.high / second.speedup.low)
+    return difference <= max(AGREEMENT, widths)
+
+
+def _below(eager: Comparison, placement: Placement) -> bool:
+    return eager.kernel_us.median < BELOW_FLOOR * placement.floor_us
+
+
+def _too_fast(eager: Comparison, placement: Placement) -> Failure:
+    message = (
+        f"{eager.kernel_us.median:.4g} us is faster than the device's physical floor of {placement.floor_us:.4g} us "
+        f"(memory {placement.memory_floor_us:.4g}, compute {placement.compute_floor_us:.4g})"
+    )
+    details: dict[str, JsonValue] = {"kernel_us": eager.kernel_us.median, "floor_us": placement.floor_us}
+    return Failure(kind=FailureKind.BELOW_FLOOR, message=message, details=details)
+
+
+def _profile(measured: Measured, eager: Comparison, peaks: Peaks, placement: Placement, target: HostTarget) -> Profile:
+    """Rates of counted work against the measured peaks, and the hardware's counters where there are any."""
+    facts = measured.preparation.facts
+    seconds = eager.kernel_us.median * 1e-6
+    rate = peaks.matrix_flops(facts.policy) if facts.matmul_flops else peaks.scalar_flops
+    metrics = {
+        "memory_throughput_pct": 100.0 * facts.compulsory_bytes / seconds / peaks.bandwidth,
+        "compute_throughput_pct": 100.0 * facts.flops / seconds / rate,
+        "floor_pct": 100.0 * placement.floor_us / eager.kernel_us.median,
+        **target.profile_metrics(measured.build_facts),
+        **measured.counters,
+    }
+    if measured.occupancy_pct is not None:
+        metrics["occupancy_pct"] = measured.occupancy_pct
+    source = ProfileSource.MEASURED if measured.counters else ProfileSource.INFERRED
+    return Profile(source=source, metrics=metrics)

@@ -1,0 +1,53 @@
+"""GPU tests run where there is an NVIDIA GPU and are skipped elsewhere. Preparations take seconds and are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cupilot.evaluation import Evaluation, Preparation
+from cupilot.kernel import Kernel
+from cupilot.problem import Problem, Target
+from gpu_worker.evaluator import Evaluator
+
+HAS_GPU = Path("/dev/nvidiactl").exists()
+
+Judge = Callable[[Problem, Kernel], Evaluation]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not HAS_GPU:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+
+
+@pytest.fixture(scope="session")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    with Evaluator(Target.CUDA, tmp_path_factory.mktemp("work")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def prepare(evaluator: Evaluator) -> Callable[[Problem], Preparation]:
+    prepared: dict[str, Preparation] = {}
+
+    def of(problem: Problem) -> Preparation:
+        key = problem.content_hash()
+        if key not in prepared:
+            result = evaluator.prepare(problem)
+            assert result.preparation is not None, result.failure
+            prepared[key] = result.preparation
+        return prepared[key]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def judge(evaluator: Evaluator, prepare: Callable[[Problem], Preparation]) -> Judge:
+    def of(problem: Problem, kernel: Kernel) -> Evaluation:
+        return evaluator.evaluate(problem, prepare(problem), kernel)
+
+    return of

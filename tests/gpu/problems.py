@@ -1,0 +1,57 @@
+"""References for the GPU tests: small enough for seconds, large enough to keep a data-centre GPU busy."""
+
+from __future__ import annotations
+
+from cupilot.problem import NumericsPolicy, Problem
+
+_FILE = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+{model}
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def _problem(name: str, model: str, inputs: str, policy: NumericsPolicy) -> Problem:
+    body = "".join(f"    {line}\n" for line in model.strip().splitlines())
+    return Problem(name=name, source=_FILE.format(model=body, inputs=inputs), policy=policy)
+
+
+def softmax(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    model = "def forward(self, x):\n    return torch.softmax(x, dim=1)"
+    return _problem("softmax", model, "torch.randn(8192, 4096)", policy)
+
+
+def layer_norm(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    model = """
+def __init__(self):
+    super().__init__()
+    self.norm = nn.LayerNorm(4096)
+
+def forward(self, x):
+    return self.norm(x)
+"""
+    return _problem("layer_norm", model, "torch.randn(8192, 4096)", policy)
+
+
+def gelu(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    model = "def forward(self, x):\n    return torch.nn.functional.gelu(x)"
+    return _problem("gelu", model, "torch.randn(4096, 8192)", policy)
+
+
+def row_sum(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    model = "def forward(self, x):\n    return torch.sum(x, dim=1)"
+    return _problem("row_sum", model, "torch.randn(8192, 8192)", policy)
+
+
+def matmul(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    model = "def forward(self, a, b):\n    return torch.matmul(a, b)"
+    return _problem("matmul", model, "torch.randn(2048, 2048), torch.randn(2048, 2048)", policy)

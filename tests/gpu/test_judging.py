@@ -1,0 +1,177 @@
+"""The judge on a real GPU: honest kernels are audited, wrong ones are rejected for what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cupilot.evaluation import Baseline, Evaluation, FailureKind, Preparation, ProfileSource, Verdict
+from cupilot.kernel import Kernel
+from cupilot.problem import NumericsPolicy, Problem
+from gpu_worker.evaluator import Evaluator
+from gpu_worker.targets.cuda import counters, sanitizer
+from tests.gpu import kernels, problems
+
+pytestmark = pytest.mark.gpu
+
+Judge = Callable[[Problem, Kernel], Evaluation]
+
+HONEST: dict[str, tuple[Problem, Kernel]] = {
+    "softmax": (problems.softmax(), kernels.softmax()),
+    "layer_norm": (problems.layer_norm(), kernels.layer_norm()),
+    "gelu": (problems.gelu(), kernels.gelu()),
+    "row_sum": (problems.row_sum(), kernels.row_sum()),
+    "matmul": (problems.matmul(), kernels.matmul()),
+    "matmul_tf32": (problems.matmul(NumericsPolicy.TF32), kernels.matmul_tensor_cores()),
+}
+
+
+def describe(name: str, evaluation: Evaluation) -> None:
+    comparison = evaluation.comparison()
+    if comparison is not None:
+        print(
+            f"\n{name}: {evaluation.verdict.value}, kernel {comparison.kernel_us.median:.1f} us, "
+            f"eager {comparison.baseline_us.median:.1f} us, speedup {comparison.speedup.median:.3f} "
+            f"[{comparison.speedup.low:.3f}, {comparison.speedup.high:.3f}], {evaluation.seconds:.1f} s"
+        )
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_kernel_is_audited(judge: Judge, name: str) -> None:
+    problem, kernel = HONEST[name]
+    evaluation = judge(problem, kernel)
+    describe(name, evaluation)
+    assert evaluation.verdict is Verdict.AUDITED, evaluation.failure
+    assert evaluation.failure is None
+    assert evaluation.build is not None
+    assert evaluation.build.registers is not None
+    assert evaluation.environment is not None
+    assert evaluation.environment.device.uid.startswith("GPU-")
+    assert evaluation.placement is not None
+    assert evaluation.profile is not None
+    print({name: round(value, 1) for name, value in evaluation.profile.metrics.items()})
+    comparison = evaluation.comparison(Baseline.EAGER)
+    assert comparison is not None
+    assert comparison.kernel_us.median > evaluation.placement.floor_us * 0.9
+
+
+SPIN = "volatile float* v = x; while (v[0] > -1e30f) {} out[0] = 1.0f;"
+
+WRONG: dict[str, tuple[Kernel, set[FailureKind]]] = {
+    "no_op": (kernels.broken_softmax(""), {FailureKind.UNWRITTEN_OUTPUT}),
+    "half_of_the_rows": (
+        kernels.edited_softmax("float4 v[VECTORS];", "if (blockIdx.x % 2) return; float4 v[VECTORS];"),
+        {FailureKind.UNWRITTEN_OUTPUT},
+    ),
+    "zeros": (
+        kernels.broken_softmax("for (int c = t; c < X_COLS; c += BLOCK) out[row * X_COLS + c] = 0.0f;"),
+        {FailureKind.WRONG_VALUE},
+    ),
+    "no_maximum": (
+        kernels.edited_softmax("top = block_reduce(top, Max(), -INFINITY);", "top = 0.0f;"),
+        {FailureKind.WRONG_VALUE},
+    ),
+    "first_call_only": (
+        kernels.edited_softmax(
+            "float4 v[VECTORS];",
+            "static __device__ unsigned calls[X_ROWS]; __shared__ unsigned before; "
+            "if (threadIdx.x == 0) before = calls[blockIdx.x]++; "
+            "__syncthreads(); if (before) return; float4 v[VECTORS];",
+        ),
+        {FailureKind.UNWRITTEN_OUTPUT, FailureKind.NON_DETERMINISTIC},
+    ),
+    "writes_its_input": (
+        kernels.broken_softmax(
+            "for (int c = t; c < X_COLS; c += BLOCK) { x[row * X_COLS + c] += 1.0f; "
+            "out[row * X_COLS + c] = x[row * X_COLS + c]; }"
+        ),
+        {FailureKind.INPUT_MUTATED, FailureKind.WRONG_VALUE},
+    ),
+    "writes_past_its_output": (
+        kernels.edited_softmax(
+            "float scale = 1.0f / total;",
+            "float scale = 1.0f / total; if (blockIdx.x == 0 && threadIdx.x < 16) out[X_SIZE + threadIdx.x] = 1.0f;",
+        ),
+        {FailureKind.OUT_OF_BOUNDS_WRITE},
+    ),
+    "illegal_address": (kernels.broken_softmax("out[t + (1ll << 42)] = 1.0f;"), {FailureKind.ILLEGAL_ACCESS}),
+    "misaligned_address": (
+        kernels.broken_softmax("*reinterpret_cast<float4*>(out + 1 + t) = make_float4(1, 1, 1, 1);"),
+        {FailureKind.ILLEGAL_ACCESS},
+    ),
+    "trap": (kernels.broken_softmax("__trap();"), {FailureKind.CRASH}),
+    "too_much_shared_memory": (kernels.softmax(shared_bytes="300000"), {FailureKind.LAUNCH_ERROR}),
+    "too_many_threads": (kernels.softmax(block=("2048",)), {FailureKind.LAUNCH_ERROR}),
+    "missing_argument": (kernels.softmax(args=("x",)), {FailureKind.INVALID_PLAN}),
+    "unknown_function": (kernels.softmax(kernel="soft_max"), {FailureKind.LAUNCH_ERROR, FailureKind.INVALID_PLAN}),
+    "compile_error": (kernels.broken_softmax("undeclared = 1;"), {FailureKind.COMPILE_ERROR}),
+    "reads_the_clock": (
+        kernels.edited_softmax(
+            "float scale = 1.0f / total;", "float scale = 1.0f / total; if (clock64() == 1) scale = 2;"
+        ),
+        {FailureKind.POLICY_BREACH},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_never_counts_and_is_told_what_is_wrong(judge: Judge, name: str) -> None:
+    kernel, kinds = WRONG[name]
+    evaluation = judge(problems.softmax(), kernel)
+    assert evaluation.failure is not None, f"{name} was {evaluation.verdict.value}"
+    print(f"\n{name}: {evaluation.failure.kind.value}: {evaluation.failure.message[:200]}")
+    assert evaluation.verdict in (Verdict.REJECTED, Verdict.CORRECT)
+    assert evaluation.failure.kind in kinds, evaluation.failure
+
+
+def test_an_endless_loop_is_killed_and_the_next_kernel_is_fine(
+    evaluator: Evaluator, prepare: Callable[[Problem], Preparation]
+) -> None:
+    problem = problems.softmax()
+    evaluation = evaluator.evaluate(problem, prepare(problem), kernels.broken_softmax(SPIN), timeout=20)
+    assert evaluation.failure is not None
+    assert evaluation.failure.kind is FailureKind.TIMEOUT
+    assert evaluator.evaluate(problem, prepare(problem), kernels.softmax()).verdict is Verdict.AUDITED
+
+
+def test_tensor_cores_under_strict_fp32_are_a_breach(judge: Judge) -> None:
+    evaluation = judge(problems.matmul(NumericsPolicy.FP32), kernels.matmul_tensor_cores())
+    assert evaluation.failure is not None
+    assert evaluation.failure.kind is FailureKind.POLICY_BREACH
+    assert "tensor-core" in evaluation.failure.message
+
+
+def test_a_confirmed_kernel_is_reproduced_and_compared_with_torch_compile(
+    evaluator: Evaluator, prepare: Callable[[Problem], Preparation]
+) -> None:
+    problem = problems.softmax()
+    evaluation = evaluator.confirm(problem, prepare(problem), kernels.softmax())
+    describe("softmax confirmed", evaluation)
+    assert evaluation.verdict is Verdict.REPRODUCED, evaluation.failure
+    assert {item.baseline for item in evaluation.comparisons} == {Baseline.EAGER, Baseline.COMPILE}
+
+
+def test_a_read_past_an_input_is_found_before_a_kernel_is_confirmed(
+    evaluator: Evaluator, prepare: Callable[[Problem], Preparation]
+) -> None:
+    if sanitizer.checker() is None:
+        pytest.skip("compute-sanitizer is not installed")
+    problem = problems.softmax()
+    past = "float scale = 1.0f / total; if (x[X_SIZE] == 12345.0f) scale = 0.0f;"
+    kernel = kernels.edited_softmax("float scale = 1.0f / total;", past)
+    assert evaluator.evaluate(problem, prepare(problem), kernel).verdict is Verdict.AUDITED
+    confirmed = evaluator.confirm(problem, prepare(problem), kernel)
+    assert confirmed.failure is not None
+    print(f"\n{confirmed.failure.message}")
+    assert confirmed.failure.kind is FailureKind.ILLEGAL_ACCESS
+    assert confirmed.verdict is Verdict.REJECTED
+
+
+def test_counters_are_measured_where_the_machine_has_them(judge: Judge) -> None:
+    if counters.profiler() is None:
+        pytest.skip("ncu is not installed")
+    evaluation = judge(problems.gelu(), kernels.gelu())
+    assert evaluation.profile is not None
+    assert evaluation.profile.source is ProfileSource.MEASURED
+    assert 0 < evaluation.profile.metrics["dram_throughput_pct"] <= 100

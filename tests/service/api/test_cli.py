@@ -1,0 +1,188 @@
+"""The command line as a process of its own against the real service."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cupilot.evaluation import FailureKind
+from cupilot.schemas import JobPage, JobView, Report
+from cupilot.storage.states import JobState
+from tests.service.api.world import SOURCE, Story, Team, World, evolved, rejected
+
+pytestmark = pytest.mark.service
+
+
+class Shell:
+    """Runs ``cupilot`` as a user of a team does."""
+
+    def __init__(self, world: World, team: Team, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "CUPILOT_URL": world.url,
+            "CUPILOT_API_KEY": team.key,
+        }
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command, running."""
+        command = [sys.executable, "-m", "cupilot.cli", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, standard output, standard error."""
+        with self.start(*arguments) as process:
+            out, err = process.communicate()
+            return process.returncode, out, err
+
+
+@pytest.fixture
+def shell(world: World, team: Team, tmp_path: Path) -> Shell:
+    return Shell(world, team, tmp_path)
+
+
+def test_submit_list_status_cancel(shell: Shell) -> None:
+    (shell.folder / "my_op.py").write_text(SOURCE)
+    code, out, _ = shell("submit", "my_op.py", "--target", "cpu", "--label", "a=b")
+    job = out.strip()
+    assert code == 0
+    code, out, _ = shell("list", "--label", "a=b", "--json")
+    assert code == 0
+    [listed] = JobPage.model_validate_json(out).items
+    assert (str(listed.id), listed.problem.name) == (job, "my_op")
+    assert job in shell("list")[1]
+    code, out, _ = shell("status", "last", "--json")
+    assert (code, JobView.model_validate_json(out).state) == (0, "queued")
+    code, out, _ = shell("cancel", job)
+    assert (code, out) == (0, f"job {job} is cancelled\n")
+    assert shell("status", job)[0] == 1
+    code, out, _ = shell("watch", job)
+    assert code == 1
+    assert "job cancelled" in out
+    code, _, err = shell("status", "00000000-0000-0000-0000-000000000000")
+    assert code == 4
+    assert "no job" in err
+
+
+def test_the_result_of_a_job_is_printed_and_written(world: World, team: Team, shell: Shell) -> None:
+    with world.database.transaction() as session:
+        job = evolved(session, team.id).id
+    code, out, _ = shell("result", str(job))
+    assert code == 0
+    folder = shell.folder / "cupilot-results" / str(job)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "REPORT.md",
+        "kernel.cpp",
+        "plan.json",
+        "problem.h",
+        "problem.py",
+        "report.json",
+    ]
+    for part in (
+        "2.00x as fast as PyTorch eager (95 % interval 1.80 to 2.20)",
+        "slower than torch.compile: 0.50x",
+        "reproduced",
+        "simd",
+        "threads",
+        "because",
+        "candidate 4 (generation 2, crossover of 0 and 1) 2.00x",
+        "candidate 0 (generation 1, initial) 1.50x",
+        str(Path("cupilot-results") / str(job)),
+        "next",
+    ):
+        assert part in out, out
+    code, out, _ = shell("result", str(job), "--json", "--out", "here")
+    assert code == 0
+    assert Report.model_validate_json(out).job.id == job
+    assert (shell.folder / "here" / "kernel.cpp").read_text() == "// candidate 4\n"
+
+
+def test_a_job_without_a_proven_kernel_says_why(world: World, team: Team, shell: Shell) -> None:
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        generation = story.generation(0)
+        for kind in (FailureKind.COMPILE_ERROR, FailureKind.WRONG_VALUE, FailureKind.WRONG_VALUE):
+            story.candidate(generation, rejected(kind))
+        job = story.end(JobState.FAILED, reason="no_kernel", message="nothing held up").id
+    code, out, _ = shell("result", str(job))
+    assert code == 1
+    assert "failed (no_kernel)" in out
+    assert "nothing held up" in out
+    assert "wrong_value 2, compile_error 1" in out
+    assert "no kernel of this job is proven" in out
+    code, out, _ = shell("result", str(job), "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (1, "no_result")
+    assert not (shell.folder / "cupilot-results").exists()
+
+
+def test_watching_a_finished_job_tells_its_story(world: World, team: Team, shell: Shell) -> None:
+    with world.database.transaction() as session:
+        job = evolved(session, team.id).id
+    code, out, _ = shell("watch", str(job))
+    assert code == 0
+    for part in ("job evolving", "candidate 4 evaluated: reproduced, 2.00x", "generation 2", "job succeeded"):
+        assert part in out, out
+    code, out, _ = shell("watch", str(job), "--json")
+    assert code == 0
+    assert JobView.model_validate(json.loads(out.splitlines()[-1])["job"]).id == job
+
+
+def test_evolve_shows_progress_on_stderr_and_the_report_on_stdout(team: Team, shell: Shell) -> None:
+    (shell.folder / "my_op.py").write_text(SOURCE)
+    with shell.start("evolve", "my_op.py", "--target", "cpu", "--json") as process:
+        assert process.stderr is not None
+        announced = process.stderr.readline()
+        team.http.post(f"/v1/jobs/{announced.split()[1]}/cancel").raise_for_status()
+        out, err = process.communicate()
+    assert announced.endswith("on cpu\n")
+    assert process.returncode == 1
+    assert json.loads(out)["error"]["code"] == "no_result"
+    assert "job cancelled" in err
+
+
+def test_an_interrupted_evolve_leaves_the_job_and_says_how_to_go_on(team: Team, shell: Shell) -> None:
+    (shell.folder / "my_op.py").write_text(SOURCE)
+    with shell.start("evolve", "my_op.py", "--target", "cpu") as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        job = process.stderr.readline().split()[1]
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert f"cupilot watch {job}" in err
+    assert "Traceback" not in err
+    assert team.http.get(f"/v1/jobs/{job}").json()["state"] == "queued"
+
+
+def test_problems_are_listed(shell: Shell) -> None:
+    code, out, _ = shell("problems")
+    assert code == 0
+    assert "softmax" in out
+    assert "Softmax over the rows of a matrix." in out
+
+
+def test_help_imports_nothing_heavy(shell: Shell) -> None:
+    heavy = "'torch', 'numpy', 'sqlalchemy', 'psycopg2', 'celery', 'chromadb', 'psutil', 'litellm', 'fastapi'"
+    probe = (
+        "import sys\nsys.argv = ['cupilot', '--help']\nfrom cupilot.cli import main\n"
+        f"try:\n    main()\nexcept SystemExit:\n    pass\nprint(sorted(set(sys.modules) & {{{heavy}}}))"
+    )
+    command = [sys.executable, "-c", probe]
+    out = subprocess.check_output(command, cwd=shell.folder, env=shell.environment, text=True)
+    assert out.splitlines()[-1] == "[]"

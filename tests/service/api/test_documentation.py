@@ -1,0 +1,111 @@
+"""OpenAPI is complete and true, and /docs works with no other server in reach."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from cupilot.schemas import ErrorEnvelope
+from tests.service.api.world import Team, World
+
+pytestmark = pytest.mark.service
+
+OPEN = {"/healthz", "/readyz", "/v1/version"}
+
+
+@pytest.fixture(scope="module")
+def document(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{world.url}/openapi.json").raise_for_status().json()
+    return found
+
+
+def _operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(path, method, item) for path, methods in document["paths"].items() for method, item in methods.items()]
+
+
+def test_every_route_of_the_application_is_described(document: dict[str, Any]) -> None:
+    assert {(path, method) for path, method, _ in _operations(document)} == {
+        ("/v1/jobs", "post"),
+        ("/v1/jobs", "get"),
+        ("/v1/jobs/{job}", "get"),
+        ("/v1/jobs/{job}/cancel", "post"),
+        ("/v1/jobs/{job}/events", "get"),
+        ("/v1/jobs/{job}/candidates", "get"),
+        ("/v1/jobs/{job}/candidates/{candidate}", "get"),
+        ("/v1/jobs/{job}/best", "get"),
+        ("/v1/jobs/{job}/best/download", "get"),
+        ("/v1/problems", "get"),
+        ("/v1/problems/{problem}", "get"),
+        ("/v1/cluster", "get"),
+        ("/v1/version", "get"),
+        ("/healthz", "get"),
+        ("/readyz", "get"),
+    }
+
+
+def test_every_operation_has_words_a_tag_and_its_errors(document: dict[str, Any]) -> None:
+    for path, method, operation in _operations(document):
+        assert operation["summary"], path
+        assert operation["description"], path
+        assert operation["tags"], path
+        responses = operation["responses"]
+        if path in OPEN:
+            assert "security" not in operation
+            continue
+        assert operation["security"] == [{"ApiKey": []}], path
+        expected = (
+            {"401", "503"}
+            | ({"404"} if "{" in path else set())
+            | ({"409", "413", "422"} if (path, method) == ("/v1/jobs", "post") else set())
+        )
+        assert expected <= set(responses), path
+        for status in expected | ({"422"} & set(responses)):
+            schema = responses[status]["content"]["application/json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/ErrorEnvelope"}, (path, status)
+
+
+def test_the_frameworks_own_error_format_is_nowhere(document: dict[str, Any]) -> None:
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_the_examples_of_a_submission_are_accepted(document: dict[str, Any], team: Team) -> None:
+    content = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]
+    assert len(content["examples"]) >= 2
+    for example in content["examples"].values():
+        response = team.http.post("/v1/jobs", json=example["value"])
+        assert response.status_code == 202, response.text
+
+
+def test_the_examples_of_errors_are_errors(document: dict[str, Any]) -> None:
+    count = 0
+    for _, _, operation in _operations(document):
+        for response in operation["responses"].values():
+            example = response.get("content", {}).get("application/json", {}).get("example")
+            if example:
+                ErrorEnvelope.model_validate(example, extra="forbid")
+                count += 1
+    assert count > 20
+
+
+def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for _, _, operation in _operations(document)]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_documentation_page_needs_no_other_server(world: World) -> None:
+    with httpx.Client(base_url=world.url) as http:
+        page = http.get("/docs")
+        assert page.status_code == 200
+        assert re.findall(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""", page.text) == []
+        assert "http://" not in page.text
+        assert "https://" not in page.text
+        linked = re.findall(r"""(?:src|href)\s*=\s*["'](/[^"']+)["']""", page.text)
+        assert len(linked) >= 3
+        for path in [*linked, "/openapi.json"]:
+            assert http.get(path).status_code == 200, path
+        assert http.get("/redoc").status_code == 404
+        assert page.headers["Content-Security-Policy"].startswith("default-src 'self'")
+        assert '"validatorUrl": null' in page.text

@@ -1,0 +1,127 @@
+"""Problems, cluster, health, readiness, version."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import text
+
+from api.app import create_app
+from cupilot import __version__, problems
+from cupilot.schemas import ClusterView, ProblemPage, ProblemView
+from cupilot.settings import Settings
+from cupilot.storage.cluster import SCHEDULER_LOCK, mark_unhealthy, register_worker
+from cupilot.storage.states import WorkerKind
+from tests.service.api.world import DEVICE, SOURCE, Team, World, live
+
+pytestmark = pytest.mark.service
+
+
+def test_builtin_problems_come_first_then_the_teams_own(team: Team, stranger: Team) -> None:
+    stranger.submit(problem={"name": "secret", "source": SOURCE})
+    for number in range(3):
+        team.submit(problem={"name": f"mine {number}", "source": f"{SOURCE}# {number}\n"})
+    page = ProblemPage.model_validate_json(team.http.get("/v1/problems", params={"limit": 2}).content)
+    builtin = [problem.id for problem in page.items if problem.builtin]
+    assert builtin == problems.names()
+    own = [problem for problem in page.items if not problem.builtin]
+    assert [problem.name for problem in own] == ["mine 2", "mine 1"]
+    rest = ProblemPage.model_validate_json(
+        team.http.get("/v1/problems", params={"limit": 2, "cursor": page.next_cursor}).content
+    )
+    assert [problem.name for problem in rest.items] == ["mine 0"]
+    assert rest.next_cursor is None
+
+
+def test_a_problem_shows_its_source(team: Team) -> None:
+    job = team.submit()
+    own = ProblemView.model_validate_json(team.http.get(f"/v1/problems/{job['problem']['id']}").content)
+    assert (own.source, own.builtin, own.policy) == (SOURCE, False, "fp32")
+    builtin = ProblemView.model_validate_json(team.http.get("/v1/problems/softmax").content)
+    assert builtin.source == problems.load("softmax").source
+    assert builtin.summary
+
+
+@pytest.mark.parametrize("problem", ["nothing", str(uuid.uuid4()), "%00", "..%2F..%2Fetc", "softmax%00"])
+def test_a_problem_that_is_not_there_is_not_found(team: Team, problem: str) -> None:
+    response = team.http.get(f"/v1/problems/{problem}")
+    assert response.status_code == 404
+
+
+def test_the_cluster_shows_workers_queues_and_the_scheduler(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        register_worker(session, "gpu-1", WorkerKind.GPU, queues=["gpu.cpu"], slots=1, version="1", device=DEVICE)
+        register_worker(session, "agent-1", WorkerKind.AGENT, queues=["agents"], slots=4, version="1", device=None)
+        register_worker(session, "gpu-2", WorkerKind.GPU, queues=["gpu.cpu"], slots=1, version="1", device=DEVICE)
+        mark_unhealthy(session, "gpu-2", "the device fell off the bus")
+    team.submit()
+    with world.database.engine.connect() as scheduler:
+        scheduler.execute(text("SELECT pg_advisory_lock(:key)"), {"key": SCHEDULER_LOCK})
+        view = ClusterView.model_validate_json(team.http.get("/v1/cluster").content)
+        scheduler.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": SCHEDULER_LOCK})
+    workers = {worker.name: worker for worker in view.workers}
+    assert view.scheduler_alive
+    assert workers["gpu-1"].alive
+    assert workers["gpu-1"].device == DEVICE
+    assert (workers["gpu-2"].alive, workers["gpu-2"].note) == (False, "the device fell off the bus")
+    assert (workers["agent-1"].kind, workers["agent-1"].slots) == ("agent", 4)
+    assert view.targets == ["cpu"]
+    assert view.agents == ["playbook"]
+    assert {queue.name: queue.queued for queue in view.queues}["gpu.cpu"] >= 1
+    assert not ClusterView.model_validate_json(team.http.get("/v1/cluster").content).scheduler_alive
+
+
+def test_health_and_version_need_no_key(world: World) -> None:
+    with httpx.Client(base_url=world.url) as http:
+        assert http.get("/healthz").json() == {"status": "ok"}
+        assert http.get("/v1/version").json() == {"version": __version__, "api": "v1"}
+
+
+def test_a_service_without_redis_and_chroma_is_ready_and_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lonely = Settings(redis_url=SecretStr("redis://user:hunter2@127.0.0.1:1/0"), chroma_url="http://127.0.0.1:1")
+    monkeypatch.setattr("api.readiness.settings", lambda: lonely)
+    with httpx.Client(base_url=world.url) as http:
+        response = http.get("/readyz")
+    assert response.status_code == 200
+    body = response.json()
+    assert body["ready"]
+    assert (body["checks"]["database"], body["checks"]["migrations"]) == ("ok", "ok")
+    assert "does not answer" in body["checks"]["redis"]
+    assert "does not answer" in body["checks"]["chroma"]
+    assert "hunter2" not in response.text
+
+
+def test_without_a_database_the_service_is_alive_but_not_ready() -> None:
+    nowhere = Settings(database_url=SecretStr("postgresql+psycopg2://nobody:hunter2@127.0.0.1:1/nothing"))
+    app = create_app(nowhere)
+    with live(app) as url, httpx.Client(base_url=url) as http:
+        assert http.get("/healthz").status_code == 200
+        ready = http.get("/readyz")
+        assert (ready.status_code, ready.json()["ready"]) == (503, False)
+        answer = http.get("/v1/jobs", headers={"Authorization": "Bearer cpk_00000000_" + "x" * 43})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+        assert answer.headers["Retry-After"] == "2"
+        assert "hunter2" not in ready.text + answer.text
+    app.state.database.close()
+
+
+@pytest.fixture
+def unmigrated(database_url: str, world: World) -> Iterator[str]:
+    with world.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("CREATE DATABASE unmigrated"))
+        yield database_url.rsplit("/", 1)[0] + "/unmigrated"
+        connection.execute(text("DROP DATABASE unmigrated WITH (FORCE)"))
+
+
+def test_an_unmigrated_database_is_not_ready(unmigrated: str) -> None:
+    app = create_app(Settings(database_url=SecretStr(unmigrated)))
+    with live(app) as url, httpx.Client(base_url=url) as http:
+        response = http.get("/readyz")
+        assert response.status_code == 503
+        assert response.json()["checks"]["database"] == "ok"
+        assert "migrations" in response.json()["checks"]["migrations"]
+    app.state.database.close()

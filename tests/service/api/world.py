@@ -1,0 +1,300 @@
+"""What the API's tests act in: teams with keys on a real database, and jobs put into any state without workers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+from sqlalchemy.orm import Session
+
+from cupilot.evaluation import Baseline, Evaluation, Failure, FailureKind, Preparation, Verdict
+from cupilot.evolution.population import Operator
+from cupilot.hardware import Device, Environment
+from cupilot.job import JobSpec
+from cupilot.kernel import Kernel
+from cupilot.problem import Problem, Target
+from cupilot.roofline import place
+from cupilot.storage.database import Database
+from cupilot.storage.jobs import submit_job
+from cupilot.storage.states import (
+    CandidateState,
+    EvaluationPurpose,
+    GenerationState,
+    JobState,
+    StepKind,
+    StrategyOrigin,
+)
+from cupilot.storage.steps import add_step
+from cupilot.storage.tables import (
+    Candidate,
+    CandidateParent,
+    EvaluationRow,
+    Generation,
+    Job,
+    KernelRow,
+    StrategyRow,
+)
+from cupilot.storage.teams import create_api_key, ensure_team
+from cupilot.storage.transitions import lock_job, move_candidate, move_generation, move_job
+from cupilot.strategy import Strategy, TechniqueUse
+from tests.unit.cupilot.factories import build, comparison, facts, kernel, law, peaks
+
+SOURCE = '''"""Twice the input."""
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+
+def get_init_inputs():
+    return []
+'''
+
+DEVICE = Device(
+    target=Target.CPU, uid="cpu-1", name="Test CPU", arch="x86-64-avx2", units=2, memory_bytes=2**33, cache_bytes=2**20
+)
+
+
+@dataclass
+class Team:
+    """A tenant and its client."""
+
+    id: uuid.UUID
+    key: str
+    http: httpx.Client
+
+    def submit(self, **changes: Any) -> dict[str, Any]:
+        """A queued job, through the API."""
+        response = self.http.post("/v1/jobs", json=job_request(**changes))
+        assert response.status_code == 202, response.text
+        body: dict[str, Any] = response.json()
+        return body
+
+
+@dataclass
+class World:
+    """A database and an application on it, behind a real server."""
+
+    database: Database
+    url: str
+    open: list[httpx.Client] = field(default_factory=list)
+
+    def team(self) -> Team:
+        """A team of its own, so that tests share nothing."""
+        with self.database.transaction() as session:
+            row = ensure_team(session, f"team-{uuid.uuid4()}")
+            _, key = create_api_key(session, row, "test")
+        return Team(row.id, key, self.http(key))
+
+    def http(self, key: str | None = None) -> httpx.Client:
+        """A client with this key, or without any."""
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        client = httpx.Client(base_url=self.url, headers=headers, timeout=60)
+        self.open.append(client)
+        return client
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for client in self.open:
+            client.close()
+
+
+def job_request(**changes: Any) -> dict[str, Any]:
+    """A small, valid request body."""
+    return {"problem": {"name": "double", "source": SOURCE}, "target": "cpu", **changes}
+
+
+@contextmanager
+def live(app: FastAPI) -> Iterator[str]:
+    """The application behind a real uvicorn on a free port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+class Story:
+    """A job lived through without workers: what they would write is written here."""
+
+    def __init__(self, session: Session, team: uuid.UUID, problem: Problem | None = None) -> None:
+        self.session = session
+        problem = problem or Problem(name="double", source=SOURCE)
+        spec = JobSpec(problem=problem, target=Target.CPU)
+        self.job, _ = submit_job(session, team, spec, idempotency_key=None, request_hash="0" * 64)
+        lock_job(session, self.job.id)
+
+    def prepare(self) -> Story:
+        """The reference was checked and placed; evolution has begun."""
+        move_job(self.session, self.job, JobState.PREPARING)
+        self.job.preparation = preparation().model_dump(mode="json")
+        move_job(self.session, self.job, JobState.EVOLVING)
+        return self
+
+    def generation(self, number: int) -> Generation:
+        """A round that is over."""
+        row = Generation(id=uuid.uuid4(), job_id=self.job.id, number=number, pending=0)
+        self.session.add(row)
+        self.session.flush()
+        move_generation(self.session, row, GenerationState.FINISHED)
+        self.job.generation = number
+        return row
+
+    def candidate(
+        self,
+        generation: Generation,
+        evaluation: Evaluation | None = None,
+        *parents: Candidate,
+        techniques: tuple[str, ...] = ("simd",),
+        best: bool = False,
+    ) -> Candidate:
+        """A candidate that has been evaluated, or was dropped as a duplicate."""
+        strategy = Strategy(techniques=tuple(TechniqueUse(id=name) for name in techniques), rationale="because")
+        row = StrategyRow(
+            id=uuid.uuid4(),
+            job_id=self.job.id,
+            hash=strategy.content_hash(),
+            signature=strategy.signature(),
+            origin=StrategyOrigin.CROSSOVER if parents else StrategyOrigin.IDEA,
+            body=strategy.model_dump(mode="json"),
+        )
+        candidate = Candidate(
+            id=uuid.uuid4(),
+            job_id=self.job.id,
+            generation_id=generation.id,
+            ordinal=self.job.candidates,
+            operator=Operator.CROSSOVER if parents else Operator.INITIAL,
+        )
+        self.job.candidates += 1
+        self.session.add_all([row, candidate])
+        self.session.flush()
+        candidate.strategy_id = candidate.aligned_strategy_id = row.id
+        for position, parent in enumerate(parents):
+            self.session.add(CandidateParent(candidate_id=candidate.id, position=position, parent_id=parent.id))
+        if evaluation is None:
+            move_candidate(self.session, candidate, CandidateState.DUPLICATE, reason="duplicate_strategy")
+            return candidate
+        self._evaluated(candidate, evaluation)
+        if best:
+            self.job.best_candidate_id = candidate.id
+        return candidate
+
+    def end(self, state: JobState, **reasons: str) -> Job:
+        """The job is over."""
+        self.session.flush()
+        move_job(self.session, self.job, state, **reasons)
+        return self.job
+
+    def _evaluated(self, candidate: Candidate, evaluation: Evaluation) -> None:
+        code = code_of(candidate.ordinal)
+        if self.session.get(KernelRow, code.content_hash()) is None:
+            plan = code.plan.model_dump(mode="json")
+            self.session.add(KernelRow(hash=code.content_hash(), target=code.target, source=code.source, plan=plan))
+        step = add_step(
+            self.session, self.job, StepKind.EVALUATE, f"c{candidate.ordinal}/evaluate", candidate=candidate
+        )
+        row = EvaluationRow(
+            id=uuid.uuid4(),
+            job_id=self.job.id,
+            candidate_id=candidate.id,
+            step_id=step.id,
+            kernel_hash=code.content_hash(),
+            problem_hash=evaluation.problem_hash,
+            purpose=EvaluationPurpose.EVALUATE,
+            verdict=evaluation.verdict,
+            body=evaluation.model_dump(mode="json"),
+        )
+        self.session.add(row)
+        self.session.flush()
+        candidate.kernel_hash, candidate.evaluation_id = row.kernel_hash, row.id
+        candidate.verdict, candidate.speedup = evaluation.verdict, evaluation.speedup
+        move_candidate(self.session, candidate, CandidateState.EVALUATED)
+
+
+def code_of(ordinal: int) -> Kernel:
+    """A kernel whose source tells its candidate."""
+    base = kernel(
+        {"kernel": "rows", "args": ["x", "out"]},  # type: ignore[arg-type]
+        target=Target.CPU,
+        tunables={"BLOCK": {"value": 64, "choices": [64, 128]}},
+    )
+    return base.model_copy(update={"source": f"// candidate {ordinal}\n"})
+
+
+def preparation() -> Preparation:
+    """Facts, placement and baseline of the test problem."""
+    found = facts()
+    return Preparation(
+        facts=found,
+        placement=place(found, peaks()),
+        peaks=peaks(),
+        environment=Environment(device=DEVICE),
+        baseline_us=comparison().baseline_us,
+        laws=("own",),
+        tolerances={"own": 1e-6},
+        admission={"zeros": True},
+    )
+
+
+def audited(speedup: float, *, compiled: float | None = None, verdict: Verdict = Verdict.AUDITED) -> Evaluation:
+    """A kernel that counts."""
+    comparisons = [comparison(speedup)]
+    if compiled is not None:
+        comparisons.append(comparison(compiled, Baseline.COMPILE))
+    found = preparation()
+    return Evaluation(
+        kernel_hash="0" * 64,
+        problem_hash=Problem(name="double", source=SOURCE).content_hash(),
+        verdict=verdict,
+        build=build(),
+        laws=(law(),),
+        comparisons=tuple(comparisons),
+        placement=found.placement,
+        environment=found.environment,
+        tunables={"BLOCK": 128},
+        seconds=1.5,
+    )
+
+
+def rejected(kind: FailureKind = FailureKind.WRONG_VALUE) -> Evaluation:
+    """A kernel that does not count."""
+    return Evaluation(
+        kernel_hash="0" * 64,
+        problem_hash="0" * 64,
+        verdict=Verdict.REJECTED,
+        failure=Failure(kind=kind, message="out[0] is 1, should be 2"),
+        build=build(),
+    )
+
+
+def evolved(session: Session, team: uuid.UUID) -> Job:
+    """A job that succeeded: three candidates in two generations, the last one crossed from the first two."""
+    story = Story(session, team).prepare()
+    first = story.generation(0)
+    one = story.candidate(first, audited(1.5), techniques=("simd",))
+    two = story.candidate(first, audited(1.2), techniques=("threads",))
+    story.candidate(first, rejected())
+    story.candidate(first)
+    second = story.generation(1)
+    evaluation = audited(2.0, compiled=0.5, verdict=Verdict.REPRODUCED)
+    story.candidate(second, evaluation, one, two, techniques=("simd", "threads"), best=True)
+    return story.end(JobState.SUCCEEDED)

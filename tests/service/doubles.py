@@ -1,0 +1,277 @@
+# ruff: noqa: ARG002 - doubles have the arguments of what they stand for
+"""A judge and agents that need no compiler, for tests of what surrounds them.
+
+A kernel's source is its strategy's technique names; the judge's answer is a function of those, so that equal runs have
+equal results. Some technique names tell the judge what to do:
+
+``t<n>``: audited with a speedup of 1 + n/10; ``wrong<k>``: rejected until it was revised k times; ``broken``: rejected
+however often it is revised; ``cheat``: quarantined; ``lost``: an infrastructure failure; ``unsteady<n>``: audited at
+first, rejected when confirmed; ``floor``: as fast as physics allows.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agents.interface import (
+    AgentError,
+    Agents,
+    Alignment,
+    Attempt,
+    Briefing,
+    Diagnosis,
+    InitialStrategy,
+    NoTemplate,
+    Revision,
+    StrategySource,
+)
+from cupilot.evaluation import (
+    Baseline,
+    BuildReport,
+    Comparison,
+    Evaluation,
+    Failure,
+    FailureKind,
+    Interval,
+    LawResult,
+    Preparation,
+    PreparationResult,
+    Profile,
+    ProfileSource,
+    Verdict,
+)
+from cupilot.hardware import Device, Environment, Peaks
+from cupilot.kernel import Kernel, Launch, LaunchPlan
+from cupilot.pool import PoolEntry, PoolMatch
+from cupilot.problem import DType, Graph, GraphNode, NumericsPolicy, Problem, ProblemFacts, Role, Target, TensorSpec
+from cupilot.roofline import place
+from cupilot.strategy import Strategy, TechniqueUse
+from workers.tools import StepCancelled
+
+SOURCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+def get_inputs():
+    return [torch.rand(16, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def problem(name: str = "softmax", policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    return Problem(name=name, source=SOURCE + f"# {name}\n", policy=policy)
+
+
+def device(target: Target = Target.CPU, arch: str = "x86-64-v3", uid: str = "device-0") -> Device:
+    return Device(target=target, uid=uid, name="test device", arch=arch, units=2, memory_bytes=2**30, cache_bytes=2**20)
+
+
+def strategy(*names: str) -> Strategy:
+    return Strategy(techniques=tuple(TechniqueUse(id=name) for name in names))
+
+
+def kernel(names: str, target: Target = Target.CPU) -> Kernel:
+    plan = LaunchPlan(launches=(Launch(kernel="k", args=("x", "out")),))
+    return Kernel(target=target, source=names, plan=plan)
+
+
+def facts(one: Problem) -> ProblemFacts:
+    shape = (16, 64)
+    tensors = tuple(
+        TensorSpec(name=name, role=role, dtype=DType.FLOAT32, shape=shape, strides=(64, 1))
+        for name, role in (("x", Role.INPUT), ("out", Role.OUTPUT))
+    )
+    node = GraphNode(op="aten._softmax.default", args=(), results=("v0",), shapes=(shape,), dtypes=("float32",))
+    return ProblemFacts(
+        problem_hash=one.content_hash(),
+        policy=one.policy,
+        tensors=tensors,
+        graph=Graph(nodes=(node,), outputs=("v0",)),
+        op_class="softmax",
+        flops=5_000.0,
+        compulsory_bytes=8_192,
+    )
+
+
+def preparation(one: Problem, where: Device | None = None) -> Preparation:
+    where = where or device()
+    peaks = Peaks(device_uid=where.uid, bandwidth=1e10, scalar_flops=1e11, measured_at="2026-01-01T00:00:00Z")
+    known = facts(one)
+    return Preparation(
+        facts=known,
+        placement=place(known, peaks),
+        peaks=peaks,
+        environment=Environment(device=where),
+        baseline_us=Interval(low=9.9, median=10.0, high=10.1),
+        laws=("own",),
+        tolerances={"own": 1e-6},
+        admission={"zeros": True},
+    )
+
+
+def evaluation(one: Problem, of: Kernel, *, revisions: int = 0, confirmed: bool = False) -> Evaluation:
+    names = re.findall(r"[a-z]+\d*", of.source)
+    base = {"kernel_hash": of.content_hash(), "problem_hash": one.content_hash(), "seconds": 0.5}
+    unsteady = any(name.startswith("unsteady") for name in names)
+    wrong = [int(name[5:]) for name in names if name.startswith("wrong")]
+    if "lost" in names:
+        return _failed(base, FailureKind.INFRASTRUCTURE)
+    if "cheat" in names:
+        return _failed(base, FailureKind.BELOW_FLOOR, Verdict.QUARANTINED)
+    if "broken" in names or any(revisions < count for count in wrong) or (unsteady and confirmed):
+        return _failed(base, FailureKind.WRONG_VALUE)
+    gain = sum(int(digits) for digits in re.findall(r"\b(?:t|unsteady)(\d+)", of.source))
+    speedup = 1.0 + gain / 10
+    time = 0.85 if "floor" in names else 10.0 / speedup
+    return Evaluation(
+        **base,
+        verdict=Verdict.REPRODUCED if confirmed else Verdict.AUDITED,
+        build=BuildReport(ok=True, compiler="test", seconds=0.01),
+        laws=(LawResult(law="own", passed=True, error=0.0, tolerance=1e-6, reference_error=0.0),),
+        comparisons=(
+            Comparison(
+                baseline=Baseline.EAGER,
+                kernel_us=_around(time),
+                baseline_us=_around(10.0),
+                speedup=_around(10.0 / time),
+                pairs=10,
+                launches=100,
+            ),
+        ),
+        profile=Profile(source=ProfileSource.INFERRED, metrics={"memory_throughput_pct": 40.0 + gain}),
+    )
+
+
+def _failed(base: dict[str, object], kind: FailureKind, verdict: Verdict = Verdict.REJECTED) -> Evaluation:
+    return Evaluation.model_validate({**base, "verdict": verdict, "failure": Failure(kind=kind, message=kind.value)})
+
+
+def _around(value: float) -> Interval:
+    return Interval(low=value * 0.99, median=value, high=value * 1.01)
+
+
+@dataclass
+class ScriptedJudge:
+    """Answers at once, or holds a call until it is let go or cancelled."""
+
+    invalid: bool = False
+    """Whether references are refused."""
+    hold: threading.Event | None = None
+    """Calls wait for it."""
+    held: threading.Event = field(default_factory=threading.Event)
+    """Set while a call waits."""
+    calls: list[str] = field(default_factory=list)
+
+    def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
+        self._wait("prepare", cancelled)
+        if self.invalid:
+            failure = Failure(kind=FailureKind.INVALID_PROBLEM, message="forward() raised ValueError")
+            return PreparationResult(failure=failure)
+        return PreparationResult(preparation=preparation(problem))
+
+    def evaluate(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel,
+        *,
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        self._wait(f"evaluate {kernel.source}", cancelled)
+        return evaluation(problem, kernel, revisions=kernel.source.count("#"))
+
+    def confirm(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel,
+        *,
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        self._wait(f"confirm {kernel.source}", cancelled)
+        return evaluation(problem, kernel, revisions=kernel.source.count("#"), confirmed=True)
+
+    def _wait(self, call: str, cancelled: Callable[[], bool]) -> None:
+        self.calls.append(call)
+        while self.hold is not None and not self.hold.wait(0.01):
+            self.held.set()
+            if cancelled():
+                raise StepCancelled
+
+
+class ScriptedAgents:
+    """Agents that combine technique names. ``initial`` are the strategies of generation 0, and of any later one."""
+
+    def __init__(self, initial: Sequence[Strategy], *, refuses: bool = False) -> None:
+        self.initial = list(initial)
+        self.refuses = refuses
+        self.shown: list[PoolMatch] = []
+        """Pool entries that the last initial call was given."""
+
+    def agents(self) -> Agents:
+        return Agents(prophet=self, manager=self, translator=self, revisor=self)
+
+    def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
+        return Diagnosis(severity="none", cause="", evidence="", advice=())
+
+    def initial_strategies(
+        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+    ) -> list[InitialStrategy]:
+        if self.refuses:
+            raise NoTemplate("no template fits this operator")
+        self.shown = list(pool)
+        return [InitialStrategy(strategy=one, source=StrategySource.IDEA) for one in self.initial[:count]]
+
+    def crossover(
+        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+    ) -> Strategy:
+        names = sorted({*first.strategy.ids(), *second.strategy.ids()})
+        known = {one.signature() for one in taken}
+        for extra in ([], *([f"x{number}"] for number in range(100))):
+            combined = strategy(*names[:6], *extra)
+            if combined.signature() not in known:
+                return combined
+        raise AgentError("nothing new to combine")
+
+    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
+        return kernel(" ".join(strategy.ids()), briefing.target)
+
+    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
+        return Alignment(strategy=attempt.strategy, fidelity=1.0)
+
+    def revise(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+        last = history[-1]
+        assert last.kernel is not None
+        mended = kernel(last.kernel.source + " #", briefing.target)
+        return Revision(strategy=last.strategy, kernel=mended, note="tried again")
+
+
+class MemoryPool:
+    """A pool that finds everything of the team; or one that is away."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, PoolEntry] = {}
+
+    def add(self, entries: Sequence[PoolEntry]) -> None:
+        self.entries |= {entry.id: entry for entry in entries}
+
+    def count(self) -> int:
+        return len(self.entries)
+
+    def clear(self) -> None:
+        self.entries.clear()
+
+    def retrieve(self, team: str, *_: object, **__: object) -> list[PoolMatch]:
+        return [
+            PoolMatch(entry=entry, similarity=1.0, score=1.0) for entry in self.entries.values() if entry.team == team
+        ]

@@ -1,0 +1,239 @@
+"""The whole stack: what survives, what is started again, what is left behind (nothing), and by whom."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cupilot import embedded
+from cupilot.client import Client
+from cupilot.embedded import Endpoint, PartState, Progress
+from cupilot.embedded.errors import StartFailed
+from cupilot.problem import Target
+from cupilot.schemas import JobRequest, ProblemInput
+
+pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+
+WAIT_SECONDS = 120.0
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.rand(64, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "stack"
+    yield folder
+    embedded.down(folder)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of one running stack; tests leave it whole."""
+    folder = tmp_path_factory.mktemp("shared") / "stack"
+    _up(folder)
+    yield folder
+    embedded.down(folder)
+
+
+def _up(data: Path) -> Endpoint:
+    return embedded.up(data, foreground=False, target=Target.CPU, on_progress=_ignore)
+
+
+def _ignore(progress: Progress) -> None:
+    pass
+
+
+def _eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _processes(data: Path) -> list[psutil.Process]:
+    """The supervisor, its children and theirs."""
+    supervisor = psutil.Process(embedded.status(data).supervisor)
+    return [supervisor, *supervisor.children(recursive=True)]
+
+
+def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run; a zombie does not, its parent (here: init) has not looked yet."""
+    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+def _names(data: Path) -> dict[str, int | None]:
+    return {part.name: part.pid for part in embedded.status(data).parts}
+
+
+def _request() -> JobRequest:
+    return JobRequest(problem=ProblemInput(source=SOURCE, name="relu"), target=Target.CPU)
+
+
+def test_nothing_is_lost_over_down_and_up(data: Path) -> None:
+    first = _up(data)
+    with Client(first.url, first.api_key) as client:
+        job = client.submit(_request())
+    processes = _processes(data)
+    assert embedded.down(data)
+    assert _alive(processes) == []
+    assert embedded.running(data) is None
+    assert not embedded.down(data)
+
+    second = _up(data)
+    assert second == first
+    with Client(second.url, second.api_key) as client:
+        assert client.get(job.id).problem.name == "relu"
+
+
+def test_a_running_stack_is_found_and_left_as_it_is(stack: Path) -> None:
+    data, first = stack, embedded.running(stack)
+    assert first is not None
+    parts = _names(data)
+    assert list(parts) == ["postgres", "valkey", "chroma", "api", "scheduler", "agent", "gpu-cpu"]
+    assert _up(data) == first
+    assert _names(data) == parts
+    status = embedded.status(data)
+    assert (status.running, status.ready, status.url, status.target) == (True, True, first.url, "cpu")
+    assert {part.state for part in status.parts} == {PartState.READY}
+    for secret in ("api_key", "identity.json", "state.json"):
+        assert stat.S_IMODE((data / secret).stat().st_mode) == 0o600
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    listening = {
+        connection.laddr.ip
+        for process in _processes(data)
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+
+
+def test_a_killed_supervisor_leaves_no_orphan_and_the_next_one_starts(data: Path) -> None:
+    first = _up(data)
+    with Client(first.url, first.api_key) as client:
+        job = client.submit(_request())
+    supervisor, *children = _processes(data)
+    supervisor.kill()
+    supervisor.wait(WAIT_SECONDS)
+    second = _up(data)
+    assert second.api_key == first.api_key
+    psutil.wait_procs(children, timeout=WAIT_SECONDS)
+    assert _alive(children) == []
+    with Client(second.url, second.api_key) as client:
+        assert client.get(job.id).problem.name == "relu"
+
+
+@pytest.mark.parametrize("name", ["postgres", "valkey", "chroma", "api", "scheduler", "agent", "gpu-cpu"])
+def test_a_killed_part_is_started_again(stack: Path, name: str) -> None:
+    data, endpoint = stack, embedded.running(stack)
+    assert endpoint is not None
+    [restarts] = [part.restarts for part in embedded.status(data).parts if part.name == name]
+    before = _names(data)
+    os.kill(before[name] or 0, signal.SIGKILL)
+
+    def is_back() -> bool:
+        [part] = [part for part in embedded.status(data).parts if part.name == name]
+        return part.restarts > restarts and part.state is PartState.READY
+
+    _eventually(is_back)
+    after = _names(data)
+    assert after.pop(name) != before.pop(name)
+    assert embedded.running(data) == endpoint
+    with Client(endpoint.url, endpoint.api_key) as client:
+        assert client.submit(_request()).problem.name == "relu"
+
+
+def test_two_stacks_do_not_disturb_each_other(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "a folder with spaces"
+    try:
+        one, two = _up(data), _up(other)
+        assert one.url != two.url
+        with Client(one.url, one.api_key) as client:
+            client.submit(_request())
+        with Client(two.url, two.api_key) as client:
+            assert client.list().items == []
+        embedded.down(data)
+        assert embedded.running(other) == two
+        assert {part.state for part in embedded.status(other).parts} == {PartState.READY}
+    finally:
+        embedded.down(other)
+
+
+def test_a_part_that_cannot_start_is_named_with_its_last_words_and_nothing_stays(data: Path) -> None:
+    _up(data)
+    embedded.down(data)
+    version = data / "postgres/PG_VERSION"
+    version.write_text("9\n")
+    with pytest.raises(StartFailed, match="postgres did not start") as failure:
+        _up(data)
+    assert "incompatible" in (failure.value.hint or "")
+    assert not embedded.status(data).running
+    assert {part.pid for part in embedded.status(data).parts} == {None}
+    version.write_text("18\n")
+    _up(data)
+
+
+def test_a_lost_database_gets_the_same_key_again(data: Path) -> None:
+    first = _up(data)
+    embedded.down(data)
+    shutil.rmtree(data / "postgres")
+    second = _up(data)
+    assert second.api_key == first.api_key
+    with Client(second.url, second.api_key) as client:
+        assert client.list().items == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stack_in_the_foreground_ends_with_a_signal(data: Path, number: signal.Signals) -> None:
+    code = """
+import sys
+from pathlib import Path
+from cupilot import embedded
+from cupilot.problem import Target
+say = lambda progress: print(progress.part, progress.state, flush=True)
+embedded.up(Path(sys.argv[1]), foreground=True, target=Target.CPU, on_progress=say)
+"""
+    running = subprocess.Popen([sys.executable, "-c", code, str(data)], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    with running.stdout:
+        for line in running.stdout:
+            if line == "stack ready\n":
+                break
+        processes = _processes(data)
+        running.send_signal(number)
+        said = running.stdout.read().splitlines()
+    assert running.wait(WAIT_SECONDS) == 0
+    assert _alive(processes[1:]) == []
+    order = [line.split()[0] for line in said if line.endswith(" stopped")]
+    assert set(order[:4]) == {"api", "scheduler", "agent", "gpu-cpu"}
+    assert order[-1] == "postgres"
+
+
+def test_processes_see_only_the_secrets_they_need(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPILOT_LLM_API_KEY", "a-model-key")
+    monkeypatch.setenv("SOME_CLOUD_TOKEN", "a-token")
+    _up(data)
+    seen = {part.name: psutil.Process(part.pid).environ() for part in embedded.status(data).parts}
+    assert {name for name, environment in seen.items() if "a-model-key" in environment.values()} == {"agent"}
+    assert {name for name, environment in seen.items() if "a-token" in environment.values()} == {"agent"}

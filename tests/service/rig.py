@@ -1,0 +1,156 @@
+"""The service in one process: dispatches, relays into a list, does each step itself, so that tests see every move."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from kombu.exceptions import OperationalError
+from sqlalchemy import select, update
+
+from cupilot.evolution.sce import SceConfig
+from cupilot.job import Budgets, JobSpec, Priority
+from cupilot.problem import Target
+from cupilot.settings import Settings
+from cupilot.storage.cluster import register_worker
+from cupilot.storage.database import Database
+from cupilot.storage.jobs import submit_job
+from cupilot.storage.states import WorkerKind
+from cupilot.storage.steps import AGENTS_QUEUE, device_queue
+from cupilot.storage.tables import Candidate, Event, Job, Step
+from cupilot.storage.teams import ensure_team
+from cupilot.strategy import Strategy
+from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, problem, strategy
+from workers.dispatcher import dispatch
+from workers.relay import Relay
+from workers.steps import do_step
+from workers.tools import Tools
+
+Message = tuple[str, list[Any], str]
+
+
+@dataclass
+class Postbox:
+    """Stands for the broker: keeps what is published, or refuses it."""
+
+    away: bool = False
+    sent: list[Message] = field(default_factory=list)
+
+    def send_task(self, name: str, *, args: list[Any], queue: str, **_: Any) -> None:
+        if self.away:
+            raise OperationalError("connection refused")
+        self.sent.append((name, args, queue))
+
+
+class Rig:
+    """One agent worker with ``slots`` slots, one CPU worker, and everything they need."""
+
+    def __init__(
+        self, database: Database, settings: Settings, initial: Sequence[Strategy] = (), slots: int = 1
+    ) -> None:
+        self.database = database
+        self.settings = settings
+        self.judge = ScriptedJudge()
+        self.players = ScriptedAgents(initial or [strategy(f"t{number}") for number in range(1, 9)])
+        self.pool = MemoryPool()
+        self.postbox = Postbox()
+        self.relay = Relay(database, self.postbox)  # type: ignore[arg-type]
+        self.tools = Tools(
+            settings=settings,
+            database=database,
+            agents=lambda *_: self.players.agents(),
+            judge=lambda: self.judge,
+            pool=lambda: self.pool,  # type: ignore[arg-type,return-value]
+        )
+        with database.transaction() as session:
+            register_worker(
+                session, "agent-1", WorkerKind.AGENT, queues=[AGENTS_QUEUE], slots=slots, version="test", device=None
+            )
+            queues = [device_queue(Target.CPU)]
+            register_worker(session, "gpu-1", WorkerKind.GPU, queues=queues, slots=1, version="test", device=device())
+
+    def submit(self, team: str = "blue", **changes: Any) -> uuid.UUID:
+        key, request = changes.pop("idempotency_key", None), changes.pop("request_hash", "0" * 64)
+        spec = job_spec(**changes)
+        with self.database.transaction() as session:
+            owner = ensure_team(session, team)
+            job, _ = submit_job(session, owner.id, spec, idempotency_key=key, request_hash=request)
+            return job.id
+
+    def publish(self) -> list[Message]:
+        """Dispatch and relay once; the messages that came out."""
+        before = len(self.postbox.sent)
+        dispatch(self.database, timedelta(seconds=self.settings.redispatch_seconds))
+        self.relay.run()
+        return self.postbox.sent[before:]
+
+    def do(self, message: Message, draining: bool = False) -> None:
+        """Take one message, as a worker would."""
+        step, attempt = message[1]
+        worker = "agent-1" if message[2].startswith(AGENTS_QUEUE) else "gpu-1"
+        do_step(uuid.UUID(step), attempt, worker, self.tools, lambda: draining)
+
+    def run(self, rounds: int = 1_000) -> None:
+        """Until nothing is dispatched any more."""
+        for _ in range(rounds):
+            messages = self.publish()
+            if not messages:
+                return
+            for message in messages:
+                self.do(message)
+        raise AssertionError("the job does not come to an end")
+
+    def run_until(self, job_id: uuid.UUID, key: str) -> Message:
+        """Do everything else until a step of this key is published; its message."""
+        for _ in range(1_000):
+            messages = self.publish()
+            wanted = self.step_or_none(job_id, key)
+            for message in messages:
+                if wanted is not None and message[1][0] == str(wanted.id):
+                    return message
+                self.do(message)
+            assert messages, f"nothing is dispatched any more, and no step {key}"
+        raise AssertionError(f"there is no step {key}")
+
+    def make_ready(self, step_id: uuid.UUID) -> None:
+        """As if a postponed step's time had come."""
+        with self.database.transaction() as session:
+            session.execute(update(Step).where(Step.id == step_id).values(not_before=None))
+
+    def step_or_none(self, job_id: uuid.UUID, key: str) -> Step | None:
+        return next((step for step in self.steps(job_id) if step.key == key), None)
+
+    def job(self, job_id: uuid.UUID) -> Job:
+        with self.database.transaction() as session:
+            return session.get_one(Job, job_id)
+
+    def steps(self, job_id: uuid.UUID) -> list[Step]:
+        with self.database.transaction() as session:
+            return list(session.scalars(select(Step).where(Step.job_id == job_id).order_by(Step.created_at, Step.key)))
+
+    def step(self, job_id: uuid.UUID, key: str) -> Step:
+        return next(step for step in self.steps(job_id) if step.key == key)
+
+    def candidates(self, job_id: uuid.UUID) -> list[Candidate]:
+        with self.database.transaction() as session:
+            query = select(Candidate).where(Candidate.job_id == job_id).order_by(Candidate.ordinal)
+            return list(session.scalars(query))
+
+    def events(self, job_id: uuid.UUID) -> list[str]:
+        with self.database.transaction() as session:
+            return list(session.scalars(select(Event.kind).where(Event.job_id == job_id).order_by(Event.id)))
+
+
+def job_spec(**changes: Any) -> JobSpec:
+    """A small job for the ``cpu`` target."""
+    values: dict[str, Any] = {
+        "problem": problem(),
+        "target": Target.CPU,
+        "method": SceConfig(population=4, generations=2, elites=1, repair_rounds=2),
+        "budgets": Budgets(candidates=50),
+        "priority": Priority.NORMAL,
+    }
+    return JobSpec(**(values | changes))

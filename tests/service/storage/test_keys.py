@@ -1,0 +1,39 @@
+"""The command that makes and revokes keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from cupilot.storage.database import Database
+from cupilot.storage.keys import main
+from cupilot.storage.teams import authenticate
+
+pytestmark = pytest.mark.service
+
+
+def _is_valid(database: Database, secret: str) -> bool:
+    with database.transaction() as session:
+        return authenticate(session, secret) is not None
+
+
+def test_a_created_key_works_until_it_is_revoked(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["create", "compilers", "laptop"], database) == 0
+    secret = capsys.readouterr().out.strip()
+    assert _is_valid(database, secret)
+    assert main(["revoke", secret[:12]], database) == 0
+    assert not _is_valid(database, secret)
+
+
+def test_two_keys_of_a_team_are_different_and_revoked_apart(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["create", "compilers", "laptop"], database)
+    main(["create", "compilers", "server"], database)
+    one, two = capsys.readouterr().out.split()
+    main(["revoke", one[:12]], database)
+    assert (_is_valid(database, one), _is_valid(database, two)) == (False, True)
+
+
+def test_an_unknown_key_cannot_be_revoked(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["revoke", "cpk_00000000"], database) == 1
+    assert "cpk_00000000" in capsys.readouterr().err

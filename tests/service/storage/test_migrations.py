@@ -1,0 +1,75 @@
+"""The schema's history, run on a real Postgres."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, text
+
+from cupilot.storage import tables
+from migrations import downgrade, upgrade
+
+pytestmark = pytest.mark.service
+
+ROOT = Path(__file__).parents[3]
+
+
+def differences(url: str) -> list[object]:
+    """What the models have and the database has not, or the other way round."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        options = {"compare_type": True, "compare_server_default": True}
+        found = compare_metadata(MigrationContext.configure(connection, opts=options), tables.Team.metadata)
+    engine.dispose()
+    return found
+
+
+def objects(url: str) -> set[str]:
+    """Tables, sequences and types of the schema."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        space = "(SELECT oid FROM pg_namespace WHERE nspname = 'public')"
+        relations = connection.scalars(text(f"SELECT relname FROM pg_class WHERE relnamespace = {space}"))
+        types = connection.scalars(text(f"SELECT typname FROM pg_type WHERE typnamespace = {space}"))
+        found = {*relations, *types}
+    engine.dispose()
+    return {name for name in found if "alembic" not in name}
+
+
+def test_models_and_schema_agree_after_upgrade_downgrade_and_upgrade(empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    assert differences(empty_database_url) == []
+    downgrade(empty_database_url, "base")
+    assert objects(empty_database_url) == set()
+    upgrade(empty_database_url)
+    assert differences(empty_database_url) == []
+
+
+def test_two_migrations_at_once_do_not_disturb_each_other(empty_database_url: str) -> None:
+    downgrade(empty_database_url, "base")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(upgrade, [empty_database_url] * 2))
+    assert differences(empty_database_url) == []
+
+
+def test_the_command_line_upgrades_and_may_be_repeated(empty_database_url: str, tmp_path: Path) -> None:
+    downgrade(empty_database_url, "base")
+    environment = os.environ | {"CUPILOT_DATABASE_URL": empty_database_url, "PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "migrations"],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert differences(empty_database_url) == []

@@ -1,0 +1,86 @@
+"""One small job through all that is real: servers, scheduler, Celery workers, playbook, compiler, judge, pool."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from cupilot import problems
+from cupilot.embedded.servers import Running, start_chroma
+from cupilot.evaluation import Verdict
+from cupilot.evolution.sce import SceConfig
+from cupilot.settings import Settings
+from cupilot.storage.database import Database
+from cupilot.storage.jobs import submit_job
+from cupilot.storage.progress import evaluation_of
+from cupilot.storage.states import JobState
+from cupilot.storage.tables import Candidate, Job, PoolRow
+from cupilot.storage.teams import ensure_team
+from tests.service.rig import job_spec
+
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[3]
+PATIENCE_SECONDS = 800.0
+
+
+@pytest.fixture
+def service(settings: Settings, database: Database, tmp_path: Path) -> Iterator[Running]:
+    """A scheduler, an agent worker and a CPU worker, as production starts them; yields the pool's server."""
+    chroma = start_chroma(tmp_path / "data")
+    environment = os.environ | {
+        "CUPILOT_DATABASE_URL": settings.database_url.get_secret_value(),
+        "CUPILOT_REDIS_URL": settings.redis_url.get_secret_value(),
+        "CUPILOT_CHROMA_URL": chroma.url,
+        "CUPILOT_WORK_DIR": str(tmp_path / "work"),
+        "PYTHONPATH": str(ROOT),
+    }
+    roles = (["scheduler"], ["agent"], ["gpu", "--target", "cpu"])
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "workers", *role], env=environment, cwd=tmp_path) for role in roles
+    ]
+    yield chroma
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        assert process.wait(60) == 0
+    chroma.stop()
+    database.close()
+
+
+@pytest.mark.usefixtures("service")
+def test_a_softmax_evolves_to_an_audited_kernel(database: Database) -> None:
+    spec = job_spec(
+        problem=problems.load("softmax"), method=SceConfig(population=2, generations=1, elites=1, repair_rounds=1)
+    )
+    with database.transaction() as session:
+        team = ensure_team(session, "blue")
+        job, _ = submit_job(session, team.id, spec, idempotency_key=None, request_hash="0")
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with database.transaction() as session:
+            job = session.get_one(Job, job.id, populate_existing=True)
+        if job.state.final:
+            break
+        assert time.monotonic() < end, f"still {job.state.value}: {job.message}"
+        time.sleep(0.5)
+    assert job.state is JobState.SUCCEEDED, f"{job.reason}: {job.message}"
+    with database.transaction() as session:
+        best = session.get_one(Candidate, job.best_candidate_id)
+        assert best.verdict in (Verdict.AUDITED, Verdict.REPRODUCED)
+        assert best.speedup is not None
+        assert best.fidelity is not None
+        evaluation = evaluation_of(session, best.evaluation_id)
+        assert evaluation.environment is not None
+        assert evaluation.environment.device.uid == job.preparation["environment"]["device"]["uid"]
+        learned = session.scalars(select(PoolRow)).all()
+        assert {row.team_id for row in learned} == {job.team_id}
+        assert len(learned) >= 2
+    assert job.gpu_seconds > 0

@@ -1,0 +1,207 @@
+"""Jobs whose agents are language models: a scripted server over HTTP, the ledger in Postgres."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from agents.llm.ledger import MemoryLedger
+from agents.llm.models import Model, RoleModels
+from agents.llm.players import hybrid, llm
+from cupilot.evolution.sce import SceConfig
+from cupilot.job import AgentKind, Budgets
+from cupilot.settings import Settings
+from cupilot.storage.cluster import register_worker
+from cupilot.storage.database import Database
+from cupilot.storage.states import JobState, LlmCallState, StepKind, WorkerKind
+from cupilot.storage.steps import MODELS_QUEUE
+from cupilot.storage.tables import LlmCall
+from tests.scripted_model import Reply, Script, ScriptedModel
+from tests.service.doubles import preparation
+from tests.service.rig import Message, Rig, job_spec
+from workers.handlers.common import briefing
+from workers.ledger import StepLedger
+
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning"),
+]
+
+CALL_USD = 100 * 1e-6 + 50 * 10e-6
+"""What one scripted call costs at 1 and 10 dollars a million tokens."""
+
+
+def competent(request: dict[str, Any]) -> Reply:
+    """Knows its trade: strategies ``t1`` to ``t4``, their unions, kernels that name their techniques."""
+    text = request["messages"][1]["content"]
+    if "different strategies" in text:
+        made = [{"techniques": [{"id": f"t{number}x"}], "rationale": "idea"} for number in range(1, 5)]
+        return Reply(text=json.dumps({"strategies": made}))
+    if "You combine two" in text:
+        parents = text.split("# First parent")[1].split("# Techniques you may use")[0]
+        names = sorted(set(re.findall(r'"id": "(t\d+x)"', parents)))
+        return Reply(text=json.dumps({"techniques": [{"id": name} for name in names], "rationale": "both"}))
+    names = re.findall(r'"id": "(t\d+)x"', text.split("# Strategy")[1].split("# Kernel to start from")[0])
+    plan = {"launches": [{"kernel": "k", "args": ["x", "out"]}]}
+    return Reply(text=f"```cpp\n{' '.join(names)}\n```\n```json\n{json.dumps(plan)}\n```")
+
+
+class ModelRig(Rig):
+    """A rig whose agent worker has a model."""
+
+    def __init__(self, database: Database, settings: Settings, server: ScriptedModel) -> None:
+        super().__init__(database, settings)
+        scripted = Model(
+            name="openai/scripted",
+            api_base=server.api_base,
+            input_usd_per_million=1.0,
+            output_usd_per_million=10.0,
+            max_output_tokens=1_000,
+        )
+        models = RoleModels(default=(scripted,))
+        self.tools = replace(
+            self.tools,
+            agents=lambda kind, claim: (llm if kind is AgentKind.LLM else hybrid)(models, StepLedger(database, claim)),
+        )
+        with database.transaction() as session:
+            register_worker(
+                session, "llm-1", WorkerKind.AGENT, queues=[MODELS_QUEUE], slots=1, version="test", device=None
+            )
+
+    def calls(self, job_id: uuid.UUID) -> list[LlmCall]:
+        with self.database.transaction() as session:
+            return list(session.scalars(select(LlmCall).where(LlmCall.job_id == job_id).order_by(LlmCall.created_at)))
+
+
+def test_a_model_evolves_a_job_and_every_cent_is_accounted_for(database: Database, settings: Settings) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM)
+        rig.run()
+        job = rig.job(job_id)
+        assert job.state is JobState.SUCCEEDED
+        best = max(rig.candidates(job_id), key=lambda one: one.speedup or 0)
+        assert best.generation_id != rig.candidates(job_id)[0].generation_id
+        calls = rig.calls(job_id)
+        assert {call.state for call in calls} == {LlmCallState.ANSWERED}
+        assert len(calls) == len(server.paid)
+        assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
+        assert all(call.request["prompt_hash"] and call.response["text"] for call in calls if call.response)
+
+
+def test_an_answer_that_was_stored_is_not_paid_again_when_its_step_is_repeated(
+    database: Database, settings: Settings
+) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM)
+        message = rig.run_until(job_id, "initialise/0")
+        _die_after_the_answer(rig, message)
+        assert len(server.paid) == 1
+        rig.make_ready(uuid.UUID(message[1][0]))
+        rig.run()
+        assert rig.job(job_id).state is JobState.SUCCEEDED
+        assert len(rig.calls(job_id)) == len(server.paid)
+        assert rig.job(job_id).cost_usd == pytest.approx(CALL_USD * len(server.paid))
+
+
+def _die_after_the_answer(rig: Rig, message: Message) -> None:
+    """A worker that breaks between the stored answer and its use."""
+    whole = rig.tools
+
+    def broken(kind: AgentKind, claim: Any) -> Any:
+        agents = whole.agents(kind, claim)
+
+        class Manager:
+            def initial_strategies(self, *arguments: Any) -> Any:
+                agents.manager.initial_strategies(*arguments)
+                raise RuntimeError("the worker breaks here")
+
+        return replace(agents, manager=Manager())
+
+    rig.tools = replace(whole, agents=broken)
+    rig.do(message)
+    rig.tools = whole
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [Reply(text="I am sorry, but I cannot help with that.")],
+        [Reply(text="")],
+        [Reply(status=401)],
+        [Reply(text='{"strategies": [{"techniques": "all"}]}')],
+    ],
+    ids=["refuses", "empty", "unauthorised", "wrong-schema"],
+)
+def test_a_useless_model_ends_the_job_cleanly_with_a_reason(
+    database: Database, settings: Settings, script: Script
+) -> None:
+    with ScriptedModel(script) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM)
+        rig.run()
+        job = rig.job(job_id)
+        assert job.state is JobState.FAILED
+        assert job.reason in ("bad_model_answer", "model_unavailable")
+        assert job.message
+        assert "openai/scripted" in job.message
+        assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
+
+
+def test_a_model_that_writes_no_kernel_leaves_a_job_without_one(database: Database, settings: Settings) -> None:
+    def planner(request: dict[str, Any]) -> Reply:
+        wants_code = "```json" in request["messages"][1]["content"].rpartition("# Answer")[2]
+        return Reply(text="as you wish") if wants_code else competent(request)
+
+    with ScriptedModel(planner) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=SceConfig(population=2, generations=1, elites=1))
+        rig.run()
+        assert (rig.job(job_id).state, rig.job(job_id).reason) == (JobState.FAILED, "no_valid_kernel")
+        assert {one.reason for one in rig.candidates(job_id)} == {"bad_model_answer"}
+
+
+def test_a_job_never_spends_more_than_its_budget(database: Database, settings: Settings) -> None:
+    # The worst case of one call is some 12 tenths of a cent: 1,000 tokens out, a prompt of some 2,000 tokens in.
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, budgets=Budgets(cost_usd=0.02))
+        rig.run()
+        job = rig.job(job_id)
+        assert job.state.final
+        assert 0 < job.cost_usd <= 0.02
+        assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
+
+
+def test_steps_of_models_wait_for_a_worker_that_has_one(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings)
+    job_id = rig.submit(agents=AgentKind.LLM)
+    rig.run()
+    waiting = [step for step in rig.steps(job_id) if step.kind is StepKind.INITIALISE]
+    assert [step.queue for step in waiting] == [MODELS_QUEUE]
+    with database.transaction() as session:
+        assert session.scalar(select(func.count()).select_from(LlmCall)) == 0
+
+
+def test_hybrid_agents_ask_the_model_only_where_the_playbook_has_no_template() -> None:
+    spec = job_spec()
+    with ScriptedModel(competent) as server:
+        model = Model(name="openai/scripted", api_base=server.api_base)
+        players = hybrid(RoleModels(default=(model,)), MemoryLedger())
+        # The doubles' graph names softmax without its dimension, so no template fits it.
+        unknown = briefing(spec, preparation(spec.problem))
+        assert players.manager.initial_strategies(unknown, [], 4, 1)
+        assert len(server.paid) == 1
+        node = unknown.facts.graph.nodes[0].model_copy(update={"args": ({"ref": "x"}, 1, False)})
+        graph = unknown.facts.graph.model_copy(update={"nodes": (node,)})
+        known = unknown.model_copy(update={"facts": unknown.facts.model_copy(update={"graph": graph})})
+        seeds = players.manager.initial_strategies(known, [], 4, 1)
+        assert players.translator.translate(known, seeds[0].strategy, None, 1).source
+        assert len(server.paid) == 1

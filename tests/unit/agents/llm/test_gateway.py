@@ -1,0 +1,172 @@
+"""The gateway against a real HTTP server that behaves as badly as providers do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import SecretStr
+
+from agents.llm.gateway import AnswerError, BadModelAnswer, Gateway, ModelUnavailable, Question
+from agents.llm.ledger import MemoryLedger
+from agents.llm.models import AgentRole, Model, RoleModels, from_environment
+from cupilot.errors import InvalidInput
+from cupilot.model_call import CostBudgetReached
+from tests.scripted_model import Reply, ScriptedModel
+
+# LiteLLM closes its clients at exit rather than after each call.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning")
+
+GOOD = Reply(text='{"answer": 42}')
+
+
+def parse(text: str) -> int:
+    try:
+        return int(json.loads(text)["answer"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise AnswerError(f"not the JSON asked for: {error}") from error
+
+
+def question(content: str = "what is it?") -> Question:
+    messages = ({"role": "user", "content": content},)
+    return Question(AgentRole.MANAGER, "initial", messages, prompt_hash="p", seed=1, json_answer=True)
+
+
+class Setup:
+    def __init__(self, model: ScriptedModel, *, budget: float = 1.0, timeout: float = 20.0) -> None:
+        self.ledger = MemoryLedger(budget)
+        self.slept: list[float] = []
+        scripted = Model(
+            name="openai/scripted",
+            api_base=model.api_base,
+            api_key=SecretStr("sk-0123456789abcdef0123"),
+            input_usd_per_million=1.0,
+            output_usd_per_million=10.0,
+            max_output_tokens=1_000,
+            timeout_seconds=timeout,
+        )
+        self.gateway = Gateway(RoleModels(default=(scripted,)), self.ledger, sleep=self.slept.append)
+
+
+def test_a_good_answer_is_parsed_and_charged_to_the_cent() -> None:
+    with ScriptedModel([GOOD]) as model:
+        setup = Setup(model)
+        assert setup.gateway.ask(question(), parse) == 42
+        assert setup.ledger.spent_usd == pytest.approx(100 * 1e-6 + 50 * 10e-6)
+        assert "temperature" not in model.requests[0]
+        assert model.requests[0]["response_format"] == {"type": "json_object"}
+
+
+def test_an_answered_call_is_never_paid_again() -> None:
+    with ScriptedModel([GOOD]) as model:
+        setup = Setup(model)
+        assert [setup.gateway.ask(question(), parse) for _ in range(3)] == [42, 42, 42]
+        assert len(model.paid) == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Reply(status=500),
+        Reply(status=503),
+        Reply(status=429, headers={"retry-after": "7"}),
+        Reply(raw=b"<html>gateway error</html>"),
+        Reply(hang_up=True),
+    ],
+    ids=["500", "503", "429", "html", "half-closed"],
+)
+def test_a_passing_fault_is_tried_again(bad: Reply) -> None:
+    with ScriptedModel([bad, bad, GOOD]) as model:
+        setup = Setup(model)
+        assert setup.gateway.ask(question(), parse) == 42
+        assert len(model.requests) == 3
+        assert len(setup.slept) == 2
+        if bad.status == 429:
+            assert min(setup.slept) >= 7
+
+
+def test_a_slow_answer_times_out_and_is_tried_again() -> None:
+    with ScriptedModel([Reply(delay=3.0), GOOD]) as model:
+        setup = Setup(model, timeout=0.5)
+        assert setup.gateway.ask(question(), parse) == 42
+        assert len(model.requests) == 2
+
+
+def test_a_fault_that_stays_ends_in_a_clear_error_and_costs_nothing() -> None:
+    with ScriptedModel([Reply(status=500)]) as model:
+        setup = Setup(model)
+        with pytest.raises(ModelUnavailable, match="unavailable"):
+            setup.gateway.ask(question(), parse)
+        assert len(model.requests) == 5
+        assert setup.ledger.spent_usd == 0.0
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_refusal_by_the_provider_is_not_repeated(status: int) -> None:
+    with ScriptedModel([Reply(status=status)]) as model:
+        with pytest.raises(ModelUnavailable, match="refused_by_provider"):
+            Setup(model).gateway.ask(question(), parse)
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "sloppy",
+    [
+        Reply(text="I cannot help with that."),
+        Reply(text=""),
+        Reply(text=None),
+        Reply(text='{"answer": '),
+        Reply(text='{"wrong": 1}'),
+        Reply(text='{"answer": 4', finish_reason="length"),
+    ],
+    ids=["refusal", "empty", "null", "malformed", "wrong-schema", "truncated"],
+)
+def test_a_bad_answer_gets_one_repair_turn(sloppy: Reply) -> None:
+    with ScriptedModel([sloppy, GOOD]) as model:
+        setup = Setup(model)
+        assert setup.gateway.ask(question(), parse) == 42
+        turns = model.requests[1]["messages"]
+        assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
+        assert "cannot be used" in turns[-1]["content"]
+        assert setup.ledger.spent_usd == pytest.approx(2 * (100 * 1e-6 + 50 * 10e-6))
+
+
+def test_two_bad_answers_end_in_a_clear_error() -> None:
+    with ScriptedModel([Reply(text="no")]) as model:
+        with pytest.raises(BadModelAnswer, match="twice"):
+            Setup(model).gateway.ask(question(), parse)
+        assert len(model.requests) == 2
+
+
+def test_a_call_that_could_break_the_budget_is_not_made() -> None:
+    with ScriptedModel([GOOD]) as model:
+        with pytest.raises(CostBudgetReached):
+            Setup(model, budget=0.001).gateway.ask(question(), parse)
+        assert not model.requests
+
+
+def test_secrets_never_leave_in_a_prompt_nor_stay_in_an_answer() -> None:
+    leaked = "sk-abcdefghijklmnop1234"
+    with ScriptedModel([Reply(text=f'{{"answer": 1, "key": "{leaked}"}}')]) as model:
+        setup = Setup(model)
+        setup.gateway.ask(question(f"my key is {leaked}"), parse)
+        assert leaked not in json.dumps(model.requests)
+        assert leaked not in str(setup.ledger.calls)
+
+
+def test_the_environment_names_models_and_their_absence() -> None:
+    assert from_environment({}) is None
+    models = from_environment({"CUPILOT_LLM_MODEL": "ollama/x", "CUPILOT_LLM_API_BASE": "http://h/v1"})
+    assert models is not None
+    assert models.choose(AgentRole.PROPHET, 0).api_base == "http://h/v1"
+    with pytest.raises(InvalidInput, match="CUPILOT_LLM_MODELS_FILE"):
+        from_environment({"CUPILOT_LLM_MODELS_FILE": "/nonexistent.json"})
+
+
+def test_an_ensemble_is_drawn_by_weight_and_repeats_with_its_seed() -> None:
+    heavy, light = Model(name="a/heavy", weight=9), Model(name="a/light", weight=1)
+    models = RoleModels(default=(heavy, light), roles={AgentRole.REVISOR: (light,)})
+    drawn = [models.choose(AgentRole.MANAGER, seed).name for seed in range(200)]
+    assert drawn == [models.choose(AgentRole.MANAGER, seed).name for seed in range(200)]
+    assert 150 < drawn.count("a/heavy") < 200
+    assert models.choose(AgentRole.REVISOR, 3).name == "a/light"

@@ -1,0 +1,107 @@
+"""Facts of a function of tensors, traced as the judge does, and cpu kernels compiled and run against it."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cupilot.header import render
+from cupilot.kernel import Kernel, resolve
+from cupilot.problem import DType, NumericsPolicy, ProblemFacts, Role, TensorSpec
+from gpu_worker.judge.trace import trace as trace_graph
+
+CXX_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fno-exceptions")
+
+
+def spec_of(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
+    dtype = DType(str(tensor.dtype).removeprefix("torch."))
+    return TensorSpec(name=name, role=role, dtype=dtype, shape=tuple(tensor.shape), strides=tuple(tensor.stride()))
+
+
+def trace(
+    function: Callable[..., Any],
+    inputs: dict[str, torch.Tensor],
+    parameters: dict[str, torch.Tensor] | None = None,
+    *,
+    policy: NumericsPolicy = NumericsPolicy.FP32,
+    op_class: str = "other",
+) -> tuple[ProblemFacts, list[torch.Tensor]]:
+    """Facts of ``function(*inputs)``, and its results."""
+    parameters = parameters or {}
+    kept: list[Any] = []
+
+    def call() -> list[torch.Tensor]:
+        kept.append(function(*inputs.values()))
+        return list(kept[0]) if isinstance(kept[0], tuple | list) else [kept[0]]
+
+    with torch.no_grad():
+        graph, matmul_flops, results = trace_graph(call, {**inputs, **parameters})
+    outputs = [f"out{i}" for i in range(len(results))] if len(results) > 1 else ["out"]
+    tensors = (
+        *(spec_of(name, Role.INPUT, tensor) for name, tensor in inputs.items()),
+        *(spec_of(name, Role.PARAMETER, tensor) for name, tensor in parameters.items()),
+        *(spec_of(name, Role.OUTPUT, tensor) for name, tensor in zip(outputs, results, strict=True)),
+    )
+    size = sum(item.nbytes for item in tensors)
+    facts = ProblemFacts(
+        problem_hash="0" * 64,
+        policy=policy,
+        tensors=tensors,
+        graph=graph,
+        op_class=op_class,
+        flops=float(size) + matmul_flops,
+        matmul_flops=matmul_flops,
+        compulsory_bytes=size,
+    )
+    return facts, results
+
+
+def build_cpu(kernel: Kernel, facts: ProblemFacts, folder: Path) -> Path:
+    """Compile a cpu kernel; the compiler's words on failure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "problem.h").write_text(render(facts, kernel.plan.values()))
+    (folder / "kernel.cpp").write_text(kernel.source)
+    done = subprocess.run(
+        ["g++", *CXX_FLAGS, "kernel.cpp", "-o", "kernel.so"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[:4000] + "\n" + kernel.source
+    return folder / "kernel.so"
+
+
+def run_cpu(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tensor], folder: Path) -> list[torch.Tensor]:
+    """Compile and run a cpu kernel over poisoned outputs and workspace; its outputs."""
+    library = ctypes.CDLL(str(build_cpu(kernel, facts, folder)))
+    plan = resolve(kernel, facts)
+    buffers: dict[str, np.ndarray[Any, Any]] = {}
+    for spec in facts.tensors:
+        if spec.role is Role.OUTPUT:
+            buffers[spec.name] = aligned(spec.numel, np.dtype(spec.dtype.value))
+            buffers[spec.name].view(np.uint8).fill(0xCB)
+        else:
+            base = tensors[spec.name]
+            flat = torch.as_strided(base.detach(), (spec.storage_elements,), (1,)).numpy()
+            buffers[spec.name] = aligned(flat.size, flat.dtype)
+            buffers[spec.name][:] = flat
+    for name, size in plan.workspace.items():
+        buffers[name] = aligned(size, np.dtype(np.uint8))
+        buffers[name].fill(0xCB)
+    for launch in plan.launches:
+        getattr(library, launch.kernel)(*(ctypes.c_void_p(buffers[name].ctypes.data) for name in launch.args))
+    return [torch.from_numpy(buffers[spec.name].copy()).view(spec.shape) for spec in outputs_of(facts)]
+
+
+def outputs_of(facts: ProblemFacts) -> Sequence[TensorSpec]:
+    return facts.with_role(Role.OUTPUT)
+
+
+def aligned(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array on a 64-byte boundary, as the evaluator's buffers are."""
+    raw = np.zeros(count * dtype.itemsize + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + count * dtype.itemsize].view(dtype)

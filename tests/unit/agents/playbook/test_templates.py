@@ -1,0 +1,259 @@
+"""Generated kernels compute what the reference does: compiled with g++ and run; CUDA ones compiled for sm_90a."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from agents.interface import Briefing
+from agents.playbook import agents
+from agents.playbook.ladders import parse
+from agents.playbook.translator import NotApplicable
+from cupilot.kernel import Kernel
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.roofline import Zone
+from cupilot.strategy import Strategy
+from tests.unit.agents.playbook.briefings import briefing
+from tests.unit.agents.playbook.nvrtc import compile_cuda
+from tests.unit.agents.playbook.operators_under_test import Case, everything, pointwise, products, rows
+from tests.unit.agents.playbook.references import run_cpu, trace
+
+PLAYBOOK = agents()
+SAMPLE = 4
+"""Strategies for each operator and target; every one is compiled."""
+
+
+def strategies(about: Briefing, case: str) -> list[Strategy]:
+    """The plain kernel, the best rung of the ladder, and a draw that differs from case to case."""
+    seed = sum(case.encode())
+    found = [item.strategy for item in PLAYBOOK.manager.initial_strategies(about, [], 24, seed)]
+    plain = Strategy(techniques=())
+    step = max(1, (len(found) - 1) // (SAMPLE - 2))
+    return [plain, found[0], *found[1 + seed % step :: step][: SAMPLE - 2]]
+
+
+def translated(about: Briefing, strategy: Strategy) -> Kernel:
+    return PLAYBOOK.translator.translate(about, strategy, None, 0)
+
+
+def check_cpu(case: Case, strategy: Strategy, folder: Path) -> None:
+    """Run a kernel and compare it with float64, allowing some multiple of PyTorch's own error."""
+    facts, own = trace(case.function, case.inputs, case.parameters)
+    kernel = translated(briefing(facts, Target.CPU), strategy)
+    results = run_cpu(kernel, facts, {**case.inputs, **case.parameters}, folder)
+    for result, mine, exact in zip(results, own, case.exact(), strict=True):
+        if result.dtype == torch.int64:
+            assert torch.equal(result.view(mine.shape), mine), strategy
+            continue
+        spread = exact.std().item() if exact.numel() > 1 else exact.abs().item()
+        error = (result.view(exact.shape) - exact).abs().max().item() / spread
+        torch_error = (mine - exact).abs().max().item() / spread
+        assert error <= 4 * torch_error + 5e-7, (strategy, error, torch_error)
+
+
+@pytest.mark.parametrize("name", list(everything()))
+def test_cpu_kernels_compute_the_reference(name: str, tmp_path: Path) -> None:
+    case = everything()[name]
+    facts, _ = trace(case.function, case.inputs, case.parameters)
+    for number, strategy in enumerate(strategies(briefing(facts, Target.CPU), name)):
+        check_cpu(case, strategy, tmp_path / str(number))
+
+
+@pytest.mark.parametrize("name", [*list(pointwise())[::3], *list(rows())[::2], *list(products())[::3]])
+def test_cuda_kernels_compile(name: str) -> None:
+    case = everything()[name]
+    facts, _ = trace(case.function, case.inputs, case.parameters)
+    about = briefing(facts, Target.CUDA, Zone.COMPUTE if name in products() else Zone.MEMORY)
+    for strategy in strategies(about, name):
+        assert compile_cuda(translated(about, strategy), facts) == "", strategy
+
+
+TALL = {"x": torch.zeros(2048, 40960)}
+CUDA_RUNGS = [
+    ("softmax", "vector_loads, register_rows, warp_shuffle_reduction, fast_exp, hoisted_division: "),
+    ("softmax", "vector_loads(width=2), warp_per_row, rows_per_warp(rows=2), online_softmax: "),
+    ("softmax", "vector_loads, shared_rows, streaming_access(scope=both): "),
+    ("softmax", "vector_loads, cluster_rows(blocks=4), register_rows, warp_shuffle_reduction: "),
+    ("softmax", "vector_loads, split_rows(parts=16), online_softmax, loop_unrolling: "),
+    ("softmax", "grid_stride, warp_shuffle_reduction, launch_bounds(min_blocks=4), read_only_cache: "),
+    ("norm", "vector_loads, rows_per_block(rows=2), register_rows: "),
+    ("norm", "vector_loads, split_rows(parts=4), one_pass_moments(method=sum_of_squares): "),
+    ("norm", "one_pass_moments(method=welford), warp_shuffle_reduction: "),
+    ("columns", "vector_loads, column_slices(slices=8), register_rows: "),
+    ("columns", "column_slices(slices=16), online_softmax, grid_stride: "),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), CUDA_RUNGS)
+def test_cuda_row_techniques_compile_where_they_apply(kind: str, text: str) -> None:
+    wide = "cluster" in text or "split" in text
+    shape = (1024, 40960) if wide else (1024, 1024)
+    x = torch.zeros(8, 64, 128) if kind == "columns" else torch.zeros(shape)
+    function = {
+        "softmax": lambda x: torch.softmax(x, 1),
+        "norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
+        "columns": lambda x: torch.softmax(x, 1),
+    }[kind]
+    facts, _ = trace(function, {"x": x})
+    kernel = translated(briefing(facts, Target.CUDA), parse(text))
+    assert compile_cuda(kernel, facts) == ""
+
+
+PRODUCT_RUNGS = [
+    (
+        NumericsPolicy.FP32,
+        "shared_tiling(tile_m=64, tile_n=64, tile_k=16), register_blocking(rows=4, cols=4), async_copy: ",
+    ),
+    (
+        NumericsPolicy.TF32,
+        "shared_tiling(tile_k=32), tensor_cores, async_copy(stages=3), bank_padding, block_swizzle: ",
+    ),
+    (
+        NumericsPolicy.HALF,
+        "shared_tiling(tile_k=32), tensor_cores(precision=bfloat16), double_buffering, split_k(parts=2): ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("policy", "text"), PRODUCT_RUNGS)
+def test_tiled_products_compile_under_their_policy(policy: NumericsPolicy, text: str) -> None:
+    facts, _ = trace(torch.matmul, {"a": torch.zeros(512, 384), "b": torch.zeros(384, 512)}, policy=policy)
+    about = briefing(facts, Target.CUDA, Zone.COMPUTE)
+    kernel = translated(about, parse(text))
+    assert compile_cuda(kernel, facts) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["vector_loads, register_rows", "warp_per_row, rows_per_warp", "vector_loads, split_rows(parts=4)", "shared_rows"],
+)
+def test_channel_weights_compile_with_every_way_of_sharing_rows(text: str) -> None:
+    module = torch.nn.GroupNorm(4, 8)
+    parameters = dict(module.named_parameters())
+    size = 64 if "split" in text else 16
+    facts, _ = trace(module, {"x": torch.zeros(16, 8, size, 16)}, parameters)
+    kernel = translated(briefing(facts, Target.CUDA), parse(f"{text}: "))
+    assert compile_cuda(kernel, facts) == ""
+
+
+CPU_STRATEGIES = [
+    ("softmax", "threads, simd, polynomial_exp(degree=5), multiple_accumulators, fused_passes, hoisted_division: "),
+    ("softmax", "threads, simd(width=8), polynomial_exp, online_softmax, nontemporal_stores, prefetch: "),
+    ("softmax_odd", "threads, simd, split_rows(parts=4), loop_unrolling: "),
+    ("layer_norm", "threads, simd(width=4), one_pass_moments(method=welford), loop_unrolling(factor=2): "),
+    ("group_norm_aligned", "threads, simd, multiple_accumulators, one_pass_moments: "),
+    ("layer_norm", "simd, one_pass_moments(method=sum_of_squares), multiple_accumulators(count=8): "),
+    ("standardised", "threads, simd, one_pass_moments, column_tiles(columns=64): "),
+    ("sum_all", "threads(schedule=dynamic), simd, multiple_accumulators(count=8), split_rows(parts=64): "),
+    ("gelu", "threads, simd(width=8), polynomial_exp, loop_unrolling(factor=4), nontemporal_stores, prefetch: "),
+    ("mm", "threads, simd, cache_blocking(block_m=48, block_k=128), micro_kernel(rows=12), packing(operands=both): "),
+    ("linear", "simd(width=8), cache_blocking, micro_kernel(rows=4, vectors=3), packing(operands=b), loop_unrolling: "),
+    ("deep", "threads, simd, split_k(parts=32): "),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), CPU_STRATEGIES)
+def test_cpu_techniques_compute_the_reference(name: str, text: str, tmp_path: Path) -> None:
+    if name == "standardised":
+        case = Case(everything()[name].function, {"x": torch.randn(3, 300, 90)})
+    else:
+        case = everything()[name]
+    check_cpu(case, parse(text), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "simd, threads", "simd, polynomial_exp, fused_passes, multiple_accumulators", "simd, online_softmax"],
+)
+def test_softmax_treats_infinities_and_nan_as_pytorch_does(text: str, tmp_path: Path) -> None:
+    x = torch.randn(6, 100)
+    x[0, 3] = float("nan")
+    x[1, 7] = float("inf")
+    x[2, 50:] = float("-inf")
+    x[3, :] = float("-inf")
+    x[4] *= 1e4
+    x[5, 99] = 3e38
+    facts, (expected,) = trace(lambda x: torch.softmax(x, 1), {"x": x})
+    kernel = translated(briefing(facts, Target.CPU), parse(f"{text}: "))
+    (result,) = run_cpu(kernel, facts, {"x": x}, tmp_path)
+    torch.testing.assert_close(result, expected, equal_nan=True, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["relu", "hardtanh", "gelu", "gelu_tanh", "softplus", "elu", "sigmoid", "logsigmoid"])
+def test_activations_treat_infinities_and_nan_as_pytorch_does(name: str, tmp_path: Path) -> None:
+    x = torch.tensor([0.0, -0.0, 1e-30, -1e-40, 5.0, -5.0, 88.0, -88.0, 120.0, -120.0, 1e38, -1e38]).repeat(3)
+    x = torch.cat([x, torch.tensor([float("nan"), float("inf"), float("-inf"), 0.5])])
+    if name == "gelu":
+        x = torch.clamp(x, -1e38, 1e38)  # PyTorch's float32 answers NaN for infinity here, its float64 does not
+    facts, (expected,) = trace(pointwise()[name].function, {"x": x})
+    vectorised = "simd" if name in ("relu", "hardtanh") else "simd, polynomial_exp"
+    for number, text in enumerate(["", vectorised]):
+        kernel = translated(briefing(facts, Target.CPU), parse(f"{text}: "))
+        (result,) = run_cpu(kernel, facts, {"x": x}, tmp_path / str(number))
+        torch.testing.assert_close(result, expected, equal_nan=True, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["max_both", "min_last", "argmin_last"])
+def test_nan_wins_in_extremes_and_equals_keep_their_first_place(name: str, tmp_path: Path) -> None:
+    case = rows()[name]
+    x = torch.randint(0, 4, case.inputs["x"].shape).float()
+    x.view(-1)[123] = float("nan")
+    changed = Case(case.function, {"x": x})
+    facts, own = trace(case.function, {"x": x})
+    for number, strategy in enumerate(strategies(briefing(facts, Target.CPU), name)):
+        kernel = translated(briefing(facts, Target.CPU), strategy)
+        results = run_cpu(kernel, facts, changed.inputs, tmp_path / str(number))
+        for result, mine in zip(results, own, strict=True):
+            torch.testing.assert_close(result.view(mine.shape), mine, equal_nan=True, rtol=0, atol=0)
+
+
+def test_techniques_change_the_code() -> None:
+    facts, _ = trace(lambda x: torch.softmax(x, 1), {"x": torch.zeros(64, 1024)})
+    about = briefing(facts, Target.CUDA)
+    plain = translated(about, Strategy(techniques=())).source
+    for text, mark in [
+        ("vector_loads", "alignas(4 * 4)"),
+        ("warp_shuffle_reduction", "__shfl_xor_sync"),
+        ("register_rows", "x_x[K_ITEMS]"),
+        ("shared_rows", "extern __shared__"),
+        ("online_softmax", "struct Online"),
+        ("streaming_access", "__stcs"),
+        ("read_only_cache", "__ldg"),
+        ("fast_exp", "__expf"),
+        ("grid_stride", "gridDim.x"),
+        ("warp_per_row", "threadIdx.x & 31"),
+        ("hoisted_division", "1.0f / m1"),
+    ]:
+        source = translated(about, parse(f"{text}: ")).source
+        assert mark in source, text
+        assert mark not in plain, text
+        assert f"// Techniques: {text}" in source
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "text", "reason"),
+    [
+        (Target.CUDA, (64, 1021), "vector_loads: ", "not a multiple of 4"),
+        (Target.CUDA, (64, 1024), "tensor_cores, shared_tiling: ", "no template"),
+        (Target.CUDA, (64, 100000), "shared_rows: ", "bytes of shared memory"),
+        (Target.CUDA, (64, 100000), "register_rows: ", "registers a thread"),
+        (Target.CUDA, (64, 1024), "column_slices: ", "rows are contiguous"),
+        (Target.CUDA, (64, 1024), "cluster_rows, register_rows: ", "fewer than 8192"),
+        (Target.CUDA, (64, 1024), "split_rows(parts=64): ", "fewer than 256"),
+        (Target.CUDA, (64, 1024), "rows_per_warp, warp_per_row, grid_stride: ", "conflicts"),
+        (Target.CUDA, (64, 1024), "one_pass_moments: ", "mean and variance"),
+        (Target.CPU, (64, 1024), "vector_loads: ", "no template"),
+        (Target.CPU, (64, 1024), "polynomial_exp: ", "requires simd"),
+        (Target.CPU, (64, 1024), "simd(width=5): ", "is not one of"),
+        (Target.CPU, (64, 1021), "simd, nontemporal_stores: ", "not a multiple"),
+    ],
+)
+def test_what_does_not_apply_is_refused_with_the_reason(
+    target: Target, shape: tuple[int, int], text: str, reason: str
+) -> None:
+    facts, _ = trace(lambda x: torch.softmax(x, 1), {"x": torch.zeros(shape)})
+    with pytest.raises(NotApplicable, match=reason) as caught:
+        translated(briefing(facts, target), parse(text))
+    assert caught.value.code == "technique_not_applicable"

@@ -1,0 +1,350 @@
+"""Commands against a server that answers by script: exit codes, output for programs, help."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from cupilot.cli.app import app
+from cupilot.cli.requests import JobOptions
+from tests.unit.client.scripted import Answer, Script, serve
+
+COMMANDS = [
+    "evolve",
+    "submit",
+    "status",
+    "watch",
+    "list",
+    "cancel",
+    "result",
+    "problems",
+    "up",
+    "down",
+    "doctor",
+    "version",
+]
+JOB = "3f2b8c1e-0000-4000-8000-000000000001"
+SOURCE = "class Model:\n    def forward(self): ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No stack of this machine, and no waiting."""
+    for name in ("CUPILOT_URL", "CUPILOT_API_KEY", "CUPILOT_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cupilot.client.FIRST_PAUSE_SECONDS", 0.0)
+
+
+def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    """The command line in this process."""
+    return CliRunner().invoke(app, list(arguments), input=stdin)
+
+
+def _error(status: int, code: str, **more: Any) -> Answer:
+    body = {"error": {"code": code, "message": "what happened", "hint": "mend it", "request_id": "r-1", **more}}
+    return Answer(status, json.dumps(body).encode())
+
+
+def _job(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": JOB,
+        "state": "queued",
+        "final": False,
+        "problem": {"id": JOB, "name": "softmax", "policy": "fp32", "hash": "h"},
+        "target": "cpu",
+        "agents": "playbook",
+        "method": {},
+        "budgets": {},
+        "seed": 0,
+        "priority": "normal",
+        "labels": {},
+        "generation": 0,
+        "generations": 4,
+        "candidates": 0,
+        "verdicts": {},
+        "candidate_states": {},
+        "wall_seconds": 0,
+        "gpu_seconds": 0,
+        "cost_usd": 0,
+        "created_at": "2026-01-01T00:00:00Z",
+        **changes,
+    }
+
+
+def _answer(body: Any) -> Answer:
+    return Answer(body=json.dumps(body).encode())
+
+
+def _sent(script: Script) -> dict[str, Any]:
+    submissions = [asked for asked in script.asked if asked.method == "POST"]
+    body: dict[str, Any] = json.loads(submissions[-1].body)
+    return body
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_teaches_by_example_and_can_speak_json(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert "Example" in result.output
+    assert f"cupilot {command}" in result.output
+    assert "--json" in result.output
+    assert "Exit codes" in result.output
+
+
+def test_every_command_of_the_application_is_tested_here() -> None:
+    assert sorted(command.name or "" for command in app.registered_commands) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (_error(404, "not_found"), 4),
+        (_error(404, "no_result"), 1),
+        (_error(409, "conflict"), 1),
+        (_error(422, "invalid_input"), 2),
+        (_error(413, "body_too_large"), 2),
+        (_error(401, "unauthorized"), 3),
+        (_error(500, "internal_error"), 3),
+        (_error(503, "unavailable"), 3),
+        (Answer(200, b"<html>"), 3),
+    ],
+)
+def test_exit_codes_say_what_kind_of_error_it_was(answer: Answer, code: int) -> None:
+    with serve(answer) as script:
+        for flags in ([], ["--json"]):
+            result = run("status", JOB, "--server", script.url, *flags)
+            assert result.exit_code == code, result.output
+            assert "Traceback" not in result.output
+
+
+def test_an_error_names_code_hint_and_request() -> None:
+    with serve(_error(409, "conflict", where="job")) as script:
+        text = run("cancel", JOB, "--server", script.url)
+        as_json = run("cancel", JOB, "--server", script.url, "--json")
+    for part in ("what happened", "mend it", "conflict", "r-1", "job"):
+        assert part in text.stderr
+    assert text.stdout == ""
+    assert json.loads(as_json.stdout)["error"] == {
+        "code": "conflict",
+        "message": "what happened",
+        "hint": "mend it",
+        "where": "job",
+        "request_id": "r-1",
+    }
+
+
+def test_no_server_is_3() -> None:
+    assert run("list", "--server", "http://127.0.0.1:1").exit_code == 3
+    assert run("list").exit_code == 3
+    assert "cupilot up" in run("list").stderr
+
+
+def test_an_environment_variable_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(_answer({"items": []})) as script:
+        monkeypatch.setenv("CUPILOT_URL", script.url)
+        assert run("list").output == "no jobs\n"
+        monkeypatch.setenv("CUPILOT_URL", "http://127.0.0.1:1")
+        assert run("list", "--server", script.url).exit_code == 0
+
+
+def test_evolve_does_not_start_a_stack_where_a_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPILOT_URL", "http://127.0.0.1:1")
+    result = run("evolve", "softmax")
+    assert result.exit_code == 3
+    assert "starting" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nothing_such"],
+        ["./missing.py"],
+        ["softmax", "--policy", "fp8"],
+        ["softmax", "--size", "huge"],
+        ["softmax", "--target", "tpu"],
+        ["softmax", "--population", "1"],
+        ["softmax", "--minutes", "0"],
+        ["softmax", "--minutes", "nan"],
+        ["softmax", "--label", "novalue"],
+        ["softmax", "--label", "=x"],
+        ["softmax", "--without", "everything"],
+        ["softmax", "--surprise"],
+        ["broken.py"],
+        ["incomplete.py"],
+        ["binary.py"],
+        ["huge.py"],
+        ["folder"],
+        ["own.py", "--size", "small"],
+        [],
+    ],
+)
+def test_wrong_usage_is_2_and_submits_nothing(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def (:\n")
+    (tmp_path / "incomplete.py").write_text("x = 1\n")
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "huge.py").write_text("#" * 300_000)
+    (tmp_path / "own.py").write_text(SOURCE)
+    (tmp_path / "folder").mkdir()
+    with serve(_answer(_job())) as script:
+        result = run("submit", *arguments, "--server", script.url)
+        assert result.exit_code == 2, result.output
+        assert script.asked == []
+
+
+def test_a_misspelt_builtin_gets_a_suggestion() -> None:
+    result = run("submit", "sofmax", "--server", "http://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "softmax" in result.stderr
+
+
+def test_the_options_of_a_submission_reach_the_service(tmp_path: Path) -> None:
+    (tmp_path / "op.py").write_text("\ufeff" + SOURCE)
+    options = "--target cuda --policy tf32 --population 2 --generations 3 --seed 5 --candidates 9 --minutes 2 --cost 1"
+    more = "--priority high --label a=b --label c=d=e --without pool --without roofline"
+    with serve(_answer(_job())) as script:
+        result = run("submit", "op.py", *options.split(), *more.split(), "--server", script.url)
+        assert result.exit_code == 0, result.output
+        assert result.stdout == f"{JOB}\n"
+    assert _sent(script) == {
+        "problem": {"source": SOURCE, "name": "op", "policy": "tf32"},
+        "target": "cuda",
+        "method": {"population": 2, "generations": 3, "elites": 1, "pool": False, "roofline_guidance": False},
+        "agents": "playbook",
+        "budgets": {"candidates": 9, "wall_seconds": 120.0, "cost_usd": 1.0},
+        "seed": 5,
+        "priority": "high",
+        "labels": {"a": "b", "c": "d=e"},
+    }
+
+
+def test_a_problem_can_come_from_the_standard_input() -> None:
+    with serve(_answer(_job())) as script:
+        result = run("submit", "-", "--target", "cpu", "--server", script.url, stdin=SOURCE)
+        assert result.exit_code == 0, result.output
+    assert _sent(script)["problem"] == {"source": SOURCE, "name": "stdin", "policy": "fp32"}
+
+
+def test_a_builtin_goes_by_its_name() -> None:
+    with serve(_answer(_job())) as script:
+        run("submit", "softmax", "--size", "full", "--target", "cpu", "--server", script.url)
+    assert _sent(script)["problem"] == {"id": "softmax", "name": None, "size": "full", "policy": "fp32"}
+
+
+@pytest.mark.parametrize(
+    ("targets", "chosen"), [(["cpu"], "cpu"), (["cuda", "cpu"], "cuda"), (["cpu", "cuda"], "cuda")]
+)
+def test_auto_takes_the_gpu_where_there_is_one(targets: list[str], chosen: str) -> None:
+    cluster = {"scheduler_alive": True, "workers": [], "queues": [], "targets": targets}
+    with serve(_answer(cluster), _answer(_job())) as script:
+        assert run("submit", "softmax", "--server", script.url).exit_code == 0
+    assert _sent(script)["target"] == chosen
+
+
+def test_auto_needs_a_worker() -> None:
+    cluster = {"scheduler_alive": True, "workers": [], "queues": [], "targets": []}
+    with serve(_answer(cluster)) as script:
+        result = run("submit", "softmax", "--server", script.url)
+    assert result.exit_code == 3
+    assert "no live worker" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, 0),
+        ({"state": "evolving"}, 0),
+        ({"state": "failed", "final": True, "reason": "no_template"}, 1),
+        ({"state": "cancelled", "final": True}, 1),
+        ({"state": "succeeded", "final": True}, 1),
+        ({"state": "budget_exhausted", "final": True}, 1),
+        ({"state": "succeeded", "final": True, "best": "BEST"}, 0),
+        ({"state": "budget_exhausted", "final": True, "best": "BEST"}, 0),
+        ({"state": "failed", "final": True, "best": "BEST"}, 1),
+        ({"state": "a state of the future"}, 0),
+    ],
+)
+def test_status_exits_as_the_job_ended(changes: dict[str, Any], code: int) -> None:
+    one = {"low": 1.0, "median": 1.0, "high": 1.0}
+    best = {
+        "candidate": JOB,
+        "ordinal": 1,
+        "generation": 0,
+        "verdict": "audited",
+        "speedup": {"low": 1.8, "median": 2.0, "high": 2.2},
+        "kernel_us": one,
+        "strategy": {"techniques": [{"id": "simd", "parameters": {"width": 8}}]},
+    }
+    if changes.get("best"):
+        changes = changes | {"best": best}
+    with serve(_answer(_job(**changes))) as script:
+        text = run("status", JOB, "--server", script.url)
+        as_json = run("status", JOB, "--server", script.url, "--json")
+    assert text.exit_code == as_json.exit_code == code
+    assert json.loads(as_json.stdout)["state"] == changes.get("state", "queued")
+    if "best" in changes:
+        assert "2.00x [1.80, 2.20] over PyTorch eager, audited" in text.stdout
+        assert "simd (width=8)" in text.stdout
+
+
+def test_last_is_the_newest_job() -> None:
+    summary = {key: value for key, value in _job().items() if key not in ("method", "budgets")}
+    with serve(_answer({"items": [summary]}), _answer(_job())) as script:
+        assert run("status", "last", "--server", script.url).exit_code == 0
+        assert script.asked[1].path == f"/v1/jobs/{JOB}"
+    with serve(_answer({"items": []})) as script:
+        assert run("status", "last", "--server", script.url).exit_code == 4
+
+
+def test_what_is_no_job_id_is_not_found_without_a_request() -> None:
+    with serve(_answer(_job())) as script:
+        assert run("status", "../x", "--server", script.url).exit_code == 4
+        assert script.asked == []
+
+
+def test_text_of_others_cannot_move_the_cursor() -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2Jname\u202e\r\nsecond line"
+    problem = {"id": JOB, "name": hostile, "policy": "fp32", "hash": "h"}
+    job = _job(state="failed", final=True, reason="x\x1b[31m", message=hostile, problem=problem)
+    with serve(_answer(job)) as script:
+        result = run("status", JOB, "--server", script.url)
+    assert "\x1b" not in result.output
+    assert "\u202e" not in result.output
+    assert "\r" not in result.output
+    assert "]0;owned[2Jname second line" in result.output
+
+
+def test_an_interruption_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cupilot.client.Client.get", interrupt)
+    with serve(_answer(_job())) as script:
+        assert run("status", JOB, "--server", script.url).exit_code == 130
+
+
+def test_version_works_without_a_server() -> None:
+    result = run("version", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["server"] is None
+    with serve(_answer({"version": "7.7", "api": "v1"})) as script:
+        assert "service 7.7" in run("version", "--server", script.url).stdout
+
+
+def test_down_where_nothing_runs_says_so(tmp_path: Path) -> None:
+    result = run("down", "--data", str(tmp_path / "none"), "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["stopped"] is False
+
+
+def test_every_option_of_a_submission_is_on_both_commands() -> None:
+    for command in ("submit", "evolve"):
+        text = run(command, "--help").output
+        for name in JobOptions.__dataclass_fields__:
+            assert (f"--{name}" in text) or name == "problem"

@@ -1,0 +1,143 @@
+"""The words of a report: no stronger than what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cupilot.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
+from cupilot.report import comparison_words, difference_words, headline, next_steps
+from cupilot.roofline import Placement, Zone
+from cupilot.schemas import JobView, PreparationSummary
+from tests.unit.cupilot.factories import build, comparison, law
+
+
+def _interval(low: float, median: float, high: float) -> Interval:
+    return Interval(low=low, median=median, high=high)
+
+
+def _comparison(speedup: Interval, baseline: Baseline = Baseline.EAGER) -> Comparison:
+    return comparison().model_copy(update={"speedup": speedup, "baseline": baseline})
+
+
+def _evaluation(*comparisons: Comparison, floor_us: float = 1.0, verdict: Verdict = Verdict.REPRODUCED) -> Evaluation:
+    placement = Placement(
+        intensity=1.0,
+        ridge_scalar=10.0,
+        ridge_tensor=10.0,
+        zone=Zone.MEMORY,
+        memory_floor_us=floor_us,
+        compute_floor_us=0.1,
+        floor_us=floor_us,
+    )
+    return Evaluation(
+        kernel_hash="k",
+        problem_hash="p",
+        verdict=verdict,
+        build=build(),
+        laws=(law(),),
+        comparisons=comparisons or (comparison(),),
+        placement=placement,
+    )
+
+
+def _job(state: str = "succeeded", op_class: str = "softmax", **changes: Any) -> JobView:
+    preparation = PreparationSummary(
+        op_class=op_class,
+        zone=Zone.MEMORY,
+        intensity=1.0,
+        floor_us=1.0,
+        baseline_us=_interval(1, 1, 1),
+        device="H200",
+    )
+    problem = {"id": "00000000-0000-0000-0000-000000000001", "name": "p", "policy": "fp32", "hash": "h"}
+    fields: dict[str, Any] = {
+        "id": problem["id"],
+        "state": state,
+        "final": True,
+        "problem": problem,
+        "target": "cuda",
+        "agents": "playbook",
+        "method": {},
+        "budgets": {},
+        "seed": 0,
+        "priority": "normal",
+        "labels": {},
+        "generation": 3,
+        "generations": 4,
+        "candidates": 9,
+        "verdicts": {},
+        "candidate_states": {},
+        "wall_seconds": 1,
+        "gpu_seconds": 1,
+        "cost_usd": 0,
+        "preparation": preparation,
+        "created_at": "2026-01-01T00:00:00Z",
+    }
+    return JobView.model_validate(fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "words", "difference"),
+    [
+        (_interval(1.82, 1.84, 1.86), "1.84x as fast as PyTorch (95 % interval 1.82 to 1.86)", "faster"),
+        (_interval(0.7, 0.8, 0.9), "slower than PyTorch: 0.80x (95 % interval 0.70 to 0.90) of its speed", "slower"),
+        (
+            _interval(0.9, 1.2, 1.5),
+            "no faster and no slower than PyTorch as far as can be told: 1.20x (95 % interval 0.90 to 1.50)",
+            "no clear difference",
+        ),
+    ],
+)
+def test_only_an_interval_beyond_one_is_called_faster_or_slower(speedup: Interval, words: str, difference: str) -> None:
+    assert comparison_words(speedup, "PyTorch") == words
+    assert difference_words(speedup) == difference
+
+
+def test_the_headline_names_both_baselines_the_verdict_and_what_is_missing() -> None:
+    fast, slow = _comparison(_interval(2, 3, 4)), _comparison(_interval(0.5, 0.6, 0.7), Baseline.COMPILE)
+    both = headline(_evaluation(fast, slow), Verdict.REPRODUCED, final=True)
+    assert both.startswith("The best kernel is 3.00x as fast as PyTorch eager")
+    assert "slower than torch.compile" in both
+    assert both.endswith("Verdict: reproduced.")
+    one = headline(_evaluation(fast), Verdict.AUDITED, final=False)
+    assert one.startswith("The best kernel so far is")
+    assert "not compared with torch.compile" in one
+
+
+def test_at_the_floor_there_is_nothing_left_to_search() -> None:
+    steps = next_steps(_job(), _evaluation(floor_us=9.9))
+    assert steps[0].startswith("Nothing under this policy")
+    assert not any("longer" in step for step in steps)
+
+
+def test_far_from_the_floor_a_longer_search_is_advised() -> None:
+    assert "10%" in next_steps(_job(), _evaluation(floor_us=1.0))[0]
+
+
+def test_a_budget_that_ran_out_is_named() -> None:
+    steps = next_steps(_job("budget_exhausted", reason="wall_seconds"), _evaluation())
+    assert "wall_seconds" in steps[0]
+
+
+def test_an_interval_around_one_asks_for_a_quieter_machine() -> None:
+    steps = next_steps(_job(), _evaluation(_comparison(_interval(0.9, 1.0, 1.1))))
+    assert "quieter machine" in steps[0]
+
+
+def test_tensor_cores_are_advised_only_where_they_could_help() -> None:
+    def advised(**changes: Any) -> bool:
+        return any("tensor cores" in step for step in next_steps(_job(**changes), _evaluation()))
+
+    assert advised(op_class="matmul")
+    assert not advised(op_class="softmax")
+    assert not advised(op_class="matmul", target="cpu")
+
+
+def test_a_number_that_was_not_reproduced_is_not_to_be_relied_on() -> None:
+    def warned(verdict: Verdict) -> bool:
+        return any("reproduced" in step for step in next_steps(_job(), _evaluation(verdict=verdict)))
+
+    assert warned(Verdict.AUDITED)
+    assert not warned(Verdict.REPRODUCED)

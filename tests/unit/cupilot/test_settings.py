@@ -1,0 +1,49 @@
+"""Settings come from CUPILOT_ variables, and production is not started by accident."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from cupilot.settings import DEFAULT_DATABASE_URL, Settings
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"CUPILOT_{name.upper()}", raising=False)
+
+
+def test_defaults_are_for_development() -> None:
+    settings = Settings()
+    assert settings.environment == "development"
+    assert settings.database_url.get_secret_value() == DEFAULT_DATABASE_URL
+
+
+def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPILOT_API_PORT", "9000")
+    monkeypatch.setenv("CUPILOT_LEASE_SECONDS", "2.5")
+    assert (Settings().api_port, Settings().lease_seconds) == (9000, 2.5)
+
+
+@pytest.mark.parametrize(("name", "value"), [("LEASE_SECONDS", "0"), ("STEP_ATTEMPTS", "0"), ("API_PORT", "many")])
+def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"CUPILOT_{name}", value)
+    with pytest.raises(ValidationError):
+        Settings()
+
+
+def test_production_refuses_the_built_in_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPILOT_ENVIRONMENT", "production")
+    with pytest.raises(ValidationError, match="CUPILOT_DATABASE_URL"):
+        Settings()
+    monkeypatch.setenv("CUPILOT_DATABASE_URL", "postgresql+psycopg2://cupilot:long-and-random@db/cupilot")
+    assert Settings().environment == "production"
+
+
+def test_secrets_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPILOT_DATABASE_URL", "postgresql://u:hunter2@db/x")
+    monkeypatch.setenv("CUPILOT_REDIS_URL", "redis://:hunter2@queue/0")
+    settings = Settings()
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in settings.model_dump_json()

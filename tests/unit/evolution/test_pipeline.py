@@ -1,0 +1,149 @@
+"""A candidate's pipeline: every path ends, repairs are bounded, nothing measured is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cupilot.evaluation import FailureKind, Verdict
+from cupilot.evolution.pipeline import (
+    REPAIRABLE,
+    Done,
+    Duplicate,
+    End,
+    Ending,
+    Judged,
+    Next,
+    Outcome,
+    Refused,
+    Stage,
+    first,
+    following,
+    step_key,
+)
+from cupilot.evolution.population import Operator
+from cupilot.evolution.sce import SceConfig
+from cupilot.storage.states import CandidateState, StepKind
+
+CONFIG = SceConfig(repair_rounds=2)
+WRONG = Judged(Verdict.REJECTED, FailureKind.WRONG_VALUE)
+GOOD = Judged(Verdict.AUDITED)
+
+judgements = st.builds(
+    Judged, st.sampled_from(Verdict), st.none() | st.sampled_from(sorted(set(FailureKind) - {"infrastructure"}))
+)
+answers = st.sampled_from([Done(), Duplicate(), Refused("gave_up")])
+
+
+def run(config: SceConfig, operator: Operator, outcomes: list[Outcome]) -> tuple[list[str], Next | End]:
+    """Stages gone through with these outcomes, and what stands at the end."""
+    at: Next | End = first(operator)
+    path: list[str] = []
+    for outcome in outcomes:
+        assert isinstance(at, Next)
+        path.append(at.stage.value)
+        at = following(config, at, outcome)
+    return path, at
+
+
+def test_a_crossover_that_goes_well() -> None:
+    path, end = run(CONFIG, Operator.CROSSOVER, [Done(), Done(), GOOD, Done()])
+    assert path == ["cross", "translate", "evaluate", "align"]
+    assert end == End(Ending.EVALUATED)
+
+
+def test_an_idea_that_needs_two_repairs() -> None:
+    path, end = run(CONFIG, Operator.INITIAL, [Done(), WRONG, Done(), WRONG, Done(), GOOD, Done()])
+    assert path == ["translate", "evaluate", "revise", "evaluate", "revise", "evaluate", "align"]
+    assert end == End(Ending.EVALUATED)
+
+
+def test_repair_rounds_run_out() -> None:
+    _, end = run(CONFIG, Operator.INITIAL, [Done(), WRONG, Done(), WRONG, Done(), WRONG])
+    assert end == End(Ending.EVALUATED)
+
+
+def test_without_alignment_a_good_kernel_ends_at_once() -> None:
+    config = CONFIG.model_copy(update={"alignment": False})
+    assert following(config, Next(Stage.EVALUATE), GOOD) == End(Ending.EVALUATED)
+
+
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - REPAIRABLE - {FailureKind.INFRASTRUCTURE}))
+def test_some_failures_are_never_repaired(kind: FailureKind) -> None:
+    assert following(CONFIG, Next(Stage.EVALUATE), Judged(Verdict.REJECTED, kind)) == End(Ending.EVALUATED)
+
+
+@pytest.mark.parametrize("kind", sorted(REPAIRABLE))
+def test_the_rest_are(kind: FailureKind) -> None:
+    assert following(CONFIG, Next(Stage.EVALUATE), Judged(Verdict.CORRECT, kind)) == Next(Stage.REVISE, 1)
+
+
+@pytest.mark.parametrize("kind", sorted(REPAIRABLE))
+def test_a_quarantined_kernel_is_never_revised(kind: FailureKind) -> None:
+    assert following(CONFIG, Next(Stage.EVALUATE), Judged(Verdict.QUARANTINED, kind)) == End(Ending.EVALUATED)
+
+
+@pytest.mark.parametrize(
+    ("stage", "end"),
+    [
+        (Stage.CROSS, End(Ending.DUPLICATE, "duplicate_strategy")),
+        (Stage.TRANSLATE, End(Ending.DUPLICATE, "duplicate_kernel")),
+        (Stage.REVISE, End(Ending.EVALUATED, "duplicate_kernel")),
+        (Stage.ALIGN, End(Ending.EVALUATED, "duplicate_strategy")),
+    ],
+)
+def test_a_duplicate_ends_the_candidate(stage: Stage, end: End) -> None:
+    assert following(CONFIG, Next(stage, 1), Duplicate()) == end
+
+
+@pytest.mark.parametrize(
+    ("stage", "ending"),
+    [
+        (Stage.CROSS, Ending.FAILED),
+        (Stage.TRANSLATE, Ending.FAILED),
+        (Stage.REVISE, Ending.EVALUATED),
+        (Stage.ALIGN, Ending.EVALUATED),
+    ],
+)
+def test_a_refusal_ends_the_candidate_with_its_reason(stage: Stage, ending: Ending) -> None:
+    assert following(CONFIG, Next(stage, 1), Refused("no_template")) == End(ending, "no_template")
+
+
+def test_an_infrastructure_failure_is_no_outcome() -> None:
+    with pytest.raises(ValueError, match="try the evaluation again"):
+        following(CONFIG, Next(Stage.EVALUATE), Judged(Verdict.REJECTED, FailureKind.INFRASTRUCTURE))
+
+
+@pytest.mark.parametrize(("stage", "outcome"), [(Stage.EVALUATE, Done()), (Stage.TRANSLATE, GOOD), (Stage.ALIGN, GOOD)])
+def test_an_outcome_of_another_stage_is_refused(stage: Stage, outcome: Outcome) -> None:
+    with pytest.raises(ValueError, match="no outcome of"):
+        following(CONFIG, Next(stage), outcome)
+
+
+@given(st.sampled_from(Operator), st.integers(0, 10), st.booleans(), st.data())
+def test_every_candidate_ends_within_its_rounds_and_keeps_what_was_measured(
+    operator: Operator, rounds: int, alignment: bool, data: st.DataObject
+) -> None:
+    config = SceConfig(repair_rounds=rounds, alignment=alignment)
+    at: Next | End = first(operator)
+    seen: list[Next] = []
+    while isinstance(at, Next):
+        assert at not in seen
+        seen.append(at)
+        assert len(seen) <= 2 + 2 * rounds + 2
+        at = following(config, at, data.draw(judgements if at.stage is Stage.EVALUATE else answers))
+    stages = [step.stage for step in seen]
+    assert stages.count(Stage.REVISE) <= rounds
+    assert stages.count(Stage.ALIGN) <= alignment
+    assert (at.ending is Ending.EVALUATED) == (Stage.EVALUATE in stages)
+    assert len({step_key(3, step) for step in seen}) == len(seen)
+
+
+def test_keys_name_candidate_stage_and_round() -> None:
+    assert step_key(12, Next(Stage.REVISE, 1)) == "c12/revise/1"
+
+
+def test_stages_and_endings_are_those_of_the_schema() -> None:
+    assert {stage.value for stage in Stage} <= {kind.value for kind in StepKind}
+    assert {ending.value for ending in Ending} <= {state.value for state in CandidateState}

@@ -1,0 +1,94 @@
+"""The build service: what is remembered, what is said about failures, what a binary tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cupilot.evaluation import FailureKind
+from cupilot.problem import NumericsPolicy
+from gpu_worker.build import Builder
+from gpu_worker.sandbox import Sandbox
+from gpu_worker.targets.base import BuildFacts
+from gpu_worker.targets.cpu_toolchain import CpuToolchain
+from tests.unit.gpu_worker.records import facts
+
+AXPY = r"""
+#include "problem.h"
+extern "C" void run(const float* x, float* out) {
+  #pragma omp parallel for simd
+  for (long i = 0; i < N; ++i) out[i] += 2.0f * x[i];
+}"""
+HEADER = "constexpr long N = 1000;\n"
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    return Builder(CpuToolchain(), Sandbox(), tmp_path / "builds", "x86-64")
+
+
+def test_a_build_is_made_once(builder: Builder) -> None:
+    first, second = builder.build(AXPY, HEADER), builder.build(AXPY, HEADER)
+    assert first.binary is not None
+    assert first.binary.read_bytes()[:4] == b"\x7fELF"
+    assert not first.report.cached
+    assert second.report.cached
+    assert second.binary == first.binary
+    assert second.facts == first.facts
+
+
+def test_everything_that_decides_the_binary_is_in_the_key(builder: Builder, tmp_path: Path) -> None:
+    first = builder.build(AXPY, HEADER)
+    assert builder.build(AXPY, "constexpr long N = 1001;\n").binary != first.binary
+    assert builder.build(AXPY + "\n", HEADER).binary != first.binary
+    other = Builder(CpuToolchain(), Sandbox(), tmp_path / "builds", "other-arch")
+    assert other.build(AXPY, HEADER).binary != first.binary
+
+
+def test_failures_are_remembered_with_their_lines(builder: Builder) -> None:
+    for cached in (False, True):
+        build = builder.build('extern "C" void run() {\n  int x = y;\n}', HEADER)
+        assert build.binary is None
+        assert build.report.cached is cached
+        assert build.failure is not None
+        assert build.failure.kind is FailureKind.COMPILE_ERROR
+        assert build.failure.details["lines"] == [2]
+        assert "'y' was not declared" in build.failure.message.replace("‘", "'").replace("’", "'")
+
+
+def test_a_damaged_cache_entry_is_built_again(builder: Builder) -> None:
+    first = builder.build(AXPY, HEADER)
+    assert first.binary is not None
+    (first.binary.parent / "record.json").write_text("{")
+    assert not builder.build(AXPY, HEADER).report.cached
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#include </etc/passwd>",
+        'extern "C" int missing(); extern "C" int run() { return missing(); }',
+        'asm(".incbin \\"/dev/zero\\"");',
+        "template <int N> struct A { A<N + 1> a; static const int v = A<N + 1>::v; }; int x = A<0>::v;",
+    ],
+    ids=["file of the machine", "undefined function", "endless file", "template bomb"],
+)
+def test_hostile_sources_fail_to_compile(builder: Builder, source: str) -> None:
+    build = builder.build(source, HEADER)
+    assert build.failure is not None
+    assert build.failure.kind is FailureKind.COMPILE_ERROR
+    assert build.failure.message
+
+
+def test_the_binary_tells_what_it_uses(builder: Builder) -> None:
+    instructions = builder.build(AXPY, HEADER).report.instructions
+    assert instructions["omp_parallel"] == 1
+    assert sum(instructions.get(name, 0) for name in ("simd_128", "simd_256", "simd_512")) > 0
+
+
+def test_half_precision_instructions_need_the_half_policy() -> None:
+    found = BuildFacts(instructions={"bf16_dot": 3})
+    toolchain = CpuToolchain()
+    assert "vdpbf16ps" in (toolchain.refusal("", found, facts()) or "")
+    assert toolchain.refusal("", found, facts(NumericsPolicy.HALF)) is None

@@ -1,0 +1,73 @@
+"""``python -m gpu_worker``: output for people and programs, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cupilot.evaluation import Evaluation, PreparationResult
+from cupilot.hardware import Device
+from gpu_worker.__main__ import main
+from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, SOURCE
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "line.py").write_text(SOURCE)
+    (tmp_path / "line.cpp").write_text(KERNEL)
+    (tmp_path / "wrong.cpp").write_text(KERNEL.replace("+ 1.0f", "+ 1.5f"))
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def work_dir(request: pytest.FixtureRequest) -> list[str]:
+    assert request.config.cache is not None
+    return ["--work-dir", str(request.config.cache.mkdir("gpu_worker"))]
+
+
+def test_device(work_dir: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["device", "--json", *work_dir]) == 0
+    device = Device.model_validate_json(capsys.readouterr().out)
+    assert device.device_class == "cpu"
+    assert main(["device", *work_dir]) == 0
+    assert device.name in capsys.readouterr().out
+
+
+def test_prepare_then_evaluate(files: Path, work_dir: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    problem = ["--problem", str(files / "line.py"), *work_dir]
+    assert main(["prepare", "--json", *problem]) == 0
+    output = capsys.readouterr().out
+    assert PreparationResult.model_validate_json(output).preparation is not None
+    (files / "known.json").write_text(output)
+    rest = ["--plan", str(files / "plan.json"), "--preparation", str(files / "known.json"), *problem]
+    assert main(["evaluate", "--kernel", str(files / "line.cpp"), *rest]) == 0
+    text = capsys.readouterr().out
+    assert "audited" in text
+    assert "over eager" in text
+    assert main(["evaluate", "--json", "--kernel", str(files / "wrong.cpp"), *rest]) == 1
+    assert Evaluation.model_validate_json(capsys.readouterr().out).failure is not None
+    other = [*rest, "--policy", "half"]
+    assert main(["evaluate", "--kernel", str(files / "line.cpp"), *other]) == 2
+    assert "another problem or policy" in capsys.readouterr().err
+
+
+def test_unusable_arguments(files: Path, work_dir: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "broken.py").write_text("def f(:\n")
+    assert main(["prepare", "--problem", str(files / "broken.py"), *work_dir]) == 2
+    assert "not valid Python" in capsys.readouterr().err
+    assert main(["prepare", "--problem", str(files / "missing.py"), *work_dir]) == 2
+    assert main(["device", "--threads", "100000", *work_dir]) == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["evaluate", "--problem", "x"])
+    assert caught.value.code == 2
+
+
+def test_unusable_problem(files: Path, work_dir: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "raising.py").write_text(SOURCE.replace("return x * 2.0 + 1.0", "raise ValueError('no')"))
+    assert main(["prepare", "--json", "--problem", str(files / "raising.py"), *work_dir]) == 2
+    result = PreparationResult.model_validate_json(capsys.readouterr().out)
+    assert result.failure is not None
+    assert "ValueError: no" in result.failure.message

@@ -1,0 +1,94 @@
+"""How launches are encoded for the driver and its errors named: no GPU and no driver needed."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cuda.bindings import driver as cu
+
+from cupilot.evaluation import FailureKind
+from gpu_worker.targets.base import RunnerError
+from gpu_worker.targets.cuda import driver, runner
+
+
+def prepared(pointers: list[int], geometry: driver.Geometry) -> driver.PreparedLaunch:
+    function = cast(driver.Function, SimpleNamespace(name="k", handle=None))
+    stream = cast(driver.Stream, SimpleNamespace(handle=cu.CUstream(0)))
+    return driver.PreparedLaunch(function, stream, pointers, geometry)
+
+
+def test_a_plain_launch_has_its_sizes_and_no_attributes() -> None:
+    config = prepared([1], driver.Geometry(grid=(7, 2, 1), block=(128, 1, 1), shared_bytes=64))._config
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (7, 2, 1)
+    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (128, 1, 1)
+    assert config.sharedMemBytes == 64
+    assert config.numAttrs == 0
+
+
+def test_clusters_and_cooperation_are_attributes() -> None:
+    geometry = driver.Geometry(grid=(8, 1, 1), block=(32, 1, 1), cluster=(4, 2, 1), cooperative=True)
+    config = prepared([], geometry)._config
+    cluster, cooperative = config.attrs
+    assert config.numAttrs == 2
+    assert (cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z) == (4, 2, 1)
+    assert cooperative.id == cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    assert cooperative.value.cooperative == 1
+
+
+def test_parameters_are_addresses_of_pointers() -> None:
+    pointers = [0x7F0000000000, 0x7F0000001000, 3]
+    launch = prepared(pointers, driver.Geometry(grid=(1, 1, 1), block=(1, 1, 1)))
+    addresses = (ctypes.c_void_p * 3).from_address(launch._address)
+    assert [ctypes.c_void_p.from_address(cast(int, address)).value for address in addresses] == pointers
+
+
+def test_a_geometry_reads_well_in_a_message() -> None:
+    geometry = driver.Geometry(grid=(1, 2, 3), block=(4, 5, 6), shared_bytes=7, cluster=(2, 1, 1), cooperative=True)
+    assert str(geometry) == (
+        "grid (1, 2, 3), block (4, 5, 6), 7 bytes of dynamic shared memory, cluster (2, 1, 1), cooperative"
+    )
+
+
+def test_a_failed_call_names_its_error() -> None:
+    with pytest.raises(driver.DriverError, match=r"loading: CUDA_ERROR_INVALID_IMAGE") as caught:
+        driver.check((cu.CUresult.CUDA_ERROR_INVALID_IMAGE, None), "loading")
+    assert caught.value.code == "INVALID_IMAGE"
+
+
+def test_a_call_gives_its_values() -> None:
+    success: Any = cu.CUresult.CUDA_SUCCESS
+    assert driver.check((success,), "x") == ()
+    assert driver.check((success, 5), "x") == 5
+    assert driver.check((success, 5, 6), "x") == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("ILLEGAL_ADDRESS", FailureKind.ILLEGAL_ACCESS),
+        ("MISALIGNED_ADDRESS", FailureKind.ILLEGAL_ACCESS),
+        ("LAUNCH_FAILED", FailureKind.CRASH),
+        ("OUT_OF_MEMORY", FailureKind.OUT_OF_MEMORY),
+        ("INVALID_VALUE", FailureKind.LAUNCH_ERROR),
+        ("COOPERATIVE_LAUNCH_TOO_LARGE", FailureKind.LAUNCH_ERROR),
+        ("ECC_UNCORRECTABLE", FailureKind.INFRASTRUCTURE),
+        ("DEVICE_UNAVAILABLE", FailureKind.INFRASTRUCTURE),
+    ],
+)
+def test_a_driver_error_is_reported_as_the_failure_it_means(code: str, kind: FailureKind) -> None:
+    @runner._reported("launch_error")
+    def fail() -> None:
+        raise driver.DriverError(code, "running the kernel")
+
+    with pytest.raises(RunnerError) as caught:
+        fail()
+    assert caught.value.kind == kind.value
+    assert caught.value.details == {"code": code}
+
+
+def test_every_reported_kind_is_one_of_the_domain() -> None:
+    assert set(runner._KINDS.values()) <= {kind.value for kind in FailureKind}
+    assert all(hasattr(cu.CUresult, f"CUDA_ERROR_{code}") for code in runner._KINDS)

@@ -1,0 +1,166 @@
+"""Reading disassembly, ptxas reports and compiler logs: text only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cupilot.evaluation import MAX_LOG_CHARACTERS
+from cupilot.problem import DType, NumericsPolicy
+from gpu_worker.targets.cuda import counters, log, policy, sanitizer, sass
+
+
+def line(text: str) -> str:
+    return f"        /*0a40*/                   {text} ;\n"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "families"),
+    [
+        ("FFMA R1, R2, R3, R4", {"float_arithmetic"}),
+        ("LDG.E.128.CONSTANT R4, desc[UR4][R2.64]", {"global_load", "vector_load_128"}),
+        ("@!P0 LDG.E R4, desc[UR4][R2.64]", {"global_load"}),
+        ("STG.E.128 desc[UR6][R8.64], R12", {"global_store", "vector_store_128"}),
+        ("LDGSTS.E.BYPASS.128 [R7], desc[UR4][R2.64]", {"async_copy"}),
+        ("UBLKCP.S.G [UR8], [UR6], UR4", {"async_copy"}),
+        ("UTMALDG.2D [UR8], [UR4]", {"async_copy"}),
+        ("HMMA.1688.F32.TF32 R4, R8, R10, R4", {"tensor_core", "tensor_tf32"}),
+        ("HMMA.16816.F32.BF16 R4, R8, R10, R4", {"tensor_core", "tensor_f16"}),
+        ("HGMMA.64x128x16.F32 R24, gdesc[UR8], R24", {"tensor_core", "tensor_f16"}),
+        ("HGMMA.64x64x8.F32.TF32 R24, gdesc[UR8], R24", {"tensor_core", "tensor_tf32"}),
+        ("QGMMA.64x64x32.F32.E4M3.E4M3 R24, gdesc[UR8], R24", {"tensor_core", "tensor_f8"}),
+        ("IMMA.16832.S8.S8.SAT R8, R4.ROW, R2.COL, R8", {"tensor_core", "tensor_int"}),
+        ("DMMA.884 R4, R2, R6, R4", {"tensor_core", "tensor_f64"}),
+        ("UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8], tmem[UR10], idesc[UR11], UP0", {"tensor_core", "tensor_f16"}),
+        ("HFMA2.MMA R7, -RZ, RZ, 0, 5.9604644775390625e-08", set()),
+        ("HFMA2 R7, R4, R5, R6", {"half_arithmetic"}),
+        ("HADD2.F32 R3, -RZ, R3.H0_H0", set()),
+        ("HADD2 R3, R4, R5", {"half_arithmetic"}),
+        ("F2FP.BF16.F32.PACK_AB R3, R4, R5", {"half_narrowing"}),
+        ("F2F.F16.F32 R3, R4", {"half_narrowing"}),
+        ("F2F.F32.F64 R3, R4", set()),
+        ("F2F.F64.F32 R4, R3", set()),
+        ("MUFU.EX2 R3, R3", {"special_function"}),
+        ("CS2R R2, SR_CLOCKLO", {"clock_read"}),
+        ("S2UR UR4, SR_GLOBALTIMERLO", {"clock_read"}),
+        ("S2R R0, SR_TID.X", set()),
+        ("LDL R3, [R1+0x10]", {"local_memory"}),
+        ("SHFL.BFLY PT, R3, R2, 0x10, 0x1f", {"shuffle"}),
+        ("RED.E.ADD.F32.FTZ.RN.STRONG.GPU desc[UR4][R2.64], R5", {"atomic"}),
+    ],
+)
+def test_an_instruction_counts_in_its_families(instruction: str, families: set[str]) -> None:
+    counts = sass.families(line(instruction))
+    assert counts.pop("instructions") == 1
+    assert counts == dict.fromkeys(families, 1)
+
+
+def test_text_that_is_no_instruction_counts_nothing() -> None:
+    assert sass.families("\t.target sm_90a\nfoo:\n.text.foo:\n") == {}
+
+
+def test_resources_are_the_largest_over_the_kernels() -> None:
+    text = """ptxas info    : 0 bytes gmem
+ptxas         .     400 bytes stack frame, 8 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 400 bytes cumulative stack size, 1332 bytes smem
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, used 0 barriers
+"""
+    assert sass.resources(text) == sass.Resources(registers=40, stack_bytes=400, spill_bytes=24, shared_bytes=1332)
+
+
+def test_resources_of_a_log_without_any_are_unknown() -> None:
+    assert sass.resources("nothing") == sass.Resources(None, None, None, None)
+
+
+def test_a_log_gives_errors_first_with_their_source_lines() -> None:
+    text = (
+        "kernel.cu(3): warning #177-D: variable was declared but never referenced\n"
+        "  int y = 0;\n"
+        "      ^\n"
+        '"unit.cu": using precompiled header file "/tmp/x.pch"\n'
+        'kernel.cu(9): error: identifier "z" is undefined\n'
+        "  out[0] = z;\n"
+        "           ^\n"
+        "ptxas info    : 0 bytes gmem\n"
+    )
+    digest = log.digest(text)
+    assert digest.splitlines()[:3] == [
+        'kernel.cu(9): error: identifier "z" is undefined',
+        "  out[0] = z;",
+        "           ^",
+    ]
+    assert "warning #177-D" in digest
+    assert "ptxas" not in digest
+    assert "precompiled" not in digest
+
+
+def test_a_flood_of_errors_is_bounded() -> None:
+    text = "".join(f"kernel.cu({number}): error: {'x' * 2000}\n" for number in range(1, 500))
+    digest = log.digest(text)
+    assert log.MAX_CHARACTERS == MAX_LOG_CHARACTERS
+    assert len(digest) <= MAX_LOG_CHARACTERS
+    assert digest.count("error:") <= log.MAX_ERRORS
+
+
+def test_half_values_may_be_written_where_the_problem_has_them() -> None:
+    counts = {"instructions": 10, "half_narrowing": 2}
+    assert policy.breach(counts, NumericsPolicy.FP32) is not None
+    assert policy.breach(counts, NumericsPolicy.FP32, [DType.FLOAT16]) is None
+    assert policy.breach({**counts, "half_arithmetic": 1}, NumericsPolicy.FP32, [DType.FLOAT16]) is not None
+
+
+TABLE = """==PROF== Connected to process 7
+"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed","dram__bytes_read.sum"
+"","","ns","%","byte"
+"0","parts","3,000","90.0","1,000"
+"1","finish","1000","10.0","24"
+"""
+
+
+def test_counters_of_a_sequence_are_summed_or_weighted_by_time() -> None:
+    assert counters.read(TABLE) == {
+        "kernel_time_us": 4.0,
+        "dram_throughput_pct": pytest.approx(70.0),
+        "dram_read_bytes": 1024.0,
+    }
+
+
+@pytest.mark.parametrize("table", ["", "==ERROR== ERR_NVGPUCTRPERM\n", "\n".join(TABLE.splitlines()[:3])])
+def test_without_counters_there_is_no_measured_profile(table: str) -> None:
+    assert counters.read(table) == {}
+
+
+def test_the_profiler_counts_one_sequence_and_leaves_the_clocks_alone() -> None:
+    command = counters.command(Path("/ncu"), ["b", "a", "b"], 3, 2, ["python", "replay.py"])
+    assert command[command.index("--clock-control") + 1] == "none"
+    assert command[command.index("--kernel-name") + 1] == "regex:^(a|b)$"
+    assert command[command.index("--launch-skip") + 1] == "6"
+    assert command[command.index("--launch-count") + 1] == "3"
+    assert command[-2:] == ("python", "replay.py")
+
+
+@pytest.mark.parametrize(
+    ("report", "finding"),
+    [
+        ("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", None),
+        ("========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", None),
+        ("compute-sanitizer: not permitted\n", None),
+        (
+            "========= Invalid __global__ read of size 4 bytes\n"
+            "=========     at softmax+0x150 in kernel.cu:7\n"
+            "=========     by thread (0,0,0) in block (8191,0,0)\n"
+            "========= ERROR SUMMARY: 1 error\n",
+            "Invalid __global__ read of size 4 bytes at softmax+0x150 in kernel.cu:7",
+        ),
+        (
+            "========= Error: Race reported between Write access at softmax+0x90\n"
+            "=========     and Read access at softmax+0xd0 [12 hazards]\n"
+            "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n",
+            "Race reported between Write access at softmax+0x90",
+        ),
+    ],
+)
+def test_a_memory_checkers_report_gives_its_first_finding(report: str, finding: str | None) -> None:
+    assert sanitizer.read(report) == finding

@@ -1,0 +1,199 @@
+"""The supervisor: plans and builds that fail, children that die, callers that change their minds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
+from cupilot.kernel import Kernel, LaunchPlan
+from cupilot.problem import Problem, Target
+from gpu_worker.evaluator import Cancelled, Evaluator
+
+SOURCE = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2.0 + 1.0
+
+def get_inputs():
+    return [torch.rand(64, 512)]
+
+def get_init_inputs():
+    return []
+"""
+PROBLEM = Problem(name="line", source=SOURCE)
+KERNEL = r"""
+#include "problem.h"
+extern "C" void run(const float* x, float* out) {
+  #pragma omp parallel for simd
+  for (long i = 0; i < X_SIZE; ++i) out[i] = x[i] * 2.0f + 1.0f;
+}
+"""
+SLOW_KERNEL = KERNEL.replace("#pragma omp parallel for simd", "for (volatile long k = 0; k < 200000000; k = k + 1) {}")
+PLAN = {"launches": [{"kernel": "run", "args": ["x", "out"]}]}
+
+
+def kernel(source: str = KERNEL, plan: dict[str, object] | None = None) -> Kernel:
+    return Kernel(target=Target.CPU, source=source, plan=LaunchPlan.model_validate(plan or PLAN))
+
+
+@pytest.fixture(scope="module")
+def work_dir(request: pytest.FixtureRequest) -> Path:
+    assert request.config.cache is not None
+    return Path(request.config.cache.mkdir("gpu_worker"))
+
+
+@pytest.fixture(scope="module")
+def evaluator(work_dir: Path) -> Iterator[Evaluator]:
+    with Evaluator(Target.CPU, work_dir) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def preparation(evaluator: Evaluator) -> Preparation:
+    result = evaluator.prepare(PROBLEM)
+    assert result.preparation is not None, result.failure
+    return Preparation.model_validate_json(result.preparation.model_dump_json())
+
+
+def test_a_preparation_says_what_is_known(preparation: Preparation, evaluator: Evaluator) -> None:
+    assert preparation.facts.problem_hash == PROBLEM.content_hash()
+    assert preparation.environment.device == evaluator.device
+    assert preparation.environment.torch
+    assert preparation.environment.sandbox
+    assert preparation.placement.floor_us > 0
+    assert preparation.baseline_us.median > 0
+    assert preparation.peaks.bandwidth > 1e9
+    assert all(preparation.admission.values())
+    assert set(preparation.tolerances) == set(preparation.laws)
+
+
+def test_a_kernel_is_evaluated_with_a_stored_preparation(work_dir: Path, preparation: Preparation) -> None:
+    with Evaluator(Target.CPU, work_dir) as other:
+        result = other.evaluate(PROBLEM, preparation, kernel())
+        assert result.verdict is Verdict.AUDITED, result.failure
+        again = other.evaluate(PROBLEM, preparation, kernel())
+    assert again.build is not None
+    assert again.build.cached
+    assert again.kernel_hash == kernel().content_hash()
+
+
+@pytest.mark.parametrize(
+    ("source", "plan", "kind"),
+    [
+        (KERNEL, {"launches": [{"kernel": "run", "args": ["y", "out"]}]}, FailureKind.INVALID_PLAN),
+        (KERNEL, {"launches": [{"kernel": "run", "args": ["x", "out"], "grid": ["1"]}]}, FailureKind.INVALID_PLAN),
+        (KERNEL, {"launches": [{"kernel": "other", "args": ["x", "out"]}]}, FailureKind.LAUNCH_ERROR),
+        (KERNEL.replace("X_SIZE", "MISSING"), PLAN, FailureKind.COMPILE_ERROR),
+        (KERNEL.replace('extern "C" ', ""), PLAN, FailureKind.LAUNCH_ERROR),
+    ],
+    ids=["unknown tensor", "grid on cpu", "no such function", "does not compile", "mangled name"],
+)
+def test_kernels_that_cannot_run(
+    evaluator: Evaluator, preparation: Preparation, source: str, plan: dict[str, object], kind: FailureKind
+) -> None:
+    result = evaluator.evaluate(PROBLEM, preparation, kernel(source, plan))
+    assert result.verdict is Verdict.REJECTED
+    assert result.failure is not None
+    assert result.failure.kind is kind
+
+
+def test_a_preparation_of_another_problem_is_not_used(evaluator: Evaluator, preparation: Preparation) -> None:
+    other = Problem(name="wider", source=SOURCE.replace("512", "256"))
+    result = evaluator.evaluate(other, preparation, kernel())
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.INFRASTRUCTURE
+
+
+def test_a_cancelled_call_raises_and_the_next_one_works(evaluator: Evaluator, preparation: Preparation) -> None:
+    with pytest.raises(Cancelled):
+        evaluator.evaluate(PROBLEM, preparation, kernel(SLOW_KERNEL), cancelled=lambda: True)
+    with pytest.raises(Cancelled):
+        evaluator.prepare(Problem(name="endless", source=SOURCE + "\nwhile True: pass\n"), cancelled=lambda: True)
+    assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
+
+
+def children(name: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any(name in argument for argument in process.cmdline()) and "bwrap" not in process.name():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_when_seen(script: str) -> threading.Thread:
+    def watch() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for process in children(script):
+                process.send_signal(signal.SIGKILL)
+                return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("script", ["judge/main.py", "gpu_worker/runner.py"])
+def test_a_child_killed_from_outside_is_nobodys_fault(
+    evaluator: Evaluator, preparation: Preparation, script: str
+) -> None:
+    assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
+    killer = kill_when_seen(script)
+    result: Evaluation = evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + f"// {script}\n"))
+    killer.join()
+    assert result.failure is not None, result.verdict
+    assert result.failure.kind is FailureKind.INFRASTRUCTURE, result.failure
+    assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
+
+
+def test_a_killed_supervisor_leaves_no_process(work_dir: Path, preparation: Preparation, tmp_path: Path) -> None:
+    (tmp_path / "preparation.json").write_text(preparation.model_dump_json())
+    code = f"""
+import sys
+from pathlib import Path
+from cupilot.evaluation import Preparation
+from tests.unit.gpu_worker.test_evaluator import PROBLEM, SLOW_KERNEL, kernel
+from cupilot.problem import Target
+from gpu_worker.evaluator import Evaluator
+known = Preparation.model_validate_json(Path({str(tmp_path / "preparation.json")!r}).read_text())
+with Evaluator(Target.CPU, Path({str(work_dir)!r})) as evaluator:
+    evaluator.evaluate(PROBLEM, known, kernel(SLOW_KERNEL))
+"""
+    worker = subprocess.Popen([sys.executable, "-c", code], cwd=Path.cwd())
+    deadline = time.monotonic() + 60
+    while not children("gpu_worker/runner.py") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    started = psutil.Process(worker.pid).children(recursive=True)
+    assert len(started) >= 4
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.wait()
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert not alive
+
+
+def test_a_confirmation_uses_fresh_processes_and_says_whether_times_agree(
+    evaluator: Evaluator, preparation: Preparation
+) -> None:
+    result = evaluator.confirm(PROBLEM, preparation, kernel())
+    assert result.verdict.counts, result.failure
+    assert {law.law for law in result.laws} == set(preparation.laws)
+    assert result.comparisons[0].baseline.value == "eager"
+    assert result.build is not None
+    assert len(result.comparisons) == 2 or "no torch.compile baseline" in result.build.log

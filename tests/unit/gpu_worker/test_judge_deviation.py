@@ -1,0 +1,108 @@
+"""Errors in units of the output, and words for what is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cupilot.evaluation import FailureKind
+from cupilot.problem import Role
+from gpu_worker.judge.deviation import Expected, Selection, Unit, deviation, flat, unit_of, wrong_mask
+from gpu_worker.judge.diagnosis import wrong_output
+from tests.unit.gpu_worker.records import spec
+
+
+def expected(values: torch.Tensor) -> Expected:
+    return Expected(values, unit_of(values))
+
+
+def test_the_unit_is_the_spread_and_not_the_magnitude() -> None:
+    values = 1000.0 + torch.linspace(-1, 1, 1001, dtype=torch.float64)
+    assert unit_of(values).spread == pytest.approx(float(values.std(correction=0)))
+    assert deviation(expected(values), values + 0.1) == pytest.approx(0.1 / float(values.std()), rel=0.01)
+
+
+def test_far_elements_are_measured_by_their_distance() -> None:
+    values = torch.zeros(100_000, dtype=torch.float64)
+    values[::2] = 1.0
+    values[7] = 1e4
+    wrong = values.clone()
+    wrong[7] += 1.0
+    assert deviation(expected(values), wrong) == pytest.approx(1e-4, rel=0.01)
+
+
+def test_few_elements_are_measured_by_their_magnitude() -> None:
+    assert unit_of(torch.tensor(4.0)) == Unit(4.0)
+    assert unit_of(torch.tensor([3.0, -3.0])) == Unit(3.0)
+    assert unit_of(torch.zeros(5)) == Unit(1.0)
+    assert unit_of(torch.tensor([1, 2, 3])) == Unit(1.0)
+
+
+def test_constant_outputs_are_flat() -> None:
+    assert flat(torch.full((100,), 0.25))
+    assert flat(torch.zeros(100, dtype=torch.int64))
+    assert not flat(torch.linspace(0, 1, 100))
+    assert not flat(torch.tensor([2.0]))
+
+
+def test_not_a_number_and_infinity_must_be_in_their_places() -> None:
+    values = torch.linspace(0, 1, 64, dtype=torch.float64)
+    assert deviation(expected(values), values.masked_fill(values > 0.9, math.nan)) == math.inf
+    special = values.clone()
+    special[3], special[4], special[5] = math.nan, math.inf, -math.inf
+    assert deviation(expected(special), special.float()) < 1e-6
+    moved = special.clone()
+    moved[4] = -math.inf
+    assert deviation(expected(special), moved) == math.inf
+    moved[4] = 1.0
+    assert deviation(expected(special), moved) == math.inf
+
+
+def test_integers_are_exact() -> None:
+    values = torch.arange(10)
+    assert deviation(expected(values), values) == 0.0
+    assert deviation(expected(values), values + (values == 3)) == math.inf
+
+
+def test_any_index_of_an_equal_value_is_right() -> None:
+    values = torch.tensor([[1.0, 5.0, 5.0], [2.0, 1.0, 0.0]], dtype=torch.float64)
+    wanted = Expected(torch.tensor([1, 0]), Unit(), Selection(values, 1, keepdim=False))
+    assert deviation(wanted, torch.tensor([2, 0])) == 0.0
+    assert deviation(wanted, torch.tensor([0, 0])) == math.inf
+    assert deviation(wanted, torch.tensor([3, 0])) == math.inf
+    assert deviation(wanted, torch.tensor([-1, 0])) == math.inf
+
+
+def describe(values: torch.Tensor, got: torch.Tensor, unwritten: torch.Tensor | None = None) -> tuple[FailureKind, str]:
+    target = spec("out", tuple(values.shape), Role.OUTPUT)
+    nothing = torch.zeros(values.numel(), dtype=torch.bool)
+    wanted = expected(values)
+    assert bool(wrong_mask(wanted, got, 1e-4).any())
+    missing = nothing if unwritten is None else unwritten.reshape(-1)
+    failure = wrong_output(target, wanted, got, missing, tolerance=1e-4, law="own")
+    return failure.kind, str(failure)
+
+
+def test_what_is_wrong_is_said_in_words() -> None:
+    values = torch.rand(8, 16, dtype=torch.float64) + 0.5
+    assert "all wrong elements are zero" in describe(values, torch.zeros(8, 16))[1]
+    assert "NaN" in describe(values, torch.full((8, 16), math.nan))[1]
+    assert "times 2" in describe(values, values * 2)[1]
+    tail = values.clone()
+    tail[4:] += torch.rand(4, 16)
+    kind, message = describe(values, tail)
+    assert kind is FailureKind.WRONG_VALUE
+    assert "from flat index 64 on" in message
+    assert "at [4, 0]" in message
+    assert "50 %" in message
+
+
+def test_unwritten_elements_are_told_from_wrong_ones() -> None:
+    values = torch.rand(8, 16, dtype=torch.float64)
+    got = values.clone()
+    got[7] = math.nan
+    kind, message = describe(values, got, got.isnan())
+    assert kind is FailureKind.UNWRITTEN_OUTPUT
+    assert "from [7, 0] to [7, 15]" in message

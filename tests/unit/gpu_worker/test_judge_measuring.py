@@ -1,0 +1,270 @@
+"""Admission, audit and paired timing, with Python functions in the place of runners."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from cupilot.evaluation import Baseline, FailureKind
+from cupilot.problem import NumericsPolicy
+from gpu_worker.judge import laws
+from gpu_worker.judge.admission import PRECISIONS, Admission, admit
+from gpu_worker.judge.audit import Auditor, Bounds
+from gpu_worker.judge.cases import Cases
+from gpu_worker.judge.deviation import largest
+from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.rotation import Rotation
+from gpu_worker.judge.runner_link import KernelFailed
+from gpu_worker.judge.slots import Slots
+from gpu_worker.judge.statistics import half_width, median_interval
+from gpu_worker.judge.timing import Effort, OutputBounds, PairedTimer
+from gpu_worker.targets.cpu_judge import CpuJudgeDevice
+
+Body = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
+
+TEMPLATE = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def forward(self, x):
+        return {expression}
+def get_inputs():
+    return [{inputs}]
+def get_init_inputs():
+    return []
+"""
+
+
+class Subject:
+    """A problem in this process."""
+
+    def __init__(
+        self, expression: str, inputs: str = "torch.rand(64, 32)", policy: NumericsPolicy = NumericsPolicy.FP32
+    ):
+        self.device = CpuJudgeDevice(threads=1, cache_bytes=2**18, memory_bytes=2**28)
+        source = TEMPLATE.format(expression=expression, inputs=inputs)
+        self.reference = Reference(source, policy, self.device, seed=1)
+        self.specs = self.reference.facts("hash").tensors
+        self.cases = Cases(self.reference, self.specs, 2**26)
+        self.policy = policy
+
+    def admit(self) -> Admission:
+        return admit(self.reference, self.cases, self.specs, self.policy)
+
+    def slots(self, count: int = 4) -> Slots:
+        return Slots(self.device, self.specs, {}, count)
+
+
+class PythonLink:
+    """Runs a Python function on the slots as a runner would run a kernel."""
+
+    def __init__(self, slots: Slots, body: Body, clock: float = 1.0) -> None:
+        self._slots = slots
+        self._body = body
+        self._clock = clock
+
+    def run(self, order: Sequence[int], timeout: float) -> tuple[float, float]:  # noqa: ARG002
+        started = time.perf_counter()
+        for slot in order:
+            self._body(self._slots.given(slot), self._slots.outputs(slot))
+        seconds = time.perf_counter() - started
+        return seconds, self._clock * seconds
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> None:
+    torch.set_grad_enabled(False)
+
+
+def softmax(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+    outputs[0].copy_(torch.softmax(given[0], dim=1))
+
+
+def test_an_ordinary_problem_has_all_laws_and_rejects_all_null_kernels() -> None:
+    admission = Subject("torch.softmax(x, dim=1)").admit()
+    assert [item.law for item in admission.laws] == [laws.OWN, *laws.LAWS, laws.PERTURBED]
+    assert set(admission.nulls) == {
+        *("zeros", "constant", "previous_output", "half_of_rows", "input_copy", "lower_precision"),
+    }
+    assert all(admission.nulls.values())
+
+
+@pytest.mark.parametrize("policy", list(NumericsPolicy))
+def test_the_next_lower_precision_fails(policy: NumericsPolicy) -> None:
+    subject = Subject("x @ x.T", "torch.randn(64, 256)", policy)
+    own = subject.admit().laws[0]
+    case = subject.cases.get(laws.OWN)
+    rounded = [laws.round_mantissa(tensor, PRECISIONS[policy].lower_bits) for tensor in case.given]
+    assert largest(case.expected, subject.reference.run_exact(rounded)) > own.tolerance
+    assert own.reference_error < own.tolerance / 2
+
+
+def test_laws_that_leave_the_domain_are_left_out() -> None:
+    admission = Subject("torch.log(x)").admit()
+    assert "signed" not in [item.law for item in admission.laws]
+    assert any("signed" in note and "not finite" in note for note in admission.notes)
+
+
+def test_positive_inputs_hide_a_relu_but_the_laws_do_not() -> None:
+    admission = Subject("torch.relu(x)").admit()
+    own, signed = admission.laws[0], admission.laws[1]
+    assert "input_copy" in own.passes
+    assert "input_copy" in signed.rejects
+    assert admission.nulls["input_copy"]
+
+
+def test_index_outputs_have_no_precision() -> None:
+    admission = Subject("x.argmax(dim=1)").admit()
+    assert "lower_precision" not in admission.nulls
+    assert all(item.tolerance == 0.0 for item in admission.laws)
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("torch.softmax(x, dim=1).sum(dim=1)", "same everywhere"),
+        ("x * 0.0", "same everywhere"),
+        ("torch.full((4, 4), 3.0)", "same everywhere"),
+        ("torch.linspace(0, 1, 64)", "previous_output"),
+        ("nn.functional.dropout(x, 0.3)", "different outputs"),
+    ],
+)
+def test_problems_that_cannot_be_judged_are_refused(expression: str, words: str) -> None:
+    with pytest.raises(UnusableReference, match=words):
+        Subject(expression).admit()
+
+
+def audit(subject: Subject, body: Body) -> KernelFailed | None:
+    admission = subject.admit()
+    bounds = Bounds({item.law: item.tolerance for item in admission.laws}, {})
+    slots = subject.slots()
+    auditor = Auditor(PythonLink(slots, body), slots, subject.specs, subject.cases, bounds)  # type: ignore[arg-type]
+    try:
+        for item in admission.laws:
+            result, _ = auditor.check(item.law, 1.0)
+            assert result.passed
+        auditor.check_again(laws.OWN, 1.0)
+    except KernelFailed as failure:
+        return failure
+    return None
+
+
+def test_an_honest_kernel_passes_the_audit() -> None:
+    assert audit(Subject("torch.softmax(x, dim=1)"), softmax) is None
+
+
+def test_single_elements_matter() -> None:
+    """Guesses one row in 300 of a long mean: right within float32's noise, until single elements are changed.
+
+    One draw misses it about once in 15 times, where two changed elements of the skipped rows cancel; each new judge
+    (an evaluation, its confirmation) draws anew.
+    """
+    kinds = [_guesser_is_caught_as() for _ in range(4)]
+    assert FailureKind.INSENSITIVE in kinds
+    assert set(kinds) <= {FailureKind.INSENSITIVE, None}
+
+
+def _guesser_is_caught_as() -> FailureKind | None:
+    subject = Subject("x.mean()", "torch.rand(600, 512)")
+
+    def body(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        outputs[0].fill_(float(given[0][:-2].double().mean()))
+
+    slots = subject.slots()
+    bounds = Bounds({item.law: item.tolerance for item in subject.admit().laws}, {})
+    auditor = Auditor(PythonLink(slots, body), slots, subject.specs, subject.cases, bounds)  # type: ignore[arg-type]
+    try:
+        auditor.check(laws.PERTURBED, 1.0)
+    except KernelFailed as caught:
+        return caught.kind
+    return None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lambda _, outputs: outputs[0][3].fill_(torch.nan), FailureKind.WRONG_VALUE),
+        (lambda given, _: given[0].zero_(), FailureKind.INPUT_MUTATED),
+        (lambda _, outputs: outputs[0].as_strided((1,), (1,), outputs[0].storage_offset() + 64 * 32).zero_(),
+         FailureKind.OUT_OF_BOUNDS_WRITE),
+    ],
+)  # fmt: skip
+def test_spoilt_runs_are_named(spoil: Body, kind: FailureKind) -> None:
+    def body(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        softmax(given, outputs)
+        spoil(given, outputs)
+
+    failure = audit(Subject("torch.softmax(x, dim=1)"), body)
+    assert failure is not None
+    assert failure.kind is kind
+
+
+def timer(subject: Subject, body: Body, clock: float = 1.0, held: list[bool] | None = None) -> PairedTimer:
+    slots = subject.slots()
+    rotation = Rotation(subject.reference, subject.specs, [1, 2, 3])
+    own = subject.cases.get(laws.OWN)
+    return PairedTimer(
+        PythonLink(slots, body, clock),  # type: ignore[arg-type]
+        subject.device,
+        subject.reference,
+        slots=slots,
+        rotation=rotation,
+        bounds=[OutputBounds(item.unit, 1e-4, ties=False) for item in own.expected],
+        hold=(held if held is not None else []).append,
+        launch_timeout=5.0,
+    )
+
+
+QUICK = Effort(seconds=0.2, half_width=0.5, hopeless=0.0)
+
+
+def test_paired_timing_tells_slow_from_equal() -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(512, 512)")
+
+    def slow(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        softmax(given, outputs)
+        time.sleep(0.02)
+
+    held: list[bool] = []
+    equal = timer(subject, softmax, held=held).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    slower = timer(subject, slow).compare(Baseline.EAGER, subject.reference.caller, 2e-2, QUICK)
+    assert slower.speedup.median < equal.speedup.median
+    assert slower.kernel_us.median > 20_000
+    assert equal.pairs >= 2
+    assert True in held
+    assert held[-1] is False
+
+
+def test_results_from_earlier_blocks_are_caught() -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    kept: dict[int, torch.Tensor] = {}
+
+    def memo(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        key = given[0].data_ptr()
+        if key not in kept:
+            kept[key] = torch.softmax(given[0], dim=1)
+        outputs[0].copy_(kept[key])
+
+    with pytest.raises(KernelFailed) as caught:
+        timer(subject, memo).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert caught.value.kind is FailureKind.WRONG_VALUE
+    assert caught.value.details["law"] == "timed"
+
+
+def test_a_clock_that_lies_all_the_time_is_caught() -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(1024, 1024)")
+    with pytest.raises(KernelFailed) as caught:
+        timer(subject, softmax, clock=0.1).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert caught.value.kind is FailureKind.CLOCK_MISMATCH
+
+
+def test_intervals() -> None:
+    steady = median_interval([1.0, 1.01, 0.99, 1.0, 1.0, 1.01, 0.99])
+    assert steady.median == pytest.approx(1.0)
+    assert half_width(steady) < 0.02
+    assert half_width(median_interval([1.0, 2.0, 4.0, 8.0])) > 0.5
+    assert median_interval([3.0, 5.0, 4.0]) == median_interval([3.0, 5.0, 4.0])

@@ -1,0 +1,86 @@
+"""``python -m workers scheduler | agent | gpu``: the processes beside the API; ``rebuild-pool``: a repair."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from types import FrameType
+
+from cupilot.errors import CupilotError
+from cupilot.problem import Target
+from cupilot.settings import Settings, settings
+from workers.logs import set_up_logs
+
+logger = logging.getLogger("workers")
+
+
+def main() -> int:
+    """Run the command line; the exit status."""
+    arguments = _parser().parse_args()
+    set_up_logs()
+    try:
+        if arguments.role == "scheduler":
+            _run_scheduler(settings())
+        elif arguments.role == "rebuild-pool":
+            _rebuild_pool(settings())
+        else:
+            _run_worker(settings(), arguments)
+    except CupilotError as error:
+        logger.error("%s %s", error.message, error.hint or "")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m workers", description=__doc__)
+    roles = parser.add_subparsers(dest="role", required=True)
+    roles.add_parser("scheduler", help="relay, dispatch, reap; any number may run, one is in charge")
+    agent = roles.add_parser("agent", help="steps that need agents: strategies, kernels, repairs")
+    roles.add_parser("rebuild-pool", help="make the strategy pool's index in Chroma anew from Postgres, and end")
+    gpu = roles.add_parser("gpu", help="steps that need a device; one worker a device")
+    gpu.add_argument("--target", type=Target, choices=list(Target), default=Target.CUDA, help="what kernels run on")
+    gpu.add_argument("--device", metavar="UUID", help="which GPU; needed where there are several")
+    for worker in (agent, gpu):
+        worker.add_argument("--name", help="unique name of this worker; made from host and process id by default")
+    agent.add_argument("--concurrency", type=int, default=1, help="steps at a time; more for agents that call models")
+    gpu.set_defaults(concurrency=1)
+    return parser
+
+
+def _run_scheduler(config: Settings) -> None:
+    from cupilot.storage.database import database
+    from workers.app import make_app
+    from workers.relay import Relay
+    from workers.scheduler import Scheduler
+
+    stop = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    Scheduler(config, database(), Relay(database(), make_app(config))).run(stop)
+
+
+def _rebuild_pool(config: Settings) -> None:
+    from cupilot.storage.database import database
+    from workers.indexing import rebuild_pool
+    from workers.tools import make_tools
+
+    logger.info("indexed %d entries", rebuild_pool(make_tools(config, database(), None)))
+
+
+def _run_worker(config: Settings, arguments: argparse.Namespace) -> None:
+    from workers.devices import find_device
+    from workers.worker import run_worker
+
+    device = find_device(arguments.target, arguments.device) if arguments.role == "gpu" else None
+    run_worker(config, device, concurrency=arguments.concurrency, name=arguments.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""What a job may still use. Wall time is watched by the scheduler; kernels and money are checked before each step."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from sqlalchemy.orm import Session
+
+from cupilot.job import Budgets
+from cupilot.storage.progress import evaluations_asked
+from cupilot.storage.tables import Job
+
+
+class Exhausted(StrEnum):
+    """Which budget a job has reached: the ``reason`` of a job that ends as ``budget_exhausted``."""
+
+    CANDIDATES = "candidates_budget"
+    WALL = "wall_budget"
+    COST = "cost_budget"
+
+    @property
+    def message(self) -> str:
+        """The same for a person."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Exhausted.CANDIDATES: "all kernels that the budget allows have been evaluated",
+    Exhausted.WALL: "the job's wall time is used up",
+    Exhausted.COST: "the job's money for model calls is used up",
+}
+
+
+def exhausted(session: Session, job: Job) -> Exhausted | None:
+    """Which budget forbids a new candidate, or None."""
+    if cost_reached(job):
+        return Exhausted.COST
+    return None if evaluations_left(session, job) > 0 else Exhausted.CANDIDATES
+
+
+def evaluations_left(session: Session, job: Job) -> int:
+    """How many kernels may still be evaluated."""
+    return Budgets.model_validate(job.budgets).candidates - evaluations_asked(session, job)
+
+
+def cost_reached(job: Job) -> bool:
+    """Whether the job may call no model any more. A job that calls none never reaches even a budget of nothing."""
+    return job.cost_usd > 0 and job.cost_usd >= Budgets.model_validate(job.budgets).cost_usd

@@ -1,0 +1,82 @@
+"""A GPU worker's device: which it is, whether it works, whose turn it is.
+
+Asked of ``gpu_worker`` in a process of its own: this one must never load CUDA.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cupilot.errors import Unavailable
+from cupilot.hardware import Device
+from cupilot.problem import Target
+
+TIMEOUT_SECONDS = 60.0
+LOCK_POLL_SECONDS = 0.05
+
+
+class StepCancelled(Exception):
+    """The work was stopped because it is not wanted any more, or because this process has to end."""
+
+
+class NoDevice(Unavailable):
+    """The machine has no such device, or it does not work."""
+
+    code = "no_device"
+
+
+@contextmanager
+def alone_on(device: Device, cancelled: Callable[[], bool]) -> Iterator[None]:
+    """Keep other workers of this machine off a GPU meanwhile: two at once would spoil each other's times.
+
+    Raises :class:`StepCancelled` where the wait for the card is cancelled. A CPU is shared with everybody anyway.
+    """
+    if device.target is not Target.CUDA:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"cupilot-{device.uid}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        while not _locked(descriptor):
+            if cancelled():
+                raise StepCancelled
+            time.sleep(LOCK_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def uid_of(device: Device) -> str | None:
+    """How ``gpu_worker`` is told which device is meant; the CPU needs no telling."""
+    return device.uid if device.target is Target.CUDA else None
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def find_device(target: Target, uid: str | None) -> Device:
+    """The device of a target, or the one with this UUID; raises :class:`NoDevice`."""
+    command = [sys.executable, "-m", "gpu_worker", "device", "--target", target.value, "--json"]
+    if uid is not None:
+        command += ["--device", uid]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise NoDevice(f"the {target.value} device does not answer") from error
+    if done.returncode:
+        raise NoDevice(f"no {target.value} device can be used: {done.stderr.strip()[-2_000:]}")
+    return Device.model_validate(json.loads(done.stdout))

@@ -1,0 +1,90 @@
+"""Decides which steps get a message now: as many a queue as its workers' free slots can take, fairly between teams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from cupilot.hardware import Device
+from cupilot.problem import Target
+from cupilot.storage.cluster import live_workers
+from cupilot.storage.database import Database
+from cupilot.storage.dispatch import (
+    Load,
+    anything_unsent,
+    dispatch_again,
+    dispatch_ready,
+    loads,
+    note_missing_workers,
+    place_steps,
+    request_pool_index,
+)
+from cupilot.storage.pool_rows import anything_unindexed
+from cupilot.storage.steps import AGENTS_QUEUE, UNPLACED, device_queue
+from cupilot.storage.tables import WorkerRow
+
+BATCH = 100
+
+
+def dispatch(database: Database, redispatch: timedelta) -> None:
+    """Fill the free slots of every queue, and one more, so that no slot waits for the next tick.
+
+    One transaction a queue: whoever locks steps does so in the order of their ids.
+    """
+    with database.transaction() as session:
+        workers = live_workers(session)
+        slots, load = _slots(workers), loads(session)
+        broker_behind = anything_unsent(session)
+        if UNPLACED[Target.CUDA] in load:
+            _place_cuda(session, workers, slots, load)
+            load = loads(session)
+    for queue, there in load.items():
+        room = slots.get(queue, 0) - there.running
+        free = room + 1 - there.published
+        with database.transaction() as session:
+            if there.waiting and queue in slots and free > 0:
+                dispatch_ready(session, queue, free)
+            if there.published and room > 0 and not broker_behind:
+                dispatch_again(session, queue, redispatch, BATCH)
+
+
+def note_missing(database: Database) -> None:
+    """Let a job that waits for a worker which does not exist say so."""
+    with database.transaction() as session:
+        queues = sorted(_slots(live_workers(session)))
+        reason, message = "no_worker_for_target", "no live GPU worker serves this job's target"
+        note_missing_workers(session, queues, on_device=True, reason=reason, message=message)
+        reason, message = "no_agent_worker", "no live agent worker"
+        note_missing_workers(session, queues, on_device=False, reason=reason, message=message)
+
+
+def request_index(database: Database) -> None:
+    """Have the pool's index brought up to date, where there is something to index and somebody to do it."""
+    with database.transaction() as session:
+        if AGENTS_QUEUE in _slots(live_workers(session)) and anything_unindexed(session):
+            request_pool_index(session, AGENTS_QUEUE)
+
+
+def _slots(workers: Sequence[WorkerRow]) -> dict[str, int]:
+    slots: dict[str, int] = {}
+    for worker in workers:
+        for queue in worker.queues:
+            slots[queue] = slots.get(queue, 0) + worker.slots
+    return slots
+
+
+def _place_cuda(
+    session: Session, workers: Sequence[WorkerRow], slots: Mapping[str, int], load: Mapping[str, Load]
+) -> None:
+    """Send jobs that have no device class yet to the class with the least work a slot."""
+    devices = [Device.model_validate(worker.device) for worker in workers if worker.device]
+    queues = sorted({device_queue(device) for device in devices if device.target is Target.CUDA})
+    if queues:
+        place_steps(session, UNPLACED[Target.CUDA], min(queues, key=lambda queue: _work(load, queue) / slots[queue]))
+
+
+def _work(load: Mapping[str, Load], queue: str) -> int:
+    there = load.get(queue, Load())
+    return there.running + there.published

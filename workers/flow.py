@@ -1,0 +1,156 @@
+"""What comes next, decided in the transaction that finishes a step: stages, candidates' ends, generations.
+
+The evolution's rules are pure functions in :mod:`cupilot.evolution`; this module turns their answers into rows. The
+job is locked throughout; whoever counts a generation's last candidate down begins what follows it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from cupilot.evolution.methods import method_for
+from cupilot.evolution.pipeline import End, Ending, Next, Outcome, Stage, first, following, step_key
+from cupilot.evolution.population import Member, Operator, Proposal, StopReason
+from cupilot.evolution.sce import SceConfig
+from cupilot.evolution.seeds import generation_rng
+from cupilot.storage.endings import end_job
+from cupilot.storage.evolving import add_candidate, add_generation, choose_best, count_down, cut_short, set_survivors
+from cupilot.storage.progress import members, preparation_of
+from cupilot.storage.states import CandidateState, GenerationState, JobState, StepKind
+from cupilot.storage.steps import add_step, agents_queue, device_queue
+from cupilot.storage.tables import Candidate, Generation, Job, Step
+from cupilot.storage.transitions import lock_generation, move_candidate, move_generation, record_event
+from workers.budget import Exhausted, cost_reached, evaluations_left, exhausted
+from workers.confirmation import begin_confirmation, conclude, reached_before
+
+
+def config_of(job: Job) -> SceConfig:
+    """The method's parameters."""
+    return SceConfig.model_validate(job.method)
+
+
+def begin_generation(session: Session, job: Job, number: int, survivors: Sequence[Member]) -> None:
+    """Make the candidates that the method proposes, as far as the budget goes.
+
+    Initial strategies are written by one step for all; it counts as one until it knows how many there are.
+    """
+    wanted = method_for(config_of(job)).propose(survivors, number, generation_rng(job.seed, number))
+    proposals = wanted[: max(evaluations_left(session, job), 0)]
+    crossovers = [one for one in proposals if one.operator is Operator.CROSSOVER]
+    initial = len(proposals) - len(crossovers)
+    generation = add_generation(session, job, number, pending=len(crossovers) + (1 if initial else 0))
+    if len(proposals) < len(wanted):
+        cut_short(session, generation)
+    if initial:
+        payload = {"count": initial, "number": number}
+        key = f"initialise/{number}"
+        add_step(session, job, StepKind.INITIALISE, key, generation=generation, payload=payload)
+    for proposal in crossovers:
+        _begin_crossover(session, job, generation, proposal)
+    if not proposals:
+        end_generation(session, job, generation)
+
+
+def advance(session: Session, job: Job, candidate: Candidate, done: Next, outcome: Outcome) -> None:
+    """Queue the candidate's next stage, or end it."""
+    step = following(config_of(job), done, outcome)
+    if isinstance(step, Next):
+        begin_stage(session, job, candidate, step)
+    else:
+        end_candidate(session, job, candidate, step)
+
+
+def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next) -> None:
+    """Queue a stage of a candidate, or end the candidate where a budget forbids it."""
+    reached = _forbids(session, job, stage)
+    if reached is not None:
+        cut_short(session, session.get_one(Generation, candidate.generation_id))
+        ending = Ending.EVALUATED if candidate.evaluation_id else Ending.FAILED
+        end_candidate(session, job, candidate, End(ending, reached.value))
+        return
+    payload: dict[str, object] = {"round": stage.round}
+    queue = agents_queue(job)
+    if stage.stage is Stage.EVALUATE:
+        queue = device_queue(preparation_of(job).environment.device)
+        payload |= {"strategy": str(candidate.strategy_id), "kernel": candidate.kernel_hash}
+    add_step(
+        session,
+        job,
+        StepKind(stage.stage.value),
+        step_key(candidate.ordinal, stage),
+        queue=queue,
+        candidate=candidate,
+        generation=session.get_one(Generation, candidate.generation_id),
+        payload=payload,
+    )
+
+
+def end_candidate(session: Session, job: Job, candidate: Candidate, end: End) -> None:
+    """Make the candidate final; the last one of a generation ends the generation."""
+    move_candidate(session, candidate, CandidateState(end.ending.value), reason=end.reason)
+    choose_best(session, job)
+    generation = lock_generation(session, candidate.generation_id)
+    if count_down(session, generation) == 0:
+        end_generation(session, job, generation)
+
+
+def end_generation(session: Session, job: Job, generation: Generation) -> None:
+    """Select, then begin the next generation, or confirm the best where the method or a budget ends the evolution."""
+    move_generation(session, generation, GenerationState.FINISHED)
+    config = config_of(job)
+    method = method_for(config)
+    population = members(session, job, generation, config.utilisation_weight)
+    survivors = method.select(population)
+    set_survivors(session, job, survivors)
+    stop = method.should_stop(population, generation.number)
+    reached = exhausted(session, job) if stop is None or _cut(stop, generation) else None
+    ended_by = reached or stop
+    if ended_by is not None:
+        record_event(session, job.id, "job.evolved", data={"ended_by": ended_by.value})
+        begin_confirmation(session, job, reached)
+        return
+    by_id = {one.candidate: one for one in population}
+    begin_generation(session, job, generation.number + 1, [by_id[one] for one in survivors])
+
+
+def give_up_generation(session: Session, job: Job, generation: Generation, reason: str, message: str) -> None:
+    """No initial strategies for this generation: the job goes on with what it has, or fails where it has nothing."""
+    if job.candidates == 0:
+        end_job(session, job, JobState.FAILED, reason=reason, message=message)
+    elif count_down(session, generation) == 0:
+        end_generation(session, job, generation)
+
+
+def give_up_step(session: Session, job: Job, step: Step, reason: str, message: str) -> None:
+    """Go on after a step that has failed for good, which its candidate, generation or job must bear."""
+    if step.kind is StepKind.PREPARE:
+        end_job(session, job, JobState.FAILED, reason=reason, message=message)
+    elif step.kind is StepKind.CONFIRM:
+        conclude(session, job, reached_before(step), unconfirmed="not_confirmed")
+    elif step.candidate_id is None:
+        assert step.generation_id is not None
+        give_up_generation(session, job, lock_generation(session, step.generation_id), reason, message)
+    else:
+        candidate = session.get_one(Candidate, step.candidate_id, populate_existing=True)
+        measured = candidate.evaluation_id is not None
+        end_candidate(session, job, candidate, End(Ending.EVALUATED if measured else Ending.FAILED, reason))
+
+
+def _begin_crossover(session: Session, job: Job, generation: Generation, proposal: Proposal) -> None:
+    parents = [uuid.UUID(one) for one in proposal.parents]
+    candidate = add_candidate(session, job, generation, proposal.operator, parents)
+    begin_stage(session, job, candidate, first(proposal.operator))
+
+
+def _cut(stop: StopReason, generation: Generation) -> bool:
+    """Whether a budget, rather than the method, ended the evolution: the last generation was not what it should be."""
+    return stop is StopReason.GENERATIONS and generation.cut_short
+
+
+def _forbids(session: Session, job: Job, stage: Next) -> Exhausted | None:
+    if stage.stage is Stage.EVALUATE:
+        return None if evaluations_left(session, job) > 0 else Exhausted.CANDIDATES
+    return Exhausted.COST if cost_reached(job) else None

@@ -1,0 +1,95 @@
+"""What the handlers share: reading a candidate's job for its agents, and asking agents.
+
+Imports the agents only where one is asked: a GPU worker's machine has none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy.orm import Session
+
+from cupilot.evaluation import Evaluation, FailureKind, Preparation
+from cupilot.evolution.pipeline import Next, Refused, Stage
+from cupilot.job import JobSpec
+from cupilot.model_call import CostBudgetReached
+from cupilot.storage.jobs import job_spec
+from cupilot.storage.progress import preparation_of
+from cupilot.storage.steps import Claim
+from cupilot.storage.tables import Candidate, Job, Step
+from workers.tools import Infrastructure, Tools
+
+if TYPE_CHECKING:
+    from agents.interface import Agents, Briefing
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A candidate's job, as value objects, and the claim to work on it."""
+
+    claim: Claim
+    spec: JobSpec
+    preparation: Preparation
+    ordinal: int
+    stage: Next
+
+    @property
+    def briefing(self) -> Briefing:
+        """What the agents may know."""
+        return briefing(self.spec, self.preparation)
+
+
+def briefing(spec: JobSpec, preparation: Preparation) -> Briefing:
+    """What the agents may know about a job."""
+    from agents.interface import Briefing
+
+    return Briefing(
+        problem=spec.problem,
+        facts=preparation.facts,
+        target=spec.target,
+        device=preparation.environment.device,
+        placement=preparation.placement if spec.method.roofline_guidance else None,
+    )
+
+
+def load_assignment(session: Session, claim: Claim) -> tuple[Candidate, Assignment]:
+    """The claimed step's candidate and its job."""
+    job = session.get_one(Job, claim.job_id)
+    candidate = session.get_one(Candidate, claim.candidate_id)
+    stage = Next(Stage(claim.kind.value), claim.payload["round"])
+    return candidate, Assignment(claim, job_spec(session, job), preparation_of(job), candidate.ordinal, stage)
+
+
+def candidate_of(session: Session, step: Step) -> Candidate:
+    """The candidate that a step belongs to, as it is now."""
+    return session.get_one(Candidate, step.candidate_id, populate_existing=True)
+
+
+def stage_of(step: Step) -> Next:
+    """The stage of its candidate that a step is."""
+    return Next(Stage(step.kind.value), step.payload["round"])
+
+
+def ask(tools: Tools, assignment: Assignment, question: Callable[[Agents], Answer]) -> Answer | Refused:
+    """An agent's answer, or that it cannot do what it was asked, or that the job has no money left for it."""
+    from agents.interface import AgentError
+
+    try:
+        return question(tools.agents(assignment.spec.agents, assignment.claim))
+    except (AgentError, CostBudgetReached) as error:
+        logger.info("refused step=%s: %s", assignment.claim.step_id, error)
+        return Refused(error.code)
+
+
+def check_infrastructure(evaluation: Evaluation) -> Evaluation:
+    """The evaluation, if it says something about the kernel; raises :class:`Infrastructure` if it does not."""
+    if evaluation.failure is not None and evaluation.failure.kind is FailureKind.INFRASTRUCTURE:
+        raise Infrastructure(evaluation.failure.message)
+    return evaluation

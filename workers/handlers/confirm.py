@@ -1,0 +1,63 @@
+"""Step ``confirm``: the job's best kernel is measured again, in fresh processes and against every baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from cupilot.evaluation import Evaluation, Preparation
+from cupilot.job import JobSpec
+from cupilot.kernel import Kernel
+from cupilot.storage.evolving import add_evaluation
+from cupilot.storage.jobs import job_spec
+from cupilot.storage.progress import kernel_of, preparation_of
+from cupilot.storage.states import EvaluationPurpose
+from cupilot.storage.steps import Claim
+from cupilot.storage.tables import Candidate, EvaluationRow, Job, Step
+from workers.confirmation import after_confirmation
+from workers.flow import config_of
+from workers.handlers.common import candidate_of, check_infrastructure
+from workers.remember import correct
+from workers.tools import Tools
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for."""
+
+    spec: JobSpec
+    preparation: Preparation
+    kernel: Kernel
+
+
+def load(session: Session, claim: Claim) -> Wish:
+    """The candidate's kernel."""
+    job = session.get_one(Job, claim.job_id)
+    candidate = session.get_one(Candidate, claim.candidate_id)
+    assert candidate.kernel_hash is not None
+    return Wish(job_spec(session, job), preparation_of(job), kernel_of(session, candidate.kernel_hash))
+
+
+def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
+    """Have the judge confirm it."""
+    evaluation = tools.judge().confirm(
+        wish.spec.problem,
+        wish.preparation,
+        wish.kernel,
+        timeout=tools.settings.confirm_timeout_seconds,
+        cancelled=cancelled,
+    )
+    return check_infrastructure(evaluation)
+
+
+def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> None:
+    """The second measurement is the one that counts, also in the pool; then the job ends or tries the next best."""
+    candidate = candidate_of(session, step)
+    first = session.get_one(EvaluationRow, candidate.evaluation_id)
+    weight = config_of(job).utilisation_weight
+    purpose = EvaluationPurpose.CONFIRM
+    add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
+    correct(session, first, evaluation=evaluation)
+    after_confirmation(session, job, step, evaluation.verdict)

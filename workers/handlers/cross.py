@@ -1,0 +1,71 @@
+"""Step ``cross``: the SCE Manager combines two parents' strategies into a new candidate's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from agents.interface import Attempt
+from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
+from cupilot.evolution.seeds import stage_seed
+from cupilot.storage.evolving import add_strategy, give_strategy
+from cupilot.storage.progress import evaluation_of, kernel_of, parents_of, strategies_of, strategy_of
+from cupilot.storage.states import StrategyOrigin
+from cupilot.storage.steps import Claim
+from cupilot.storage.tables import Candidate, Job, Step
+from cupilot.strategy import Strategy
+from workers.flow import advance
+from workers.handlers.common import Assignment, ask, candidate_of, load_assignment, stage_of
+from workers.tools import Tools
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for."""
+
+    assignment: Assignment
+    first: Attempt
+    second: Attempt
+    taken: list[Strategy]
+
+
+def load(session: Session, claim: Claim) -> Wish:
+    """Both parents, and what the job has tried already."""
+    candidate, assignment = load_assignment(session, claim)
+    first, second = (_attempt(session, parent) for parent in parents_of(session, candidate))
+    return Wish(assignment, first, second, strategies_of(session, claim.job_id))
+
+
+def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Strategy | Refused:  # noqa: ARG001
+    """Ask the manager."""
+    assignment = wish.assignment
+    seed = stage_seed(assignment.spec.seed, assignment.ordinal, assignment.stage)
+    return ask(
+        tools,
+        assignment,
+        lambda agents: agents.manager.crossover(assignment.briefing, wish.first, wish.second, wish.taken, seed),
+    )
+
+
+def store(session: Session, job: Job, step: Step, answer: Strategy | Refused) -> None:
+    """Give the candidate its strategy, unless the job has it already."""
+    candidate = candidate_of(session, step)
+    outcome: Outcome
+    if isinstance(answer, Refused):
+        outcome = answer
+    elif answer.signature() in {one.signature() for one in strategies_of(session, job.id)}:
+        outcome = Duplicate()
+    else:
+        give_strategy(session, candidate, add_strategy(session, job, answer, StrategyOrigin.CROSSOVER))
+        outcome = Done()
+    advance(session, job, candidate, stage_of(step), outcome)
+
+
+def _attempt(session: Session, candidate: Candidate) -> Attempt:
+    return Attempt(
+        strategy=strategy_of(session, candidate),
+        kernel=kernel_of(session, candidate.kernel_hash) if candidate.kernel_hash else None,
+        evaluation=evaluation_of(session, candidate.evaluation_id) if candidate.evaluation_id else None,
+    )

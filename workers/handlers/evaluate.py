@@ -1,0 +1,58 @@
+"""Step ``evaluate``: the judge builds, checks, times and profiles a candidate's kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from cupilot.evaluation import Evaluation
+from cupilot.evolution.pipeline import Judged
+from cupilot.kernel import Kernel
+from cupilot.storage.evolving import add_evaluation
+from cupilot.storage.progress import kernel_of, strategy_of
+from cupilot.storage.states import EvaluationPurpose
+from cupilot.storage.steps import Claim
+from cupilot.storage.tables import Job, Step
+from workers.flow import advance, config_of
+from workers.handlers.common import Assignment, candidate_of, check_infrastructure, load_assignment, stage_of
+from workers.remember import learn
+from workers.tools import Tools
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for."""
+
+    assignment: Assignment
+    kernel: Kernel
+
+
+def load(session: Session, claim: Claim) -> Wish:
+    """The kernel that the step was made for."""
+    _, assignment = load_assignment(session, claim)
+    return Wish(assignment, kernel_of(session, claim.payload["kernel"]))
+
+
+def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
+    """Have the judge evaluate it."""
+    evaluation = tools.judge().evaluate(
+        wish.assignment.spec.problem,
+        wish.assignment.preparation,
+        wish.kernel,
+        timeout=tools.settings.evaluate_timeout_seconds,
+        cancelled=cancelled,
+    )
+    return check_infrastructure(evaluation)
+
+
+def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> None:
+    """Keep the measurement, learn from it, go on."""
+    candidate = candidate_of(session, step)
+    weight = config_of(job).utilisation_weight
+    purpose = EvaluationPurpose.EVALUATE
+    row = add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
+    learn(session, job, row, evaluation, strategy_of(session, candidate))
+    outcome = Judged(evaluation.verdict, evaluation.failure.kind if evaluation.failure else None)
+    advance(session, job, candidate, stage_of(step), outcome)

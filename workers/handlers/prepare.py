@@ -1,0 +1,56 @@
+"""Step ``prepare``: the judge checks the reference, times the baseline and places the problem on the roofline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from cupilot.evaluation import FailureKind, PreparationResult
+from cupilot.problem import Problem
+from cupilot.storage.endings import end_job
+from cupilot.storage.evolving import charge, set_preparation
+from cupilot.storage.jobs import job_spec
+from cupilot.storage.states import JobState
+from cupilot.storage.steps import Claim
+from cupilot.storage.tables import Job, Step
+from cupilot.storage.transitions import move_job
+from workers.flow import begin_generation
+from workers.tools import Infrastructure, Tools
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What came of it."""
+
+    result: PreparationResult
+    seconds: float
+
+
+def load(session: Session, claim: Claim) -> Problem:
+    """The problem."""
+    return job_spec(session, session.get_one(Job, claim.job_id)).problem
+
+
+def work(problem: Problem, tools: Tools, cancelled: Callable[[], bool]) -> Prepared:
+    """Have the judge prepare it."""
+    started = time.monotonic()
+    result = tools.judge().prepare(problem, timeout=tools.settings.prepare_timeout_seconds, cancelled=cancelled)
+    if result.failure is not None and result.failure.kind is FailureKind.INFRASTRUCTURE:
+        raise Infrastructure(result.failure.message)
+    return Prepared(result, time.monotonic() - started)
+
+
+def store(session: Session, job: Job, step: Step, prepared: Prepared) -> None:  # noqa: ARG001
+    """Begin the first generation, or end a job whose reference cannot be used."""
+    charge(session, job, gpu_seconds=prepared.seconds)
+    if prepared.result.preparation is None:
+        assert prepared.result.failure is not None
+        message = prepared.result.failure.message
+        end_job(session, job, JobState.FAILED, reason=FailureKind.INVALID_PROBLEM.value, message=message)
+        return
+    set_preparation(session, job, prepared.result.preparation)
+    move_job(session, job, JobState.EVOLVING)
+    begin_generation(session, job, 0, [])

@@ -1,0 +1,63 @@
+"""Step ``translate``: the Strategy Translator writes the kernel for a candidate's strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
+from cupilot.evolution.seeds import stage_seed
+from cupilot.kernel import Kernel
+from cupilot.storage.evolving import give_kernel
+from cupilot.storage.progress import has_kernel, kernel_of, parents_of, strategy_of
+from cupilot.storage.steps import Claim
+from cupilot.storage.tables import Job, Step
+from cupilot.strategy import Strategy
+from workers.flow import advance
+from workers.handlers.common import Assignment, ask, candidate_of, load_assignment, stage_of
+from workers.tools import Tools
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for."""
+
+    assignment: Assignment
+    strategy: Strategy
+    parent: Kernel | None
+    """The fitter parent's code, for a crossover."""
+
+
+def load(session: Session, claim: Claim) -> Wish:
+    """The strategy, and the code to start from."""
+    candidate, assignment = load_assignment(session, claim)
+    parents = parents_of(session, candidate)
+    parent = kernel_of(session, parents[0].kernel_hash) if parents and parents[0].kernel_hash else None
+    return Wish(assignment, strategy_of(session, candidate), parent)
+
+
+def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Kernel | Refused:  # noqa: ARG001
+    """Ask the translator."""
+    assignment = wish.assignment
+    seed = stage_seed(assignment.spec.seed, assignment.ordinal, assignment.stage)
+    return ask(
+        tools,
+        assignment,
+        lambda agents: agents.translator.translate(assignment.briefing, wish.strategy, wish.parent, seed),
+    )
+
+
+def store(session: Session, job: Job, step: Step, answer: Kernel | Refused) -> None:
+    """Give the candidate its kernel, unless the job has it already."""
+    candidate = candidate_of(session, step)
+    outcome: Outcome
+    if isinstance(answer, Refused):
+        outcome = answer
+    elif has_kernel(session, job, answer.content_hash()):
+        outcome = Duplicate()
+    else:
+        give_kernel(session, candidate, answer, repair_round=0)
+        outcome = Done()
+    advance(session, job, candidate, stage_of(step), outcome)

@@ -1,0 +1,78 @@
+"""The lease of one claimed step: a thread renews it and notices when the work is not wanted any more.
+
+It decides nothing: the work asks :meth:`Lease.cancelled`, and the database refuses results of a lost claim anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+
+from cupilot.errors import CupilotError
+from cupilot.settings import Settings
+from cupilot.storage.database import Database
+from cupilot.storage.steps import Claim, renew_lease, still_wanted
+
+logger = logging.getLogger(__name__)
+
+WATCH_SECONDS = 1.0
+"""How often the thread looks whether the job was cancelled: a cancel reaches the device within two seconds."""
+
+
+class Lease:
+    """Context manager around the work on a claim."""
+
+    def __init__(self, database: Database, settings: Settings, claim: Claim, draining: Callable[[], bool]) -> None:
+        self._database = database
+        self._claim = claim
+        self._draining = draining
+        self._length = settings.lease_seconds
+        self._beat = settings.heartbeat_seconds
+        self._watch = min(WATCH_SECONDS, self._beat)
+        self._unwanted = threading.Event()
+        self._done = threading.Event()
+        self._renewed = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"lease-{claim.key}", daemon=True)
+
+    def cancelled(self) -> bool:
+        """Whether to stop: the claim is lost, the job is being cancelled, or this process has to end."""
+        return self._unwanted.is_set() or self._draining()
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether nobody wants the result any more (and not only this process has to end)."""
+        return self._unwanted.is_set()
+
+    def __enter__(self) -> Lease:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(self._watch) and not self._unwanted.is_set():
+            try:
+                self._look()
+            except CupilotError as error:
+                logger.warning("lease not renewed: %s step=%s", error, self._claim.step_id)
+            if time.monotonic() - self._renewed > self._length:
+                logger.warning("lease lost step=%s attempt=%d", self._claim.step_id, self._claim.attempt)
+                self._unwanted.set()
+
+    def _look(self) -> None:
+        asked = time.monotonic()
+        with self._database.transaction() as session:
+            if not still_wanted(session, self._claim):
+                self._unwanted.set()
+            elif asked - self._renewed >= self._beat and renew_lease(
+                session, self._claim, timedelta(seconds=self._length)
+            ):
+                self._renewed = asked

@@ -1,0 +1,113 @@
+"""A worker's row: registered when it is up, renewed by a thread also while the worker is busy, removed at its end.
+
+The thread also ends a worker that is of no use: one whose device is lost, and one whose consumer is connected and
+reads nothing, which looks healthy to everybody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from cupilot import __version__
+from cupilot.errors import CupilotError
+from cupilot.hardware import Device
+from cupilot.settings import Settings
+from cupilot.storage.cluster import beat, forget_worker, register_worker, untaken_steps
+from cupilot.storage.database import Database
+from cupilot.storage.states import WorkerKind
+
+logger = logging.getLogger(__name__)
+
+
+NEGLECT = 5
+"""A step sent so often to a worker with room for it, and not taken, means that the worker's consumer hangs."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a worker process is."""
+
+    name: str
+    kind: WorkerKind
+    queues: Sequence[str]
+    slots: int
+    device: Device | None
+
+
+class Presence:
+    """Reports one worker; belongs to its parent process, whose children do the work."""
+
+    def __init__(self, settings: Settings, database: Database, worker: Worker, give_up: Callable[[], None]) -> None:
+        self._database = database
+        self._worker = worker
+        self._give_up = give_up
+        self._first_seen: dict[uuid.UUID, int] = {}
+        """How often each step that is not taken had been sent when this worker first had room for it."""
+        self._beat_seconds = settings.heartbeat_seconds
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
+
+    def begin(self) -> None:
+        """Report the worker from now on."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop reporting and remove the row."""
+        self._end.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        with suppress(CupilotError), self._database.transaction() as session:
+            forget_worker(session, self._worker.name)
+
+    def _run(self) -> None:
+        registered = False
+        while not self._end.is_set():
+            try:
+                registered = self._report(registered)
+            except CupilotError as error:
+                logger.warning("worker not reported: %s", error)
+            self._end.wait(self._beat_seconds if registered else 0.5)
+
+    def _neglects(self, untaken: Mapping[uuid.UUID, int]) -> bool:
+        """Whether a step was sent often since this worker first had room for it; what was before is not its fault."""
+        self._first_seen = {step: self._first_seen.get(step, count) for step, count in untaken.items()}
+        return any(count - self._first_seen[step] >= NEGLECT for step, count in untaken.items())
+
+    def _report(self, registered: bool) -> bool:
+        name = self._worker.name
+        with self._database.transaction() as session:
+            row = beat(session, name) if registered else None
+            if row is None:
+                self._register(session)
+            healthy = row is None or row.healthy
+            untaken = untaken_steps(session, name)
+        if not healthy:
+            self._leave("its device is lost")
+        elif self._neglects(untaken):
+            self._leave("it is connected but takes no work")
+        return True
+
+    def _register(self, session: Session) -> None:
+        worker = self._worker
+        register_worker(
+            session,
+            worker.name,
+            worker.kind,
+            queues=worker.queues,
+            slots=worker.slots,
+            version=__version__,
+            device=worker.device,
+        )
+
+    def _leave(self, why: str) -> None:
+        """Whoever started this worker starts it again, and then it may do better."""
+        logger.critical("this worker ends: %s", why)
+        self._end.set()
+        self._give_up()

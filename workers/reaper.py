@@ -1,0 +1,81 @@
+"""Ends what nobody else will: leases of silent workers, cancels that are not obeyed, jobs beyond their wall time."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+
+from cupilot.errors import Unavailable
+from cupilot.storage.database import Database
+from cupilot.storage.dispatch import expired_leases, lock_expired, over_time, overdue_cancels
+from cupilot.storage.endings import end_job
+from cupilot.storage.states import JobState, StepState
+from cupilot.storage.transitions import lock_generation, lock_job, move_step
+from workers.budget import Exhausted
+from workers.steps import fail_attempt
+
+logger = logging.getLogger(__name__)
+
+BATCH = 100
+
+
+def reap(database: Database) -> None:
+    """Steps whose worker has fallen silent: queued again, or given up after the last attempt."""
+    with database.transaction() as session:
+        expired = expired_leases(session, BATCH)
+    for job_id, step_id in expired:
+        try:
+            _reap_one(database, job_id, step_id)
+        except Unavailable:
+            raise
+        except Exception:  # one step that cannot be handled must not keep the others from it
+            logger.exception("reaping broke job=%s step=%s", job_id, step_id)
+
+
+def end_cancelled(database: Database, patience: timedelta) -> None:
+    """Jobs that were cancelled: over once nothing of them runs, by force where a worker does not let go in time."""
+    with database.transaction() as session:
+        overdue = overdue_cancels(session, patience)
+    for job_id in overdue:
+        with database.transaction() as session:
+            job = lock_job(session, job_id)
+            if job.state is JobState.CANCELLING:
+                end_job(session, job, JobState.CANCELLED, reason="cancel_requested")
+    _log(overdue, JobState.CANCELLED)
+
+
+def end_overtime(database: Database) -> None:
+    """Jobs whose wall time is used up; what runs is let go, what was found is kept."""
+    with database.transaction() as session:
+        late = over_time(session)
+    for job_id in late:
+        with database.transaction() as session:
+            job = lock_job(session, job_id)
+            if job.state in (JobState.PREPARING, JobState.EVOLVING):
+                reached = Exhausted.WALL
+                end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reached.value, message=reached.message)
+    _log(late, JobState.BUDGET_EXHAUSTED)
+
+
+def _reap_one(database: Database, job_id: uuid.UUID, step_id: uuid.UUID) -> None:
+    with database.transaction() as session:
+        job = lock_job(session, job_id)
+        step = lock_expired(session, step_id)
+        if step is None:
+            return
+        owner, attempt = step.lease_owner, step.attempt
+        if job.cancel_requested_at is not None:
+            move_step(session, step, StepState.CANCELLED, attempt=attempt)
+            done = "cancelled"
+        else:
+            if step.generation_id is not None:
+                lock_generation(session, step.generation_id)
+            done = fail_attempt(session, job, step, "worker_lost", f"worker {owner} fell silent", event="step.reaped")
+    logger.warning("reaped: %s owner=%s job=%s step=%s attempt=%d", done, owner, job_id, step_id, attempt)
+
+
+def _log(jobs: Sequence[uuid.UUID], state: JobState) -> None:
+    for job_id in jobs:
+        logger.info("job ended: %s job=%s", state.value, job_id)

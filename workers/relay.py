@@ -1,0 +1,66 @@
+"""The outbox relay: the only place that publishes messages. At least once, in order, each try bounded in time."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from cupilot.storage.database import Database
+from cupilot.storage.dispatch import POOL_TOPIC, STEP_TOPIC, count_attempt, mark_sent, take_messages
+from cupilot.storage.tables import Outbox
+from workers.app import POOL_TASK, STEP_TASK
+
+logger = logging.getLogger(__name__)
+
+BATCH = 50
+"""Messages a transaction: few enough that a slow broker does not hold their rows for long."""
+RETRY_POLICY = {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
+POOL_TASK_EXPIRES_SECONDS = 30
+"""A request to index that nobody took for so long has been made again."""
+
+
+class Relay:
+    """Moves messages from the outbox to the broker."""
+
+    def __init__(self, database: Database, app: Celery) -> None:
+        self._database = database
+        self._app = app
+
+    def run(self) -> bool:
+        """Publish what is there; False where the broker does not take it now."""
+        while True:
+            with self._database.transaction() as session:
+                messages = take_messages(session, BATCH)
+                for message in messages:
+                    try:
+                        self._publish(message)
+                    except (OperationalError, OSError) as error:
+                        count_attempt(session, message)
+                        logger.warning("broker does not answer: %s outbox=%d", type(error).__name__, message.id)
+                        return False
+                    mark_sent(session, message)
+            if len(messages) < BATCH:
+                return True
+
+    def _publish(self, message: Outbox) -> None:
+        payload = message.payload
+        match message.topic:
+            case t if t == STEP_TOPIC:
+                self._send(STEP_TASK, [payload["step"], payload["attempt"]], payload["queue"], None)
+            case t if t == POOL_TOPIC:
+                self._send(POOL_TASK, [], payload["queue"], POOL_TASK_EXPIRES_SECONDS)
+            case _:
+                raise ValueError(f"no such topic: {message.topic}")
+
+    def _send(self, task: str, arguments: list[object], queue: str, expires: float | None) -> None:
+        self._app.send_task(
+            task,
+            args=arguments,
+            queue=queue,
+            expires=expires,
+            ignore_result=True,
+            retry=True,
+            retry_policy=RETRY_POLICY,
+        )

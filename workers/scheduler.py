@@ -1,0 +1,96 @@
+"""The scheduler's loop: one process in charge, others standing by. It does no step.
+
+A tick is a row of short transactions, each of which is safe to repeat and safe beside another scheduler's, so that a
+tick may be cut off anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+
+from cupilot.errors import CupilotError
+from cupilot.settings import Settings
+from cupilot.storage.cluster import prune_workers
+from cupilot.storage.database import Database
+from cupilot.storage.dispatch import prune_sent
+from cupilot.storage.leadership import Leadership
+from workers.dispatcher import dispatch, note_missing, request_index
+from workers.reaper import end_cancelled, end_overtime, reap
+from workers.relay import Relay
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Pauses while the database or the broker is away; the last one repeats."""
+REAPER_SECONDS = 1.0
+NOTES_SECONDS = 3.0
+PRUNE_SECONDS = 60.0
+
+
+class Scheduler:
+    """The loop. :meth:`tick` is one round of it, for whoever is in charge."""
+
+    def __init__(self, settings: Settings, database: Database, relay: Relay) -> None:
+        self._settings = settings
+        self._database = database
+        self._relay = relay
+        self._leadership = Leadership(database)
+        self._relay_failures = 0
+        self._last: dict[str, float] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until told to stop; an error is waited out, never a reason to end."""
+        failures = 0
+        while not stop.is_set():
+            try:
+                if self._leadership.acquire():
+                    self.tick()
+                    self._leadership.wait(self._settings.scheduler_tick_seconds)
+                else:
+                    stop.wait(self._settings.scheduler_tick_seconds)
+                failures = 0
+            except CupilotError as error:
+                logger.warning("tick not finished: %s", error)
+                failures += 1
+            except Exception:  # whatever it is, the next tick may get further
+                logger.exception("tick broke")
+                failures += 1
+            if failures:
+                stop.wait(_backoff(failures))
+        self._leadership.release()
+
+    def tick(self) -> None:
+        """Look at everything once."""
+        if self._due("reaper", REAPER_SECONDS):
+            reap(self._database)
+            end_cancelled(self._database, timedelta(seconds=self._settings.lease_seconds))
+            end_overtime(self._database)
+        if self._due("notes", NOTES_SECONDS):
+            note_missing(self._database)
+            request_index(self._database)
+        dispatch(self._database, timedelta(seconds=self._settings.redispatch_seconds))
+        self._run_relay()
+        if self._due("prune", PRUNE_SECONDS):
+            with self._database.transaction() as session:
+                prune_sent(session)
+                prune_workers(session)
+
+    def _run_relay(self) -> None:
+        """Publish; while the broker is away, try less and less often, and do everything else as always."""
+        if self._relay_failures == 0 or self._due("relay", _backoff(self._relay_failures)):
+            self._relay_failures = 0 if self._relay.run() else self._relay_failures + 1
+            self._last["relay"] = time.monotonic()
+
+    def _due(self, name: str, every: float) -> bool:
+        now = time.monotonic()
+        if now - self._last.get(name, -every) < every:
+            return False
+        self._last[name] = now
+        return True
+
+
+def _backoff(failures: int) -> float:
+    return BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1]

@@ -1,0 +1,167 @@
+"""Does one step: claim, load, work, store. Whatever happens, the step's row says so, and the message is acknowledged.
+
+Which work a step is, is the handlers' business; what follows from it, the flow's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from sqlalchemy.orm import Session
+
+from cupilot.errors import Unavailable
+from cupilot.storage.cluster import mark_unhealthy
+from cupilot.storage.endings import end_job
+from cupilot.storage.jobs import anything_running
+from cupilot.storage.states import JobState, StepState
+from cupilot.storage.steps import Claim, claim_step, decline_step, lock_claimed, release_step, retry_step
+from cupilot.storage.tables import Job, Step
+from cupilot.storage.transitions import Stale, move_step
+from workers.devices import StepCancelled
+from workers.flow import give_up_step
+from workers.lease import Lease
+from workers.tools import Infrastructure, Tools
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 2.0
+"""Wait before a step's second attempt; it doubles with each further one..."""
+LONGEST_RETRY_SECONDS = 30.0
+"""...up to this: attempts can be set to 20, and doubling them all would take days."""
+STORE_RETRY_SECONDS = 1.0
+"""Pause between attempts to store a result while the database is away."""
+
+
+class Handler(Protocol):
+    """A module of :mod:`workers.handlers`."""
+
+    def load(self, session: Session, claim: Claim) -> Any:
+        """Read what the work needs."""
+
+    def work(self, wish: Any, tools: Tools, cancelled: Callable[[], bool]) -> Any:
+        """Do it."""
+
+    def store(self, session: Session, job: Job, step: Step, result: Any) -> None:
+        """Write the result and what follows from it."""
+
+
+def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
+    """Do the step, if it is to be had at this attempt; ``owner`` is the worker's name."""
+    if draining():
+        with tools.database.transaction() as session:
+            decline_step(session, step_id, attempt)
+        return
+    with tools.database.transaction() as session:
+        lease = timedelta(seconds=tools.settings.lease_seconds)
+        claim = claim_step(session, step_id, attempt, owner, lease)
+    if claim is None:
+        logger.info("not to be had step=%s attempt=%d", step_id, attempt)
+        return
+    started = time.monotonic()
+    with Lease(tools.database, tools.settings, claim, draining) as held:
+        outcome = _do(claim, tools, held)
+    seconds = time.monotonic() - started
+    what = (claim.kind.value, outcome, seconds, claim.job_id, claim.step_id, claim.key, claim.attempt)
+    logger.info("%s %s in %.2fs job=%s step=%s key=%s attempt=%d", *what)
+
+
+def fail_attempt(
+    session: Session, job: Job, step: Step, reason: str, message: str, *, event: str = "step.retried"
+) -> str:
+    """Charge a running step's attempt that came to nothing: queue it again, or give it up after the last one.
+
+    Job and step are locked. Says what was done, in a word.
+    """
+    error = {"reason": reason, "message": message[:2_000]}
+    if step.attempt < step.max_attempts:
+        after = timedelta(seconds=min(RETRY_SECONDS * 2 ** (step.attempt - 1), LONGEST_RETRY_SECONDS))
+        retry_step(session, step, error, after=after, event=event)
+        return "retried"
+    move_step(session, step, StepState.FAILED, attempt=step.attempt, values={"error": error}, data=error)
+    give_up_step(session, job, step, reason, message)
+    return "failed"
+
+
+def _do(claim: Claim, tools: Tools, lease: Lease) -> str:
+    handler = cast(Handler, import_module(f"workers.handlers.{claim.kind.value}"))
+    try:
+        with tools.database.transaction() as session:
+            wish = handler.load(session, claim)
+        result = handler.work(wish, tools, lease.cancelled)
+        return _stored(tools, lease, lambda session: _finish(session, claim, handler, result))
+    except StepCancelled:
+        return _stored(tools, lease, lambda session: _let_go(session, claim, lease))
+    except Stale:
+        return "came too late"
+    except (Infrastructure, Unavailable) as error:
+        reason, message = "infrastructure", str(error)
+        if claim.kind.on_device:
+            _check_device(claim, tools)
+    except Exception as error:
+        logger.exception("step broke step=%s attempt=%d", claim.step_id, claim.attempt)
+        # Not the error's own text, which may hold SQL or paths: users see this.
+        reason, message = "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
+    return _stored(tools, lease, lambda session: _fail(session, claim, reason, message))
+
+
+def _check_device(claim: Claim, tools: Tools) -> None:
+    """After a fault that was not the kernel's: a device that is gone gets no more work, and its worker ends."""
+    fault = tools.device_fault()
+    if fault is not None:
+        logger.critical("device lost: %s", fault)
+        with tools.database.transaction() as session:
+            mark_unhealthy(session, claim.owner, fault)
+
+
+def _stored(tools: Tools, lease: Lease, write: Callable[[Session], str]) -> str:
+    """Write in one transaction, over and over while the database is away and the claim may still be ours."""
+    while True:
+        try:
+            with tools.database.transaction() as session:
+                return write(session)
+        except Stale:
+            return "came too late"
+        except Unavailable:
+            if lease.unwanted:
+                return "lost"
+            time.sleep(STORE_RETRY_SECONDS)
+
+
+def _finish(session: Session, claim: Claim, handler: Handler, result: Any) -> str:
+    job, step = lock_claimed(session, claim)
+    if job.cancel_requested_at is not None:
+        return _cancel(session, job, step)
+    move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt)
+    handler.store(session, job, step, result)
+    return "succeeded"
+
+
+def _let_go(session: Session, claim: Claim, lease: Lease) -> str:
+    job, step = lock_claimed(session, claim)
+    if job.cancel_requested_at is not None:
+        return _cancel(session, job, step)
+    if lease.unwanted:
+        return "lost"
+    release_step(session, claim)
+    return "released"
+
+
+def _fail(session: Session, claim: Claim, reason: str, message: str) -> str:
+    job, step = lock_claimed(session, claim)
+    if job.cancel_requested_at is not None:
+        return _cancel(session, job, step)
+    return fail_attempt(session, job, step, reason, message)
+
+
+def _cancel(session: Session, job: Job, step: Step) -> str:
+    """The user asked for it: the last step that lets go ends the job."""
+    move_step(session, step, StepState.CANCELLED, attempt=step.attempt)
+    if not anything_running(session, job):
+        end_job(session, job, JobState.CANCELLED, reason="cancel_requested")
+    return "cancelled"

@@ -1,0 +1,37 @@
+"""The tasks of the Celery application. Each is a thin entry: the message is a hint, the database says what is true."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+
+from celery import Celery
+
+from cupilot.errors import CupilotError, Unavailable
+from workers.app import POOL_TASK, STEP_TASK
+from workers.draining import Draining
+from workers.indexing import index_pool
+from workers.steps import do_step
+from workers.tools import Tools
+
+logger = logging.getLogger(__name__)
+
+
+def register_tasks(app: Celery, owner: str, tools: Callable[[], Tools], draining: Draining) -> None:
+    """Add the tasks to an application, for a worker of this name; ``tools`` is called in its child processes only."""
+
+    @app.task(name=STEP_TASK)  # type: ignore[untyped-decorator]
+    def step(step_id: str, attempt: int) -> None:
+        try:
+            do_step(uuid.UUID(step_id), attempt, owner, tools(), draining)
+        except Unavailable as error:
+            # Not claimed, or not stored: the scheduler publishes it again, or the reaper finds it.
+            logger.warning("step left: %s step=%s", error, step_id)
+
+    @app.task(name=POOL_TASK)  # type: ignore[untyped-decorator]
+    def index() -> None:
+        try:
+            logger.info("pool indexed entries=%d", index_pool(tools()))
+        except CupilotError as error:
+            logger.warning("pool not indexed: %s", error)

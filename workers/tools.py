@@ -1,0 +1,176 @@
+"""What a step may use from outside: agents, the device, the pool. Made once a process, on first use.
+
+The only place that names a concrete implementation; tests hand in others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from cupilot.evaluation import Evaluation, Preparation, PreparationResult
+from cupilot.hardware import Device
+from cupilot.job import AgentKind
+from cupilot.kernel import Kernel
+from cupilot.problem import Problem
+from cupilot.settings import Settings
+from cupilot.storage.database import Database
+from cupilot.storage.steps import Claim
+from workers.devices import NoDevice, StepCancelled, alone_on, find_device, uid_of
+from workers.ledger import StepLedger
+
+if TYPE_CHECKING:
+    from agents.interface import Agents
+    from agents.llm.ledger import Ledger
+    from cupilot.storage.pool import StrategyPool
+
+
+class Infrastructure(Exception):
+    """The step failed through no fault of its kernel or problem; it is to be tried again elsewhere."""
+
+
+class Judge(Protocol):
+    """What a device step needs of :class:`gpu_worker.evaluator.Evaluator`."""
+
+    def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
+        """Check the reference, time the baseline, place it on the roofline."""
+        ...
+
+    def evaluate(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel,
+        *,
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        """Build, judge, time and profile a kernel."""
+        ...
+
+    def confirm(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel,
+        *,
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        """Measure a kernel again in fresh processes, against every baseline."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tools:
+    """How to get at what a step needs; nothing is made before it is asked for."""
+
+    settings: Settings
+    database: Database
+    agents: Callable[[AgentKind, Claim], Agents]
+    """The agents of a kind; what their calls cost is charged to the claimed step's job."""
+    judge: Callable[[], Judge]
+    pool: Callable[[], StrategyPool]
+    device_fault: Callable[[], str | None] = lambda: None
+    """Looks at the device: why it cannot be used any more, or None."""
+
+
+def make_tools(settings: Settings, database: Database, device: Device | None) -> Tools:
+    """The real tools of a worker process; ``device`` is that of a GPU worker."""
+
+    @cache
+    def judge() -> Judge:
+        if device is None:
+            raise Infrastructure("this worker has no device")
+        return DeviceJudge(device, settings)
+
+    @cache
+    def pool() -> StrategyPool:
+        from cupilot.storage.pool import StrategyPool
+
+        return StrategyPool(settings.chroma_url)
+
+    def agents(kind: AgentKind, claim: Claim) -> Agents:
+        return _agents(kind, StepLedger(database, claim))
+
+    return Tools(
+        settings=settings, database=database, agents=agents, judge=judge, pool=pool, device_fault=lambda: _fault(device)
+    )
+
+
+class DeviceJudge:
+    """The real judge, which says in this room's words that it was told to stop."""
+
+    def __init__(self, device: Device, settings: Settings) -> None:
+        from gpu_worker.evaluator import Cancelled, Evaluator
+
+        self._device = device
+        self._cancelled = Cancelled
+        self._evaluator = Evaluator(device.target, Path(settings.work_dir), device=uid_of(device))
+
+    def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
+        """See :class:`Judge`."""
+        with self._turn(cancelled):
+            return self._evaluator.prepare(problem, timeout=timeout, cancelled=cancelled)
+
+    def evaluate(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel,
+        *,
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        """See :class:`Judge`."""
+        with self._turn(cancelled):
+            return self._evaluator.evaluate(problem, preparation, kernel, timeout=timeout, cancelled=cancelled)
+
+    def confirm(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel,
+        *,
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        """See :class:`Judge`."""
+        with self._turn(cancelled):
+            return self._evaluator.confirm(problem, preparation, kernel, timeout=timeout, cancelled=cancelled)
+
+    @contextmanager
+    def _turn(self, cancelled: Callable[[], bool]) -> Iterator[None]:
+        try:
+            with alone_on(self._device, cancelled):
+                yield
+        except self._cancelled as error:
+            raise StepCancelled from error
+
+
+def _fault(device: Device | None) -> str | None:
+    if device is None:
+        return None
+    try:
+        find_device(device.target, uid_of(device))
+    except NoDevice as error:
+        return error.message
+    return None
+
+
+def _agents(kind: AgentKind, ledger: Ledger) -> Agents:
+    from agents.interface import AgentError
+    from agents.llm.models import from_environment
+    from agents.llm.players import hybrid, llm
+    from agents.playbook import agents as playbook
+
+    if kind is AgentKind.PLAYBOOK:
+        return playbook()
+    models = from_environment()
+    if models is None:
+        raise AgentError("no model is configured", hint="set CUPILOT_LLM_MODEL for the agent workers")
+    return (llm if kind is AgentKind.LLM else hybrid)(models, ledger)

@@ -1,0 +1,134 @@
+"""A Celery worker process: a parent that reports itself and children that do steps, one at a time each.
+
+The parent imports neither torch nor CUDA, and holds no device: the judge lives in the child and in processes below it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from celery import signals
+from celery.exceptions import CPendingDeprecationWarning
+from celery.platforms import SecurityWarning
+
+from cupilot.errors import CupilotError
+from cupilot.hardware import Device
+from cupilot.settings import Settings
+from cupilot.storage.database import Database
+from cupilot.storage.states import WorkerKind
+from cupilot.storage.steps import AGENTS_QUEUE, MODELS_QUEUE, device_queue
+from workers.app import make_app
+from workers.draining import Draining
+from workers.logs import set_up_logs
+from workers.presence import Presence, Worker
+from workers.tasks import register_tasks
+from workers.tools import Tools, make_tools
+
+logger = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+STOP_SECONDS = 30.0
+"""How long a worker that ends itself may take to let go of its steps."""
+
+MakeTools = Callable[[Settings, Database, Device | None], Tools]
+
+
+def run_worker(
+    settings: Settings,
+    device: Device | None,
+    *,
+    concurrency: int,
+    name: str | None = None,
+    tools: MakeTools = make_tools,
+) -> None:
+    """Run until SIGTERM: an agent worker, or the GPU worker of a device. ``tools`` is called in each child."""
+    kind = WorkerKind.AGENT if device is None else WorkerKind.GPU
+    queues = agent_queues() if device is None else [device_queue(device)]
+    name = name or f"{kind.value}-{socket.gethostname()}-{os.getpid()}"
+    url = settings.database_url.get_secret_value()
+    worker = Worker(name, kind, queues, concurrency, device)
+    presence = Presence(settings, Database(url, pool_size=1), worker, give_up=_end_this_process)
+    draining = Draining()
+
+    @cache
+    def child_tools() -> Tools:
+        return tools(settings, Database(url, pool_size=2), device)
+
+    app = make_app(settings)
+    register_tasks(app, name, child_tools, draining)
+    _connect_signals(presence, draining, child_tools if device is None else None)
+    # Running as root would be a danger with pickled messages; these are JSON.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    # Advises to cancel steps when the broker is lost; why not, workers.app says.
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
+    arguments = ["--quiet", "worker", "--pool=prefork", f"--concurrency={concurrency}", f"--queues={','.join(queues)}"]
+    arguments += [f"--hostname={name}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+    app.worker_main(arguments)
+
+
+def agent_queues() -> list[str]:
+    """What an agent worker listens to: steps of models only where its environment names one."""
+    from agents.llm.models import from_environment
+
+    return [AGENTS_QUEUE] if from_environment() is None else [AGENTS_QUEUE, MODELS_QUEUE]
+
+
+def _connect_signals(presence: Presence, draining: Draining, preload: Callable[[], Tools] | None) -> None:
+    """What happens when; the receivers are kept alive by ``weak=False``."""
+
+    def set_up_logging(**_: Any) -> None:
+        set_up_logs()
+
+    def child_begins(**_: Any) -> None:
+        _die_with_parent()
+        if preload is not None:
+            threading.Thread(target=_preload, args=[preload], name="preload", daemon=True).start()
+
+    def ready(**_: Any) -> None:
+        presence.begin()
+
+    def shutting_down(**_: Any) -> None:
+        draining.begin()
+
+    def shut_down(**_: Any) -> None:
+        presence.end()
+
+    signals.setup_logging.connect(set_up_logging, weak=False)
+    signals.worker_process_init.connect(child_begins, weak=False)
+    signals.worker_ready.connect(ready, weak=False)
+    signals.worker_shutting_down.connect(shutting_down, weak=False)
+    signals.worker_shutdown.connect(shut_down, weak=False)
+
+
+def _end_this_process() -> None:
+    """In order if the consumer still listens to signals, by force if it does not."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    forced = threading.Timer(STOP_SECONDS, os.kill, [os.getpid(), signal.SIGKILL])
+    forced.daemon = True
+    forced.start()
+
+
+def _die_with_parent() -> None:
+    """A child whose parent was killed has no way to be told to stop; its step is reaped and done again elsewhere."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _preload(tools: Callable[[], Tools]) -> None:
+    """Import what the first step would otherwise wait for."""
+    try:
+        import agents.playbook  # noqa: F401
+
+        tools().pool().ping()
+    except CupilotError as error:
+        logger.info("not preloaded: %s", error)
