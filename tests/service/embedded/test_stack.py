@@ -21,6 +21,7 @@ from cupilot.embedded import Endpoint, PartState, Progress
 from cupilot.embedded.errors import StartFailed
 from cupilot.problem import Target
 from cupilot.schemas import JobRequest, ProblemInput
+from tests.service.processes import runs
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
@@ -79,8 +80,7 @@ def _processes(data: Path) -> list[psutil.Process]:
 
 
 def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run; a zombie does not, its parent (here: init) has not looked yet."""
-    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in processes if runs(each)]
 
 
 def _names(data: Path) -> dict[str, int | None]:
