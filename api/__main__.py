@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-
 import uvicorn
 
 from api.app import create_app
+from cupilot.logs import set_up_logs
 from cupilot.settings import settings
 
 
 def main() -> None:
     """Serve until a signal says stop."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     config = settings()
+    secrets = (config.database_url.get_secret_value(), config.redis_url.get_secret_value())
+    set_up_logs(config.log_level, config.log_format, secrets)
     uvicorn.run(
         create_app(config),
         host=config.api_host,

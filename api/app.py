@@ -11,6 +11,7 @@ from fastapi_offline import FastAPIOffline
 
 from api import errors
 from api.documentation import DESCRIPTION, TAGS
+from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
 from api.routes import jobs, problems, results, service
 from cupilot import __version__
@@ -37,11 +38,13 @@ def create_app(config: Settings | None = None) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.database = Database(config.database_url.get_secret_value(), pool_size=POOL_SIZE)
+    app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
+    app.state.settings = config
     for module in (jobs, results, problems, service):
         app.include_router(module.router)
     errors.install(app)
     app.add_middleware(BodyLimit, limit=config.max_body_bytes)
-    app.add_middleware(RequestContext)
+    app.add_middleware(RequestContext, metrics=app.state.metrics)
     return app
 
 

@@ -14,6 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import BodyTooLarge, render, too_large
+from api.metrics import Metrics
+from cupilot.logs import log_context
 
 REQUEST_ID_HEADER = "X-Request-ID"
 CONTENT_POLICY = (
@@ -28,10 +30,11 @@ log = logging.getLogger("cupilot.api")
 
 
 class RequestContext:
-    """Gives a request its id (the caller's, if it is a decent one), logs it, and turns a bug into a plain 500."""
+    """Gives a request its id (the caller's, if it is decent), logs and counts it, turns a bug into a plain 500."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
+        self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -41,14 +44,19 @@ class RequestContext:
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         request_id = given if _ACCEPTED_ID.match(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        status = 0
+        with log_context(request=request_id), self.metrics.in_flight.track_inprogress():
+            await self._answer(scope, receive, send, request_id)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        status, streamed = 0, False
         started = time.monotonic()
 
         async def with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, streamed
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
+                streamed = headers.get("content-type", "").startswith("text/event-stream")
                 headers[REQUEST_ID_HEADER] = request_id
                 headers.setdefault("X-Content-Type-Options", "nosniff")
                 headers.setdefault("Content-Security-Policy", CONTENT_POLICY)
@@ -58,7 +66,7 @@ class RequestContext:
         try:
             await self.app(scope, receive, with_id)
         except Exception:
-            log.exception("%s %s failed (request %s)", scope["method"], scope["path"], request_id)
+            log.exception("%s %s failed request=%s", scope["method"], scope["path"], request_id)
             if status:
                 raise
             response = render(
@@ -69,14 +77,12 @@ class RequestContext:
                 hint="report the request id",
             )
             await response(scope, receive, with_id)
-        log.info(
-            "%s %s %s %.1f ms (request %s)",
-            scope["method"],
-            scope["path"],
-            status,
-            (time.monotonic() - started) * 1e3,
-            request_id,
-        )
+        seconds = time.monotonic() - started
+        log.info("%s %s %s %.1f ms request=%s", scope["method"], scope["path"], status, seconds * 1e3, request_id)
+        if not streamed:
+            # By template: paths hold ids, and each would be a time series of its own.
+            route = getattr(scope.get("route"), "path", "other")
+            self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
 
 
 class BodyLimit:

@@ -1,4 +1,4 @@
-"""Whether requests can be served: the database and its schema decide; Redis and Chroma are only reported."""
+"""Whether requests can be served: the database and its schema decide; everything else is only reported."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import redis
 from cupilot.errors import CupilotError
 from cupilot.schemas import Readiness
 from cupilot.settings import settings
+from cupilot.storage.cluster import scheduler_alive
 from cupilot.storage.database import Database
 from cupilot.storage.revision import schema_revision
 
@@ -24,6 +25,7 @@ def check(database: Database) -> Readiness:
     checks = {
         "database": _outcome(database.ready),
         "migrations": _outcome(lambda: _migrated(database)),
+        "scheduler": _outcome(lambda: _scheduled(database)),
         "redis": _outcome(_redis),
         "chroma": _outcome(_chroma),
     }
@@ -54,6 +56,19 @@ def _migrated(database: Database) -> None:
     # A revision that this code does not know is newer: during a rolling upgrade the old replicas still serve.
     if revision is None or revision in _older_revisions():
         raise _OldSchema("not at head; run python -m migrations")
+
+
+class _NoScheduler(CupilotError):
+    """Requests are taken, but nothing moves."""
+
+    code = "no_scheduler"
+    status = 503
+
+
+def _scheduled(database: Database) -> None:
+    with database.transaction() as session:
+        if not scheduler_alive(session):
+            raise _NoScheduler("none is in charge: jobs are accepted and wait")
 
 
 @cache

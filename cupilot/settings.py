@@ -47,6 +47,17 @@ class Settings(BaseSettings):
     confirm_timeout_seconds: float = 300.0
     agent_timeout_seconds: float = 120.0
 
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["console", "json"] = "console"
+    health_file: str | None = None
+    """Where scheduler, workers and webhooks leave their sign of progress, one file a process."""
+    health_seconds: float = Field(default=120.0, gt=0)
+    """Above the longest round of a loop: a few statements that each run into their 30 s limit."""
+    metrics_token: SecretStr | None = None
+    """Bearer token of ``/metrics``; without one it is open in development and absent in production."""
+    metrics_seconds: float = Field(default=5.0, gt=0)
+    """How old the snapshot of the database behind ``/metrics`` may be."""
+
     work_dir: str = ".cupilot/work"
     """Scratch, build cache and measured peaks of a GPU worker."""
 

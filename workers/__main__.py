@@ -1,4 +1,6 @@
-"""``python -m workers scheduler | agent | gpu``: the processes beside the API; ``rebuild-pool``: a repair."""
+"""``python -m workers scheduler | agent | gpu``: the processes beside the API; ``health``: a probe of one of them;
+``rebuild-pool``: a repair.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,8 @@ logger = logging.getLogger("workers")
 def main() -> int:
     """Run the command line; the exit status."""
     arguments = _parser().parse_args()
+    if arguments.role == "health":
+        return _health(settings())
     set_up_logs()
     try:
         if arguments.role == "scheduler":
@@ -38,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m workers", description=__doc__)
     roles = parser.add_subparsers(dest="role", required=True)
     roles.add_parser("scheduler", help="relay, dispatch, reap; any number may run, one is in charge")
+    roles.add_parser("health", help="whether the process that writes CUPILOT_HEALTH_FILE makes progress: exit 0 or 1")
     agent = roles.add_parser("agent", help="steps that need agents: strategies, kernels, repairs")
     roles.add_parser("rebuild-pool", help="make the strategy pool's index in Chroma anew from Postgres, and end")
     gpu = roles.add_parser("gpu", help="steps that need a device; one worker a device")
@@ -48,6 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     agent.add_argument("--concurrency", type=int, default=1, help="steps at a time; more for agents that call models")
     gpu.set_defaults(concurrency=1)
     return parser
+
+
+def _health(config: Settings) -> int:
+    from workers.health import check
+
+    healthy, sentence = check(config.health_file, config.health_seconds)
+    sys.stdout.write(f"{sentence}\n")
+    return 0 if healthy else 1
 
 
 def _run_scheduler(config: Settings) -> None:

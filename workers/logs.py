@@ -1,17 +1,13 @@
-"""Log lines of the workers' processes: one line an event, with what it belongs to as ``name=value`` at its end."""
+"""Logs of the workers' processes, as the settings say."""
 
 from __future__ import annotations
 
-import logging
-import sys
-
-FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s %(message)s"
+from cupilot import logs
+from cupilot.settings import settings
 
 
-def set_up_logs(level: int = logging.INFO) -> None:
-    """Log to standard error; for every process of a worker, before anything else logs."""
-    logging.basicConfig(level=level, format=FORMAT, stream=sys.stderr, force=True)
-    # Lines a task or request that say less than ours.
-    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
-    logging.getLogger("celery.app.trace").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+def set_up_logs() -> None:
+    """For every process of a worker, before anything else logs."""
+    config = settings()
+    secrets = (config.database_url.get_secret_value(), config.redis_url.get_secret_value())
+    logs.set_up_logs(config.log_level, config.log_format, secrets)

@@ -22,6 +22,7 @@ from cupilot.settings import Settings
 from cupilot.storage.cluster import beat, forget_worker, register_worker, untaken_steps
 from cupilot.storage.database import Database
 from cupilot.storage.states import WorkerKind
+from workers.health import Pulse
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Presence:
         self._first_seen: dict[uuid.UUID, int] = {}
         """How often each step that is not taken had been sent when this worker first had room for it."""
         self._beat_seconds = settings.heartbeat_seconds
+        self._pulse = Pulse(settings.health_file, worker.kind.value)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
 
@@ -65,6 +67,7 @@ class Presence:
             self._thread.join()
         with suppress(CupilotError), self._database.transaction() as session:
             forget_worker(session, self._worker.name)
+        self._pulse.end()
 
     def _run(self) -> None:
         registered = False
@@ -73,6 +76,7 @@ class Presence:
                 registered = self._report(registered)
             except CupilotError as error:
                 logger.warning("worker not reported: %s", error)
+            self._pulse.beat()
             self._end.wait(self._beat_seconds if registered else 0.5)
 
     def _neglects(self, untaken: Mapping[uuid.UUID, int]) -> bool:

@@ -18,6 +18,7 @@ from cupilot.storage.database import Database
 from cupilot.storage.dispatch import prune_sent
 from cupilot.storage.leadership import Leadership
 from workers.dispatcher import dispatch, note_missing, request_index
+from workers.health import Pulse
 from workers.reaper import end_cancelled, end_overtime, reap
 from workers.relay import Relay
 
@@ -38,6 +39,7 @@ class Scheduler:
         self._database = database
         self._relay = relay
         self._leadership = Leadership(database)
+        self._pulse = Pulse(settings.health_file, "scheduler")
         self._relay_failures = 0
         self._last: dict[str, float] = {}
 
@@ -52,15 +54,18 @@ class Scheduler:
                 else:
                     stop.wait(self._settings.scheduler_tick_seconds)
                 failures = 0
+                self._pulse.beat()
             except CupilotError as error:
                 logger.warning("tick not finished: %s", error)
                 failures += 1
+                self._pulse.beat()
             except Exception:  # whatever it is, the next tick may get further
                 logger.exception("tick broke")
                 failures += 1
             if failures:
                 stop.wait(_backoff(failures))
         self._leadership.release()
+        self._pulse.end()
 
     def tick(self) -> None:
         """Look at everything once."""

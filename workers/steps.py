@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Unavailable
+from cupilot.logs import log_context
 from cupilot.storage.cluster import mark_unhealthy
 from cupilot.storage.endings import end_job
 from cupilot.storage.jobs import anything_running
@@ -63,12 +64,11 @@ def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining
     if claim is None:
         logger.info("not to be had step=%s attempt=%d", step_id, attempt)
         return
-    started = time.monotonic()
-    with Lease(tools.database, tools.settings, claim, draining) as held:
-        outcome = _do(claim, tools, held)
-    seconds = time.monotonic() - started
-    what = (claim.kind.value, outcome, seconds, claim.job_id, claim.step_id, claim.key, claim.attempt)
-    logger.info("%s %s in %.2fs job=%s step=%s key=%s attempt=%d", *what)
+    with log_context(job=claim.job_id, step=claim.step_id, key=claim.key, attempt=claim.attempt):
+        started = time.monotonic()
+        with Lease(tools.database, tools.settings, claim, draining) as held:
+            outcome = _do(claim, tools, held)
+        logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
 
 
 def fail_attempt(

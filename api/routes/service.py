@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi.security import HTTPAuthorizationCredentials
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from api import dependencies
-from api.dependencies import Transaction, team
+from api.dependencies import Transaction, bearer, team
 from api.documentation import errors
 from api.readiness import check
 from cupilot import __version__
+from cupilot.errors import Unauthorized
 from cupilot.schemas import ClusterView, Health, Readiness, VersionView
 from cupilot.storage.database import Database
 from cupilot.storage.views.cluster import cluster_view
@@ -46,3 +50,25 @@ async def version() -> VersionView:
 def cluster(session: Transaction) -> ClusterView:
     """The same for every team; `targets` says what jobs can run on now."""
     return cluster_view(session)
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={
+        **errors(401, 404),
+        200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+    },
+)
+def metrics(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> Response:
+    """Takes the operators' token, not an API key; in production without a token configured there is no such route."""
+    settings = request.app.state.settings
+    if settings.metrics_token is None:
+        if settings.environment == "production":
+            raise HTTPException(404)
+    elif credentials is None or not hmac.compare_digest(
+        credentials.credentials.encode(), settings.metrics_token.get_secret_value().encode()
+    ):
+        raise Unauthorized("this needs the metrics token", hint="send the value of CUPILOT_METRICS_TOKEN as Bearer")
+    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE_LATEST)

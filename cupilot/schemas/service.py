@@ -96,4 +96,5 @@ class Readiness(Response):
 
     ready: bool
     checks: dict[str, str]
-    """``ok``, or what is wrong, for ``database``, ``migrations``, ``redis`` and ``chroma``; the first two decide."""
+    """``ok``, or what is wrong, for ``database`` and ``migrations``, which decide, and ``scheduler``, ``redis`` and
+    ``chroma``, which do not."""

@@ -118,7 +118,7 @@ def prune_workers(session: Session) -> None:
 
 def live_workers(session: Session) -> Sequence[WorkerRow]:
     """Workers that the scheduler can count on."""
-    return session.scalars(select(WorkerRow).where(_live())).all()
+    return session.scalars(select(WorkerRow).where(is_live())).all()
 
 
 def anyone_listens(session: Session, queue: str) -> bool:
@@ -136,7 +136,7 @@ def cluster_overview(session: Session) -> ClusterView:
     )
     age = func.extract("epoch", func.now() - WorkerRow.heartbeat_at)
     workers = (
-        select(WorkerRow, age, case((_live(), True), else_=False), func.coalesce(busy.c.busy, 0))
+        select(WorkerRow, age, case((is_live(), True), else_=False), func.coalesce(busy.c.busy, 0))
         .outerjoin(busy, busy.c.lease_owner == WorkerRow.name)
         .order_by(WorkerRow.name)
     )
@@ -163,6 +163,7 @@ def scheduler_alive(session: Session) -> bool:
     return bool(session.execute(held, key).scalar_one())
 
 
-def _live() -> ColumnElement[bool]:
+def is_live() -> ColumnElement[bool]:
+    """Condition on a worker row: healthy, and heard of within the lease time."""
     silent = timedelta(seconds=settings().lease_seconds)
     return WorkerRow.healthy & (WorkerRow.heartbeat_at > func.now() - silent)

@@ -310,7 +310,10 @@ class Event(Base):
     """Append-only history, one row a transition: audit, polling and live views all read it."""
 
     __tablename__ = "events"
-    __table_args__ = (Index("ix_events_job", "job_id", "id"),)
+    __table_args__ = (
+        Index("ix_events_job", "job_id", "id"),
+        Index("ix_events_reaped", "id", postgresql_where=text("kind = 'step.reaped'")),
+    )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
     job_id: Mapped[uuid.UUID] = fk("jobs.id", index=False)

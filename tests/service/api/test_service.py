@@ -125,3 +125,63 @@ def test_an_unmigrated_database_is_not_ready(unmigrated: str) -> None:
         assert response.json()["checks"]["database"] == "ok"
         assert "migrations" in response.json()["checks"]["migrations"]
     app.state.database.close()
+
+
+def test_metrics_come_from_the_database_and_count_requests(world: World) -> None:
+    team = world.team()
+    job = team.submit()
+    with world.database.transaction() as session:
+        session.execute(
+            text("INSERT INTO events (job_id, kind) VALUES (:job, 'step.reaped'), (:job, 'step.reaped')"),
+            {"job": job["id"]},
+        )
+        session.execute(text("UPDATE jobs SET gpu_seconds = 12.5 WHERE id = :job"), {"job": job["id"]})
+        session.execute(text("INSERT INTO outbox (topic, payload) VALUES ('step', '{}')"))
+    app = create_app(Settings(database_url=SecretStr(world.database.engine.url.render_as_string(hide_password=False))))
+    with live(app) as url, httpx.Client(base_url=url) as http:
+        http.get(f"/v1/jobs/{job['id']}", headers={"Authorization": f"Bearer {team.key}"})
+        first = metric_values(http.get("/metrics").text)
+        team.submit()
+        second = metric_values(http.get("/metrics").text)
+    app.state.database.close()
+    with world.database.transaction() as session:
+        session.execute(text("DELETE FROM outbox"))
+        name = session.execute(text("SELECT name FROM teams WHERE id = :id"), {"id": team.id}).scalar_one()
+    assert first['cupilot_jobs{state="queued"}'] >= 1
+    assert first['cupilot_steps_waiting{queue="gpu.cpu"}'] >= 1
+    assert first['cupilot_oldest_waiting_step_seconds{queue="gpu.cpu"}'] > 0
+    assert first["cupilot_lease_expirations_total"] >= 2
+    assert first[f'cupilot_gpu_seconds_total{{team="{name}"}}'] == 12.5
+    assert first["cupilot_outbox_unsent"] >= 1
+    assert first["cupilot_scheduler_up"] == 0
+    counted = 'cupilot_http_request_duration_seconds_count{method="GET",route="/v1/jobs/{job}",status="200"}'
+    assert first[counted] == 1
+    # One look in a few seconds, however often somebody asks.
+    assert second['cupilot_jobs{state="queued"}'] == first['cupilot_jobs{state="queued"}']
+    assert second["cupilot_snapshot_age_seconds"] > first["cupilot_snapshot_age_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "status"),
+    [
+        ({"environment": "production"}, None, 404),
+        ({"environment": "production", "metrics_token": "right"}, None, 401),
+        ({"environment": "production", "metrics_token": "right"}, "wrong", 401),
+        ({"environment": "production", "metrics_token": "right"}, "right", 200),
+    ],
+)
+def test_metrics_are_guarded(changes: dict[str, str], given: str | None, status: int) -> None:
+    nowhere = "postgresql+psycopg2://nobody:hunter2@127.0.0.1:1/nothing"
+    app = create_app(Settings.model_validate({"database_url": nowhere, **changes}))
+    with live(app) as url, httpx.Client(base_url=url) as http:
+        response = http.get("/metrics", headers={"Authorization": f"Bearer {given}"} if given else {})
+    app.state.database.close()
+    assert response.status_code == status
+    if status == 200:  # the database is away, and that is what they say
+        assert metric_values(response.text)["cupilot_snapshot_failures_total"] == 2
+
+
+def metric_values(exposition: str) -> dict[str, float]:
+    """Samples by name and labels."""
+    lines = [line.rpartition(" ") for line in exposition.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}

@@ -1,0 +1,167 @@
+"""``/metrics`` in Prometheus' text format: what this process serves, and what the database says about everything.
+
+The first kind is counted here and summed over replicas by Prometheus; the second is the same from every replica, so it
+is to be read with ``max without (instance)`` (docs/metrics.md has every name). The database is asked at most once in a
+few seconds, whoever asks how often; while it is away the last snapshot is shown with its age.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from sqlalchemy.orm import Session
+
+from cupilot import __version__
+from cupilot.errors import CupilotError
+from cupilot.storage.database import Database
+from cupilot.storage.views.metrics import Present, Totals, present, totals
+
+logger = logging.getLogger(__name__)
+
+TOTALS_EVERY = 6
+"""Sums over whole tables are made once for so many looks at what is open: half a minute by default."""
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Up to the longest that a request for events waits."""
+
+Found = TypeVar("Found")
+
+
+class _Remembered(Generic[Found]):
+    """A look at the database that is repeated only when it is old enough."""
+
+    def __init__(self, database: Database, read: Callable[[Session], Found], seconds: float) -> None:
+        self._database = database
+        self._read = read
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._found: Found | None = None
+        self._tried = float("-inf")
+        self.read_at: float | None = None
+        self.failures = 0
+
+    def get(self) -> Found | None:
+        """The newest answer that there is; None where there never was one."""
+        with self._lock:
+            if time.monotonic() - self._tried >= self._seconds:
+                self._tried = time.monotonic()
+                try:
+                    with self._database.transaction() as session:
+                        self._found = self._read(session)
+                    self.read_at = time.monotonic()
+                except CupilotError as error:
+                    self.failures += 1
+                    logger.warning("no snapshot for /metrics: %s", error)
+            return self._found
+
+
+class Truth:
+    """A collector of what the database says."""
+
+    def __init__(self, database: Database, seconds: float) -> None:
+        self._present = _Remembered(database, present, seconds)
+        self._totals = _Remembered(database, totals, seconds * TOTALS_EVERY)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric family; those of the database only where it has answered at least once."""
+        now = self._present.get()
+        if now is not None:
+            yield from _present_families(now)
+        sums = self._totals.get()
+        if sums is not None:
+            yield from _totals_families(sums)
+        if self._present.read_at is not None:
+            age = time.monotonic() - self._present.read_at
+            yield _gauge("cupilot_snapshot_age_seconds", "Age of what this process last read from the database", age)
+        failures = self._present.failures + self._totals.failures
+        yield CounterMetricFamily("cupilot_snapshot_failures", "Looks at the database that failed", failures)
+
+
+class Metrics:
+    """What one API process counts, and the registry that shows it."""
+
+    def __init__(self, database: Database, snapshot_seconds: float) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Histogram(
+            "cupilot_http_request_duration_seconds",
+            "Time from a request to the end of its answer; open event streams are not requests",
+            ("method", "route", "status"),
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self.in_flight = Gauge("cupilot_http_requests_in_flight", "Requests being answered", registry=self.registry)
+        self.limited = Counter(
+            "cupilot_http_rate_limited", "Requests refused by a rate limit", ("scope",), registry=self.registry
+        )
+        self.streams = Gauge("cupilot_event_streams", "Open event streams", registry=self.registry)
+        self.dropped = Counter(
+            "cupilot_event_streams_dropped", "Event streams ended by the server", ("reason",), registry=self.registry
+        )
+        info = Gauge("cupilot_build_info", "Always 1", ("version",), registry=self.registry)
+        info.labels(__version__).set(1)
+        self.registry.register(Truth(database, snapshot_seconds))
+
+    def render(self) -> bytes:
+        """Everything, in Prometheus' text format 0.0.4."""
+        return generate_latest(self.registry)
+
+
+def _present_families(now: Present) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily("cupilot_jobs", "Jobs by state", labels=["state"])
+    for state, count in now.jobs.items():
+        jobs.add_metric([state], count)
+    running = GaugeMetricFamily("cupilot_steps_running", "Steps that a worker holds", labels=["queue"])
+    published = GaugeMetricFamily("cupilot_steps_published", "Steps on their way to a worker", labels=["queue"])
+    waiting = GaugeMetricFamily("cupilot_steps_waiting", "Steps in the backlog", labels=["queue"])
+    oldest = GaugeMetricFamily(
+        "cupilot_oldest_waiting_step_seconds", "Age of the oldest step that nobody works on", labels=["queue"]
+    )
+    for queue, load in now.queues.items():
+        running.add_metric([queue], load.running)
+        published.add_metric([queue], load.published)
+        waiting.add_metric([queue], load.waiting)
+        oldest.add_metric([queue], load.oldest_seconds)
+    workers = GaugeMetricFamily("cupilot_workers", "Workers by kind and health", labels=["kind", "health"])
+    for (kind, health), count in now.workers.items():
+        workers.add_metric([kind, health], count)
+    slots = GaugeMetricFamily("cupilot_worker_slots", "Steps that live workers can hold at once", labels=["kind"])
+    for kind, count in now.slots.items():
+        slots.add_metric([kind], count)
+    yield from (jobs, running, published, waiting, oldest, workers, slots)
+    yield _gauge("cupilot_scheduler_up", "Whether a scheduler is in charge", now.scheduler_up)
+    yield _gauge("cupilot_outbox_unsent", "Messages that the broker has not got yet", now.outbox_unsent)
+    yield _gauge("cupilot_outbox_lag_seconds", "Age of the oldest of those messages", now.outbox_lag_seconds)
+
+
+def _totals_families(sums: Totals) -> Iterator[Metric]:
+    yield CounterMetricFamily("cupilot_lease_expirations", "Steps whose worker fell silent", sums.lease_expirations)
+    evaluations = CounterMetricFamily(
+        "cupilot_evaluations", "Finished evaluations by verdict", labels=["purpose", "verdict"]
+    )
+    for names, count in sums.evaluations.items():
+        evaluations.add_metric(list(names), count)
+    calls = CounterMetricFamily("cupilot_llm_calls", "Calls of language models", labels=["model", "state"])
+    cost = CounterMetricFamily("cupilot_llm_cost_usd", "Money for answered calls", labels=["model"])
+    tokens = CounterMetricFamily("cupilot_llm_tokens", "Tokens of answered calls", labels=["model", "direction"])
+    for model, used in sums.models.items():
+        for state, count in used.calls.items():
+            calls.add_metric([model, state], count)
+        cost.add_metric([model], used.cost_usd)
+        tokens.add_metric([model, "prompt"], used.prompt_tokens)
+        tokens.add_metric([model, "completion"], used.completion_tokens)
+    gpu = CounterMetricFamily("cupilot_gpu_seconds", "Seconds on a device by team", labels=["team"])
+    for team, seconds in sums.gpu_seconds.items():
+        gpu.add_metric([team], seconds)
+    money = CounterMetricFamily("cupilot_team_cost_usd", "Money for models by team", labels=["team"])
+    for team, spent in sums.cost_usd.items():
+        money.add_metric([team], spent)
+    yield from (evaluations, calls, cost, tokens, gpu, money)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value)

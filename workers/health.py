@@ -1,0 +1,54 @@
+"""A sign of progress that a container's liveness probe can read: ``python -m workers health``.
+
+A process that is alive may still hang. Each loop that must go on (the scheduler's, a worker's report of itself, the
+webhooks') writes a file whenever it has come round; the probe fails where the file is old. A database or broker that
+is away is no lack of progress: a restart would not bring it back. Ages are measured with the monotonic clock, which all
+processes of a machine share, so that a step of the wall clock kills nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+
+class Pulse:
+    """Writes the file; without a path, nothing."""
+
+    def __init__(self, path: str | None, role: str) -> None:
+        self._path = Path(path) if path else None
+        self._role = role
+
+    def beat(self) -> None:
+        """The loop has come round. A full disk is no reason to end: the probe will tell."""
+        if self._path is None:
+            return
+        text = json.dumps({"role": self._role, "pid": os.getpid(), "monotonic": time.monotonic()})
+        with suppress(OSError):
+            new = self._path.with_suffix(f".{os.getpid()}")
+            new.write_text(text)
+            new.replace(self._path)
+
+    def end(self) -> None:
+        """The process stops in good order."""
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+def check(path: str | None, limit_seconds: float) -> tuple[bool, str]:
+    """Whether the process that writes this file makes progress, and a sentence about it."""
+    if not path:
+        return False, "no health file is configured; set CUPILOT_HEALTH_FILE for the process and for this command"
+    try:
+        found = json.loads(Path(path).read_text())
+        age = time.monotonic() - float(found["monotonic"])
+        role, pid = str(found["role"]), int(found["pid"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return False, f"no sign of life at {path}: {type(error).__name__}"
+    # A negative age: the file is older than the machine's last start.
+    fresh = 0 <= age <= limit_seconds
+    return fresh, f"{role} (process {pid}) made progress {age:.1f} s ago, limit {limit_seconds:.0f} s"
