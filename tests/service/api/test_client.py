@@ -124,7 +124,7 @@ def test_waiting_can_give_up_and_leaves_the_job_alone(client: Client) -> None:
 def test_following_reads_more_events_than_a_page_holds(
     world: World, team: Team, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cupilot.client.EVENTS_PAGE", 3)
+    monkeypatch.setattr("cupilot.client.jobs.EVENTS_PAGE", 3)
     with world.database.transaction() as session:
         job = evolved(session, team.id).id
     [(view, events)] = list(client.follow(job))

@@ -39,7 +39,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cupilot.client.FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("cupilot.client.protocol.FIRST_PAUSE_SECONDS", 0.0)
 
 
 def run(*arguments: str, stdin: str | bytes | None = None) -> Result:

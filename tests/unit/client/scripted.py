@@ -63,7 +63,7 @@ def serve(*answers: Answer) -> Iterator[Script]:
             self.end_headers()
             self.wfile.write(answer.body)
 
-        do_GET = do_POST = _answer
+        do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer
 
         def log_message(self, *_: object) -> None:
             pass

@@ -19,7 +19,7 @@ BUSY = Answer(503, json.dumps({"error": {"code": "unavailable", "message": "busy
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that the client would have made."""
     made: list[float] = []
-    monkeypatch.setattr("cupilot.client.time.sleep", made.append)
+    monkeypatch.setattr("cupilot.client.clients.time.sleep", made.append)
     return made
 
 

@@ -1,0 +1,174 @@
+"""The two clients: the same methods, over httpx's waiting and its asynchronous half."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from cupilot import __version__
+from cupilot.client.definitions import Awaited, Waiting
+from cupilot.client.jobs import JobCalls
+from cupilot.client.protocol import Emit, Pause, Script, Send, Service, Stream
+from cupilot.client.results import ResultCalls
+from cupilot.client.service import ServiceCalls
+from cupilot.endpoint import find_endpoint
+
+T = TypeVar("T")
+
+
+class Calls(JobCalls, ResultCalls, ServiceCalls):
+    """Every method, by noun."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        data: Path | str | None = None,
+        timeout: float = 30.0,
+        retries: int = 4,
+    ) -> None:
+        """Where url or key are not given, :func:`cupilot.endpoint.find_endpoint` finds them; NoServer if nowhere.
+
+        ``timeout`` is in seconds and for one attempt; ``retries`` counts the attempts after the first.
+        """
+        endpoint = find_endpoint(url, api_key, Path(data) if data else None)
+        self.url = endpoint.url
+        self.service = Service(endpoint.url, retries)
+        headers = {"User-Agent": f"cupilot/{__version__}"}
+        if endpoint.api_key:
+            headers["Authorization"] = f"Bearer {endpoint.api_key}"
+        # A proxy for the Internet must not swallow calls to a stack on this machine.
+        local = httpx.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
+        self._options: dict[str, Any] = {
+            "base_url": self.url, "headers": headers, "timeout": timeout, "trust_env": not local
+        }  # fmt: skip
+
+
+class Client(Calls, Waiting):
+    """A connection to one service with one team's key. Close it, or use it as a context manager.
+
+    Threads may share it.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        data: Path | str | None = None,
+        timeout: float = 30.0,
+        retries: int = 4,
+    ) -> None:
+        super().__init__(url, api_key, data=data, timeout=timeout, retries=retries)
+        self._http = httpx.Client(**self._options)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _run(self, steps: Script[T]) -> T:
+        outcome: Any = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            outcome = self._do(step)
+
+    def _iterate(self, steps: Stream[T]) -> Iterator[T]:
+        outcome: Any = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration:
+                return
+            if isinstance(step, Emit):
+                yield step.item
+                outcome = None
+            else:
+                outcome = self._do(step)
+
+    def _do(self, step: Send | Pause) -> httpx.Response | httpx.RequestError | None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return None
+        try:
+            return self._http.request(**step.call.options())
+        except httpx.RequestError as error:
+            return error
+
+
+class AsyncClient(Calls, Awaited):
+    """The same for an event loop: ``async with``, ``await client.get(job)``, ``async for job in client.all_jobs()``."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        data: Path | str | None = None,
+        timeout: float = 30.0,
+        retries: int = 4,
+    ) -> None:
+        super().__init__(url, api_key, data=data, timeout=timeout, retries=retries)
+        self._http = httpx.AsyncClient(**self._options)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def _run(self, steps: Script[T]) -> T:
+        outcome: Any = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            outcome = await self._do(step)
+
+    async def _iterate(self, steps: Stream[T]) -> AsyncIterator[T]:
+        outcome: Any = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration:
+                return
+            if isinstance(step, Emit):
+                yield step.item
+                outcome = None
+            else:
+                outcome = await self._do(step)
+
+    async def _do(self, step: Send | Pause) -> httpx.Response | httpx.RequestError | None:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
+        try:
+            return await self._http.request(**step.call.options())
+        except httpx.RequestError as error:
+            return error

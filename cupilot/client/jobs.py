@@ -1,0 +1,151 @@
+"""Jobs: submit, follow, list, cancel, events."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from cupilot.client.definitions import call, script, stream
+from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, every, path
+from cupilot.problem import Target
+from cupilot.schemas import EventPage, EventView, JobPage, JobRequest, JobSummary, JobView
+
+JobId = uuid.UUID | str
+OnUpdate = Callable[[JobView, Sequence[EventView]], None]
+
+LOOK_SECONDS = 0.5
+"""Shortest pause between two looks at a job: a step a millisecond must not become a request a millisecond."""
+EVENTS_WAIT_SECONDS = 10.0
+EVENTS_PAGE = 500
+LONGEST_PAGE = 200
+
+
+class JobCalls:
+    """``/v1/jobs``."""
+
+    @call
+    def submit(self, request: JobRequest, *, idempotency_key: str | None = None) -> Call[JobView]:
+        """Start a job. A key is made where none is given, so that a repeated attempt never starts a second one."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return Call(JobView, "POST", "/v1/jobs", body=request, headers=headers)
+
+    @call
+    def get(self, job: JobId) -> Call[JobView]:
+        """Where a job stands."""
+        return Call(JobView, "GET", path("v1", "jobs", job))
+
+    @call
+    def list(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        target: Target | str | None = None,
+        problem: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Call[JobPage]:
+        """A page of the team's jobs, newest first."""
+        parameters = {
+            "state": state,
+            "target": target,
+            "problem": problem,
+            "label": [f"{key}={value}" for key, value in (labels or {}).items()],
+            "cursor": cursor,
+            "limit": limit,
+        }
+        return Call(JobPage, "GET", "/v1/jobs", params=parameters)
+
+    @stream
+    def all_jobs(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        target: Target | str | None = None,
+        problem: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Stream[JobSummary]:
+        """All of the team's jobs, newest first, fetched a page at a time."""
+        return every(
+            lambda cursor: JobCalls.list.ask(
+                self, state=state, target=target, problem=problem, labels=labels, cursor=cursor, limit=LONGEST_PAGE
+            ),
+            lambda page: page.next_cursor,
+        )
+
+    @call
+    def cancel(self, job: JobId) -> Call[JobView]:
+        """Stop a job; ApiError with code ``conflict`` where it ended otherwise."""
+        return Call(JobView, "POST", path("v1", "jobs", job, "cancel"), repeatable=True)
+
+    @call
+    def events(self, job: JobId, *, after: int = 0, limit: int = 200, wait: float = 0.0) -> Call[EventPage]:
+        """A page of what happened to a job; with ``wait``, the server waits that many seconds for something new."""
+        parameters = {"after": after, "limit": limit, "wait": wait}
+        return Call(EventPage, "GET", path("v1", "jobs", job, "events"), params=parameters, timeout=wait + 30.0)
+
+    @stream
+    def all_events(self, job: JobId, *, after: int = 0) -> Stream[EventView]:
+        """Everything that has happened to a job so far."""
+        return every(
+            lambda last: JobCalls.events.ask(self, job, after=last or after, limit=EVENTS_PAGE),
+            lambda page: page.next_after if len(page.items) == EVENTS_PAGE else None,
+        )
+
+    @stream
+    def follow(
+        self, job: JobId, *, after: int = 0, silence: float = EVENTS_WAIT_SECONDS
+    ) -> Stream[tuple[JobView, Sequence[EventView]]]:
+        """The job and its new events, at once and whenever something happens, until it is final.
+
+        Where nothing happens for ``silence`` seconds the job is given again, since its clocks go on.
+        """
+        while True:
+            view, events = yield from _look(self, job, after)
+            after = events[-1].id if events else after
+            yield Emit((view, events))
+            if view.final:
+                return
+            yield from _sit_out(self, job, after, silence)
+
+    @script
+    def wait(
+        self,
+        job: JobId,
+        on_update: OnUpdate | None = None,
+        *,
+        timeout: float | None = None,
+        silence: float = EVENTS_WAIT_SECONDS,
+    ) -> Script[JobView]:
+        """Until the job is final, and return it; TimeoutError after ``timeout`` seconds (the job goes on)."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        after = 0
+        while True:
+            view, events = yield from _look(self, job, after)
+            after = events[-1].id if events else after
+            if on_update is not None:
+                on_update(view, events)
+            if view.final:
+                return view
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"job {job} is not final after {timeout} s")
+            yield from _sit_out(self, job, after, silence)
+
+
+def _look(client: object, job: JobId, after: int) -> Script[tuple[JobView, Sequence[EventView]]]:
+    """The job, and all events after that one."""
+    view = yield from JobCalls.get.ask(client, job)
+    events: list[EventView] = []
+    while True:
+        page = yield from JobCalls.events.ask(client, job, after=after, limit=EVENTS_PAGE)
+        events += page.items
+        if len(page.items) < EVENTS_PAGE:
+            return view, events
+        after = page.next_after
+
+
+def _sit_out(client: object, job: JobId, after: int, silence: float) -> Script[None]:
+    """Until something happens to the job, or nothing has for so many seconds."""
+    yield Pause(LOOK_SECONDS)
+    yield from JobCalls.events.ask(client, job, after=after, limit=1, wait=silence)

@@ -1,0 +1,178 @@
+"""One call of the service, as data and as steps: what is sent, what the answer means, when it is sent again.
+
+Sends nothing and sleeps nowhere. A *script* is a generator that yields what is to be done (:class:`Send`,
+:class:`Pause`, for streams also :class:`Emit`) and is given the outcome, so that the waiting and the asynchronous
+client run the same code ("sans I/O", https://sans-io.readthedocs.io).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from cupilot import __version__
+from cupilot.client.errors import UnexpectedAnswerError, refusal, retry_after, unreachable
+
+T = TypeVar("T")
+PageT = TypeVar("PageT", bound="Page")
+
+RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+REFUSED_UNDONE = frozenset({429})
+"""Statuses that say that nothing was done, so that even a call that must not be done twice may be sent again."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+"""Methods that may be repeated (RFC 9110 section 9.2.2)."""
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request, and what its answer is: a schema, ``bytes`` for the body as it is, ``type(None)`` for nothing."""
+
+    model: type[T]
+    method: str
+    path: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Query parameters; those that are None are left out, sequences are repeated."""
+    body: BaseModel | None = None
+    """Sent as JSON, with those fields that were set."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    """Seconds; None for the client's own."""
+    repeatable: bool | None = None
+    """Whether doing it twice is the same as doing it once; None: as the method, or an idempotency key, says."""
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether it may be sent again when nobody knows whether it was done."""
+        if self.repeatable is not None:
+            return self.repeatable
+        return self.method in SAFE_METHODS or "Idempotency-Key" in self.headers
+
+    def options(self) -> dict[str, Any]:
+        """The request as keyword arguments of httpx."""
+        options: dict[str, Any] = {"method": self.method, "url": self.path, "headers": dict(self.headers)}
+        options["params"] = {name: value for name, value in self.params.items() if value is not None}
+        if self.timeout is not None:
+            options["timeout"] = self.timeout
+        if self.body is not None:
+            options["content"] = self.body.model_dump_json(exclude_unset=True).encode()
+            options["headers"]["Content-Type"] = "application/json"
+        return options
+
+    def read(self, response: httpx.Response, url: str) -> T:
+        """What the answer means."""
+        answer: Any = response.content
+        if issubclass(self.model, BaseModel):
+            try:
+                answer = self.model.model_validate_json(response.content, extra="ignore")
+            except ValidationError as error:
+                raise UnexpectedAnswerError(
+                    "unexpected_answer",
+                    f"{url} does not answer as a cuPilot service of this version ({__version__}) does",
+                    hint=f"is this its URL, and its version close to this one? {error.error_count()} fields differ",
+                    status=response.status_code,
+                    request_id=response.headers.get("X-Request-ID"),
+                ) from error
+        elif self.model is type(None):
+            answer = None
+        return answer  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Send:
+    """To do: this request. The outcome is the response, or the error that there was none."""
+
+    call: Call[Any]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """To do: nothing, for a while."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Emit(Generic[T]):
+    """To do: give this to whoever iterates."""
+
+    item: T
+
+
+Script = Generator[Send | Pause, Any, T]
+"""Steps that end with a result."""
+Stream = Generator[Send | Pause | Emit[T], Any, None]
+"""Steps that give items on the way."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """What steps must know of the service that they talk to."""
+
+    url: str
+    retries: int
+
+
+def perform(service: Service, call: Call[T]) -> Script[T]:
+    """Send a call until it is answered, as often as it may be repeated and the client has patience."""
+    for attempt in range(service.retries + 1):
+        last = attempt == service.retries
+        outcome: httpx.Response | httpx.RequestError = yield Send(call)
+        if isinstance(outcome, httpx.RequestError):
+            if last or not (call.may_be_repeated or _never_sent(outcome)):
+                raise unreachable(service.url, outcome) from outcome
+            yield Pause(_pause(attempt, None))
+        elif outcome.is_success:
+            return call.read(outcome, service.url)
+        else:
+            worth_it = RETRIED_STATUSES if call.may_be_repeated else REFUSED_UNDONE
+            if last or outcome.status_code not in worth_it:
+                raise refusal(outcome)
+            yield Pause(_pause(attempt, retry_after(outcome)))
+    raise AssertionError("the last attempt returns or raises")
+
+
+class Page(Protocol):
+    """Part of a long list."""
+
+    @property
+    def items(self) -> Sequence[Any]:
+        """What it holds."""
+
+
+def every(fetch: Callable[[Any], Script[PageT]], following: Callable[[PageT], Any]) -> Stream[Any]:
+    """The items of all pages, one after the other.
+
+    ``fetch`` is given None, then what ``following`` says of each page, until that is None.
+    """
+    position: Any = None
+    while True:
+        page = yield from fetch(position)
+        for item in page.items:
+            yield Emit(item)
+        position = following(page)
+        if position is None:
+            return
+
+
+def path(*parts: object) -> str:
+    """A path of which no part can leave its place."""
+    return "".join(f"/{quote(str(part), safe='')}" for part in parts)
+
+
+def _never_sent(error: httpx.RequestError) -> bool:
+    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+
+
+def _pause(attempt: int, wanted: float | None) -> float:
+    """Doubling with jitter, so that clients which failed together do not come back together."""
+    if wanted is not None:
+        return min(wanted, LONGEST_PAUSE_SECONDS)
+    return min(FIRST_PAUSE_SECONDS * 2.0**attempt, LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)

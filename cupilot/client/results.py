@@ -1,0 +1,54 @@
+"""Results: candidates and the winner."""
+
+from __future__ import annotations
+
+from cupilot.client.definitions import call, stream
+from cupilot.client.jobs import LONGEST_PAGE, JobId
+from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.evaluation import Verdict
+from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, Report
+
+
+class ResultCalls:
+    """``/v1/jobs/{job}/candidates`` and ``/best``."""
+
+    @call
+    def candidates(
+        self,
+        job: JobId,
+        *,
+        verdict: Verdict | str | None = None,
+        generation: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+    ) -> Call[CandidatePage]:
+        """A page of a job's candidates, by ordinal."""
+        parameters = {"verdict": verdict, "generation": generation, "after": after, "limit": limit}
+        return Call(CandidatePage, "GET", path("v1", "jobs", job, "candidates"), params=parameters)
+
+    @stream
+    def all_candidates(
+        self, job: JobId, *, verdict: Verdict | str | None = None, generation: int | None = None
+    ) -> Stream[CandidateSummary]:
+        """All of a job's candidates by ordinal, fetched a page at a time."""
+        return every(
+            lambda after: ResultCalls.candidates.ask(
+                self, job, verdict=verdict, generation=generation, after=after, limit=LONGEST_PAGE
+            ),
+            lambda page: page.next_after,
+        )
+
+    @call
+    def candidate(self, job: JobId, candidate: JobId | int) -> Call[CandidateView]:
+        """Everything about a candidate, by id or ordinal."""
+        return Call(CandidateView, "GET", path("v1", "jobs", job, "candidates", candidate))
+
+    @call
+    def best(self, job: JobId) -> Call[Report]:
+        """The winner with its evidence; ApiError with code ``no_result`` while there is none."""
+        return Call(Report, "GET", path("v1", "jobs", job, "best"))
+
+    @call
+    def download(self, job: JobId) -> Call[bytes]:
+        """The winner as a zip: kernel, plan, header, problem, report."""
+        return Call(bytes, "GET", path("v1", "jobs", job, "best", "download"))

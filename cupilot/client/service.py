@@ -1,0 +1,40 @@
+"""The service itself, and the problems that it knows."""
+
+from __future__ import annotations
+
+from cupilot.client.definitions import call, stream
+from cupilot.client.jobs import LONGEST_PAGE
+from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.schemas import ClusterView, ProblemPage, ProblemSummary, ProblemView, VersionView
+
+
+class ServiceCalls:
+    """``/v1/problems``, ``/v1/cluster``, ``/v1/version``."""
+
+    @call
+    def problems(self, *, cursor: str | None = None, limit: int = 50) -> Call[ProblemPage]:
+        """A page of problems; all built-in ones are on the first."""
+        return Call(ProblemPage, "GET", "/v1/problems", params={"cursor": cursor, "limit": limit})
+
+    @stream
+    def all_problems(self) -> Stream[ProblemSummary]:
+        """The built-in problems, then all of the team's, fetched a page at a time."""
+        return every(
+            lambda cursor: ServiceCalls.problems.ask(self, cursor=cursor, limit=LONGEST_PAGE),
+            lambda page: page.next_cursor,
+        )
+
+    @call
+    def problem(self, problem: str) -> Call[ProblemView]:
+        """A problem with its source."""
+        return Call(ProblemView, "GET", path("v1", "problems", problem))
+
+    @call
+    def cluster(self) -> Call[ClusterView]:
+        """Workers, devices, queues."""
+        return Call(ClusterView, "GET", "/v1/cluster")
+
+    @call
+    def version(self) -> Call[VersionView]:
+        """Which software answers; needs no key."""
+        return Call(VersionView, "GET", "/v1/version")
