@@ -13,7 +13,7 @@ from api import errors
 from api.documentation import DESCRIPTION, TAGS
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
-from api.routes import jobs, problems, results, service
+from api.routes import experiments, jobs, problems, results, service
 from cupilot import __version__
 from cupilot.settings import Settings, settings
 from cupilot.storage.database import Database
@@ -40,7 +40,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
     app.state.database = Database(config.database_url.get_secret_value(), pool_size=POOL_SIZE)
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.settings = config
-    for module in (jobs, results, problems, service):
+    for module in (jobs, results, experiments, problems, service):
         app.include_router(module.router)
     errors.install(app)
     app.add_middleware(BodyLimit, limit=config.max_body_bytes)

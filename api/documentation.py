@@ -16,6 +16,7 @@ key in `Authorization: Bearer cpk_...`. Every error has the same envelope, with 
 
 TAGS = [
     {"name": "jobs", "description": "Submit, follow, cancel."},
+    {"name": "experiments", "description": "Matched jobs over arms, problems and seeds, and what they show."},
     {"name": "results", "description": "Candidates with their lineage, and the winner."},
     {"name": "problems", "description": "Built-in problems and those that your team submitted."},
     {"name": "service", "description": "What the service runs on, and how it is."},
@@ -48,6 +49,38 @@ JOB_EXAMPLES: dict[str, Any] = {
             "budgets": {"candidates": 64, "wall_seconds": 1800, "cost_usd": 0},
             "seed": 7,
             "labels": {"model": "llama"},
+        },
+    },
+}
+
+EXPERIMENT_EXAMPLES: dict[str, Any] = {
+    "switches": {
+        "summary": "Two switches of one method: four arms",
+        "value": {
+            "name": "pool and roofline",
+            "target": "cpu",
+            "method": {"name": "sce", "population": 4, "generations": 2},
+            "switches": {"pool": [True, False], "roofline_guidance": [True, False]},
+            "problems": [{"id": "softmax"}, {"id": "layer_norm_rows"}],
+            "seeds": [0, 1, 2],
+            "budgets": {"candidates": 12, "wall_seconds": 3600, "cost_usd": 0},
+        },
+    },
+    "arms": {
+        "summary": "Arms by name, a total to share",
+        "value": {
+            "name": "how long to search",
+            "target": "cuda",
+            "device_class": "sm_90",
+            "method": {"name": "sce", "population": 8},
+            "arms": [
+                {"name": "short", "method": {"generations": 2}},
+                {"name": "long", "method": {"generations": 8}},
+            ],
+            "reference": "short",
+            "problems": [{"id": "softmax"}],
+            "seeds": [0, 1, 2, 3, 4, 5],
+            "total": {"candidates": 600},
         },
     },
 }

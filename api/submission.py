@@ -32,14 +32,9 @@ class AgentsUnavailable(CupilotError):
 
 def submit(session: Session, team: UUID, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
     """The job that the request asks for, and whether it is new."""
-    if request.agents is not AgentKind.PLAYBOOK and not anyone_listens(session, MODELS_QUEUE):
-        raise AgentsUnavailable(
-            f"agents of kind {request.agents.value} are not available here",
-            hint='use "agents": "playbook", which needs no model, or start an agent worker with CUPILOT_LLM_MODEL set',
-            where="body.agents",
-        )
+    check_agents(session, request.agents, "body.agents")
     spec = JobSpec(
-        problem=_problem(session, team, request.problem, request.target),
+        problem=problem_of(session, team, request.problem, request.target),
         **{name: getattr(request, name) for name in JobSpec.model_fields if name != "problem"},
     )
     return submit_job(
@@ -51,7 +46,18 @@ def submit(session: Session, team: UUID, request: JobRequest, idempotency_key: s
     )
 
 
-def _problem(session: Session, team: UUID, given: ProblemInput, target: Target) -> Problem:
+def check_agents(session: Session, agents: AgentKind, where: str) -> None:
+    """AgentsUnavailable where the agents need a model and no live worker has one."""
+    if agents is not AgentKind.PLAYBOOK and not anyone_listens(session, MODELS_QUEUE):
+        raise AgentsUnavailable(
+            f"agents of kind {agents.value} are not available here",
+            hint='use "agents": "playbook", which needs no model, or start an agent worker with CUPILOT_LLM_MODEL set',
+            where=where,
+        )
+
+
+def problem_of(session: Session, team: UUID, given: ProblemInput, target: Target) -> Problem:
+    """The problem that a request means: its source, a built-in of the size that suits, or one of the team's."""
     if given.source is not None:
         check_source(given.source)
         return Problem(name=given.name or DEFAULT_NAME, source=given.source, policy=given.policy)

@@ -5,6 +5,22 @@ and vocabularies that may grow (states, kinds) are strings here, with their pres
 """
 
 from cupilot.schemas.base import ErrorBody, ErrorEnvelope, FieldProblem, Request, Response
+from cupilot.schemas.experiments import (
+    ArmInput,
+    ArmProgress,
+    ArmReport,
+    CellReport,
+    ComparisonReport,
+    ConvergencePoint,
+    ExperimentJob,
+    ExperimentJobPage,
+    ExperimentPage,
+    ExperimentPlan,
+    ExperimentReport,
+    ExperimentRequest,
+    ExperimentSummary,
+    ExperimentView,
+)
 from cupilot.schemas.jobs import (
     BestSummary,
     EventPage,
@@ -31,15 +47,29 @@ from cupilot.schemas.service import (
 )
 
 __all__ = [
+    "ArmInput",
+    "ArmProgress",
+    "ArmReport",
     "BestSummary",
     "CandidatePage",
     "CandidateSummary",
     "CandidateView",
+    "CellReport",
     "ClusterView",
+    "ComparisonReport",
+    "ConvergencePoint",
     "ErrorBody",
     "ErrorEnvelope",
     "EventPage",
     "EventView",
+    "ExperimentJob",
+    "ExperimentJobPage",
+    "ExperimentPage",
+    "ExperimentPlan",
+    "ExperimentReport",
+    "ExperimentRequest",
+    "ExperimentSummary",
+    "ExperimentView",
     "FieldProblem",
     "Health",
     "JobPage",

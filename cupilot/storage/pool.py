@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from math import log
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -75,8 +76,11 @@ class StrategyPool:
         zone: Zone,
         device_class: str,
         limit: int = 8,
+        before: datetime | None = None,
     ) -> list[PoolMatch]:
         """At most ``limit`` entries of different strategies: the promising ones first, then some to avoid.
+
+        With ``before``, the pool is as it was at that time: entries made since are not seen.
 
         Of problems of the same operator family or, where the team has none, of the same roofline zone. Entries that
         did not count are recognised by their verdict. Raises :class:`Unavailable`.
@@ -89,6 +93,8 @@ class StrategyPool:
             {"target": target.value},
             {"policy": {"$in": [policy.value for policy in _COMPATIBLE[facts.policy]]}},
         ]
+        if before is not None:
+            common.append({"made": {"$lt": before.timestamp()}})
         for family in ({"op_class": facts.op_class}, {"zone": zone.value}):
             neighbours = self._neighbours(vector, [*common, family])
             if neighbours:
@@ -258,6 +264,7 @@ def _metadata(entry: PoolEntry) -> dict[str, str | float | bool]:
         "verdict": entry.verdict.value,
         "signature": entry.strategy.signature(),
         "counts": entry.verdict.counts,
+        "made": datetime.fromisoformat(entry.created_at).timestamp(),
     }
     if entry.verdict.counts and entry.speedup:
         metadata["gain"] = log(entry.speedup)

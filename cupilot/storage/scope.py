@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Select
 
+from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.tables import Candidate, Generation, Job, PoolRow, ProblemRow, Step
 
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
@@ -19,7 +20,7 @@ def scoped(select: Query, team_id: uuid.UUID) -> Query:
     it has not joined with jobs yet. Raises TypeError for any other, so that a forgotten scope is an error at once.
     """
     entity = select.column_descriptions[0]["entity"]
-    if entity in (Job, ProblemRow, PoolRow):
+    if entity in (Experiment, Job, ProblemRow, PoolRow):
         return select.where(entity.team_id == team_id)
     if entity in (Candidate, Generation, Step):
         return select.join(Job, entity.job_id == Job.id).where(Job.team_id == team_id)

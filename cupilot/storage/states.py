@@ -23,6 +23,16 @@ class JobState(StrEnum):
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.BUDGET_EXHAUSTED)
 
 
+class ExperimentState(StrEnum):
+    """Where an experiment stands; follows from its jobs and is stored nowhere."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
 class GenerationState(StrEnum):
     """Life of a generation."""
 

@@ -28,6 +28,7 @@ from cupilot.evolution.population import Operator
 from cupilot.job import AgentKind, Priority
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.storage.base import Base, Json, fk, id_column, now_column
+from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.states import (
     CandidateState,
     EvaluationPurpose,
@@ -91,6 +92,8 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("team_id", "idempotency_key"),
+        UniqueConstraint("experiment_id", "arm", "problem_id", "seed"),
+        CheckConstraint("(experiment_id IS NULL) = (arm IS NULL)", name="arm"),
         CheckConstraint(
             "(finished_at IS NOT NULL) = (state IN ('succeeded','failed','cancelled','budget_exhausted'))",
             name="finished",
@@ -115,6 +118,9 @@ class Job(Base):
     labels: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64))
+    experiment_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey(Experiment.id, ondelete="CASCADE"))
+    arm: Mapped[str | None] = mapped_column(String(100))
+    """Which arm of its experiment it is a job of."""
 
     state: Mapped[JobState] = mapped_column(server_default=JobState.QUEUED.value)
     reason: Mapped[str | None] = mapped_column(String(64))

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from agents.interface import (
     AgentError,
@@ -271,7 +272,9 @@ class MemoryPool:
     def clear(self) -> None:
         self.entries.clear()
 
-    def retrieve(self, team: str, *_: object, **__: object) -> list[PoolMatch]:
+    def retrieve(self, team: str, *_: object, before: datetime | None = None, **__: object) -> list[PoolMatch]:
         return [
-            PoolMatch(entry=entry, similarity=1.0, score=1.0) for entry in self.entries.values() if entry.team == team
+            PoolMatch(entry=entry, similarity=1.0, score=1.0)
+            for entry in self.entries.values()
+            if entry.team == team and (before is None or datetime.fromisoformat(entry.created_at) < before)
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -18,6 +19,7 @@ from cupilot.job import JobSpec
 from cupilot.model_call import CostBudgetReached
 from cupilot.pool import PoolMatch
 from cupilot.storage.evolving import add_candidate, add_strategy, count_down, give_strategy
+from cupilot.storage.experiments import pool_cutoff
 from cupilot.storage.jobs import job_spec
 from cupilot.storage.progress import preparation_of, strategies_of
 from cupilot.storage.states import StrategyOrigin
@@ -42,6 +44,8 @@ class Wish:
     preparation: Preparation
     number: int
     count: int
+    pool_until: datetime | None = None
+    """Pool entries made later are not shown: an experiment's jobs must not teach each other."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ def load(session: Session, claim: Claim) -> Wish:
     """The job, and how many strategies are wanted."""
     job = session.get_one(Job, claim.job_id)
     spec, preparation = job_spec(session, job), preparation_of(job)
-    return Wish(claim, str(job.team_id), spec, preparation, claim.payload["number"], claim.payload["count"])
+    number, count = claim.payload["number"], claim.payload["count"]
+    return Wish(claim, str(job.team_id), spec, preparation, number, count, pool_until=pool_cutoff(session, job))
 
 
 def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Strategies:  # noqa: ARG001
@@ -112,6 +117,7 @@ def _matches(wish: Wish, tools: Tools) -> list[PoolMatch]:
             target=wish.spec.target,
             zone=wish.preparation.placement.zone,
             device_class=wish.preparation.environment.device.device_class,
+            before=wish.pool_until,
         )
     except CupilotError as error:
         logger.warning("strategy pool not available: %s", error)

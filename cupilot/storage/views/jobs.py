@@ -108,7 +108,7 @@ def list_jobs(session: Session, team: UUID, filters: JobFilter, *, cursor: str |
     rows = session.execute(query).all()
     page = rows[:limit]
     return JobPage(
-        items=[_summary(job, problem, best) for job, problem, best in page],
+        items=[job_summary(job, problem, best) for job, problem, best in page],
         next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id) if len(rows) > limit else None,
     )
 
@@ -194,7 +194,8 @@ def _wall_seconds(session: Session, job: Job) -> float:
     return max((end - job.started_at).total_seconds(), 0.0)
 
 
-def _summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:
+def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:
+    """A job as a list shows it."""
     return JobSummary(
         id=job.id,
         state=job.state,

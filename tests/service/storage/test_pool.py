@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -100,6 +101,16 @@ def test_teams_never_see_each_others_entries(pool: StrategyPool) -> None:
     assert ids(retrieve(pool, team="blue")) == ["ours"]
     assert ids(retrieve(pool, team="red")) == ["theirs"]
     assert retrieve(pool, team="green") == []
+
+
+def test_the_pool_can_be_seen_as_it_was(pool: StrategyPool) -> None:
+    earlier = entry("softmax", "earlier", techniques=("tiling",))
+    later = earlier.model_copy(update={"id": "later", "created_at": "2026-02-01T00:00:00+00:00"})
+    pool.add([earlier, later, later.model_copy(update={"id": "latest", "created_at": "2026-03-01T00:00:00+00:00"})])
+    cutoff = datetime(2026, 2, 1, tzinfo=UTC)
+    where = {"target": Target.CUDA, "zone": Zone.MEMORY, "device_class": "sm_90"}
+    seen = pool.retrieve("blue", facts("softmax"), "softmax", **where, before=cutoff)  # type: ignore[arg-type]
+    assert ids(seen) == ["earlier"]
 
 
 def test_targets_are_kept_apart(pool: StrategyPool) -> None:
