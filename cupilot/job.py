@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from cupilot.attribution import MAX_EXTRA_EVALUATIONS
 from cupilot.evolution.sce import SceConfig
 from cupilot.problem import Problem, Target
 from cupilot.value import Value
@@ -41,6 +42,14 @@ class Budgets(Value):
     """Model calls; the playbook costs nothing."""
 
 
+class Learning(Value):
+    """What a job leaves behind for later ones."""
+
+    attribution: Annotated[int, Field(ge=0, le=MAX_EXTRA_EVALUATIONS)] = 0
+    """Kernels that may be measured after the winner is confirmed, each without one of its techniques, so that each
+    technique's share of the gain is known. Within the budget of candidates; 0 for none."""
+
+
 class JobSpec(Value):
     """Everything that defines a job; two jobs of one spec and one set of measurements evolve alike."""
 
@@ -52,3 +61,4 @@ class JobSpec(Value):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     priority: Priority = Priority.NORMAL
     labels: Annotated[dict[str, str], Field(max_length=16)] = {}
+    learning: Learning = Learning()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cupilot.attribution import Credit
 from cupilot.evaluation import Evaluation, FailureKind, Verdict
 from cupilot.problem import NumericsPolicy, ProblemFacts, Role, Target
 from cupilot.roofline import Zone
@@ -37,6 +38,8 @@ class PoolEntry(Value):
     failure: FailureKind | None
     created_at: str
     """ISO 8601, UTC."""
+    credits: tuple[Credit, ...] = ()
+    """What each technique was measured to be worth, of a winner whose job attributed its gain."""
 
     @property
     def informative(self) -> bool:

@@ -5,6 +5,7 @@ Words only what was measured; a kernel that is slower than PyTorch is called slo
 
 from __future__ import annotations
 
+from cupilot.attribution import Credit, CreditOutcome
 from cupilot.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
 from cupilot.job import AgentKind
 from cupilot.problem import NumericsPolicy, Target
@@ -102,6 +103,7 @@ def markdown(report: Report) -> str:
         _comparisons(candidate.evaluation),
         _evidence(candidate.evaluation),
         _strategy(candidate),
+        _credits(candidate.credits),
         _lineage(candidate),
         "## What to try next\n\n" + "\n".join(f"- {step}" for step in report.next_steps),
         _reproduce(job),
@@ -161,6 +163,34 @@ def _strategy(candidate: CandidateView) -> str:
         return ""
     numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(technique_lines(strategy), 1))
     return f"## Strategy\n\n{numbered}\n\n{strategy.rationale}".rstrip()
+
+
+def credit_words(credit: Credit) -> str:
+    """What a technique was measured to be worth, in one clause that claims no more than the interval shows."""
+    together = f" (with {', '.join(credit.removed)}, which need it)" if credit.removed else ""
+    if credit.factor is not None:
+        return f"{credit.technique}{together}: {factor(credit.factor)}, {_worth(credit.factor)}"
+    words = {
+        CreditOutcome.SAME_CODE: "the code is the same without it",
+        CreditOutcome.BROKEN: f"the kernel does not pass without it ({credit.failure or 'no timing'})",
+        CreditOutcome.NOT_SEPARABLE: f"cannot be taken away by itself: {credit.note or 'unknown reason'}",
+        CreditOutcome.NOT_MEASURED: f"not measured: {credit.note or 'unknown reason'}",
+    }
+    return f"{credit.technique}{together}: {words.get(credit.outcome, 'not timed')}"
+
+
+def _worth(share: Interval) -> str:
+    if share.low > 1.0:
+        return "it helps"
+    return "it hurts" if share.high < 1.0 else "no clear effect"
+
+
+def _credits(credits: list[Credit]) -> str:
+    if not credits:
+        return ""
+    lines = "\n".join(f"- {credit_words(credit)}" for credit in credits)
+    head = "Speed of this kernel over the same one without the technique, by the same judge:"
+    return f"## What each technique is worth\n\n{head}\n\n{lines}"
 
 
 def _lineage(candidate: CandidateView) -> str:

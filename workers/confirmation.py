@@ -14,6 +14,7 @@ from cupilot.storage.progress import best_unconfirmed, preparation_of
 from cupilot.storage.states import JobState, StepKind
 from cupilot.storage.steps import add_step, device_queue
 from cupilot.storage.tables import Generation, Job, Step
+from workers.attribution import begin_attribution
 from workers.budget import Exhausted
 
 MAX_TRIES = 3
@@ -43,10 +44,11 @@ def begin_confirmation(session: Session, job: Job, reached: Exhausted | None, tr
 
 def after_confirmation(session: Session, job: Job, step: Step, verdict: Verdict) -> None:
     """End the job with the kernel that held, or try the next best."""
-    choose_best(session, job)
+    best = choose_best(session, job)
     reached = reached_before(step)
     if verdict is Verdict.REPRODUCED:
-        conclude(session, job, reached)
+        if reached is not None or best is None or not begin_attribution(session, job, best):
+            conclude(session, job, reached)
     else:
         begin_confirmation(session, job, reached, step.payload["tried"] + 1)
 

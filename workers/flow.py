@@ -23,6 +23,7 @@ from cupilot.storage.states import CandidateState, GenerationState, JobState, St
 from cupilot.storage.steps import add_step, agents_queue, device_queue
 from cupilot.storage.tables import Candidate, Generation, Job, Step
 from cupilot.storage.transitions import lock_generation, move_candidate, move_generation, record_event
+from workers.attribution import give_up_attribution
 from workers.budget import Exhausted, cost_reached, evaluations_left, exhausted
 from workers.confirmation import begin_confirmation, conclude, reached_before
 
@@ -130,6 +131,8 @@ def give_up_step(session: Session, job: Job, step: Step, reason: str, message: s
         end_job(session, job, JobState.FAILED, reason=reason, message=message)
     elif step.kind is StepKind.CONFIRM:
         conclude(session, job, reached_before(step), unconfirmed="not_confirmed")
+    elif step.kind in (StepKind.ABLATE, StepKind.ATTRIBUTE):
+        give_up_attribution(session, job, step, message)
     elif step.candidate_id is None:
         assert step.generation_id is not None
         give_up_generation(session, job, lock_generation(session, step.generation_id), reason, message)

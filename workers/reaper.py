@@ -13,6 +13,7 @@ from cupilot.storage.dispatch import expired_leases, lock_expired, over_time, ov
 from cupilot.storage.endings import end_job
 from cupilot.storage.states import JobState, StepState
 from cupilot.storage.transitions import lock_generation, lock_job, move_step
+from workers.attribution import end_attribution
 from workers.budget import Exhausted
 from workers.steps import fail_attempt
 
@@ -53,6 +54,8 @@ def end_overtime(database: Database) -> None:
     for job_id in late:
         with database.transaction() as session:
             job = lock_job(session, job_id)
+            if end_attribution(session, job):
+                continue
             if job.state in (JobState.PREPARING, JobState.EVOLVING):
                 reached = Exhausted.WALL
                 end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reached.value, message=reached.message)

@@ -20,12 +20,14 @@ from cupilot.problem import Problem
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.steps import Claim
+from cupilot.strategy import Strategy
 from workers.devices import NoDevice, StepCancelled, alone_on, find_device, uid_of
 from workers.ledger import StepLedger
 
 if TYPE_CHECKING:
-    from agents.interface import Agents
+    from agents.interface import Agents, Briefing
     from agents.llm.ledger import Ledger
+    from agents.playbook.ablation import Ablation
     from cupilot.storage.pool import StrategyPool
 
 
@@ -65,6 +67,12 @@ class Judge(Protocol):
         ...
 
 
+def _ablations(briefing: Briefing, strategy: Strategy, winner: Kernel) -> list[Ablation]:
+    from agents.playbook.ablation import ablations
+
+    return ablations(briefing, strategy, winner)
+
+
 @dataclass(frozen=True)
 class Tools:
     """How to get at what a step needs; nothing is made before it is asked for."""
@@ -75,6 +83,8 @@ class Tools:
     """The agents of a kind; what their calls cost is charged to the claimed step's job."""
     judge: Callable[[], Judge]
     pool: Callable[[], StrategyPool]
+    ablations: Callable[[Briefing, Strategy, Kernel], list[Ablation]] = _ablations
+    """A winner without each of its techniques."""
     device_fault: Callable[[], str | None] = lambda: None
     """Looks at the device: why it cannot be used any more, or None."""
 

@@ -10,7 +10,7 @@ import typer
 from cupilot.cli.text import clean, counts, interval, queue_words, seconds
 from cupilot.client import Client
 from cupilot.evaluation import Baseline, Evaluation
-from cupilot.report import difference_words, factor, floor_share, technique_lines
+from cupilot.report import credit_words, difference_words, factor, floor_share, technique_lines
 from cupilot.schemas import CandidateView, JobPage, JobView, Report
 
 REASONS_SHOWN = 5
@@ -82,6 +82,7 @@ def show_report(report: Report, folder: Path) -> None:
         lines += _numbered("strategy", technique_lines(strategy))
         if strategy.rationale:
             lines.append(("rationale", strategy.rationale))
+    lines += _numbered("worth", [credit_words(credit) for credit in candidate.credits])
     lines += _numbered("lineage", _ancestry(candidate))
     lines.append(("source", str(folder)))
     spent = f"{job.candidates} candidates, {seconds(job.wall_seconds)}, {job.cost_usd:.2f} USD"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from pydantic import ValidationError
 
+from cupilot.attribution import MAX_EXTRA_EVALUATIONS
 from cupilot.cli.problems import resolve
 from cupilot.errors import InvalidInput, Unavailable
 from cupilot.evolution.sce import SceConfig
-from cupilot.job import AgentKind, Budgets, Priority
+from cupilot.job import AgentKind, Budgets, Learning, Priority
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.problems import Size
 from cupilot.schemas import JobRequest, ProblemInput
@@ -47,6 +48,9 @@ class JobOptions:
     cost: Annotated[float | None, typer.Option(min=0, help="Budget: US dollars for model calls.")] = None
     priority: Annotated[Priority, typer.Option(help="Order within your team's share.")] = Priority.NORMAL
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="To list jobs by; repeat.")] = None
+    attribute: Annotated[
+        int, typer.Option(min=0, max=MAX_EXTRA_EVALUATIONS, help="Kernels to measure for each technique's worth.")
+    ] = 0
     agents: Annotated[AgentKind, typer.Option(help="Who writes the kernels.")] = AgentKind.PLAYBOOK
     without: Annotated[
         list[str] | None,
@@ -77,6 +81,7 @@ class JobOptions:
                 seed=self.seed,
                 priority=self.priority,
                 labels=parse_labels(self.label),
+                **_given(learning=Learning(attribution=self.attribute) if self.attribute else None),
             )
         except ValidationError as error:
             first = error.errors()[0]

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from cupilot.evaluation import Interval, Verdict
 from cupilot.evolution.sce import SceConfig
-from cupilot.job import AgentKind, Budgets, Priority
+from cupilot.job import AgentKind, Budgets, Learning, Priority
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.problems import Size
 from cupilot.roofline import Zone
@@ -59,6 +59,8 @@ class JobRequest(Request):
     priority: Priority = Priority.NORMAL
     labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
     """For your own use; jobs can be listed by them."""
+    learning: Learning = Learning()
+    """What the job leaves behind for later ones."""
 
 
 class ProblemRef(Response):
@@ -120,6 +122,7 @@ class JobView(Response):
     seed: int
     priority: Priority
     labels: dict[str, str]
+    learning: Learning = Learning()
     generation: int
     """The present generation, from 0."""
     generations: int

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
+from cupilot.attribution import Credit
 from cupilot.evaluation import Evaluation, Preparation, Verdict
 from cupilot.kernel import LaunchPlan
 from cupilot.problem import Target
@@ -87,6 +88,8 @@ class CandidateView(CandidateSummary):
     """Share of the claimed techniques that were found in the code, 0 to 1."""
     kernel: KernelView | None = None
     evaluation: Evaluation | None = None
+    credits: list[Credit] = []
+    """What each technique was measured to be worth, of a winner whose job attributed its gain."""
     lineage: list[LineageEntry]
     """From the candidate itself up to its roots, newest first."""
 

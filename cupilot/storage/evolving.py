@@ -18,6 +18,7 @@ from cupilot.evaluation import Evaluation, Preparation
 from cupilot.evolution import fitness
 from cupilot.evolution.population import Operator
 from cupilot.kernel import Kernel
+from cupilot.storage.pool_tables import PoolRow
 from cupilot.storage.progress import best_first, preparation_of
 from cupilot.storage.states import EvaluationPurpose, StrategyOrigin
 from cupilot.storage.tables import (
@@ -27,7 +28,6 @@ from cupilot.storage.tables import (
     Generation,
     Job,
     KernelRow,
-    PoolRow,
     Step,
     StrategyRow,
 )
@@ -113,7 +113,14 @@ def give_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> N
 
 
 def give_kernel(session: Session, candidate: Candidate, kernel: Kernel, *, repair_round: int) -> str:
-    """The candidate's code, from now on; its hash. Equal kernels are stored once."""
+    """The candidate's code, from now on; its hash."""
+    kept = keep_kernel(session, kernel)
+    _set(session, candidate, kernel_hash=kept, repair_rounds=repair_round)
+    return kept
+
+
+def keep_kernel(session: Session, kernel: Kernel) -> str:
+    """Store a kernel, once however many arrive at it; its hash."""
     row = {
         "hash": kernel.content_hash(),
         "target": kernel.target,
@@ -121,7 +128,6 @@ def give_kernel(session: Session, candidate: Candidate, kernel: Kernel, *, repai
         "plan": kernel.plan.model_dump(mode="json"),
     }
     session.execute(insert(KernelRow).values(row).on_conflict_do_nothing())
-    _set(session, candidate, kernel_hash=row["hash"], repair_rounds=repair_round)
     return kernel.content_hash()
 
 
@@ -141,6 +147,32 @@ def add_evaluation(
     utilisation_weight: float,
 ) -> EvaluationRow:
     """Keep a measurement and let the candidate stand by it."""
+    row = keep_evaluation(session, job, candidate, step, evaluation, purpose=purpose)
+    placement = evaluation.placement or preparation_of(job).placement
+    _set(
+        session,
+        candidate,
+        evaluation_id=row.id,
+        verdict=evaluation.verdict,
+        speedup=evaluation.speedup,
+        fitness=fitness.fitness(evaluation, placement, utilisation_weight),
+        utilisation=fitness.utilisation(evaluation.profile, placement.zone),
+    )
+    data = {
+        "ordinal": candidate.ordinal,
+        "purpose": purpose.value,
+        "verdict": evaluation.verdict.value,
+        "speedup": evaluation.speedup,
+        "failure": evaluation.failure.kind.value if evaluation.failure else None,
+    }
+    record_event(session, job.id, "candidate.measured", candidate_id=candidate.id, step_id=step.id, data=data)
+    return row
+
+
+def keep_evaluation(
+    session: Session, job: Job, candidate: Candidate, step: Step, evaluation: Evaluation, *, purpose: EvaluationPurpose
+) -> EvaluationRow:
+    """Keep a measurement, and charge the job for it."""
     row = EvaluationRow(
         id=uuid.uuid4(),
         job_id=job.id,
@@ -154,25 +186,7 @@ def add_evaluation(
     )
     session.add(row)
     session.flush()
-    placement = evaluation.placement or preparation_of(job).placement
-    _set(
-        session,
-        candidate,
-        evaluation_id=row.id,
-        verdict=evaluation.verdict,
-        speedup=evaluation.speedup,
-        fitness=fitness.fitness(evaluation, placement, utilisation_weight),
-        utilisation=fitness.utilisation(evaluation.profile, placement.zone),
-    )
     charge(session, job, gpu_seconds=evaluation.seconds)
-    data = {
-        "ordinal": candidate.ordinal,
-        "purpose": purpose.value,
-        "verdict": evaluation.verdict.value,
-        "speedup": evaluation.speedup,
-        "failure": evaluation.failure.kind.value if evaluation.failure else None,
-    }
-    record_event(session, job.id, "candidate.measured", candidate_id=candidate.id, step_id=step.id, data=data)
     return row
 
 

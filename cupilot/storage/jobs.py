@@ -45,6 +45,7 @@ def submit_job(
         "seed": spec.seed,
         "priority": spec.priority,
         "labels": dict(spec.labels),
+        "learning": spec.learning.model_dump(mode="json"),
         "idempotency_key": idempotency_key,
         "request_hash": request_hash,
     }
@@ -110,6 +111,7 @@ def job_spec(session: Session, job: Job) -> JobSpec:
             "seed": job.seed,
             "priority": job.priority,
             "labels": job.labels,
+            "learning": job.learning,
         }
     )
 

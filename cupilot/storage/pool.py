@@ -1,8 +1,8 @@
 """The strategy pool on Chroma: what earlier jobs learned, found again for similar problems.
 
-Postgres holds the truth (:class:`cupilot.storage.tables.PoolRow`); this is an index that may be cleared and rebuilt at
-any time. Retrieval: hard filters first (team, target, operator family, compatible policy), then similarity of the
-reference's description, then what each strategy gained. Chroma is imported when the pool is first used (1 to 2 s).
+Postgres holds the truth (:mod:`cupilot.storage.pool_rows`); this is an index that may be made anew at any time.
+Retrieval: hard filters first (team, target, operator family, compatible policy), then similarity of the reference's
+description, then what each strategy gained. Chroma is imported when the pool is first used (1 to 2 s).
 """
 
 from __future__ import annotations

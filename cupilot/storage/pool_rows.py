@@ -9,8 +9,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from cupilot.attribution import Credit
 from cupilot.pool import PoolEntry
-from cupilot.storage.tables import PoolRow
+from cupilot.storage.pool_tables import PoolRow
 
 
 def remember(session: Session, entry: PoolEntry) -> None:
@@ -23,6 +24,12 @@ def remember(session: Session, entry: PoolEntry) -> None:
 def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry:
     """What was learned from an evaluation."""
     return PoolEntry.model_validate(session.get_one(PoolRow, evaluation_id).body)
+
+
+def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[Credit]) -> None:
+    """Keep what the techniques of an entry's strategy are worth."""
+    entry = recall(session, evaluation_id)
+    remember(session, entry.model_copy(update={"credits": tuple(credits)}))
 
 
 def unindexed(session: Session, limit: int) -> Sequence[PoolRow]:

@@ -26,6 +26,9 @@ from cupilot.storage.tables import (
 )
 from cupilot.strategy import Strategy
 
+MEASURING = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
+"""Steps that count against the budget of candidates; a confirmation does not."""
+
 
 @dataclass(frozen=True)
 class Round:
@@ -63,7 +66,7 @@ def best_unconfirmed(session: Session, job: Job) -> Candidate | None:
 def evaluations_asked(session: Session, job: Job) -> int:
     """Kernels that the job has evaluated or is about to."""
     query = select(func.count()).where(
-        Step.job_id == job.id, Step.kind == StepKind.EVALUATE, Step.state != StepState.CANCELLED
+        Step.job_id == job.id, Step.kind.in_(MEASURING), Step.state != StepState.CANCELLED
     )
     return session.execute(query).scalar_one()
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Select
 
 from cupilot.storage.experiment_table import Experiment
-from cupilot.storage.tables import Candidate, Generation, Job, PoolRow, ProblemRow, Step
+from cupilot.storage.pool_tables import PoolRow
+from cupilot.storage.tables import Candidate, Generation, Job, ProblemRow, Step
 
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 

@@ -55,7 +55,7 @@ class CandidateState(StrEnum):
 
 
 class StepKind(StrEnum):
-    """What a step does. ``prepare``, ``evaluate`` and ``confirm`` need a device; the others an agent."""
+    """What a step does. ``prepare``, ``evaluate``, ``confirm`` and ``attribute`` need a device; the others an agent."""
 
     PREPARE = "prepare"
     INITIALISE = "initialise"
@@ -65,11 +65,15 @@ class StepKind(StrEnum):
     REVISE = "revise"
     ALIGN = "align"
     CONFIRM = "confirm"
+    ABLATE = "ablate"
+    """Write the winner without each of its techniques."""
+    ATTRIBUTE = "attribute"
+    """Measure one of those."""
 
     @property
     def on_device(self) -> bool:
         """Whether a GPU worker does it."""
-        return self in (StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM)
+        return self in (StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM, StepKind.ATTRIBUTE)
 
 
 class StepState(StrEnum):
@@ -90,6 +94,8 @@ class StrategyOrigin(StrEnum):
     CROSSOVER = "crossover"
     REVISION = "revision"
     ALIGNMENT = "alignment"
+    ABLATION = "ablation"
+    """The winner's, without one technique."""
 
 
 class EvaluationPurpose(StrEnum):
@@ -98,6 +104,8 @@ class EvaluationPurpose(StrEnum):
     EVALUATE = "evaluate"
     CONFIRM = "confirm"
     """In fresh processes, against every baseline, for ``reproduced``."""
+    ATTRIBUTE = "attribute"
+    """Without one technique, to see what that is worth. Not the candidate's own kernel."""
 
 
 class LlmCallState(StrEnum):

@@ -27,6 +27,7 @@ from cupilot.evaluation import Verdict
 from cupilot.evolution.population import Operator
 from cupilot.job import AgentKind, Priority
 from cupilot.problem import NumericsPolicy, Target
+from cupilot.storage import pool_tables  # noqa: F401 - whoever knows the schema knows these
 from cupilot.storage.base import Base, Json, fk, id_column, now_column
 from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.states import (
@@ -116,6 +117,8 @@ class Job(Base):
     seed: Mapped[int]
     priority: Mapped[Priority]
     labels: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
+    learning: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
+    """:class:`cupilot.job.Learning` as JSON."""
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64))
     experiment_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey(Experiment.id, ondelete="CASCADE"))
@@ -370,18 +373,3 @@ class WorkerRow(Base):
     note: Mapped[str | None] = mapped_column(Text)
     started_at: Mapped[datetime] = now_column()
     heartbeat_at: Mapped[datetime] = now_column()
-
-
-class PoolRow(Base):
-    """The truth of the strategy pool; Chroma holds only an index that can be rebuilt from it."""
-
-    __tablename__ = "pool_entries"
-    __table_args__ = (Index("ix_pool_entries_unindexed", "created_at", postgresql_where=text("indexed_at IS NULL")),)
-
-    id: Mapped[uuid.UUID] = id_column()
-    """The evaluation's id."""
-    team_id: Mapped[uuid.UUID] = fk("teams.id")
-    body: Mapped[Json]
-    """:class:`cupilot.pool.PoolEntry` as JSON."""
-    indexed_at: Mapped[datetime | None]
-    created_at: Mapped[datetime] = now_column()

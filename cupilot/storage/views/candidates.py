@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, aliased
 from cupilot.errors import NotFound
 from cupilot.evaluation import Evaluation, Verdict
 from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, KernelView, LineageEntry
+from cupilot.storage.credits import credits_of
 from cupilot.storage.jobs import get_job
 from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
 from cupilot.strategy import Strategy
@@ -68,6 +69,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         fidelity=candidate.fidelity,
         kernel=_kernel(session, candidate.kernel_hash),
         evaluation=_evaluation(session, candidate.evaluation_id),
+        credits=credits_of(session, candidate.id),
         lineage=lineage,
     )
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, defer
 
 from cupilot.evaluation import Baseline, Evaluation
 from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets, Priority
+from cupilot.job import Budgets, Learning, Priority
 from cupilot.problem import Target
 from cupilot.schemas import (
     BestSummary,
@@ -66,6 +66,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         seed=job.seed,
         priority=job.priority,
         labels=job.labels,
+        learning=Learning.model_validate(job.learning),
         generation=job.generation,
         generations=method.generations,
         candidates=job.candidates,

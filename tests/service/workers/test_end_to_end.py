@@ -19,9 +19,10 @@ from cupilot.evolution.sce import SceConfig
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.jobs import submit_job
+from cupilot.storage.pool_tables import PoolRow
 from cupilot.storage.progress import evaluation_of
 from cupilot.storage.states import JobState
-from cupilot.storage.tables import Candidate, Job, PoolRow
+from cupilot.storage.tables import Candidate, Job
 from cupilot.storage.teams import ensure_team
 from tests.service.rig import job_spec
 

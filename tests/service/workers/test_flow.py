@@ -14,9 +14,10 @@ from cupilot.job import Budgets
 from cupilot.kernel import Kernel
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
+from cupilot.storage.pool_tables import PoolRow
 from cupilot.storage.progress import strategy_of
 from cupilot.storage.states import CandidateState, GenerationState, JobState, StepKind, StepState
-from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation, PoolRow
+from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation
 from cupilot.strategy import Strategy
 from tests.service.doubles import kernel, strategy
 from tests.service.rig import Rig

@@ -118,7 +118,9 @@ def test_the_scheduler_imports_in_its_image() -> None:
 
 def test_the_gpu_worker_needs_no_model_library() -> None:
     image = blocked(extra("service") | extra("gpu"), "workers", "gpu_worker")
-    done = import_alone(["workers.worker", "workers.handlers.evaluate", "workers.handlers.prepare"], image)
+    done = import_alone(
+        ["workers.worker", "workers.handlers.attribute", "workers.handlers.evaluate", "workers.handlers.prepare"], image
+    )
     assert done.returncode == 0, f"the GPU worker's image lacks something:\n{done.stderr[-2000:]}"
 
 

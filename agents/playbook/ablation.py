@@ -1,0 +1,93 @@
+"""A winner without one of its techniques, where that costs no model call: by the templates, or by a tunable.
+
+Used to measure what each technique is worth. The templates serve where they render the very kernel that won; any other
+kernel can only be changed through tunables of the technique's own name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agents.interface import AgentError, Briefing
+from agents.playbook.translator import PlaybookTranslator
+from cupilot.attribution import AblationWay
+from cupilot.kernel import Kernel
+from cupilot.strategy import Strategy
+from cupilot.technique import catalogue
+
+NEUTRAL_VALUES = (0, 1)
+"""Values of a tunable that stand for "without": the first of them that is a choice."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The winner without one technique, or why there is none."""
+
+    technique: str
+    strategy: Strategy
+    """What is left of the strategy."""
+    removed: tuple[str, ...] = ()
+    """Techniques that had to go with it, because they require it."""
+    way: AblationWay | None = None
+    kernel: Kernel | None = None
+    """None where the technique cannot be separated."""
+    same_code: bool = False
+    """The code does not change: the technique does nothing here."""
+    note: str | None = None
+
+
+def ablations(briefing: Briefing, strategy: Strategy, winner: Kernel) -> list[Ablation]:
+    """One for each technique of the strategy, in its order."""
+    if _rendered(briefing, strategy, winner):
+        return [_by_templates(briefing, strategy, winner, technique) for technique in strategy.ids()]
+    return [_by_tunables(strategy, winner, technique) for technique in strategy.ids()]
+
+
+def _rendered(briefing: Briefing, strategy: Strategy, winner: Kernel) -> bool:
+    """Whether the templates render this very kernel for the strategy."""
+    try:
+        kernel = PlaybookTranslator().translate(briefing, strategy, None, 0)
+    except AgentError:
+        return False
+    return _code(kernel) == _code(winner)
+
+
+def _by_templates(briefing: Briefing, strategy: Strategy, winner: Kernel, technique: str) -> Ablation:
+    rest, removed = _without(strategy, technique)
+    try:
+        kernel = PlaybookTranslator().translate(briefing, rest, None, 0)
+    except AgentError as error:
+        return Ablation(technique, rest, removed, note=error.message)
+    same = _code(kernel) == _code(winner)
+    return Ablation(technique, rest, removed, AblationWay.PLAYBOOK, kernel, same_code=same)
+
+
+def _by_tunables(strategy: Strategy, winner: Kernel, technique: str) -> Ablation:
+    rest, removed = _without(strategy, technique)
+    use = strategy.use(technique)
+    names = {technique, *(f"{technique}_{parameter}" for parameter in (use.parameters if use else {}))}
+    values = {}
+    for name, tunable in winner.plan.tunables.items():
+        neutral = next((value for value in NEUTRAL_VALUES if value in tunable.choices), None)
+        if name.lower() in names and neutral is not None:
+            values[name] = neutral
+    if not values or removed:
+        return Ablation(technique, rest, removed, note="the kernel has no tunable that switches it off")
+    kernel = winner.model_copy(update={"plan": winner.plan.with_values(values)})
+    return Ablation(technique, rest, (), AblationWay.TUNABLES, kernel, same_code=_code(kernel) == _code(winner))
+
+
+def _without(strategy: Strategy, technique: str) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy without a technique, and the ids of those that require it and had to go with it."""
+    gone = [technique]
+    for _ in strategy.techniques:
+        known = {use.id: catalogue().get(use.id) for use in strategy.techniques if use.id not in gone}
+        gone += [name for name, item in known.items() if item and set(item.requires) & set(gone)]
+    rest = tuple(use for use in strategy.techniques if use.id not in gone)
+    return Strategy(techniques=rest, rationale=strategy.rationale), tuple(gone[1:])
+
+
+def _code(kernel: Kernel) -> tuple[str, str]:
+    """Source without whole-line comments, which name the techniques, and the launch plan."""
+    lines = [line for line in kernel.source.splitlines() if not line.lstrip().startswith("//")]
+    return "\n".join(lines), kernel.plan.model_dump_json()

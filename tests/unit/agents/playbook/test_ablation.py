@@ -1,0 +1,52 @@
+"""A winner without one technique: by the templates where they made it, else by tunables of the technique's name."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.playbook import agents
+from agents.playbook.ablation import ablations
+from agents.playbook.ladders import parse
+from cupilot.attribution import AblationWay
+from cupilot.kernel import Tunable
+from cupilot.problem import Target
+from tests.unit.agents.playbook.test_manager import about
+
+PLAYBOOK = agents()
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_the_templates_take_away_what_they_put_in(target: Target) -> None:
+    brief = about("softmax", target)
+    for item in PLAYBOOK.manager.initial_strategies(brief, [], 6, 0):
+        winner = PLAYBOOK.translator.translate(brief, item.strategy, None, 0)
+        found = ablations(brief, item.strategy, winner)
+        assert [one.technique for one in found] == list(item.strategy.ids())
+        for one in found:
+            assert one.technique not in one.strategy.ids()
+            assert {one.technique, *one.removed, *one.strategy.ids()} == set(item.strategy.ids())
+            if one.kernel is None:
+                assert one.note
+            else:
+                assert one.way is AblationWay.PLAYBOOK
+                assert one.kernel == PLAYBOOK.translator.translate(brief, one.strategy, None, 0)
+    assert any(one.kernel is not None and not one.same_code for one in found)
+
+
+def test_a_kernel_that_no_template_wrote_is_changed_by_tunables_only() -> None:
+    brief = about("softmax", Target.CPU)
+    strategy = parse("threads, simd(width=16), loop_unrolling(factor=4): by hand")
+    rendered = PLAYBOOK.translator.translate(brief, parse("threads: threads only"), None, 0)
+    tunables = {
+        "LOOP_UNROLLING_FACTOR": Tunable(value=4, choices=(1, 2, 4)),
+        "SIMD": Tunable(value=16, choices=(8, 16)),
+    }
+    plan = rendered.plan.model_copy(update={"tunables": tunables})
+    winner = rendered.model_copy(update={"source": rendered.source + "\nint by_hand;", "plan": plan})
+    threads, simd, unrolling = ablations(brief, strategy, winner)
+    assert threads.kernel is None
+    assert simd.kernel is None, "no choice of its tunable means without"
+    assert unrolling.way is AblationWay.TUNABLES
+    assert unrolling.kernel is not None
+    assert unrolling.kernel.source == winner.source
+    assert unrolling.kernel.plan.values() == {"LOOP_UNROLLING_FACTOR": 1, "SIMD": 16}

@@ -1,0 +1,95 @@
+"""After the confirmation: what each technique of the winner is worth, within the job's budget.
+
+One agent step writes the winner without each technique, one device step a kernel measures it; whoever finishes the
+last of them ends the job. The winner is confirmed by then, so nothing that happens here can cost the job its result.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from cupilot.attribution import Credit, CreditOutcome, credit_factor
+from cupilot.evaluation import Evaluation
+from cupilot.job import Learning
+from cupilot.storage.credits import credits_of, give_credit
+from cupilot.storage.endings import end_job
+from cupilot.storage.pool_rows import credit_entry
+from cupilot.storage.states import EvaluationPurpose, JobState, StepKind
+from cupilot.storage.steps import AGENTS_QUEUE, add_step
+from cupilot.storage.tables import Candidate, EvaluationRow, Generation, Job, Step
+from workers.budget import evaluations_left
+
+KINDS = (StepKind.ABLATE, StepKind.ATTRIBUTE)
+
+
+def begin_attribution(session: Session, job: Job, winner: Candidate) -> bool:
+    """Queue the attribution of a confirmed winner; False where the job wants none or its budget has no room."""
+    limit = min(Learning.model_validate(job.learning).attribution, evaluations_left(session, job))
+    if limit <= 0:
+        return False
+    add_step(
+        session,
+        job,
+        StepKind.ABLATE,
+        "ablate",
+        queue=AGENTS_QUEUE,  # whoever wrote the winner, no model is asked
+        candidate=winner,
+        generation=session.get_one(Generation, winner.generation_id),
+        payload={"limit": limit},
+    )
+    return True
+
+
+def end_when_done(session: Session, job: Job, winner: Candidate) -> None:
+    """End the job if no step of its attribution is open any more; the pool then knows the credits."""
+    open_steps = select(func.count()).where(Step.job_id == job.id, Step.kind.in_(KINDS), Step.finished_at.is_(None))
+    if session.execute(open_steps).scalar_one() == 0:
+        _conclude(session, job, winner)
+
+
+def give_up_attribution(session: Session, job: Job, step: Step, message: str) -> None:
+    """Go on after a step of the attribution that has failed for good: that technique's credit stays unknown."""
+    winner = session.get_one(Candidate, step.candidate_id, populate_existing=True)
+    if step.kind is StepKind.ATTRIBUTE:
+        known = {"technique": step.payload["technique"], "removed": step.payload["removed"]}
+        credit = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED, "note": message})
+        give_credit(session, winner, step.payload["position"], credit)
+    end_when_done(session, job, winner)
+
+
+def end_attribution(session: Session, job: Job) -> bool:
+    """End a locked job whose time is up while it attributes: its winner is confirmed, so it has succeeded.
+
+    False where the job does not attribute.
+    """
+    query = select(Step.candidate_id).where(Step.job_id == job.id, Step.kind.in_(KINDS), Step.finished_at.is_(None))
+    winner = session.scalars(query.limit(1)).one_or_none()
+    if winner is None or job.state is not JobState.EVOLVING:
+        return False
+    _conclude(session, job, session.get_one(Candidate, winner, populate_existing=True))
+    return True
+
+
+def _conclude(session: Session, job: Job, winner: Candidate) -> None:
+    first = select(EvaluationRow.id).where(
+        EvaluationRow.candidate_id == winner.id,
+        EvaluationRow.purpose == EvaluationPurpose.EVALUATE,
+        EvaluationRow.kernel_hash == winner.kernel_hash,
+    )
+    found = credits_of(session, winner.id)
+    entry = session.scalars(first.limit(1)).one_or_none()
+    if found and entry is not None:
+        credit_entry(session, entry, found)
+    end_job(session, job, JobState.SUCCEEDED)
+
+
+def credit_of(known: Credit, winner: Evaluation, without: Evaluation) -> Credit:
+    """A technique's credit from both measurements."""
+    full, rest = winner.comparison(), without.comparison()
+    if not without.verdict.counts or full is None or rest is None:
+        failure = without.failure.kind if without.failure else None
+        return known.model_copy(update={"outcome": CreditOutcome.BROKEN, "failure": failure})
+    factor = credit_factor(full.speedup, rest.speedup)
+    changed = {"outcome": CreditOutcome.MEASURED, "factor": factor, "speedup_without": rest.speedup}
+    return known.model_copy(update=changed)

@@ -1,0 +1,98 @@
+"""Step ``ablate``: the winner is written without each of its techniques, where that needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy.orm import Session
+
+from cupilot.attribution import Credit, CreditOutcome
+from cupilot.evaluation import Preparation
+from cupilot.job import JobSpec
+from cupilot.kernel import Kernel
+from cupilot.storage.credits import give_credit
+from cupilot.storage.evolving import add_strategy, keep_kernel
+from cupilot.storage.jobs import job_spec
+from cupilot.storage.progress import kernel_of, preparation_of, strategy_of
+from cupilot.storage.states import StepKind, StrategyOrigin
+from cupilot.storage.steps import Claim, add_step, device_queue
+from cupilot.storage.tables import Candidate, Generation, Job, Step
+from cupilot.strategy import Strategy
+from workers.attribution import end_when_done
+from workers.handlers.common import briefing, candidate_of
+from workers.tools import Tools
+
+if TYPE_CHECKING:
+    from agents.playbook.ablation import Ablation
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for."""
+
+    spec: JobSpec
+    preparation: Preparation
+    strategy: Strategy
+    kernel: Kernel
+
+
+def load(session: Session, claim: Claim) -> Wish:
+    """The winner."""
+    job = session.get_one(Job, claim.job_id)
+    winner = session.get_one(Candidate, claim.candidate_id)
+    assert winner.kernel_hash is not None
+    kernel = kernel_of(session, winner.kernel_hash)
+    return Wish(job_spec(session, job), preparation_of(job), strategy_of(session, winner), kernel)
+
+
+def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> list[Ablation]:  # noqa: ARG001
+    """Have the playbook write it."""
+    return tools.ablations(briefing(wish.spec, wish.preparation), wish.strategy, wish.kernel)
+
+
+def store(session: Session, job: Job, step: Step, found: list[Ablation]) -> None:
+    """Queue a measurement of each kernel that differs, as many as the budget allows; the rest is said at once."""
+    winner = candidate_of(session, step)
+    left = int(step.payload["limit"])
+    for position, ablation in enumerate(found):
+        if ablation.kernel is not None and not ablation.same_code and left > 0:
+            left -= 1
+            _measure(session, job, winner, position, ablation)
+        else:
+            give_credit(session, winner, position, _unmeasured(ablation))
+    end_when_done(session, job, winner)
+
+
+def _measure(session: Session, job: Job, winner: Candidate, position: int, ablation: Ablation) -> None:
+    assert ablation.kernel is not None
+    assert ablation.way is not None
+    strategy = add_strategy(session, job, ablation.strategy, StrategyOrigin.ABLATION)
+    add_step(
+        session,
+        job,
+        StepKind.ATTRIBUTE,
+        f"attribute/{position}",
+        queue=device_queue(preparation_of(job).environment.device),
+        candidate=winner,
+        generation=session.get_one(Generation, winner.generation_id),
+        payload={
+            "position": position,
+            "technique": ablation.technique,
+            "removed": list(ablation.removed),
+            "way": ablation.way.value,
+            "kernel": keep_kernel(session, ablation.kernel),
+            "strategy": str(strategy.id),
+        },
+    )
+
+
+def _unmeasured(ablation: Ablation) -> Credit:
+    if ablation.same_code:
+        outcome, note = CreditOutcome.SAME_CODE, None
+    elif ablation.kernel is None:
+        outcome, note = CreditOutcome.NOT_SEPARABLE, ablation.note
+    else:
+        outcome, note = CreditOutcome.NOT_MEASURED, "the budget of extra evaluations was used up"
+    return Credit(technique=ablation.technique, removed=ablation.removed, outcome=outcome, way=ablation.way, note=note)

@@ -1,0 +1,67 @@
+"""Step ``attribute``: the judge measures the winner without one technique, and so what that technique is worth."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from cupilot.attribution import Credit, CreditOutcome
+from cupilot.evaluation import Evaluation, Preparation
+from cupilot.job import JobSpec
+from cupilot.kernel import Kernel
+from cupilot.storage.credits import give_credit
+from cupilot.storage.evolving import keep_evaluation
+from cupilot.storage.jobs import job_spec
+from cupilot.storage.progress import evaluation_of, kernel_of, preparation_of
+from cupilot.storage.states import EvaluationPurpose
+from cupilot.storage.steps import Claim
+from cupilot.storage.tables import Job, Step, StrategyRow
+from cupilot.strategy import Strategy
+from workers.attribution import credit_of, end_when_done
+from workers.handlers.common import candidate_of, check_infrastructure
+from workers.remember import learn
+from workers.tools import Tools
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for."""
+
+    spec: JobSpec
+    preparation: Preparation
+    kernel: Kernel
+
+
+def load(session: Session, claim: Claim) -> Wish:
+    """The kernel that the step was made for."""
+    job = session.get_one(Job, claim.job_id)
+    return Wish(job_spec(session, job), preparation_of(job), kernel_of(session, claim.payload["kernel"]))
+
+
+def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
+    """Have the judge evaluate it, exactly as it evaluates candidates."""
+    evaluation = tools.judge().evaluate(
+        wish.spec.problem,
+        wish.preparation,
+        wish.kernel,
+        timeout=tools.settings.evaluate_timeout_seconds,
+        cancelled=cancelled,
+    )
+    return check_infrastructure(evaluation)
+
+
+def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> None:
+    """Keep the measurement and the credit; the pool learns from the kernel as from any other."""
+    winner = candidate_of(session, step)
+    row = keep_evaluation(session, job, winner, step, evaluation, purpose=EvaluationPurpose.ATTRIBUTE)
+    strategy = session.get_one(StrategyRow, uuid.UUID(step.payload["strategy"]))
+    learn(session, job, row, evaluation, Strategy.model_validate(strategy.body))
+    assert winner.evaluation_id is not None
+    known = {name: step.payload[name] for name in ("technique", "removed", "way")}
+    asked = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED})
+    credit = credit_of(asked, evaluation_of(session, winner.evaluation_id), evaluation)
+    give_credit(session, winner, step.payload["position"], credit, row)
+    end_when_done(session, job, winner)
