@@ -13,7 +13,8 @@ from api import errors
 from api.documentation import DESCRIPTION, TAGS
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
-from api.routes import experiments, jobs, problems, results, service
+from api.routes import events, experiments, jobs, problems, results, service
+from api.streams import Hub
 from cupilot import __version__
 from cupilot.settings import Settings, settings
 from cupilot.storage.database import Database
@@ -39,8 +40,9 @@ def create_app(config: Settings | None = None) -> FastAPI:
     )
     app.state.database = Database(config.database_url.get_secret_value(), pool_size=POOL_SIZE)
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
+    app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)
     app.state.settings = config
-    for module in (jobs, results, experiments, problems, service):
+    for module in (jobs, events, results, experiments, problems, service):
         app.include_router(module.router)
     errors.install(app)
     app.add_middleware(BodyLimit, limit=config.max_body_bytes)

@@ -17,6 +17,7 @@ key in `Authorization: Bearer cpk_...`. Every error has the same envelope, with 
 TAGS = [
     {"name": "jobs", "description": "Submit, follow, cancel."},
     {"name": "experiments", "description": "Matched jobs over arms, problems and seeds, and what they show."},
+    {"name": "events", "description": "What happens, as pages and as streams."},
     {"name": "results", "description": "Candidates with their lineage, and the winner."},
     {"name": "problems", "description": "Built-in problems and those that your team submitted."},
     {"name": "service", "description": "What the service runs on, and how it is."},
@@ -94,6 +95,11 @@ _ERRORS = {
         "The request is not acceptable; `details` names every field.",
         "invalid_input",
         "body.target: Field required",
+    ),
+    429: (
+        "Too much at once; `Retry-After` says when to try again.",
+        "too_many_streams",
+        "your team has too many open event streams",
     ),
     503: ("A dependency does not answer; try again.", "unavailable", "the database does not answer"),
 }

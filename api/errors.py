@@ -59,6 +59,8 @@ def domain_error(error: CupilotError, request_id: str) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, Unavailable):
         headers["Retry-After"] = "2"
+    if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+        headers["Retry-After"] = "5"
     return response
 
 

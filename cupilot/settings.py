@@ -31,6 +31,13 @@ class Settings(BaseSettings):
     max_body_bytes: int = 1_048_576
     """A job request is a problem file (at most 256 KiB) and a few numbers."""
 
+    streams: int = Field(default=500, ge=0)
+    """Open event streams of one API process..."""
+    streams_per_team: int = Field(default=100, ge=0)
+    """...and of one team among them."""
+    stream_seconds: float = Field(default=600.0, gt=0)
+    """A stream ends after so long and its client connects again: its key may have been revoked meanwhile."""
+
     lease_seconds: float = Field(default=30.0, gt=0)
     """A worker that is silent for this long has lost its step."""
     heartbeat_seconds: float = Field(default=5.0, gt=0)

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cupilot.cli.following import updates
 from cupilot.cli.text import clean, counts, event_line, interval, queue_words, seconds
 from cupilot.client import Client
 from cupilot.report import technique_lines
@@ -44,7 +45,9 @@ def watch(client: Client, job: UUID, *, as_json: bool, quiet: bool = False) -> J
     """Show a job until it is final. ``quiet`` keeps the standard output free: progress goes to standard error."""
     display: Display = JsonLines() if as_json and not quiet else _for_people(to_stderr=quiet)
     with display:
-        return client.wait(job, display.update, silence=display.silence)
+        for view, events in updates(client, job, display.silence):
+            display.update(view, events)
+    return view
 
 
 def _for_people(*, to_stderr: bool) -> Display:

@@ -13,8 +13,9 @@ import httpx
 
 from cupilot import __version__
 from cupilot.client.definitions import Awaited, Waiting
+from cupilot.client.event_calls import EventCalls
 from cupilot.client.jobs import JobCalls
-from cupilot.client.protocol import Emit, Pause, Script, Send, Service, Stream
+from cupilot.client.protocol import Call, Emit, NextLine, Open, Pause, Script, Send, Service, Stream
 from cupilot.client.results import ResultCalls
 from cupilot.client.service import ServiceCalls
 from cupilot.endpoint import find_endpoint
@@ -22,7 +23,7 @@ from cupilot.endpoint import find_endpoint
 T = TypeVar("T")
 
 
-class Calls(JobCalls, ResultCalls, ServiceCalls):
+class Calls(JobCalls, EventCalls, ResultCalls, ServiceCalls):
     """Every method, by noun."""
 
     def __init__(
@@ -93,16 +94,42 @@ class Client(Calls, Waiting):
 
     def _iterate(self, steps: Stream[T]) -> Iterator[T]:
         outcome: Any = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration:
-                return
-            if isinstance(step, Emit):
-                yield step.item
-                outcome = None
-            else:
-                outcome = self._do(step)
+        opened: httpx.Response | None = None
+        lines: Iterator[str] = iter(())
+        try:
+            while True:
+                try:
+                    step = steps.send(outcome)
+                except StopIteration:
+                    return
+                if isinstance(step, Emit):
+                    yield step.item
+                    outcome = None
+                elif isinstance(step, NextLine):
+                    try:
+                        outcome = next(lines, None)
+                    except httpx.RequestError as error:
+                        outcome = error
+                elif isinstance(step, Open):
+                    if opened is not None:
+                        opened.close()
+                    outcome = self._open(step.call)
+                    opened = outcome if isinstance(outcome, httpx.Response) else None
+                    lines = opened.iter_lines() if opened is not None else iter(())
+                else:
+                    outcome = self._do(step)
+        finally:
+            if opened is not None:
+                opened.close()
+
+    def _open(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
+        try:
+            response = self._http.send(self._http.build_request(**call.options()), stream=True)
+            if not response.is_success:
+                response.read()
+        except httpx.RequestError as error:
+            return error
+        return response
 
     def _do(self, step: Send | Pause) -> httpx.Response | httpx.RequestError | None:
         if isinstance(step, Pause):
@@ -153,16 +180,42 @@ class AsyncClient(Calls, Awaited):
 
     async def _iterate(self, steps: Stream[T]) -> AsyncIterator[T]:
         outcome: Any = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration:
-                return
-            if isinstance(step, Emit):
-                yield step.item
-                outcome = None
-            else:
-                outcome = await self._do(step)
+        opened: httpx.Response | None = None
+        lines: AsyncIterator[str] | None = None
+        try:
+            while True:
+                try:
+                    step = steps.send(outcome)
+                except StopIteration:
+                    return
+                if isinstance(step, Emit):
+                    yield step.item
+                    outcome = None
+                elif isinstance(step, NextLine):
+                    try:
+                        outcome = await anext(lines, None) if lines is not None else None
+                    except httpx.RequestError as error:
+                        outcome = error
+                elif isinstance(step, Open):
+                    if opened is not None:
+                        await opened.aclose()
+                    outcome = await self._open(step.call)
+                    opened = outcome if isinstance(outcome, httpx.Response) else None
+                    lines = opened.aiter_lines() if opened is not None else None
+                else:
+                    outcome = await self._do(step)
+        finally:
+            if opened is not None:
+                await opened.aclose()
+
+    async def _open(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
+        try:
+            response = await self._http.send(self._http.build_request(**call.options()), stream=True)
+            if not response.is_success:
+                await response.aread()
+        except httpx.RequestError as error:
+            return error
+        return response
 
     async def _do(self, step: Send | Pause) -> httpx.Response | httpx.RequestError | None:
         if isinstance(step, Pause):

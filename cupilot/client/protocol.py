@@ -106,9 +106,21 @@ class Emit(Generic[T]):
     item: T
 
 
+@dataclass(frozen=True)
+class Open:
+    """To do, in a stream: send this and keep the connection. The outcome is the response, read only where refused."""
+
+    call: Call[Any]
+
+
+@dataclass(frozen=True)
+class NextLine:
+    """To do, in a stream: read on. The outcome is a line, None at the end, or the error that broke the connection."""
+
+
 Script = Generator[Send | Pause, Any, T]
 """Steps that end with a result."""
-Stream = Generator[Send | Pause | Emit[T], Any, None]
+Stream = Generator[Send | Pause | Open | NextLine | Emit[T], Any, None]
 """Steps that give items on the way."""
 
 
@@ -128,14 +140,14 @@ def perform(service: Service, call: Call[T]) -> Script[T]:
         if isinstance(outcome, httpx.RequestError):
             if last or not (call.may_be_repeated or _never_sent(outcome)):
                 raise unreachable(service.url, outcome) from outcome
-            yield Pause(_pause(attempt, None))
+            yield Pause(pause_seconds(attempt, None))
         elif outcome.is_success:
             return call.read(outcome, service.url)
         else:
             worth_it = RETRIED_STATUSES if call.may_be_repeated else REFUSED_UNDONE
             if last or outcome.status_code not in worth_it:
                 raise refusal(outcome)
-            yield Pause(_pause(attempt, retry_after(outcome)))
+            yield Pause(pause_seconds(attempt, retry_after(outcome)))
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -171,7 +183,7 @@ def _never_sent(error: httpx.RequestError) -> bool:
     return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
 
 
-def _pause(attempt: int, wanted: float | None) -> float:
+def pause_seconds(attempt: int, wanted: float | None) -> float:
     """Doubling with jitter, so that clients which failed together do not come back together."""
     if wanted is not None:
         return min(wanted, LONGEST_PAUSE_SECONDS)

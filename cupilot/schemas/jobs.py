@@ -187,6 +187,7 @@ class EventView(Response):
     id: int
     kind: str
     """E.g. ``job.evolving``, ``candidate.evaluated``."""
+    job: UUID | None = None
     candidate: UUID | None = None
     step: UUID | None = None
     data: dict[str, JsonValue]

@@ -24,6 +24,7 @@ from cupilot.schemas import (
     PreparationSummary,
     ProblemRef,
 )
+from cupilot.storage.feed import events_after, settled
 from cupilot.storage.jobs import get_job, problem_of
 from cupilot.storage.scope import scoped
 from cupilot.storage.states import JobState
@@ -115,20 +116,31 @@ def list_jobs(session: Session, team: UUID, filters: JobFilter, *, cursor: str |
 
 
 def list_events(session: Session, team: UUID, job_id: UUID, *, after: int, limit: int) -> EventPage:
-    """A job's events with ids above ``after``, in order."""
+    """A job's events with ids above ``after``, in order; none that a later page would have to go back for."""
     job = get_job(session, team, job_id)
-    query = select(Event).where(Event.job_id == job.id, Event.id > after).order_by(Event.id).limit(limit)
-    items = [
-        EventView(
-            id=row.id,
-            kind=row.kind,
-            candidate=row.candidate_id,
-            step=row.step_id,
-            data=row.data,
-            created_at=row.created_at,
-        )
-        for row in session.scalars(query)
-    ]
+    return _event_page(events_after(session, after, settled(session), limit, job=job.id), after)
+
+
+def list_team_events(session: Session, team: UUID, *, after: int, limit: int) -> EventPage:
+    """The same of all jobs of a team."""
+    return _event_page(events_after(session, after, settled(session), limit, team=team), after)
+
+
+def event_view(row: Event) -> EventView:
+    """One event."""
+    return EventView(
+        id=row.id,
+        kind=row.kind,
+        job=row.job_id,
+        candidate=row.candidate_id,
+        step=row.step_id,
+        data=row.data,
+        created_at=row.created_at,
+    )
+
+
+def _event_page(rows: Sequence[tuple[Event, UUID]], after: int) -> EventPage:
+    items = [event_view(event) for event, _ in rows]
     return EventPage(items=items, next_after=items[-1].id if items else after)
 
 

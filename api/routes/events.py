@@ -1,0 +1,99 @@
+"""``/v1/events`` and the streams of events: a team's and a job's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from api.dependencies import TeamId, Transaction
+from api.documentation import errors
+from api.event_stream import MEDIA_TYPE, EventStream
+from api.streams import Hub
+from cupilot.schemas import EventPage
+from cupilot.storage.feed import nothing_follows
+from cupilot.storage.jobs import get_job
+from cupilot.storage.views import jobs as views
+
+MAX_EVENT = 2**63 - 1
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+After = Annotated[int | None, Query(ge=0, le=MAX_EVENT, description="Only events with higher ids.")]
+LastEventId = Annotated[
+    str | None, Header(alias="Last-Event-ID", max_length=20, description="Instead of `after`, as browsers send it.")
+]
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "One message an event: `id` is the event's, `data` the event as JSON. A comment line every 15 s"
+        " keeps the connection open. The message `end` says that nothing follows, `reconnect` that the client is to"
+        " connect again with the last id it has seen.",
+        "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
+    },
+}
+
+
+@router.get("/events", summary="What happened to your team's jobs", responses=errors(401, 422))
+def list_team_events(
+    session: Transaction,
+    team: TeamId,
+    after: Annotated[int, Query(ge=0, le=MAX_EVENT, description="Only events with higher ids.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> EventPage:
+    """Events of all jobs, oldest first. `next_after` continues; no event is ever added behind it."""
+    return views.list_team_events(session, team, after=after, limit=limit)
+
+
+@router.get(
+    "/events/stream",
+    summary="What happens to your team's jobs, as it happens",
+    response_class=Response,
+    responses={**errors(401, 422, 429), **STREAM},
+)
+def stream_team_events(
+    request: Request, team: TeamId, after: After = None, last_event_id: LastEventId = None
+) -> Response:
+    """Server-sent events. Without `after` or `Last-Event-ID` it begins now."""
+    return _stream(request, team, None, _position(last_event_id, after))
+
+
+@router.get(
+    "/jobs/{job}/events/stream",
+    summary="What happens to a job, as it happens",
+    response_class=Response,
+    responses={
+        **errors(401, 404, 422, 429),
+        **STREAM,
+        204: {"description": "The job has ended and nothing follows: browsers stop connecting again."},
+    },
+)
+def stream_job_events(
+    *,
+    request: Request,
+    session: Transaction,
+    team: TeamId,
+    job: UUID,
+    after: After = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Server-sent events from the job's first on, or from where `after` or `Last-Event-ID` says; ends with the job."""
+    position = _position(last_event_id, after) or 0
+    get_job(session, team, job)
+    if position and nothing_follows(session, job, position):
+        return Response(status_code=204)
+    return _stream(request, team, job, position)
+
+
+def _stream(request: Request, team: UUID, job: UUID | None, after: int | None) -> Response:
+    hub: Hub = request.app.state.hub
+    subscription, now = hub.subscribe(team, job)
+    start = now if after is None else after
+    return EventStream(subscription, start, request.app.state.settings.stream_seconds, request.app.state.metrics)
+
+
+def _position(last_event_id: str | None, after: int | None) -> int | None:
+    """Where to go on: the header wins, since a browser repeats the URL as it was. Nonsense in it is ignored."""
+    if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
+        return min(int(last_event_id), MAX_EVENT)
+    return after
