@@ -1,7 +1,7 @@
 """Events in their order, without gaps that are filled later: for pages, streams and webhooks alike.
 
 An event's id is taken before its transaction commits, so ids become visible out of order. Readers stop at
-:func:`settled`: nobody can add an id up to there any more (``migrations/versions/0004``, docs/decisions/0007).
+:func:`settled`: nobody can add an id up to there any more (``migrations/versions/0005``, docs/decisions/0007).
 """
 
 from __future__ import annotations
