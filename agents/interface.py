@@ -1,4 +1,4 @@
-"""What the four agents are asked and what they answer, whoever plays them (playbook or language model).
+"""What the agents are asked and what they answer, whoever plays them (playbook or language model).
 
 Every call is pure in its arguments and its seed, so that a repeated step gives the same answer.
 """
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from cupilot.errors import CupilotError
 from cupilot.evaluation import Evaluation
+from cupilot.evolution.population import Operator
 from cupilot.hardware import Device
 from cupilot.kernel import Kernel
 from cupilot.pool import PoolMatch
@@ -51,6 +52,56 @@ class Attempt(Value):
     strategy: Strategy
     kernel: Kernel | None = None
     evaluation: Evaluation | None = None
+    name: str = ""
+    """What its writer called it."""
+    insight: str = ""
+    """Why its writer thought it fast, or, of a revision, what was changed."""
+
+
+class Example(Value):
+    """A kernel that solved another problem."""
+
+    problem: str
+    reference: str
+    """The other problem's source."""
+    kernel: Kernel
+    speedup: float
+    """Over PyTorch eager, on the other problem."""
+    insight: str = ""
+
+
+class Commission(Value):
+    """What a Kernel Engineer may know when it writes: exactly what the method's operator shows, and no more."""
+
+    method: str
+    operator: Operator
+    generation: int = 0
+    place: int = 0
+    """Which of the generation's proposals it is, from 0..."""
+    places: int = 1
+    """...of how many."""
+    best: Attempt | None = None
+    """The best kernel so far."""
+    parents: tuple[Attempt, ...] = ()
+    """The kernels to change or to combine, the fitter first."""
+    shown: tuple[Attempt, ...] = ()
+    """Earlier kernels for comparison, from slow to fast."""
+    insights: tuple[str, ...] = ()
+    """What earlier writers thought."""
+    examples: tuple[Example, ...] = ()
+    functional: str = ""
+    """The reference as a pure function, where it was converted."""
+
+
+class Draft(Value):
+    """A kernel that was written freely."""
+
+    kernel: Kernel
+    strategy: Strategy
+    """What the code shows of the catalogue's techniques."""
+    name: str = ""
+    insight: str = ""
+    """Why it should be fast, in the writer's words."""
 
 
 class StrategySource(StrEnum):
@@ -101,6 +152,14 @@ class Revision(Value):
     """What was changed and why."""
 
 
+class Conversion(Value):
+    """A conversion that was not right."""
+
+    source: str
+    complaint: str
+    """What is wrong with it."""
+
+
 class Alignment(Value):
     """The strategy as the code really follows it."""
 
@@ -123,10 +182,18 @@ class SceManager(Protocol):
     """Writes and combines strategies."""
 
     def initial_strategies(
-        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+        self,
+        briefing: Briefing,
+        pool: Sequence[PoolMatch],
+        count: int,
+        seed: int,
+        *,
+        taken: Sequence[Strategy] = (),
+        seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
         """Up to ``count`` strategies with different signatures; fewer where there are no more ideas.
 
+        ``taken`` are those the job already has; ``seeds`` the kernels that an epoch begins from, if not from nothing.
         Raises :class:`NoTemplate` or another :class:`AgentError` where the problem cannot be worked on at all.
         """
         ...
@@ -145,6 +212,10 @@ class StrategyTranslator(Protocol):
         """A kernel that follows the strategy; ``parent`` is the code to start from, if there is any."""
         ...
 
+    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
+        """One kernel out of two parents' kernels, the fitter first: crossover of code."""
+        ...
+
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
         """The strategy rewritten to what the code does, checked against the build report."""
         ...
@@ -153,7 +224,28 @@ class StrategyTranslator(Protocol):
 class KernelRevisor(Protocol):
     """Mends kernels."""
 
-    def revise(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+    def revise(
+        self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
+    ) -> Revision | None:
+        """A mended kernel for the last attempt of this candidate's history; None where it gives up.
+
+        ``lineage`` is what was tried for its ancestors, oldest first.
+        """
+        ...
+
+
+class KernelEngineer(Protocol):
+    """Writes kernels freely, as methods without strategies have it. The playbook has none."""
+
+    def convert(self, briefing: Briefing, attempts: Sequence[Conversion], seed: int) -> str:
+        """The problem's file with its computation in one pure function; ``attempts`` are those that were wrong."""
+        ...
+
+    def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
+        """A kernel, by what the commission shows."""
+        ...
+
+    def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
         """A mended kernel for the last attempt of this candidate's history; None where it gives up."""
         ...
 
@@ -166,3 +258,5 @@ class Agents:
     manager: SceManager
     translator: StrategyTranslator
     revisor: KernelRevisor
+    engineer: KernelEngineer | None = None
+    """None where nobody can write kernels freely."""

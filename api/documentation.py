@@ -52,6 +52,34 @@ JOB_EXAMPLES: dict[str, Any] = {
             "labels": {"model": "llama"},
         },
     },
+    "code_crossover": {
+        "summary": "An ablation: crossover of code, without the pool",
+        "value": {
+            "problem": {"id": "layer_norm"},
+            "target": "cpu",
+            "method": {"name": "sce", "crossover": "code", "pool": False, "epochs": 2},
+            "agents": "llm",
+        },
+    },
+    "evoengineer": {
+        "summary": "Another method, with a model",
+        "value": {
+            "problem": {"id": "softmax"},
+            "target": "cuda",
+            "method": {"name": "evoengineer-full", "samples": 45},
+            "agents": "llm",
+            "budgets": {"cost_usd": 5},
+        },
+    },
+    "ai_cuda_engineer": {
+        "summary": "The AI CUDA Engineer, seeded by the playbook",
+        "value": {
+            "problem": {"id": "softmax"},
+            "target": "cuda",
+            "method": {"name": "ai-cuda-engineer", "generations": 5},
+            "agents": "hybrid",
+        },
+    },
 }
 
 EXPERIMENT_EXAMPLES: dict[str, Any] = {

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from cupilot.errors import CupilotError, Unauthorized, Unavailable
 from cupilot.schemas import ErrorBody, ErrorEnvelope, FieldProblem
+from cupilot.schemas.paths import field_path
 
 MAX_DETAILS = 20
 """Validation problems that one answer lists; a hostile body could have thousands."""
@@ -144,5 +145,4 @@ def _message(error: Any) -> str:
 
 def _path(error: Any) -> str:
     # Where JSON breaks, FastAPI gives an offset, which is no field.
-    loc = error["loc"][:1] if error["type"] == "json_invalid" else error["loc"]
-    return ".".join(str(part) for part in loc)[:500]
+    return (str(error["loc"][0]) if error["type"] == "json_invalid" else field_path(error))[:500]

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from cupilot import problems as builtin
 from cupilot.errors import CupilotError, InvalidInput, NotFound
-from cupilot.job import AgentKind, JobSpec
+from cupilot.job import AgentKind, JobSpec, check_playable
 from cupilot.problem import Problem, Target, check_source
 from cupilot.problems import Size
 from cupilot.schemas import JobRequest, ProblemInput
@@ -32,6 +32,7 @@ class AgentsUnavailable(CupilotError):
 
 def submit(session: Session, team: UUID, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
     """The job that the request asks for, and whether it is new."""
+    check_playable(request.method, request.agents)
     check_agents(session, request.agents, "body.agents")
     spec = JobSpec(
         problem=problem_of(session, team, request.problem, request.target),

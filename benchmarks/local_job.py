@@ -102,9 +102,8 @@ class LocalJob:
             number += 1
 
     def _generation(self, pipeline: Pipeline, number: int, proposals: list[Proposal]) -> list[Candidate]:
-        crossovers = [one for one in proposals if one.operator is Operator.CROSSOVER]
-        new = [pipeline.add(number, one) for one in crossovers]
-        new += self._initial(pipeline, number, len(proposals) - len(crossovers))
+        new = [pipeline.add(number, one) for one in proposals if one.operator is not Operator.INITIAL]
+        new += self._initial(pipeline, number, [one for one in proposals if one.operator is Operator.INITIAL])
         for candidate in new:
             if self._late():
                 candidate.end = End(Ending.FAILED, LATE)
@@ -113,21 +112,24 @@ class LocalJob:
             self.listener.finished(candidate)
         return new
 
-    def _initial(self, pipeline: Pipeline, number: int, count: int) -> list[Candidate]:
-        if not count:
+    def _initial(self, pipeline: Pipeline, number: int, proposals: list[Proposal]) -> list[Candidate]:
+        if not proposals:
             return []
+        count = len(proposals)
         facts, device = pipeline.briefing.facts, pipeline.briefing.device
         matches = self.pool.retrieve(facts, device.device_class) if self.spec.method.pool else []
         seed = initialise_seed(self.spec.seed, number)
         try:
-            found = self.agents.manager.initial_strategies(pipeline.briefing, matches, count, seed)
+            found = self.agents.manager.initial_strategies(
+                pipeline.briefing, matches, count, seed, taken=pipeline.tried, seeds=pipeline.seeds(proposals)
+            )
         except AgentError as error:
             self.stop = error.code if not pipeline.candidates else None
             return []
         new: list[Candidate] = []
         for one in found[:count]:
             if not pipeline.has(one.strategy):
-                new.append(pipeline.add(number, Proposal(operator=Operator.INITIAL), one.strategy))
+                new.append(pipeline.add(number, proposals[len(new)], one.strategy))
         return new
 
     def _confirm(self, pipeline: Pipeline) -> None:

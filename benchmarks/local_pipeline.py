@@ -7,20 +7,32 @@ The workers' handlers without rows: the same agents, the same judge, the same de
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from agents.interface import AgentError, Agents, Alignment, Attempt, Briefing
+from agents.interface import (
+    AgentError,
+    Agents,
+    Alignment,
+    Attempt,
+    Briefing,
+    Commission,
+    Conversion,
+    KernelEngineer,
+)
 from benchmarks.local_pool import LocalPool
-from cupilot.evaluation import Evaluation, FailureKind, Preparation, PreparationResult
+from cupilot.evaluation import Evaluation, FailureKind, Preparation, PreparationResult, Tracing
+from cupilot.evolution.methods import method_for
+from cupilot.evolution.novelty import kernel_key, strategy_key
 from cupilot.evolution.pipeline import (
     Done,
     Duplicate,
     End,
     Ending,
     Judged,
+    Mistaken,
     Next,
     Outcome,
     Refused,
@@ -28,13 +40,15 @@ from cupilot.evolution.pipeline import (
     first,
     following,
 )
-from cupilot.evolution.population import Proposal
+from cupilot.evolution.population import Operator, Proposal
 from cupilot.evolution.seeds import stage_seed
 from cupilot.job import JobSpec
 from cupilot.kernel import Kernel
 from cupilot.pool import entry_of
 from cupilot.problem import Problem
-from cupilot.strategy import Strategy
+from cupilot.sameness import difference
+from cupilot.strategy import Strategy, union
+from cupilot.technique import catalogue
 
 INFRASTRUCTURE_TRIES = 3
 TEAM = "local"
@@ -45,6 +59,10 @@ class Judge(Protocol):
 
     def prepare(self, problem: Problem, /) -> PreparationResult:
         """Check the reference, time the baseline, place the problem."""
+        ...
+
+    def trace(self, problem: Problem, /) -> Tracing:
+        """Run a problem file once and say what it computes."""
         ...
 
     def evaluate(self, problem: Problem, preparation: Preparation, kernel: Kernel, /) -> Evaluation:
@@ -68,6 +86,12 @@ class Candidate:
     """Its measured kernels, oldest first; the last one is what it is."""
     confirmation: Evaluation | None = None
     alignment: Alignment | None = None
+    name: str = ""
+    insight: str = ""
+    """What its writer called it, and why it should be fast."""
+    functional: str = ""
+    conversions: list[tuple[str, str]] = field(default_factory=list)
+    """Conversions of the reference that were wrong, each with what was wrong."""
     end: End | None = None
     seconds: float = 0.0
 
@@ -105,7 +129,7 @@ class Pipeline:
     tried: list[Strategy] = field(default_factory=list)
     """Every strategy of the job, as asked for and as aligned."""
     kernels: set[str] = field(default_factory=set)
-    """Content hashes of every kernel of the job."""
+    """Keys of every kernel of the job (:func:`cupilot.evolution.novelty.kernel_key`)."""
 
     @property
     def briefing(self) -> Briefing:
@@ -127,20 +151,42 @@ class Pipeline:
         return candidate
 
     def has(self, strategy: Strategy) -> bool:
-        """Whether the job tried a strategy of this signature."""
-        return strategy.signature() in {one.signature() for one in self.tried}
+        """Whether the job tried a strategy that asks for the same code."""
+        return strategy_key(strategy, catalogue()) in {strategy_key(one, catalogue()) for one in self.tried}
+
+    def named(self, ids: Iterable[str]) -> list[Candidate]:
+        """The candidates of these ids, in this order."""
+        by_id = {one.id: one for one in self.candidates}
+        return [by_id[one] for one in ids]
+
+    def seeds(self, proposals: Iterable[Proposal]) -> list[Attempt]:
+        """The kernels that these begin from, each once."""
+        ids = dict.fromkeys(parent for proposal in proposals for parent in proposal.parents)
+        return [_attempt(one) for one in self.named(ids)]
+
+    def ancestors(self, candidate: Candidate) -> list[Candidate]:
+        """All that a candidate comes from, the oldest first."""
+        found: dict[str, Candidate] = {}
+        todo = list(candidate.proposal.parents)
+        while todo:
+            parent = self.named([todo.pop()])[0]
+            if parent.id not in found:
+                found[parent.id] = parent
+                todo += parent.proposal.parents
+        return sorted(found.values(), key=lambda one: one.ordinal)
 
     def live(self, candidate: Candidate) -> None:
         """Take a candidate to its end."""
         started = time.monotonic()
         life = _Life(self, candidate)
-        stage: Next | End = first(candidate.proposal.operator)
+        course = method_for(self.spec.method).course(candidate.proposal.operator)
+        stage: Next | End = first(course)
         while isinstance(stage, Next):
             try:
                 outcome = life.do(stage)
             except AgentError as error:
                 outcome = Refused(error.code)
-            stage = outcome if isinstance(outcome, End) else following(self.spec.method, stage, outcome)
+            stage = outcome if isinstance(outcome, End) else following(course, stage, outcome)
         candidate.end = stage
         candidate.seconds = time.monotonic() - started
 
@@ -170,6 +216,8 @@ class _Life:
         self.pipeline = pipeline
         self.candidate = candidate
         self.kernel: Kernel | None = None
+        self.note = ""
+        """What the Revisor changed in it."""
 
     def do(self, stage: Next) -> Outcome | End:
         """Do one stage; an agent that cannot raises :class:`AgentError`."""
@@ -179,6 +227,14 @@ class _Life:
                 return self._cross(seed)
             case Stage.TRANSLATE:
                 return self._translate(seed)
+            case Stage.MERGE:
+                return self._merge(seed)
+            case Stage.CONVERT:
+                return self._convert(seed)
+            case Stage.CHECK:
+                return self._check()
+            case Stage.WRITE:
+                return self._write(seed)
             case Stage.REVISE:
                 return self._revise(seed)
             case Stage.EVALUATE:
@@ -195,6 +251,59 @@ class _Life:
         self._give_strategy(strategy)
         return Done()
 
+    def _merge(self, seed: int) -> Outcome:
+        line = self.pipeline
+        one, other = (_attempt(parent) for parent in self._parents())
+        outcome = self._give_kernel(line.agents.translator.merge(line.briefing, one, other, seed))
+        if isinstance(outcome, Done):
+            self._give_strategy(union(one.strategy, other.strategy))
+        return outcome
+
+    def _convert(self, seed: int) -> Outcome:
+        line = self.pipeline
+        attempts = [Conversion(source=source, complaint=why) for source, why in self.candidate.conversions]
+        self.candidate.functional = engineer_of(line.agents).convert(line.briefing, attempts, seed)
+        return Done()
+
+    def _check(self) -> Outcome:
+        line, source = self.pipeline, self.candidate.functional
+        if source == line.spec.problem.source:
+            return Done()
+        tracing = line.judge.trace(line.spec.problem.model_copy(update={"source": source}))
+        if tracing.facts is not None:
+            complaint = difference(line.preparation.facts, tracing.facts)
+        else:
+            assert tracing.failure is not None
+            complaint = tracing.failure.message
+        if complaint is None:
+            return Done()
+        self.candidate.conversions.append((source, complaint))
+        return Mistaken()
+
+    def _write(self, seed: int) -> Outcome:
+        line, proposal = self.pipeline, self.candidate.proposal
+        shown = [_attempt(one) for one in line.named(proposal.inspirations)]
+        best = [_attempt(one) for one in line.named([proposal.best] if proposal.best else [])]
+        drawn = proposal.operator in (Operator.REWRITE, Operator.CODE_CROSSOVER, Operator.MUTATION)
+        commission = Commission(
+            method=line.spec.method.name,
+            operator=proposal.operator,
+            generation=self.candidate.generation,
+            place=proposal.place,
+            places=proposal.places,
+            best=best[0] if best else None,
+            parents=tuple(_attempt(one) for one in self._parents()),
+            shown=() if drawn else tuple(shown),
+            insights=tuple(one.insight for one in shown if one.insight) if drawn else (),
+            functional=self.candidate.functional,
+        )
+        draft = engineer_of(line.agents).write(line.briefing, commission, seed)
+        self.candidate.name, self.candidate.insight = draft.name, draft.insight
+        outcome = self._give_kernel(draft.kernel)
+        if isinstance(outcome, Done):
+            self._give_strategy(draft.strategy)
+        return outcome
+
     def _translate(self, seed: int) -> Outcome:
         assert self.candidate.strategy is not None
         parents = self._parents()
@@ -205,12 +314,18 @@ class _Life:
 
     def _revise(self, seed: int) -> Outcome:
         line = self.pipeline
-        revision = line.agents.revisor.revise(line.briefing, self.candidate.history, seed)
+        history = self.candidate.history
+        if self.candidate.proposal.operator is Operator.TRANSLATION:
+            revision = engineer_of(line.agents).mend(line.briefing, history, seed)
+        else:
+            lineage = [one for ancestor in line.ancestors(self.candidate) for one in ancestor.history]
+            revision = line.agents.revisor.revise(line.briefing, history, seed, lineage=lineage)
         if revision is None:
             return Refused("gave_up")
         outcome = self._give_kernel(revision.kernel)
         if isinstance(outcome, Done):
             self._give_strategy(revision.strategy)
+            self.note = revision.note
         return outcome
 
     def _evaluate(self) -> Outcome | End:
@@ -221,7 +336,7 @@ class _Life:
         if evaluation is None:
             measured = self.candidate.evaluation is not None
             return End(Ending.EVALUATED if measured else Ending.FAILED, FailureKind.INFRASTRUCTURE.value)
-        attempt = Attempt(strategy=self.candidate.strategy, kernel=kernel, evaluation=evaluation)
+        attempt = Attempt(strategy=self.candidate.strategy, kernel=kernel, evaluation=evaluation, insight=self.note)
         self.candidate.history.append(attempt)
         line.remember(self.candidate)
         return Judged(evaluation.verdict, evaluation.failure.kind if evaluation.failure else None)
@@ -238,15 +353,15 @@ class _Life:
         self.pipeline.tried.append(strategy)
 
     def _give_kernel(self, kernel: Kernel) -> Outcome:
-        if kernel.content_hash() in self.pipeline.kernels:
+        key = kernel_key(kernel)
+        if key in self.pipeline.kernels:
             return Duplicate()
-        self.pipeline.kernels.add(kernel.content_hash())
+        self.pipeline.kernels.add(key)
         self.kernel = kernel
         return Done()
 
     def _parents(self) -> list[Candidate]:
-        by_id = {one.id: one for one in self.pipeline.candidates}
-        return [by_id[parent] for parent in self.candidate.proposal.parents]
+        return self.pipeline.named(self.candidate.proposal.parents)
 
 
 def retried(measure: Callable[[], Evaluation]) -> Evaluation | None:
@@ -260,4 +375,17 @@ def retried(measure: Callable[[], Evaluation]) -> Evaluation | None:
 
 def _attempt(parent: Candidate) -> Attempt:
     assert parent.strategy is not None
-    return Attempt(strategy=parent.strategy, kernel=parent.kernel, evaluation=parent.evaluation)
+    return Attempt(
+        strategy=parent.strategy,
+        kernel=parent.kernel,
+        evaluation=parent.evaluation,
+        name=parent.name,
+        insight=parent.insight,
+    )
+
+
+def engineer_of(agents: Agents) -> KernelEngineer:
+    """Whoever writes kernels freely; AgentError where nobody does."""
+    if agents.engineer is None:
+        raise AgentError("these agents cannot write kernels freely")
+    return agents.engineer

@@ -249,6 +249,19 @@ class Preparation(Value):
     notes: tuple[str, ...] = ()
 
 
+class Tracing(Value):
+    """What a problem file computes, or why that cannot be said."""
+
+    facts: ProblemFacts | None = None
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Tracing:
+        if (self.facts is None) == (self.failure is None):
+            raise ValueError("exactly one of facts and failure")
+        return self
+
+
 class PreparationResult(Value):
     """A preparation, or why the reference cannot be used."""
 

@@ -8,6 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from cupilot.attribution import MAX_EXTRA_EVALUATIONS
+from cupilot.errors import InvalidInput
+from cupilot.evolution.methods import NEEDS_MODEL, MethodConfig
 from cupilot.evolution.sce import SceConfig
 from cupilot.problem import Problem, Target
 from cupilot.value import Value
@@ -21,6 +23,12 @@ class AgentKind(StrEnum):
     LLM = "llm"
     HYBRID = "hybrid"
     """Seeded by the playbook, evolved by a model."""
+
+
+class MethodNeedsModel(InvalidInput):
+    """The method's operators write code freely, which the playbook's templates cannot."""
+
+    code = "method_needs_model"
 
 
 class Priority(StrEnum):
@@ -55,10 +63,20 @@ class JobSpec(Value):
 
     problem: Problem
     target: Target
-    method: SceConfig = SceConfig()
+    method: MethodConfig = SceConfig()
     agents: AgentKind = AgentKind.PLAYBOOK
     budgets: Budgets = Budgets()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     priority: Priority = Priority.NORMAL
     labels: Annotated[dict[str, str], Field(max_length=16)] = {}
     learning: Learning = Learning()
+
+
+def check_playable(method: MethodConfig, agents: AgentKind) -> None:
+    """Raise :class:`MethodNeedsModel` where these agents cannot play this method."""
+    if agents is AgentKind.PLAYBOOK and method.name in NEEDS_MODEL:
+        raise MethodNeedsModel(
+            f"the method {method.name} writes kernels freely, which the playbook cannot",
+            hint='use "agents": "llm" or "hybrid" with it, or the method "sce"',
+            where="body.agents",
+        )

@@ -53,6 +53,15 @@ class Strategy(Value):
         return self.model_dump(mode="json", exclude={"rationale"})
 
 
+def union(first: Strategy, second: Strategy) -> Strategy:
+    """Every technique of both, as the first uses it where both do: what a kernel made of both kernels may claim."""
+    added = tuple(use for use in second.techniques if first.use(use.id) is None)
+    return Strategy(
+        techniques=(*first.techniques, *added)[:MAX_TECHNIQUES],
+        rationale="Two kernels in one; claims what both did, until its code is looked at.",
+    )
+
+
 def problems_with(strategy: Strategy, catalogue: Catalogue, target: Target, policy: NumericsPolicy) -> list[str]:
     """Why the strategy breaks the catalogue's rules for this target and policy; empty when it does not.
 

@@ -28,6 +28,7 @@ from cupilot.evaluation import (
     LawResult,
     Preparation,
     PreparationResult,
+    Tracing,
 )
 from cupilot.hardware import Device, Environment, Peaks
 from cupilot.header import render
@@ -144,6 +145,30 @@ class Evaluator:
         finally:
             if self._judged is None:
                 self.close()
+
+    def trace(self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never) -> Tracing:
+        """Run a problem file once, in a sandbox, and say what it computes; nothing is admitted or timed."""
+        try:
+            self.close()
+            answer = self._start_judge().ask(
+                {"op": "trace", "problem": problem.model_dump(mode="json")}, timeout, cancelled
+            )
+            if answer.get("failure"):
+                return Tracing(failure=Failure.model_validate(answer["failure"]))
+            return Tracing(facts=ProblemFacts.model_validate(answer["facts"]))
+        except Interrupted as error:
+            raise Cancelled from error
+        except JudgeLost as error:
+            return Tracing(failure=_lost(error))
+        except JudgeTimeout as error:
+            return Tracing(failure=Failure(kind=FailureKind.TIMEOUT, message=f"the file: {error}"))
+        except (Unavailable, OSError) as error:
+            return Tracing(failure=Failure(kind=FailureKind.INFRASTRUCTURE, message=str(error)[:2000]))
+        except (ValidationError, KeyError, TypeError) as error:
+            message = f"the judge gave no valid trace: {str(error)[:2000]}"
+            return Tracing(failure=Failure(kind=FailureKind.INVALID_PROBLEM, message=message))
+        finally:
+            self.close()
 
     def evaluate(
         self,

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from cupilot.evolution.methods import method_for
-from cupilot.evolution.pipeline import End, Ending, Next, Outcome, Stage, first, following, step_key
+from cupilot.evolution.methods import MethodConfig, method_for, read_config
+from cupilot.evolution.notes import Notes
+from cupilot.evolution.pipeline import Course, End, Ending, Next, Outcome, Stage, first, following, step_key
 from cupilot.evolution.population import Member, Operator, Proposal, StopReason
-from cupilot.evolution.sce import SceConfig
 from cupilot.evolution.seeds import generation_rng
 from cupilot.storage.endings import end_job
 from cupilot.storage.evolving import add_candidate, add_generation, choose_best, count_down, cut_short, set_survivors
@@ -28,9 +28,14 @@ from workers.budget import Exhausted, cost_reached, evaluations_left, exhausted
 from workers.confirmation import begin_confirmation, conclude, reached_before
 
 
-def config_of(job: Job) -> SceConfig:
+def config_of(job: Job) -> MethodConfig:
     """The method's parameters."""
-    return SceConfig.model_validate(job.method)
+    return read_config(job.method)
+
+
+def course_of(job: Job, operator: Operator) -> Course:
+    """How the job's candidates of an operator go."""
+    return method_for(config_of(job)).course(operator)
 
 
 def begin_generation(session: Session, job: Job, number: int, survivors: Sequence[Member]) -> None:
@@ -40,24 +45,24 @@ def begin_generation(session: Session, job: Job, number: int, survivors: Sequenc
     """
     wanted = method_for(config_of(job)).propose(survivors, number, generation_rng(job.seed, number))
     proposals = wanted[: max(evaluations_left(session, job), 0)]
-    crossovers = [one for one in proposals if one.operator is Operator.CROSSOVER]
-    initial = len(proposals) - len(crossovers)
-    generation = add_generation(session, job, number, pending=len(crossovers) + (1 if initial else 0))
+    initial = [one for one in proposals if one.operator is Operator.INITIAL]
+    others = [one for one in proposals if one.operator is not Operator.INITIAL]
+    generation = add_generation(session, job, number, pending=len(others) + (1 if initial else 0))
     if len(proposals) < len(wanted):
         cut_short(session, generation)
     if initial:
-        payload = {"count": initial, "number": number}
+        payload = {"count": len(initial), "number": number, "seeds": [one.parents[0] for one in initial if one.parents]}
         key = f"initialise/{number}"
         add_step(session, job, StepKind.INITIALISE, key, generation=generation, payload=payload)
-    for proposal in crossovers:
-        _begin_crossover(session, job, generation, proposal)
+    for proposal in others:
+        _begin_candidate(session, job, generation, proposal)
     if not proposals:
         end_generation(session, job, generation)
 
 
 def advance(session: Session, job: Job, candidate: Candidate, done: Next, outcome: Outcome) -> None:
     """Queue the candidate's next stage, or end it."""
-    step = following(config_of(job), done, outcome)
+    step = following(course_of(job, candidate.operator), done, outcome)
     if isinstance(step, Next):
         begin_stage(session, job, candidate, step)
     else:
@@ -74,8 +79,9 @@ def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next) -
         return
     payload: dict[str, object] = {"round": stage.round}
     queue = agents_queue(job)
-    if stage.stage is Stage.EVALUATE:
+    if stage.stage in (Stage.EVALUATE, Stage.CHECK):
         queue = device_queue(preparation_of(job).environment.device)
+    if stage.stage is Stage.EVALUATE:
         payload |= {"strategy": str(candidate.strategy_id), "kernel": candidate.kernel_hash}
     add_step(
         session,
@@ -142,10 +148,10 @@ def give_up_step(session: Session, job: Job, step: Step, reason: str, message: s
         end_candidate(session, job, candidate, End(Ending.EVALUATED if measured else Ending.FAILED, reason))
 
 
-def _begin_crossover(session: Session, job: Job, generation: Generation, proposal: Proposal) -> None:
+def _begin_candidate(session: Session, job: Job, generation: Generation, proposal: Proposal) -> None:
     parents = [uuid.UUID(one) for one in proposal.parents]
-    candidate = add_candidate(session, job, generation, proposal.operator, parents)
-    begin_stage(session, job, candidate, first(proposal.operator))
+    candidate = add_candidate(session, job, generation, proposal.operator, parents, notes=Notes.of(proposal))
+    begin_stage(session, job, candidate, first(course_of(job, proposal.operator)))
 
 
 def _cut(stop: StopReason, generation: Generation) -> bool:
@@ -156,4 +162,4 @@ def _cut(stop: StopReason, generation: Generation) -> bool:
 def _forbids(session: Session, job: Job, stage: Next) -> Exhausted | None:
     if stage.stage is Stage.EVALUATE:
         return None if evaluations_left(session, job) > 0 else Exhausted.CANDIDATES
-    return Exhausted.COST if cost_reached(job) else None
+    return Exhausted.COST if stage.stage is not Stage.CHECK and cost_reached(job) else None

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cupilot.evaluation import Evaluation, Preparation, PreparationResult
+from cupilot.evaluation import Evaluation, Preparation, PreparationResult, Tracing
 from cupilot.hardware import Device
 from cupilot.job import AgentKind
 from cupilot.kernel import Kernel
@@ -40,6 +40,10 @@ class Judge(Protocol):
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         """Check the reference, time the baseline, place it on the roofline."""
+        ...
+
+    def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
+        """Run a problem file once and say what it computes."""
         ...
 
     def evaluate(
@@ -126,6 +130,11 @@ class DeviceJudge:
         """See :class:`Judge`."""
         with self._turn(cancelled):
             return self._evaluator.prepare(problem, timeout=timeout, cancelled=cancelled)
+
+    def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
+        """See :class:`Judge`."""
+        with self._turn(cancelled):
+            return self._evaluator.trace(problem, timeout=timeout, cancelled=cancelled)
 
     def evaluate(
         self,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agents.interface import Briefing
 from agents.llm.gateway import AnswerError
+from agents.llm.patch import is_patch, patched
 from cupilot.errors import InvalidPlan
 from cupilot.kernel import Kernel, resolve
 from cupilot.problem import Target
@@ -71,8 +72,13 @@ def strategy(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
     return read
 
 
-def kernel(text: str, briefing: Briefing) -> Kernel:
-    """The source and the plan in an answer, as a kernel whose plan fits the problem."""
+def kernel(text: str, briefing: Briefing, before: Kernel | None = None) -> Kernel:
+    """The source and the plan in an answer, as a kernel whose plan fits the problem.
+
+    Where the kernel ``before`` is given, a patch of its source may stand for the whole; the plan may then be left out.
+    """
+    if before is not None and is_patch(text):
+        return _patched(text, briefing, before)
     blocks = [(language.lower(), body) for language, body in _FENCE.findall(text)]
     sources = [body for language, body in blocks if language in _CODE[briefing.target]]
     plans = [body for language, body in blocks if language == "json"]
@@ -80,8 +86,17 @@ def kernel(text: str, briefing: Briefing) -> Kernel:
         raise AnswerError(f"there is no fenced ```{_CODE[briefing.target][0]} block with the source")
     if not plans:
         raise AnswerError("there is no fenced ```json block with the launch plan")
-    plan = json_object(plans[-1])
-    made = checked(Kernel, {"target": briefing.target, "source": sources[-1], "plan": plan})
+    return _fitting(sources[-1], json_object(plans[-1]), briefing)
+
+
+def _patched(text: str, briefing: Briefing, before: Kernel) -> Kernel:
+    plans = [body for language, body in _FENCE.findall(text) if language.lower() == "json"]
+    plan = json_object(plans[-1]) if plans else before.plan.model_dump(mode="json")
+    return _fitting(patched(before.source, text), plan, briefing)
+
+
+def _fitting(source: str, plan: dict[str, Any], briefing: Briefing) -> Kernel:
+    made = checked(Kernel, {"target": briefing.target, "source": source, "plan": plan})
     try:
         resolve(made, briefing.facts)
     except InvalidPlan as error:

@@ -8,6 +8,7 @@ from agents.interface import Attempt, Briefing, InitialStrategy, StrategySource
 from agents.llm import answers, prompt
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
+from cupilot.evolution.novelty import strategy_key
 from cupilot.pool import PoolMatch
 from cupilot.strategy import Strategy
 from cupilot.technique import catalogue
@@ -20,7 +21,14 @@ class LlmManager:
         self._gateway = gateway
 
     def initial_strategies(
-        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+        self,
+        briefing: Briefing,
+        pool: Sequence[PoolMatch],
+        count: int,
+        seed: int,
+        *,
+        taken: Sequence[Strategy] = (),
+        seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
         """One call for all strategies; those that break the catalogue's rules are left out where others are good."""
         file = prompt.prompt("manager_initial")
@@ -32,6 +40,8 @@ class LlmManager:
             roofline=prompt.roofline(briefing),
             catalogue=prompt.techniques(catalogue(), briefing),
             pool=prompt.pool(tuple(pool)),
+            seeds="\n".join(prompt.attempt(one) for one in seeds) or "Nothing: the kernels are written from scratch.",
+            taken=_listed(taken),
         )
         question = Question(AgentRole.MANAGER, "initial", messages, file.hash, seed, json_answer=True)
         strategies = self._gateway.ask(question, lambda text: _several(text, briefing))
@@ -51,20 +61,24 @@ class LlmManager:
             first=prompt.attempt(first),
             second=prompt.attempt(second),
             catalogue=prompt.techniques(catalogue(), briefing),
-            taken=prompt.data("taken", "\n".join(prompt.strategy_json(one) for one in taken)),
+            taken=_listed(taken),
         )
         question = Question(AgentRole.MANAGER, "crossover", messages, file.hash, seed, json_answer=True)
-        signatures = {one.signature() for one in taken}
+        known = {strategy_key(one, catalogue()) for one in taken}
         repeated: list[Strategy] = []
 
         def parse(text: str) -> Strategy:
             crossed = answers.strategy(answers.json_object(text), catalogue(), briefing)
-            if crossed.signature() in signatures and not repeated:
+            if strategy_key(crossed, catalogue()) in known and not repeated:
                 repeated.append(crossed)
                 raise AnswerError("this job already has that strategy; write a different one")
             return crossed
 
         return self._gateway.ask(question, parse)
+
+
+def _listed(taken: Sequence[Strategy]) -> str:
+    return prompt.data("taken", "\n".join(prompt.strategy_json(one) for one in taken)) if taken else "None yet."
 
 
 def _several(text: str, briefing: Briefing) -> list[Strategy]:

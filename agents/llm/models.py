@@ -22,6 +22,8 @@ class AgentRole(StrEnum):
     TRANSLATOR = "translator"
     REVISOR = "revisor"
     PROPHET = "prophet"
+    ENGINEER = "engineer"
+    """Writes kernels freely, for the methods that have no strategies."""
 
 
 class Model(Value):

@@ -1,4 +1,4 @@
-"""The four roles as models play them, alone (``llm``) or from the playbook's seeds (``hybrid``).
+"""The roles as models play them, alone (``llm``) or from the playbook's seeds (``hybrid``).
 
 Diagnosis and alignment are the playbook's in both: they are rules over measurements and binaries, where a model could
 only add mistakes. A model that claims a technique is believed as far as source and binary show it.
@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agents.interface import AgentError, Agents, Alignment, Attempt, Briefing, InitialStrategy
+from agents.interface import (
+    AgentError,
+    Agents,
+    Alignment,
+    Attempt,
+    Briefing,
+    Commission,
+    Conversion,
+    Draft,
+    InitialStrategy,
+    KernelEngineer,
+    Revision,
+)
+from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway
 from agents.llm.ledger import Ledger
 from agents.llm.manager import LlmManager
@@ -30,6 +43,7 @@ def llm(models: RoleModels, ledger: Ledger) -> Agents:
         manager=LlmManager(gateway),
         translator=_Translator(LlmTranslator(gateway), rules),
         revisor=LlmRevisor(gateway),
+        engineer=LlmEngineer(gateway),
     )
 
 
@@ -37,11 +51,13 @@ def hybrid(models: RoleModels, ledger: Ledger) -> Agents:
     """The playbook writes the first generation, as far as its templates go; models do the rest."""
     model = llm(models, ledger)
     rules = playbook()
+    assert model.engineer is not None
     return Agents(
         prophet=rules.prophet,
         manager=_HybridManager(rules, model),
         translator=_HybridTranslator(rules, model),
         revisor=model.revisor,
+        engineer=_HybridEngineer(rules, model.engineer),
     )
 
 
@@ -56,6 +72,10 @@ class _Translator:
         """The model's kernel."""
         return self._writer.translate(briefing, strategy, parent, seed)
 
+    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
+        """The model's kernel."""
+        return self._writer.merge(briefing, first, second, seed)
+
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
         """What source and binary show."""
         return self._rules.translator.align(briefing, attempt)
@@ -69,13 +89,22 @@ class _HybridManager:
         self._model = model
 
     def initial_strategies(
-        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+        self,
+        briefing: Briefing,
+        pool: Sequence[PoolMatch],
+        count: int,
+        seed: int,
+        *,
+        taken: Sequence[Strategy] = (),
+        seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
-        """The playbook's where it has a template for the operator, else the model's."""
+        """The playbook's where it has a template for the operator and nothing to begin from, else the model's."""
         try:
-            return self._rules.manager.initial_strategies(briefing, pool, count, seed)
+            if not seeds:
+                return self._rules.manager.initial_strategies(briefing, pool, count, seed, taken=taken)
         except AgentError:
-            return self._model.manager.initial_strategies(briefing, pool, count, seed)
+            pass
+        return self._model.manager.initial_strategies(briefing, pool, count, seed, taken=taken, seeds=seeds)
 
     def crossover(
         self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
@@ -100,6 +129,45 @@ class _HybridTranslator:
                 pass
         return self._model.translator.translate(briefing, strategy, parent, seed)
 
+    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
+        """The model's kernel."""
+        return self._model.translator.merge(briefing, first, second, seed)
+
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
         """What source and binary show."""
         return self._rules.translator.align(briefing, attempt)
+
+
+class _HybridEngineer:
+    """The first generation comes from templates, as far as those go; a model writes the others."""
+
+    def __init__(self, rules: Agents, model: KernelEngineer) -> None:
+        self._rules = rules
+        self._model = model
+
+    def convert(self, briefing: Briefing, attempts: Sequence[Conversion], seed: int) -> str:
+        """The problem as it is where a template writes the first kernel: nobody would read a conversion."""
+        if self._seeds(briefing, 1):
+            return briefing.problem.source
+        return self._model.convert(briefing, attempts, seed)
+
+    def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
+        """In generation 0 the template of the commission's place among the playbook's first strategies."""
+        if commission.generation == 0:
+            seeds = self._seeds(briefing, commission.places)
+            if commission.place < len(seeds):
+                strategy = seeds[commission.place]
+                kernel = self._rules.translator.translate(briefing, strategy, None, seed)
+                return Draft(kernel=kernel, strategy=strategy, name="template", insight=strategy.rationale)
+        return self._model.write(briefing, commission, seed)
+
+    def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+        """The model's."""
+        return self._model.mend(briefing, history, seed)
+
+    def _seeds(self, briefing: Briefing, count: int) -> list[Strategy]:
+        try:
+            found = self._rules.manager.initial_strategies(briefing, (), count, 0)
+        except AgentError:
+            return []
+        return [one.strategy for one in found]

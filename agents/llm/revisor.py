@@ -12,10 +12,14 @@ from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.translator import LANGUAGE, kernel_text
 from cupilot.evaluation import Failure, FailureKind
-from cupilot.strategy import Strategy
 
 _NOTE = re.compile(r"^NOTE:\s*(.+)$", re.MULTILINE)
 _DROPPED = re.compile(r"^DROPPED:\s*(.+)$", re.MULTILINE)
+
+MAX_LINEAGE = 12
+"""Trials of ancestors that a prompt shows, the newest ones."""
+MAX_NOTE = 300
+"""Characters of a trial's note."""
 
 _ADVICE = {
     FailureKind.COMPILE_ERROR: "It does not compile. The compiler's relevant lines are below.",
@@ -41,7 +45,9 @@ class LlmRevisor:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def revise(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+    def revise(
+        self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
+    ) -> Revision | None:
         """A mended kernel; None where there is nothing to mend or the same kernel comes back."""
         last = history[-1]
         if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
@@ -56,12 +62,13 @@ class LlmRevisor:
             kernel=kernel_text(last.kernel),
             report=report(last.evaluation.failure),
             history=_tried(history[:-1]),
+            lineage=_tried(lineage[-MAX_LINEAGE:]),
             contract=prompt.contract(briefing),
             language=LANGUAGE[briefing.target],
         )
         question = Question(AgentRole.REVISOR, f"revise/{len(history)}", messages, file.hash, seed)
-        revision = self._gateway.ask(question, lambda text: _revision(text, briefing, last.strategy))
-        return None if revision.kernel == last.kernel else revision
+        mended = self._gateway.ask(question, lambda text: revision(text, briefing, last))
+        return None if mended.kernel == last.kernel else mended
 
 
 def report(failure: Failure) -> str:
@@ -76,11 +83,17 @@ def report(failure: Failure) -> str:
 def _tried(attempts: Sequence[Attempt]) -> str:
     if not attempts:
         return "Nothing."
-    return prompt.data("history", "\n".join(prompt.outcome(one.evaluation) for one in attempts))
+    return prompt.data("history", "\n".join(_trial(one) for one in attempts))
 
 
-def _revision(text: str, briefing: Briefing, strategy: Strategy) -> Revision:
-    kernel = answers.kernel(text, briefing)
+def _trial(one: Attempt) -> str:
+    done = f"{one.insight[:MAX_NOTE]}: " if one.insight else ""
+    return f"- {done}{prompt.outcome(one.evaluation)}"
+
+
+def revision(text: str, briefing: Briefing, last: Attempt) -> Revision:
+    """The mended kernel in an answer, given whole or as a patch, with its note and the techniques dropped."""
+    strategy, kernel = last.strategy, answers.kernel(text, briefing, last.kernel)
     note = _NOTE.search(text)
     dropped = _DROPPED.search(text)
     gone = {name.strip() for name in dropped[1].split(",")} if dropped else set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents.interface import Briefing
+from agents.interface import Attempt, Briefing
 from agents.llm import answers, prompt
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
@@ -36,6 +36,27 @@ class LlmTranslator:
         )
         question = Question(AgentRole.TRANSLATOR, "translate", messages, file.hash, seed)
         return self._gateway.ask(question, lambda text: answers.kernel(text, briefing))
+
+    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
+        """One kernel that does what both parents' kernels do: crossover of code."""
+        file = prompt.prompt("translator_merge")
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            facts=prompt.facts(briefing),
+            header=prompt.header(briefing),
+            hardware=prompt.hardware(briefing),
+            first=parent_text(first),
+            second=parent_text(second),
+            contract=prompt.contract(briefing),
+            language=LANGUAGE[briefing.target],
+        )
+        question = Question(AgentRole.TRANSLATOR, "merge", messages, file.hash, seed)
+        return self._gateway.ask(question, lambda text: answers.kernel(text, briefing))
+
+
+def parent_text(one: Attempt) -> str:
+    """A measured kernel whose code is to be read: what it came to, source, plan."""
+    return f"Measured: {prompt.outcome(one.evaluation)}\n{kernel_text(one.kernel) if one.kernel else 'It has no code.'}"
 
 
 def kernel_text(kernel: Kernel) -> str:

@@ -12,6 +12,7 @@ from cupilot.evaluation import BuildReport
 from cupilot.kernel import Kernel
 from cupilot.problem import Target
 from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.technique import catalogue
 
 SOURCE: Mapping[str, str] = {
     "streaming_access": r"__stcs|__ldcs|__stcg|\.cs\.",
@@ -46,6 +47,16 @@ def missing(strategy: Strategy, kernel: Kernel | None, build: BuildReport | None
         if reason is not None:
             found[use.id] = reason
     return found
+
+
+def visible(kernel: Kernel) -> tuple[str, ...]:
+    """The techniques for the kernel's target of which its source has the trace, in the catalogue's order."""
+    code = _code(kernel.source)
+    return tuple(
+        one.id
+        for one in catalogue()
+        if kernel.target in one.targets and one.id in SOURCE and re.search(SOURCE[one.id], code)
+    )
 
 
 def _in_source(use: TechniqueUse, kernel: Kernel | None) -> str | None:

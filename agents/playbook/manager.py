@@ -27,13 +27,20 @@ class PlaybookManager:
     """Writes strategies without a language model; equal seeds give equal answers."""
 
     def initial_strategies(
-        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+        self,
+        briefing: Briefing,
+        pool: Sequence[PoolMatch],
+        count: int,
+        seed: int,
+        *,
+        taken: Sequence[Strategy] = (),
+        seeds: Sequence[Attempt] = (),  # noqa: ARG002 - a template begins from nothing but the strategy
     ) -> list[InitialStrategy]:
         """Up to ``count`` renderable strategies with different signatures; raises NoTemplate."""
         space = Space(briefing, operator_of(briefing))
         failed = {_signature(match.entry.strategy) for match in pool if _failed_here(match.entry, briefing)}
         chosen: list[InitialStrategy] = []
-        seen: set[str] = set()
+        seen = {_signature(one) for one in taken}
 
         def take(candidates: Iterator[InitialStrategy], limit: int) -> None:
             for item in candidates:

@@ -67,15 +67,17 @@ _RESOURCE_FAILURES = (FailureKind.LAUNCH_ERROR, FailureKind.COMPILE_ERROR, Failu
 class PlaybookRevisor:
     """Gives up once there is nothing left to blame."""
 
-    def revise(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
-        """A kernel for a reduced strategy that this candidate has not tried; None where none is left."""
+    def revise(
+        self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
+    ) -> Revision | None:
+        """A kernel for a reduced strategy that is new to the candidate and its lineage; None where none is left."""
         if not history or history[-1].evaluation is None or history[-1].evaluation.failure is None:
             return None
         last, failure = history[-1], history[-1].evaluation.failure
         if failure.kind not in SUSPECTS or not last.strategy.techniques:
             return None
         space = Space(briefing, operator_of(briefing))
-        tried = {with_defaults(attempt.strategy).signature() for attempt in history}
+        tried = {with_defaults(attempt.strategy).signature() for attempt in (*lineage, *history)}
         for strategy, note in _reductions(space, last.strategy, failure):
             complete = with_defaults(strategy)
             if complete.signature() in tried or not space.valid(complete):

@@ -9,6 +9,7 @@ from agents.playbook.evidence import missing
 from agents.playbook.operators import Operator, Rows
 from agents.playbook.recognition import recognise
 from agents.playbook.recognition.values import refuse
+from agents.playbook.splicing import spliced
 from agents.playbook.templates import render
 from agents.playbook.templates.source import Options
 from cupilot.kernel import Kernel, resolve
@@ -60,6 +61,12 @@ class PlaybookTranslator:
         kernel = render(operator, options, briefing.target, briefing.device)
         resolve(kernel, briefing.facts)
         return kernel
+
+    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:  # noqa: ARG002
+        """Both parents' texts, crossed line by line: see :mod:`agents.playbook.splicing`."""
+        if first.kernel is None or second.kernel is None:
+            raise NotApplicable("a parent has no kernel to be crossed", where="parents")
+        return spliced(first.kernel, second.kernel, seed)
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:  # noqa: ARG002
         """The strategy without the techniques that neither source nor binary show."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
@@ -13,11 +14,12 @@ from pydantic import ValidationError
 from cupilot.attribution import MAX_EXTRA_EVALUATIONS
 from cupilot.cli.problems import resolve
 from cupilot.errors import InvalidInput, Unavailable
-from cupilot.evolution.sce import SceConfig
+from cupilot.evolution.methods import CONFIGS, DEFAULT, MethodConfig, read_config
 from cupilot.job import AgentKind, Budgets, Learning, Priority
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.problems import Size
 from cupilot.schemas import JobRequest, ProblemInput
+from cupilot.schemas.paths import field_path
 
 if TYPE_CHECKING:
     from cupilot.client import Client
@@ -39,6 +41,13 @@ class JobOptions:
     name: Annotated[str | None, typer.Option(help="What to call the problem.")] = None
     size: Annotated[
         str | None, typer.Option(metavar="small|full", help="Of a built-in problem; by default what suits.")
+    ] = None
+    method: Annotated[
+        str, typer.Option(metavar="|".join(CONFIGS), help="The evolution algorithm; all but sce need a model.")
+    ] = DEFAULT
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A parameter of the method, e.g. crossover=code; repeat."),
     ] = None
     population: Annotated[int | None, typer.Option(min=2, max=200, help="Candidates a generation.")] = None
     generations: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of selection.")] = None
@@ -64,16 +73,12 @@ class JobOptions:
         """
         if self.target not in ("auto", *Target):
             raise InvalidInput(f"{self.target!r} is no target", hint="auto, cuda or cpu", where="--target")
-        method = _given(population=self.population, generations=self.generations) | _switched_off(self.without or [])
-        if self.population is not None:
-            # The default number of elites would not fit into a population of two.
-            method["elites"] = min(SceConfig().elites, self.population - 1)
         seconds = None if self.minutes is None else self.minutes * 60
         try:
             return JobRequest(
                 problem=self._problem(),
                 target=Target.CPU if self.target == "auto" else Target(self.target),
-                method=SceConfig(**method),
+                method=self._method(),
                 agents=self.agents,
                 budgets=Budgets(
                     **_given(candidates=self.candidates, wall_seconds=seconds, cost_usd=self.cost),
@@ -85,8 +90,24 @@ class JobOptions:
             )
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
+            where = field_path(first)
             raise InvalidInput(f"{where}: {first['msg']}", where="options") from error
+
+    def _method(self) -> MethodConfig:
+        if self.method not in CONFIGS:
+            raise InvalidInput(f"{self.method!r} is no method", hint=", ".join(CONFIGS), where="--method")
+        known = set(CONFIGS[self.method].model_fields)
+        chosen = _given(population=self.population, generations=self.generations)
+        chosen |= _switched_off(self.without or []) | _settings(self.set or [])
+        unknown = sorted(chosen.keys() - known)
+        if unknown:
+            hint = f"it has {', '.join(sorted(known - {'name'}))}"
+            raise InvalidInput(f"{self.method} has no parameter {unknown[0]!r}", hint=hint, where="--set")
+        if "elites" in known and isinstance(chosen.get("population"), int):
+            # The default number of elites would not fit into a population of two.
+            elites = CONFIGS[self.method]().elites
+            chosen.setdefault("elites", min(elites, max(chosen["population"] - 1, 0)))
+        return read_config({"name": self.method, **chosen})
 
     def _problem(self) -> ProblemInput:
         if self.size is not None and self.size not in get_args(Size):
@@ -147,6 +168,20 @@ def on_chosen_target(request: JobRequest, wanted: str, client: Client) -> JobReq
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _settings(given: list[str]) -> dict[str, Any]:
+    """``key=value`` texts as fields; what is JSON is read as such, anything else is a text."""
+    settings: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key or key == "name":
+            raise InvalidInput(f"{text!r} sets nothing", hint="e.g. --set crossover=code", where="--set")
+        try:
+            settings[key] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[key] = value
+    return settings
 
 
 def _switched_off(parts: list[str]) -> dict[str, Any]:

@@ -1,9 +1,16 @@
 """A candidate's pipeline: which stage comes next, given what the last one came to. Pure; does no stage itself.
 
-The pipeline of both operators, after cuPilot's Algorithm 1 (lines 3 to 7 for one individual)::
+A method gives each of its operators a :class:`Course`: the stage that it opens with, how often it may be mended,
+whether its strategy is aligned. After the opening, all go the same way::
 
-    crossover:  cross -> translate -> evaluate -> (revise -> evaluate)* -> align -> end
-    initial:             translate -> evaluate -> (revise -> evaluate)* -> align -> end
+    strategy crossover:   cross -> translate   \\
+    initial:                       translate    |
+    code crossover (sce):             merge     |-> evaluate -> (revise -> evaluate)* -> align -> end
+    code written freely:              write     |
+    first of all:  (convert -> check)+ -> write /
+
+Translate, revise and align are cuPilot's Algorithm 1 (lines 3 to 7 for one individual); merge is its ablation; write,
+convert and check are EvoEngineer's and The AI CUDA Engineer's.
 
 Workers and the local driver ask the same two functions: :func:`first` and :func:`following`. A failure of kind
 ``infrastructure`` is no outcome of a candidate: whoever runs the stage tries it again elsewhere.
@@ -15,8 +22,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cupilot.evaluation import FailureKind, Verdict
-from cupilot.evolution.population import Operator
-from cupilot.evolution.sce import SceConfig
 
 REPAIRABLE = frozenset(
     {
@@ -40,6 +45,10 @@ REPAIRABLE = frozenset(
 a broken reference, and faults of the infrastructure."""
 
 
+NOT_CONVERTED = "not_converted"
+"""Reason of a candidate whose reference could not be made a function: no conversion computed the same."""
+
+
 class Stage(StrEnum):
     """One unit of a candidate's work; the values are those of :class:`cupilot.storage.states.StepKind`."""
 
@@ -47,6 +56,14 @@ class Stage(StrEnum):
     """SCE Manager: one strategy from two parents'."""
     TRANSLATE = "translate"
     """Strategy Translator: a kernel for the strategy."""
+    MERGE = "merge"
+    """Strategy Translator: one kernel from two parents' kernels."""
+    CONVERT = "convert"
+    """Kernel Engineer: the reference as a pure function."""
+    CHECK = "check"
+    """The judge, on a device: whether that function computes what the reference does."""
+    WRITE = "write"
+    """Kernel Engineer: a kernel, with the insight it rests on."""
     EVALUATE = "evaluate"
     """The judge, on a device."""
     REVISE = "revise"
@@ -86,7 +103,7 @@ class End:
 
 @dataclass(frozen=True)
 class Done:
-    """An agent did what it was asked: a new strategy (cross, align) or a new kernel (translate, revise)."""
+    """An agent did what it was asked: a new strategy, a new kernel, a conversion; or a conversion is right."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,11 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Mistaken:
+    """A conversion that does not compute what the reference does."""
+
+
+@dataclass(frozen=True)
 class Judged:
     """An evaluation's result."""
 
@@ -110,25 +132,41 @@ class Judged:
     failure: FailureKind | None = None
 
 
-Outcome = Done | Duplicate | Refused | Judged
+Outcome = Done | Duplicate | Refused | Mistaken | Judged
 
 
-def first(operator: Operator) -> Next:
-    """The stage that a proposal of this operator begins with."""
-    return Next(Stage.CROSS if operator is Operator.CROSSOVER else Stage.TRANSLATE)
+@dataclass(frozen=True)
+class Course:
+    """How the candidates of one operator go from proposal to end."""
+
+    opening: Stage
+    repair_rounds: int
+    """Times that a candidate's kernel may be mended, and its conversion, where it has one."""
+    alignment: bool
+    """Whether the strategy of a kernel that counts is aligned with its code."""
 
 
-def following(config: SceConfig, done: Next, outcome: Outcome) -> Next | End:
+def first(course: Course) -> Next:
+    """The stage that a candidate begins with."""
+    return Next(course.opening)
+
+
+def following(course: Course, done: Next, outcome: Outcome) -> Next | End:
     """What comes after the stage ``done`` that came to ``outcome``.
 
     Raises ValueError where the outcome cannot be one of that stage, and for an infrastructure failure, which is to
     be tried again rather than recorded.
     """
-    if (done.stage is Stage.EVALUATE) != isinstance(outcome, Judged):
+    if (done.stage is Stage.EVALUATE) != isinstance(outcome, Judged) or (
+        isinstance(outcome, Mistaken) and done.stage is not Stage.CHECK
+    ):
         raise ValueError(f"{outcome} is no outcome of {done.stage.value}")
     match outcome:
         case Judged():
-            return _after_evaluation(config, done.round, outcome)
+            return _after_evaluation(course, done.round, outcome)
+        case Mistaken():
+            again = done.round < course.repair_rounds
+            return Next(Stage.CONVERT, done.round + 1) if again else End(Ending.FAILED, NOT_CONVERTED)
         case Done():
             return _after_agent(done)
         case Duplicate():
@@ -142,12 +180,12 @@ def step_key(ordinal: int, stage: Next) -> str:
     return f"c{ordinal}/{stage.stage.value}/{stage.round}"
 
 
-def _after_evaluation(config: SceConfig, repair_round: int, judged: Judged) -> Next | End:
+def _after_evaluation(course: Course, repair_round: int, judged: Judged) -> Next | End:
     if judged.failure is FailureKind.INFRASTRUCTURE:
         raise ValueError("an infrastructure failure says nothing about the candidate; try the evaluation again")
     if judged.verdict.counts:
-        return Next(Stage.ALIGN, repair_round) if config.alignment else End(Ending.EVALUATED)
-    if _repairable(judged) and repair_round < config.repair_rounds:
+        return Next(Stage.ALIGN, repair_round) if course.alignment else End(Ending.EVALUATED)
+    if _repairable(judged) and repair_round < course.repair_rounds:
         return Next(Stage.REVISE, repair_round + 1)
     # Only strategies of kernels that count are ever crossed or reused as good; those of failures stay as asked for,
     # which is what the pool has to warn of.
@@ -162,6 +200,10 @@ def _after_agent(done: Next) -> Next | End:
     match done.stage:
         case Stage.CROSS:
             return Next(Stage.TRANSLATE)
+        case Stage.CONVERT:
+            return Next(Stage.CHECK, done.round)
+        case Stage.CHECK:
+            return Next(Stage.WRITE)
         case Stage.ALIGN:
             return End(Ending.EVALUATED)
         case _:

@@ -16,6 +16,18 @@ class Operator(StrEnum):
     """The SCE Manager's own idea, or a pool entry; the kernel is written from scratch."""
     CROSSOVER = "crossover"
     """Two parents' strategies combined; the kernel is translated anew from the first parent's."""
+    CODE_CROSSOVER = "code_crossover"
+    """Two parents' kernels combined; what strategy came of it is read from the code afterwards."""
+    REWRITE = "rewrite"
+    """A kernel written whole, from the task and the best one so far, if there is any."""
+    MUTATION = "mutation"
+    """One parent's kernel, changed."""
+    TRANSLATION = "translation"
+    """The reference, made functional and then rendered as the first kernel."""
+    OPTIMISATION = "optimisation"
+    """The best kernel improved, with the best ones so far before the writer's eyes."""
+    COMPOSITION = "composition"
+    """The best kernel improved with what kernels of similar problems do."""
 
 
 class Member(Value):
@@ -44,7 +56,16 @@ class Proposal(Value):
 
     operator: Operator
     parents: tuple[str, ...] = ()
-    """Candidate ids: none for ``initial``, two for ``crossover``, the fitter first."""
+    """Candidate ids whose code or strategies the candidate is made from, the fitter first: two for the crossovers, one
+    for what changes a kernel, none for what begins anew; ``initial`` has one where an epoch starts from a kernel."""
+    best: str | None = None
+    """The best candidate so far, where its writer is to be shown it beside the parents."""
+    inspirations: tuple[str, ...] = ()
+    """Candidates that are shown too: their insights or, in that order, their kernels."""
+    place: int = 0
+    """Which of the generation's proposals this is, from 0..."""
+    places: int = 1
+    """...of how many."""
 
 
 class StopReason(StrEnum):
@@ -54,3 +75,7 @@ class StopReason(StrEnum):
     """The best kernel is so close to the physical floor that nothing is left to pay for."""
     GENERATIONS = "generations"
     """All generations that were asked for are done."""
+    SAMPLES = "samples"
+    """All kernels that were asked for have been proposed."""
+    NO_START = "no_start"
+    """The method has no kernel to begin from: the first one could not be made to work."""

@@ -12,6 +12,12 @@ The paper publishes no code; its Algorithm 1 by lines, and where each is done he
 7. elitism keeps, tournament picks parents: :meth:`Sce.select` and :meth:`Sce.propose`;
 8. the SCE Manager crosses two parents' *strategies*: stage ``cross``; back to 2, or :meth:`Sce.should_stop`.
 
+Around this stands the paper's slower time scale, the **epoch**: its released kernels lie in folders ``Epoch0`` to
+``Epoch3``, and the best kernels of one epoch are the initial ones (``K_init`` of line 1) of the next. So the first
+generation of a later epoch is again ``StrategyInit``, for kernels that already exist: initial proposals whose parents
+are the elites, in turn. The paper's ablation of line 8, crossing *code* instead, is ``crossover="code"``: the
+Translator is shown both parents' kernels, and what strategy came of it is read from the code, in line 6.
+
 The paper does not state tournament size, elites, fitness weights or any mutation; there is no mutation here either,
 and the rest are :class:`SceConfig`'s fields. What the paper leaves open and this does: survivors are the elites plus
 the last generation's members that count (the rest of the best, where there are more than fit); the two parents of a
@@ -22,16 +28,26 @@ untried pairs remain.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from itertools import combinations
 from random import Random
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from cupilot.evolution.pipeline import Course, Stage
 from cupilot.evolution.population import Member, Operator, Proposal, StopReason
-from cupilot.evolution.selection import elite, ranked, tournament
-from cupilot.roofline import NEAR_FLOOR
+from cupilot.evolution.selection import elite, near_floor, ranked, tournament
 from cupilot.value import Value
+
+
+class CrossoverLevel(StrEnum):
+    """What two parents are combined in."""
+
+    STRATEGY = "strategy"
+    """The Manager combines their strategies; the Translator writes a kernel for the result."""
+    CODE = "code"
+    """The Translator combines their kernels; alignment says what strategy came of it."""
 
 
 class SceConfig(Value):
@@ -41,6 +57,9 @@ class SceConfig(Value):
     population: Annotated[int, Field(ge=2, le=200)] = 8
     """Candidates a generation. The paper's ablations use 50."""
     generations: Annotated[int, Field(ge=1, le=100)] = 4
+    """Rounds of selection an epoch."""
+    epochs: Annotated[int, Field(ge=1, le=20)] = 1
+    """Each but the first begins with fresh strategies for the best kernels of the one before."""
     elites: Annotated[int, Field(ge=0, le=50)] = 2
     tournament: Annotated[int, Field(ge=1, le=50)] = 3
     """Members drawn for each parent."""
@@ -48,6 +67,8 @@ class SceConfig(Value):
     """Times that the Kernel Revisor may mend one candidate."""
     utilisation_weight: Annotated[float, Field(ge=0, le=10)] = 0.25
     """Weight of hardware utilisation beside log speedup in the fitness."""
+    crossover: CrossoverLevel = CrossoverLevel.STRATEGY
+    """Ablation: ``code`` combines the parents' kernels instead of their strategies."""
     roofline_guidance: bool = True
     """Ablation: False hides zone and diagnosis from the agents."""
     pool: bool = True
@@ -61,6 +82,11 @@ class SceConfig(Value):
             raise ValueError(f"elites ({self.elites}) must be fewer than population ({self.population})")
         return self
 
+    @property
+    def rounds(self) -> int:
+        """Generations at most, over all epochs."""
+        return self.epochs * self.generations
+
 
 class Sce:
     """The method ``sce``. Every call is pure in its arguments and the generator it is given."""
@@ -72,11 +98,14 @@ class Sce:
         """The proposals of a generation; ``population`` are the survivors that :meth:`select` named.
 
         Generation 0: ``population`` initial proposals. Later: what the elites leave of the population, each a
-        crossover of two of the survivors; initial proposals where fewer than two survivors count.
+        crossover of two of the survivors; initial proposals where fewer than two survivors count. An epoch's first
+        generation: the same number of initial proposals, which begin from the elites (or the best) in turn.
         """
         if generation == 0:
             return [Proposal(operator=Operator.INITIAL)] * self.config.population
         wanted = self.config.population - len(elite(population, self.config.elites))
+        if self.config.epochs > 1 and generation % self.config.generations == 0:
+            return _anew(elite(population, max(self.config.elites, 1)), wanted)
         pairs = _pairs(population)
         if not pairs:
             return [Proposal(operator=Operator.INITIAL)] * wanted
@@ -95,11 +124,14 @@ class Sce:
 
     def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
         """Why no generation should follow the finished ``generation`` (from 0), or None."""
-        if any(one.floor_share is not None and one.floor_share >= NEAR_FLOOR for one in ranked(population)):
+        if near_floor(population):
             return StopReason.NEAR_FLOOR
-        if generation + 1 >= self.config.generations:
-            return StopReason.GENERATIONS
-        return None
+        return StopReason.GENERATIONS if generation + 1 >= self.config.rounds else None
+
+    def course(self, operator: Operator) -> Course:
+        """How a candidate of this operator goes; all may be mended, and are aligned unless that is switched off."""
+        opening = {Operator.CROSSOVER: Stage.CROSS, Operator.CODE_CROSSOVER: Stage.MERGE}
+        return Course(opening.get(operator, Stage.TRANSLATE), self.config.repair_rounds, self.config.alignment)
 
     def _crossovers(
         self, population: Sequence[Member], pairs: set[frozenset[str]], wanted: int, rng: Random
@@ -111,7 +143,7 @@ class Sce:
             untried.discard(frozenset((first.candidate, second.candidate)))
             untried = untried or set(pairs)
             parents = tuple(one.candidate for one in ranked((first, second)))
-            proposals.append(Proposal(operator=Operator.CROSSOVER, parents=parents))
+            proposals.append(Proposal(operator=_CROSSOVERS[self.config.crossover], parents=parents))
         return proposals
 
     def _parents(self, population: Sequence[Member], pairs: set[frozenset[str]], rng: Random) -> tuple[Member, Member]:
@@ -122,6 +154,16 @@ class Sce:
         second = tournament([one for one in population if one.candidate in partners], self.config.tournament, rng)
         assert second is not None
         return first, second
+
+
+_CROSSOVERS = {CrossoverLevel.STRATEGY: Operator.CROSSOVER, CrossoverLevel.CODE: Operator.CODE_CROSSOVER}
+
+
+def _anew(seeds: Sequence[Member], count: int) -> list[Proposal]:
+    """Initial proposals that begin from these kernels in turn, or from nothing where there are none."""
+    parents: list[tuple[str, ...]] = [(seed.candidate,) for seed in seeds]
+    parents = parents or [()]
+    return [Proposal(operator=Operator.INITIAL, parents=parents[place % len(parents)]) for place in range(count)]
 
 
 def _pairs(population: Sequence[Member]) -> set[frozenset[str]]:

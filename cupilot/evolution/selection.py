@@ -1,4 +1,4 @@
-"""Selection operators that methods share: ranking, elitism, tournament. Pure; members without a fitness never win.
+"""What methods share: ranking, elitism, tournament, the stop near the floor. Pure; members without a fitness never win.
 
 Ties go to the member with the smaller ordinal, so that a result never depends on ids or on order of arrival.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from random import Random
 
 from cupilot.evolution.population import Member
+from cupilot.roofline import NEAR_FLOOR
 
 
 def ranked(population: Sequence[Member]) -> list[Member]:
@@ -28,3 +29,8 @@ def tournament(population: Sequence[Member], size: int, rng: Random) -> Member |
     if not field:
         return None
     return field[min(rng.sample(range(len(field)), min(size, len(field))))]
+
+
+def near_floor(population: Sequence[Member]) -> bool:
+    """Whether a member that counts is so close to the physical floor that nothing is left to pay for."""
+    return any(one.floor_share is not None and one.floor_share >= NEAR_FLOOR for one in ranked(population))

@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from cupilot.evaluation import Interval, Verdict
+from cupilot.evolution.methods import MethodConfig
 from cupilot.evolution.sce import SceConfig
 from cupilot.job import AgentKind, Budgets, Learning, Priority
 from cupilot.problem import NumericsPolicy, Target
@@ -51,7 +52,8 @@ class JobRequest(Request):
 
     problem: ProblemInput
     target: Target
-    method: SceConfig = SceConfig()
+    method: MethodConfig = SceConfig()
+    """The evolution algorithm and its parameters, told apart by ``name``; ``sce`` where there is none."""
     agents: AgentKind = AgentKind.PLAYBOOK
     budgets: Budgets = Budgets()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -117,7 +119,7 @@ class JobView(Response):
     problem: ProblemRef
     target: Target
     agents: AgentKind
-    method: SceConfig
+    method: MethodConfig
     budgets: Budgets
     seed: int
     priority: Priority

@@ -86,6 +86,14 @@ class CandidateView(CandidateSummary):
     """As the code really follows it."""
     fidelity: float | None = None
     """Share of the claimed techniques that were found in the code, 0 to 1."""
+    name: str | None = None
+    """What the kernel's writer called it, where the method asks for a name."""
+    insight: str | None = None
+    """Why its writer thought it fast, where the method asks for that."""
+    inspirations: list[UUID] = []
+    """Candidates whose insights or kernels its writer was shown beside the parents."""
+    repairs: list[str] = []
+    """What the Revisor said that it changed, a round each."""
     kernel: KernelView | None = None
     evaluation: Evaluation | None = None
     credits: list[Credit] = []

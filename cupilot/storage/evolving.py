@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session
 
 from cupilot.evaluation import Evaluation, Preparation
 from cupilot.evolution import fitness
+from cupilot.evolution.notes import Notes
+from cupilot.evolution.novelty import kernel_key
 from cupilot.evolution.population import Operator
 from cupilot.kernel import Kernel
 from cupilot.storage.pool_tables import PoolRow
@@ -66,11 +68,22 @@ def cut_short(session: Session, generation: Generation) -> None:
 
 
 def add_candidate(
-    session: Session, job: Job, generation: Generation, operator: Operator, parents: Sequence[uuid.UUID] = ()
+    session: Session,
+    job: Job,
+    generation: Generation,
+    operator: Operator,
+    parents: Sequence[uuid.UUID] = (),
+    *,
+    notes: Notes | None = None,
 ) -> Candidate:
     """A new individual with the job's next ordinal; ``parents`` the fitter first."""
     candidate = Candidate(
-        id=uuid.uuid4(), job_id=job.id, generation_id=generation.id, ordinal=job.candidates, operator=operator
+        id=uuid.uuid4(),
+        job_id=job.id,
+        generation_id=generation.id,
+        ordinal=job.candidates,
+        operator=operator,
+        notes=(notes or Notes()).model_dump(mode="json"),
     )
     session.add(candidate)
     _set(session, job, candidates=Job.candidates + 1)
@@ -126,9 +139,16 @@ def keep_kernel(session: Session, kernel: Kernel) -> str:
         "target": kernel.target,
         "source": kernel.source,
         "plan": kernel.plan.model_dump(mode="json"),
+        "likeness": kernel_key(kernel),
     }
     session.execute(insert(KernelRow).values(row).on_conflict_do_nothing())
     return kernel.content_hash()
+
+
+def give_notes(session: Session, candidate: Candidate, **fields: Any) -> None:
+    """Add to what is noted of the candidate; fields of :class:`cupilot.evolution.notes.Notes`."""
+    notes = Notes.model_validate({**candidate.notes, **fields})
+    _set(session, candidate, notes=notes.model_dump(mode="json"))
 
 
 def give_alignment(session: Session, candidate: Candidate, row: StrategyRow, fidelity: float) -> None:

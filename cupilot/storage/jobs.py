@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict, NotFound
-from cupilot.job import JobSpec
+from cupilot.job import JobSpec, check_playable
 from cupilot.storage.database import notify
 from cupilot.storage.endings import end_job, stop_queued_work
 from cupilot.storage.problems import ensure_problem, problem_value
@@ -31,8 +31,10 @@ def submit_job(
 ) -> tuple[Job, bool]:
     """Make a job and its first step; (job, True), or (the earlier job, False) for a repeated idempotency key.
 
-    Raises :class:`IdempotencyMismatch` where the key belongs to another request.
+    Raises :class:`IdempotencyMismatch` where the key belongs to another request, and
+    :class:`cupilot.job.MethodNeedsModel`.
     """
+    check_playable(spec.method, spec.agents)
     problem = ensure_problem(session, team_id, spec.problem)
     values = {
         "id": uuid.uuid4(),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Text, cast, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from cupilot.evaluation import Evaluation, Preparation
 from cupilot.evolution import fitness
+from cupilot.evolution.notes import Notes
+from cupilot.evolution.novelty import kernel_key
 from cupilot.evolution.population import Member
 from cupilot.kernel import Kernel
 from cupilot.storage.states import EvaluationPurpose, StepKind, StepState
@@ -82,11 +85,36 @@ def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
     return [Strategy.model_validate(body) for body in session.scalars(query)]
 
 
-def has_kernel(session: Session, job: Job, kernel_hash: str) -> bool:
-    """Whether a candidate of the job has, or had and measured, this kernel."""
-    held = select(Candidate.id).where(Candidate.job_id == job.id, Candidate.kernel_hash == kernel_hash)
-    measured = select(EvaluationRow.id).where(EvaluationRow.job_id == job.id, EvaluationRow.kernel_hash == kernel_hash)
+def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:
+    """Whether a candidate of the job has, or had and measured, this kernel or one like it."""
+    alike = select(KernelRow.hash).where(
+        or_(KernelRow.hash == kernel.content_hash(), KernelRow.likeness == kernel_key(kernel))
+    )
+    held = select(Candidate.id).where(Candidate.job_id == job.id, Candidate.kernel_hash.in_(alike))
+    measured = select(EvaluationRow.id).where(EvaluationRow.job_id == job.id, EvaluationRow.kernel_hash.in_(alike))
     return session.execute(select(or_(held.exists(), measured.exists()))).scalar_one()
+
+
+def notes_of(candidate: Candidate) -> Notes:
+    """What is noted of a candidate."""
+    return Notes.model_validate(candidate.notes)
+
+
+def candidates_of(session: Session, ids: Sequence[str]) -> list[Candidate]:
+    """The candidates of these ids, in this order; those that are not there any more are left out."""
+    wanted = [uuid.UUID(one) for one in ids]
+    found = {one.id: one for one in session.scalars(select(Candidate).where(Candidate.id.in_(wanted)))}
+    return [found[one] for one in wanted if one in found]
+
+
+def ancestors_of(session: Session, candidate: Candidate) -> list[Candidate]:
+    """All that a candidate comes from, the oldest first."""
+    tree = select(CandidateParent.parent_id.label("id")).where(CandidateParent.candidate_id == candidate.id)
+    above = tree.cte("ancestors", recursive=True)
+    link = aliased(CandidateParent)
+    above = above.union(select(link.parent_id).join(above, link.candidate_id == above.c.id))
+    query = select(Candidate).where(Candidate.id.in_(select(above.c.id))).order_by(Candidate.ordinal)
+    return list(session.scalars(query))
 
 
 def parents_of(session: Session, candidate: Candidate) -> list[Candidate]:

@@ -55,12 +55,16 @@ class CandidateState(StrEnum):
 
 
 class StepKind(StrEnum):
-    """What a step does. ``prepare``, ``evaluate``, ``confirm`` and ``attribute`` need a device; the others an agent."""
+    """What a step does: ``prepare``, ``check``, ``evaluate``, ``confirm`` and ``attribute`` on a device."""
 
     PREPARE = "prepare"
     INITIALISE = "initialise"
     CROSS = "cross"
     TRANSLATE = "translate"
+    MERGE = "merge"
+    CONVERT = "convert"
+    CHECK = "check"
+    WRITE = "write"
     EVALUATE = "evaluate"
     REVISE = "revise"
     ALIGN = "align"
@@ -73,7 +77,8 @@ class StepKind(StrEnum):
     @property
     def on_device(self) -> bool:
         """Whether a GPU worker does it."""
-        return self in (StepKind.PREPARE, StepKind.EVALUATE, StepKind.CONFIRM, StepKind.ATTRIBUTE)
+        on_device = (StepKind.PREPARE, StepKind.CHECK, StepKind.EVALUATE, StepKind.CONFIRM, StepKind.ATTRIBUTE)
+        return self in on_device
 
 
 class StepState(StrEnum):
@@ -96,6 +101,10 @@ class StrategyOrigin(StrEnum):
     ALIGNMENT = "alignment"
     ABLATION = "ablation"
     """The winner's, without one technique."""
+    MERGE = "merge"
+    """Claimed for a kernel that was merged from two: what both parents' did."""
+    CODE = "code"
+    """Read from a kernel that was written freely."""
 
 
 class EvaluationPurpose(StrEnum):

@@ -165,6 +165,18 @@ def lock_claimed(session: Session, claim: Claim) -> tuple[Job, Step]:
     return job, step
 
 
+def pin(session: Session, claim: Claim, key: str, found: Any) -> Any:
+    """Keep what the claimed step found out, for its further attempts; the answer is what a former one found, if any.
+
+    Whatever a model call is made from must not change between attempts: the same question is answered from the
+    ledger, another one would be paid again. Raises :class:`Stale` where the claim is lost.
+    """
+    _, step = lock_claimed(session, claim)
+    if key not in step.payload:
+        step.payload = {**step.payload, key: found}
+    return step.payload[key]
+
+
 def release_step(session: Session, claim: Claim) -> None:
     """Give a step back that this process cannot finish, through no fault of the step: no attempt is charged.
 

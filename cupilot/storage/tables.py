@@ -111,7 +111,7 @@ class Job(Base):
     problem_id: Mapped[uuid.UUID] = fk("problems.id")
     target: Mapped[Target]
     method: Mapped[Json]
-    """:class:`cupilot.evolution.sce.SceConfig` as JSON."""
+    """:data:`cupilot.evolution.methods.MethodConfig` as JSON."""
     agents: Mapped[AgentKind]
     budgets: Mapped[Json]
     seed: Mapped[int]
@@ -191,6 +191,8 @@ class KernelRow(Base):
     target: Mapped[Target]
     source: Mapped[str] = mapped_column(Text)
     plan: Mapped[Json]
+    likeness: Mapped[str | None] = mapped_column(String(64), index=True)
+    """:func:`cupilot.evolution.novelty.kernel_key`: equal for kernels that differ in comments and blanks only."""
     created_at: Mapped[datetime] = now_column()
 
 
@@ -225,6 +227,8 @@ class Candidate(Base):
     repair_rounds: Mapped[int] = mapped_column(server_default=text("0"))
     survives: Mapped[bool] = mapped_column(server_default=text("false"))
     """Whether selection kept it for the next generation."""
+    notes: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
+    """:class:`cupilot.evolution.notes.Notes` as JSON."""
     created_at: Mapped[datetime] = now_column()
     finished_at: Mapped[datetime | None]
 

@@ -63,6 +63,9 @@ class Judge:
         if request["op"] == "prepare":
             self._session = Session(Problem.model_validate(request["problem"]), self._device, self._stage)
             return {"preparation": self._session.admit()}
+        if request["op"] == "trace":
+            self._session = Session(Problem.model_validate(request["problem"]), self._device, self._stage)
+            return {"facts": self._session.facts.model_dump(mode="json")}
         if request["op"] == "open":
             self._session = Session(Problem.model_validate(request["problem"]), self._device, self._stage)
             check_same(self._session.facts, ProblemFacts.model_validate(request["facts"]))

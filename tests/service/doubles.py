@@ -42,6 +42,7 @@ from cupilot.evaluation import (
     PreparationResult,
     Profile,
     ProfileSource,
+    Tracing,
     Verdict,
 )
 from cupilot.hardware import Device, Environment, Peaks
@@ -178,6 +179,13 @@ class ScriptedJudge:
             return PreparationResult(failure=failure)
         return PreparationResult(preparation=preparation(problem))
 
+    def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
+        self._wait("trace", cancelled)
+        known = facts(problem)
+        if "wrong conversion" in problem.source:
+            known = known.model_copy(update={"graph": known.graph.model_copy(update={"nodes": ()})})
+        return Tracing(facts=known)
+
     def evaluate(
         self,
         problem: Problem,
@@ -218,6 +226,10 @@ class ScriptedAgents:
         self.refuses = refuses
         self.shown: list[PoolMatch] = []
         """Pool entries that the last initial call was given."""
+        self.seeds: list[Attempt] = []
+        """Kernels that it was to begin from."""
+        self.lineages: list[list[Attempt]] = []
+        """What each revision was told of the candidate's ancestors."""
 
     def agents(self) -> Agents:
         return Agents(prophet=self, manager=self, translator=self, revisor=self)
@@ -226,12 +238,22 @@ class ScriptedAgents:
         return Diagnosis(severity="none", cause="", evidence="", advice=())
 
     def initial_strategies(
-        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+        self,
+        briefing: Briefing,
+        pool: Sequence[PoolMatch],
+        count: int,
+        seed: int,
+        *,
+        taken: Sequence[Strategy] = (),
+        seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
         if self.refuses:
             raise NoTemplate("no template fits this operator")
         self.shown = list(pool)
-        return [InitialStrategy(strategy=one, source=StrategySource.IDEA) for one in self.initial[:count]]
+        self.seeds = list(seeds)
+        known = {one.signature() for one in taken}
+        fresh = [one for one in self.initial if one.signature() not in known]
+        return [InitialStrategy(strategy=one, source=StrategySource.IDEA) for one in fresh[:count]]
 
     def crossover(
         self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
@@ -247,11 +269,20 @@ class ScriptedAgents:
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
         return kernel(" ".join(strategy.ids()), briefing.target)
 
+    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
+        assert first.kernel is not None
+        assert second.kernel is not None
+        names = dict.fromkeys(f"{first.kernel.source} {second.kernel.source}".replace("#", "").split())
+        return kernel(" ".join(names), briefing.target)
+
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
         return Alignment(strategy=attempt.strategy, fidelity=1.0)
 
-    def revise(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+    def revise(
+        self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
+    ) -> Revision | None:
         last = history[-1]
+        self.lineages.append(list(lineage))
         assert last.kernel is not None
         mended = kernel(last.kernel.source + " #", briefing.target)
         return Revision(strategy=last.strategy, kernel=mended, note="tried again")

@@ -17,13 +17,13 @@ from cupilot.evolution.pipeline import Next, Refused, Stage
 from cupilot.job import JobSpec
 from cupilot.model_call import CostBudgetReached
 from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import preparation_of
+from cupilot.storage.progress import evaluation_of, kernel_of, notes_of, preparation_of, strategy_of
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Candidate, Job, Step
 from workers.tools import Infrastructure, Tools
 
 if TYPE_CHECKING:
-    from agents.interface import Agents, Briefing
+    from agents.interface import Agents, Attempt, Briefing, KernelEngineer
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,29 @@ def load_assignment(session: Session, claim: Claim) -> tuple[Candidate, Assignme
     candidate = session.get_one(Candidate, claim.candidate_id)
     stage = Next(Stage(claim.kind.value), claim.payload["round"])
     return candidate, Assignment(claim, job_spec(session, job), preparation_of(job), candidate.ordinal, stage)
+
+
+def attempt_of(session: Session, candidate: Candidate) -> Attempt:
+    """A candidate as agents see it."""
+    from agents.interface import Attempt
+
+    notes = notes_of(candidate)
+    return Attempt(
+        strategy=strategy_of(session, candidate),
+        kernel=kernel_of(session, candidate.kernel_hash) if candidate.kernel_hash else None,
+        evaluation=evaluation_of(session, candidate.evaluation_id) if candidate.evaluation_id else None,
+        name=notes.name,
+        insight=notes.insight,
+    )
+
+
+def engineer_of(agents: Agents) -> KernelEngineer:
+    """Whoever writes kernels freely; AgentError where nobody does."""
+    from agents.interface import AgentError
+
+    if agents.engineer is None:
+        raise AgentError("these agents cannot write kernels freely", hint="use agents of kind llm or hybrid")
+    return agents.engineer
 
 
 def candidate_of(session: Session, step: Step) -> Candidate:

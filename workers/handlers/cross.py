@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from agents.interface import Attempt
+from cupilot.evolution.novelty import strategy_key
 from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
 from cupilot.evolution.seeds import stage_seed
 from cupilot.storage.evolving import add_strategy, give_strategy
-from cupilot.storage.progress import evaluation_of, kernel_of, parents_of, strategies_of, strategy_of
+from cupilot.storage.progress import parents_of, strategies_of
 from cupilot.storage.states import StrategyOrigin
 from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Candidate, Job, Step
+from cupilot.storage.tables import Job, Step
 from cupilot.strategy import Strategy
+from cupilot.technique import catalogue
 from workers.flow import advance
-from workers.handlers.common import Assignment, ask, candidate_of, load_assignment, stage_of
+from workers.handlers.common import Assignment, ask, attempt_of, candidate_of, load_assignment, stage_of
 from workers.tools import Tools
 
 
@@ -34,7 +36,7 @@ class Wish:
 def load(session: Session, claim: Claim) -> Wish:
     """Both parents, and what the job has tried already."""
     candidate, assignment = load_assignment(session, claim)
-    first, second = (_attempt(session, parent) for parent in parents_of(session, candidate))
+    first, second = (attempt_of(session, parent) for parent in parents_of(session, candidate))
     return Wish(assignment, first, second, strategies_of(session, claim.job_id))
 
 
@@ -55,17 +57,11 @@ def store(session: Session, job: Job, step: Step, answer: Strategy | Refused) ->
     outcome: Outcome
     if isinstance(answer, Refused):
         outcome = answer
-    elif answer.signature() in {one.signature() for one in strategies_of(session, job.id)}:
+    elif strategy_key(answer, catalogue()) in {
+        strategy_key(one, catalogue()) for one in strategies_of(session, job.id)
+    }:
         outcome = Duplicate()
     else:
         give_strategy(session, candidate, add_strategy(session, job, answer, StrategyOrigin.CROSSOVER))
         outcome = Done()
     advance(session, job, candidate, stage_of(step), outcome)
-
-
-def _attempt(session: Session, candidate: Candidate) -> Attempt:
-    return Attempt(
-        strategy=strategy_of(session, candidate),
-        kernel=kernel_of(session, candidate.kernel_hash) if candidate.kernel_hash else None,
-        evaluation=evaluation_of(session, candidate.evaluation_id) if candidate.evaluation_id else None,
-    )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from agents.interface import AgentError, InitialStrategy
-from cupilot.errors import CupilotError
+from agents.interface import AgentError, Attempt, InitialStrategy
 from cupilot.evaluation import Preparation
+from cupilot.evolution.novelty import strategy_key
 from cupilot.evolution.pipeline import first
 from cupilot.evolution.population import Operator
 from cupilot.evolution.seeds import initialise_seed
@@ -21,17 +21,17 @@ from cupilot.pool import PoolMatch
 from cupilot.storage.evolving import add_candidate, add_strategy, count_down, give_strategy
 from cupilot.storage.experiments import pool_cutoff
 from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import preparation_of, strategies_of
+from cupilot.storage.progress import candidates_of, preparation_of, strategies_of
 from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
+from cupilot.storage.steps import Claim, pin
+from cupilot.storage.tables import Candidate, Job, Step
 from cupilot.storage.transitions import lock_generation, record_event
-from workers.flow import begin_stage, give_up_generation
-from workers.handlers.common import briefing
-from workers.indexing import index_pool
+from cupilot.strategy import Strategy
+from cupilot.technique import catalogue
+from workers.flow import begin_stage, course_of, give_up_generation
+from workers.handlers.common import attempt_of, briefing
+from workers.retrieval import retrieved
 from workers.tools import Tools
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class Wish:
     preparation: Preparation
     number: int
     count: int
+    taken: list[Strategy]
+    seeds: list[Attempt]
+    """The kernels that an epoch begins from."""
     pool_until: datetime | None = None
     """Pool entries made later are not shown: an experiment's jobs must not teach each other."""
 
@@ -62,8 +65,18 @@ def load(session: Session, claim: Claim) -> Wish:
     """The job, and how many strategies are wanted."""
     job = session.get_one(Job, claim.job_id)
     spec, preparation = job_spec(session, job), preparation_of(job)
-    number, count = claim.payload["number"], claim.payload["count"]
-    return Wish(claim, str(job.team_id), spec, preparation, number, count, pool_until=pool_cutoff(session, job))
+    begun = candidates_of(session, list(dict.fromkeys(claim.payload.get("seeds", ()))))
+    return Wish(
+        claim=claim,
+        team=str(job.team_id),
+        spec=spec,
+        preparation=preparation,
+        number=claim.payload["number"],
+        count=claim.payload["count"],
+        taken=strategies_of(session, job.id),
+        seeds=[attempt_of(session, one) for one in begun],
+        pool_until=pool_cutoff(session, job),
+    )
 
 
 def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Strategies:  # noqa: ARG001
@@ -72,7 +85,8 @@ def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Strategies:
     seed = initialise_seed(wish.spec.seed, wish.number)
     try:
         manager = tools.agents(wish.spec.agents, wish.claim).manager
-        found = manager.initial_strategies(briefing(wish.spec, wish.preparation), matches, wish.count, seed)
+        about = briefing(wish.spec, wish.preparation)
+        found = manager.initial_strategies(about, matches, wish.count, seed, taken=wish.taken, seeds=wish.seeds)
     except (AgentError, CostBudgetReached) as error:
         return Strategies([], len(matches), error)
     return Strategies(found[: wish.count], len(matches))
@@ -88,13 +102,16 @@ def store(session: Session, job: Job, step: Step, strategies: Strategies) -> Non
     if strategies.refusal is not None:
         give_up_generation(session, job, generation, strategies.refusal.code, str(strategies.refusal))
         return
-    taken = {one.signature() for one in strategies_of(session, job.id)}
-    candidates = []
+    taken = {strategy_key(one, catalogue()) for one in strategies_of(session, job.id)}
+    seeds = [uuid.UUID(one) for one in step.payload.get("seeds", ())]
+    candidates: list[Candidate] = []
     for one in strategies.found:
-        if one.strategy.signature() in taken:
+        key = strategy_key(one.strategy, catalogue())
+        if key in taken:
             continue
-        taken.add(one.strategy.signature())
-        candidate = add_candidate(session, job, generation, Operator.INITIAL)
+        taken.add(key)
+        parents = [seeds[len(candidates) % len(seeds)]] if seeds else []
+        candidate = add_candidate(session, job, generation, Operator.INITIAL, parents)
         origin = StrategyOrigin(one.source.value)
         give_strategy(session, candidate, add_strategy(session, job, one.strategy, origin, one.pool_entry))
         candidates.append(candidate)
@@ -103,22 +120,12 @@ def store(session: Session, job: Job, step: Step, strategies: Strategies) -> Non
         return
     count_down(session, generation, len(candidates) - 1)
     for candidate in candidates:
-        begin_stage(session, job, candidate, first(Operator.INITIAL))
+        begin_stage(session, job, candidate, first(course_of(job, Operator.INITIAL)))
 
 
 def _matches(wish: Wish, tools: Tools) -> list[PoolMatch]:
-    """What earlier jobs of the team learned; a pool that does not answer is a loss, but no reason to fail."""
-    try:
-        index_pool(tools)
-        return tools.pool().retrieve(
-            wish.team,
-            wish.preparation.facts,
-            wish.spec.problem.name,
-            target=wish.spec.target,
-            zone=wish.preparation.placement.zone,
-            device_class=wish.preparation.environment.device.device_class,
-            before=wish.pool_until,
-        )
-    except CupilotError as error:
-        logger.warning("strategy pool not available: %s", error)
-        return []
+    """What earlier jobs of the team learned, as the step's first attempt found it."""
+    found = retrieved(tools, wish.team, wish.spec, wish.preparation, before=wish.pool_until)
+    with tools.database.transaction() as session:
+        pinned = pin(session, wish.claim, "matches", [one.model_dump(mode="json") for one in found])
+    return [PoolMatch.model_validate(one) for one in pinned]

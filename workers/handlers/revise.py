@@ -7,19 +7,22 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from agents.interface import Attempt, Revision
+from agents.interface import Agents, Attempt, Revision
 from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
+from cupilot.evolution.population import Operator
 from cupilot.evolution.seeds import stage_seed
-from cupilot.storage.evolving import add_strategy, give_kernel, give_strategy
-from cupilot.storage.progress import has_kernel, rounds_of
+from cupilot.storage.evolving import add_strategy, give_kernel, give_notes, give_strategy
+from cupilot.storage.progress import ancestors_of, has_kernel, notes_of, rounds_of
 from cupilot.storage.states import StrategyOrigin
 from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
+from cupilot.storage.tables import Candidate, Job, Step
 from workers.flow import advance
-from workers.handlers.common import Assignment, ask, candidate_of, load_assignment, stage_of
+from workers.handlers.common import Assignment, ask, candidate_of, engineer_of, load_assignment, stage_of
 from workers.tools import Tools
 
 GAVE_UP = "gave_up"
+MAX_ANCESTORS = 16
+"""Ancestors whose trials are looked at, the youngest ones."""
 
 
 @dataclass(frozen=True)
@@ -27,26 +30,32 @@ class Wish:
     """What is asked for."""
 
     assignment: Assignment
+    operator: Operator
     history: list[Attempt]
     """The candidate's kernels with what the judge said to each, oldest first."""
+    lineage: list[Attempt]
+    """The same of its ancestors."""
 
 
 def load(session: Session, claim: Claim) -> Wish:
     """All former rounds of the candidate."""
     candidate, assignment = load_assignment(session, claim)
-    history = [
-        Attempt(strategy=one.strategy, kernel=one.kernel, evaluation=one.evaluation)
-        for one in rounds_of(session, candidate)
-    ]
-    return Wish(assignment, history)
+    ancestors = ancestors_of(session, candidate)[-MAX_ANCESTORS:]
+    lineage = [trial for one in ancestors for trial in _trials(session, one)]
+    return Wish(assignment, candidate.operator, _trials(session, candidate), lineage)
 
 
 def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Revision | Refused:  # noqa: ARG001
     """Ask the revisor."""
     assignment = wish.assignment
     seed = stage_seed(assignment.spec.seed, assignment.ordinal, assignment.stage)
-    answer = ask(tools, assignment, lambda agents: agents.revisor.revise(assignment.briefing, wish.history, seed))
-    return answer or Refused(GAVE_UP)
+
+    def question(agents: Agents) -> Revision | None:
+        if wish.operator is Operator.TRANSLATION:
+            return engineer_of(agents).mend(assignment.briefing, wish.history, seed)
+        return agents.revisor.revise(assignment.briefing, wish.history, seed, lineage=wish.lineage)
+
+    return ask(tools, assignment, question) or Refused(GAVE_UP)
 
 
 def store(session: Session, job: Job, step: Step, answer: Revision | Refused) -> None:
@@ -55,10 +64,25 @@ def store(session: Session, job: Job, step: Step, answer: Revision | Refused) ->
     outcome: Outcome
     if isinstance(answer, Refused):
         outcome = answer
-    elif has_kernel(session, job, answer.kernel.content_hash()):
+    elif has_kernel(session, job, answer.kernel):
         outcome = Duplicate()
     else:
+        give_notes(session, candidate, repairs=(*notes_of(candidate).repairs, answer.note))
         give_strategy(session, candidate, add_strategy(session, job, answer.strategy, StrategyOrigin.REVISION))
         give_kernel(session, candidate, answer.kernel, repair_round=step.payload["round"])
         outcome = Done()
     advance(session, job, candidate, stage_of(step), outcome)
+
+
+def _trials(session: Session, candidate: Candidate) -> list[Attempt]:
+    """Every kernel of a candidate that was measured, each with the Revisor's note on what it had changed."""
+    notes = ("", *notes_of(candidate).repairs)
+    return [
+        Attempt(
+            strategy=one.strategy,
+            kernel=one.kernel,
+            evaluation=one.evaluation,
+            insight=notes[place] if place < len(notes) else "",
+        )
+        for place, one in enumerate(rounds_of(session, candidate))
+    ]

@@ -55,7 +55,7 @@ def store(session: Session, job: Job, step: Step, answer: Kernel | Refused) -> N
     outcome: Outcome
     if isinstance(answer, Refused):
         outcome = answer
-    elif has_kernel(session, job, answer.content_hash()):
+    elif has_kernel(session, job, answer):
         outcome = Duplicate()
     else:
         give_kernel(session, candidate, answer, repair_round=0)

@@ -14,6 +14,7 @@ from cupilot.evaluation import Evaluation, Verdict
 from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, KernelView, LineageEntry
 from cupilot.storage.credits import credits_of
 from cupilot.storage.jobs import get_job
+from cupilot.storage.progress import notes_of
 from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
 from cupilot.strategy import Strategy
 
@@ -67,11 +68,22 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         strategy=_strategy(session, candidate.strategy_id),
         aligned_strategy=_strategy(session, candidate.aligned_strategy_id),
         fidelity=candidate.fidelity,
+        **_noted(candidate),
         kernel=_kernel(session, candidate.kernel_hash),
         evaluation=_evaluation(session, candidate.evaluation_id),
         credits=credits_of(session, candidate.id),
         lineage=lineage,
     )
+
+
+def _noted(candidate: Candidate) -> dict[str, Any]:
+    notes = notes_of(candidate)
+    return {
+        "name": notes.name or None,
+        "insight": notes.insight or None,
+        "inspirations": [UUID(one) for one in notes.inspirations],
+        "repairs": list(notes.repairs),
+    }
 
 
 def _is(reference: str) -> ColumnElement[bool]:

@@ -11,7 +11,7 @@ from sqlalchemy import func, or_, select, tuple_
 from sqlalchemy.orm import Session, defer
 
 from cupilot.evaluation import Baseline, Evaluation
-from cupilot.evolution.sce import SceConfig
+from cupilot.evolution.methods import read_config
 from cupilot.job import Budgets, Learning, Priority
 from cupilot.problem import Target
 from cupilot.schemas import (
@@ -51,7 +51,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     """Everything about a job's progress; NotFound for another team's."""
     job = get_job(session, team, job_id)
     verdicts, states = _counts(session, job.id)
-    method = SceConfig.model_validate(job.method)
+    method = read_config(job.method)
     wall = _wall_seconds(session, job)
     return JobView(
         id=job.id,
@@ -69,7 +69,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         labels=job.labels,
         learning=Learning.model_validate(job.learning),
         generation=job.generation,
-        generations=method.generations,
+        generations=method.rounds,
         candidates=job.candidates,
         verdicts=verdicts,
         candidate_states=states,
@@ -220,7 +220,7 @@ def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSum
         priority=job.priority,
         labels=job.labels,
         generation=job.generation,
-        generations=SceConfig.model_validate(job.method).generations,
+        generations=read_config(job.method).rounds,
         candidates=job.candidates,
         best_verdict=best.verdict if best else None,
         best_speedup=best.speedup if best else None,

@@ -119,8 +119,8 @@ def _die_after_the_answer(rig: Rig, message: Message) -> None:
         agents = whole.agents(kind, claim)
 
         class Manager:
-            def initial_strategies(self, *arguments: Any) -> Any:
-                agents.manager.initial_strategies(*arguments)
+            def initial_strategies(self, *arguments: Any, **named: Any) -> Any:
+                agents.manager.initial_strategies(*arguments, **named)
                 raise RuntimeError("the worker breaks here")
 
         return replace(agents, manager=Manager())

@@ -32,6 +32,7 @@ from cupilot.evaluation import (
     FailureKind,
     Preparation,
     PreparationResult,
+    Tracing,
     Verdict,
 )
 from cupilot.evolution.population import Member, Operator
@@ -51,7 +52,7 @@ Script = Callable[[Kernel], Evaluation]
 
 
 def kernel_for(strategy: Strategy, note: str = "") -> Kernel:
-    source = f"// {' '.join(sorted(strategy.ids()))}{note}\n"
+    source = f"{' '.join(sorted(strategy.ids()))}{note}\n"
     return Kernel(target=Target.CPU, source=source, plan=LaunchPlan(launches=(Launch(kernel="f", args=("out",)),)))
 
 
@@ -65,7 +66,14 @@ class Players:
         raise NotImplementedError
 
     def initial_strategies(
-        self, briefing: Briefing, pool: Sequence[PoolMatch], count: int, seed: int
+        self,
+        briefing: Briefing,
+        pool: Sequence[PoolMatch],
+        count: int,
+        seed: int,
+        *,
+        taken: Sequence[Strategy] = (),
+        seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
         self.shown += pool
         rng = Random(seed)
@@ -82,10 +90,15 @@ class Players:
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
         return kernel_for(strategy)
 
+    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
+        return kernel_for(strategy(*{*first.strategy.ids(), *second.strategy.ids()}), " merged")
+
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
         return Alignment(strategy=attempt.strategy, fidelity=1.0)
 
-    def revise(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+    def revise(
+        self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
+    ) -> Revision | None:
         last = history[-1]
         return Revision(strategy=last.strategy, kernel=kernel_for(last.strategy, f" mended {len(history)}"), note="")
 
@@ -102,6 +115,9 @@ class ScriptedJudge:
 
     def prepare(self, problem: Problem, /) -> PreparationResult:
         return PreparationResult(preparation=preparation())
+
+    def trace(self, problem: Problem, /) -> Tracing:
+        raise NotImplementedError
 
     def evaluate(self, problem: Problem, preparation: Preparation, kernel: Kernel, /) -> Evaluation:
         self.evaluated.append(kernel.source)
@@ -275,7 +291,7 @@ def test_a_problem_that_cannot_be_used_stops_at_once() -> None:
 
 
 def test_agents_that_know_no_template_stop_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> list[InitialStrategy]:
+    def refuse(*_: object, **__: object) -> list[InitialStrategy]:
         raise NoTemplate("nothing for this operator")
 
     monkeypatch.setattr(Players, "initial_strategies", refuse)

@@ -215,13 +215,45 @@ def test_the_options_of_a_submission_reach_the_service(tmp_path: Path) -> None:
     assert _sent(script) == {
         "problem": {"source": SOURCE, "name": "op", "policy": "tf32"},
         "target": "cuda",
-        "method": {"population": 2, "generations": 3, "elites": 1, "pool": False, "roofline_guidance": False},
+        "method": {
+            "name": "sce",
+            "population": 2,
+            "generations": 3,
+            "elites": 1,
+            "pool": False,
+            "roofline_guidance": False,
+        },
         "agents": "playbook",
         "budgets": {"candidates": 9, "wall_seconds": 120.0, "cost_usd": 1.0},
         "seed": 5,
         "priority": "high",
         "labels": {"a": "b", "c": "d=e"},
     }
+
+
+def test_a_method_is_chosen_and_its_parameters_set() -> None:
+    chosen = ["--method", "evoengineer-full", "--set", "samples=12", "--generations", "3", "--agents", "llm"]
+    with serve(_answer(_job())) as script:
+        result = run("submit", "softmax", "--target", "cpu", *chosen, "--server", script.url)
+        assert result.exit_code == 0, result.output
+    assert _sent(script)["method"] == {"name": "evoengineer-full", "samples": 12, "generations": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--method", "magic"], "magic"),
+        (["--method", "evoengineer-free", "--population", "4"], "has no parameter 'population'"),
+        (["--method", "ai-cuda-engineer", "--without", "alignment"], "has no parameter 'alignment'"),
+        (["--set", "crossover=words"], "method.crossover"),
+        (["--set", "crossover"], "sets nothing"),
+        (["--set", "population=two"], "method.population"),
+    ],
+)
+def test_a_method_that_cannot_be_is_refused_before_anything_is_sent(options: list[str], complaint: str) -> None:
+    result = run("submit", "softmax", "--target", "cpu", *options, "--server", "http://127.0.0.1:9")
+    assert result.exit_code == 2, result.output
+    assert complaint in result.output
 
 
 def test_a_problem_can_come_from_the_standard_input() -> None:

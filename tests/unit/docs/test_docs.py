@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from benchmarks import readme
-from cupilot.evolution.sce import SceConfig
+from cupilot.evolution.methods import CONFIGS
 from cupilot.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -135,11 +135,13 @@ def test_reasons_of_the_rest_page_are_those_of_the_code() -> None:
     assert not [reason for reason in listed if f'"{reason}"' not in source]
 
 
-def test_the_method_table_has_every_switch_with_its_default() -> None:
-    text = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| `(\d[\d.]*|true|false)` \|", text, re.MULTILINE))
-    expected = {name: str(value).lower() for name, value in SceConfig().model_dump().items() if name != "name"}
-    assert rows == expected
+@pytest.mark.parametrize("method", CONFIGS)
+def test_a_methods_table_has_every_field_with_its_default(method: str) -> None:
+    text = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n## `{method}`\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([\w.]+)` \|", section, re.MULTILINE))
+    fields = CONFIGS[method]().model_dump(mode="json")
+    assert rows == {name: str(value).lower() for name, value in fields.items() if name != "name"}
 
 
 def commands() -> dict[str, set[str]]:

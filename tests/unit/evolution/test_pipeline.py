@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from cupilot.evaluation import FailureKind, Verdict
 from cupilot.evolution.pipeline import (
     REPAIRABLE,
+    Course,
     Done,
     Duplicate,
     End,
     Ending,
     Judged,
+    Mistaken,
     Next,
     Outcome,
     Refused,
@@ -23,10 +25,11 @@ from cupilot.evolution.pipeline import (
     step_key,
 )
 from cupilot.evolution.population import Operator
-from cupilot.evolution.sce import SceConfig
+from cupilot.evolution.sce import Sce, SceConfig
 from cupilot.storage.states import CandidateState, StepKind
 
 CONFIG = SceConfig(repair_rounds=2)
+COURSE = Sce(CONFIG).course(Operator.INITIAL)
 WRONG = Judged(Verdict.REJECTED, FailureKind.WRONG_VALUE)
 GOOD = Judged(Verdict.AUDITED)
 
@@ -38,12 +41,13 @@ answers = st.sampled_from([Done(), Duplicate(), Refused("gave_up")])
 
 def run(config: SceConfig, operator: Operator, outcomes: list[Outcome]) -> tuple[list[str], Next | End]:
     """Stages gone through with these outcomes, and what stands at the end."""
-    at: Next | End = first(operator)
+    course = Sce(config).course(operator)
+    at: Next | End = first(course)
     path: list[str] = []
     for outcome in outcomes:
         assert isinstance(at, Next)
         path.append(at.stage.value)
-        at = following(config, at, outcome)
+        at = following(course, at, outcome)
     return path, at
 
 
@@ -66,22 +70,22 @@ def test_repair_rounds_run_out() -> None:
 
 def test_without_alignment_a_good_kernel_ends_at_once() -> None:
     config = CONFIG.model_copy(update={"alignment": False})
-    assert following(config, Next(Stage.EVALUATE), GOOD) == End(Ending.EVALUATED)
+    assert following(Sce(config).course(Operator.INITIAL), Next(Stage.EVALUATE), GOOD) == End(Ending.EVALUATED)
 
 
 @pytest.mark.parametrize("kind", sorted(set(FailureKind) - REPAIRABLE - {FailureKind.INFRASTRUCTURE}))
 def test_some_failures_are_never_repaired(kind: FailureKind) -> None:
-    assert following(CONFIG, Next(Stage.EVALUATE), Judged(Verdict.REJECTED, kind)) == End(Ending.EVALUATED)
+    assert following(COURSE, Next(Stage.EVALUATE), Judged(Verdict.REJECTED, kind)) == End(Ending.EVALUATED)
 
 
 @pytest.mark.parametrize("kind", sorted(REPAIRABLE))
 def test_the_rest_are(kind: FailureKind) -> None:
-    assert following(CONFIG, Next(Stage.EVALUATE), Judged(Verdict.CORRECT, kind)) == Next(Stage.REVISE, 1)
+    assert following(COURSE, Next(Stage.EVALUATE), Judged(Verdict.CORRECT, kind)) == Next(Stage.REVISE, 1)
 
 
 @pytest.mark.parametrize("kind", sorted(REPAIRABLE))
 def test_a_quarantined_kernel_is_never_revised(kind: FailureKind) -> None:
-    assert following(CONFIG, Next(Stage.EVALUATE), Judged(Verdict.QUARANTINED, kind)) == End(Ending.EVALUATED)
+    assert following(COURSE, Next(Stage.EVALUATE), Judged(Verdict.QUARANTINED, kind)) == End(Ending.EVALUATED)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_a_quarantined_kernel_is_never_revised(kind: FailureKind) -> None:
     ],
 )
 def test_a_duplicate_ends_the_candidate(stage: Stage, end: End) -> None:
-    assert following(CONFIG, Next(stage, 1), Duplicate()) == end
+    assert following(COURSE, Next(stage, 1), Duplicate()) == end
 
 
 @pytest.mark.parametrize(
@@ -107,37 +111,57 @@ def test_a_duplicate_ends_the_candidate(stage: Stage, end: End) -> None:
     ],
 )
 def test_a_refusal_ends_the_candidate_with_its_reason(stage: Stage, ending: Ending) -> None:
-    assert following(CONFIG, Next(stage, 1), Refused("no_template")) == End(ending, "no_template")
+    assert following(COURSE, Next(stage, 1), Refused("no_template")) == End(ending, "no_template")
 
 
 def test_an_infrastructure_failure_is_no_outcome() -> None:
     with pytest.raises(ValueError, match="try the evaluation again"):
-        following(CONFIG, Next(Stage.EVALUATE), Judged(Verdict.REJECTED, FailureKind.INFRASTRUCTURE))
+        following(COURSE, Next(Stage.EVALUATE), Judged(Verdict.REJECTED, FailureKind.INFRASTRUCTURE))
 
 
 @pytest.mark.parametrize(("stage", "outcome"), [(Stage.EVALUATE, Done()), (Stage.TRANSLATE, GOOD), (Stage.ALIGN, GOOD)])
 def test_an_outcome_of_another_stage_is_refused(stage: Stage, outcome: Outcome) -> None:
     with pytest.raises(ValueError, match="no outcome of"):
-        following(CONFIG, Next(stage), outcome)
+        following(COURSE, Next(stage), outcome)
 
 
-@given(st.sampled_from(Operator), st.integers(0, 10), st.booleans(), st.data())
+openings = st.sampled_from([Stage.CROSS, Stage.TRANSLATE, Stage.MERGE, Stage.WRITE, Stage.CONVERT])
+
+
+@given(openings, st.integers(0, 10), st.booleans(), st.data())
 def test_every_candidate_ends_within_its_rounds_and_keeps_what_was_measured(
-    operator: Operator, rounds: int, alignment: bool, data: st.DataObject
+    opening: Stage, rounds: int, alignment: bool, data: st.DataObject
 ) -> None:
-    config = SceConfig(repair_rounds=rounds, alignment=alignment)
-    at: Next | End = first(operator)
+    course = Course(opening, rounds, alignment)
+    at: Next | End = first(course)
     seen: list[Next] = []
     while isinstance(at, Next):
         assert at not in seen
         seen.append(at)
-        assert len(seen) <= 2 + 2 * rounds + 2
-        at = following(config, at, data.draw(judgements if at.stage is Stage.EVALUATE else answers))
+        assert len(seen) <= 2 * (rounds + 1) + 1 + 2 + 2 * rounds + 2
+        possible = {Stage.EVALUATE: judgements, Stage.CHECK: answers | st.just(Mistaken())}.get(at.stage, answers)
+        at = following(course, at, data.draw(possible))
     stages = [step.stage for step in seen]
     assert stages.count(Stage.REVISE) <= rounds
+    assert stages.count(Stage.CONVERT) <= rounds + 1
     assert stages.count(Stage.ALIGN) <= alignment
     assert (at.ending is Ending.EVALUATED) == (Stage.EVALUATE in stages)
     assert len({step_key(3, step) for step in seen}) == len(seen)
+
+
+def test_a_conversion_is_written_again_until_it_is_right() -> None:
+    course = Course(Stage.CONVERT, repair_rounds=1, alignment=False)
+    assert first(course) == Next(Stage.CONVERT)
+    assert following(course, Next(Stage.CONVERT), Done()) == Next(Stage.CHECK)
+    assert following(course, Next(Stage.CHECK), Mistaken()) == Next(Stage.CONVERT, 1)
+    assert following(course, Next(Stage.CHECK, 1), Mistaken()) == End(Ending.FAILED, "not_converted")
+    assert following(course, Next(Stage.CHECK, 1), Done()) == Next(Stage.WRITE)
+    assert following(course, Next(Stage.WRITE), Done()) == Next(Stage.EVALUATE)
+
+
+def test_only_a_check_finds_a_conversion_mistaken() -> None:
+    with pytest.raises(ValueError, match="no outcome of"):
+        following(COURSE, Next(Stage.TRANSLATE), Mistaken())
 
 
 def test_keys_name_candidate_stage_and_round() -> None:

@@ -1,0 +1,233 @@
+"""The Kernel Engineer: writes kernels freely, by the prompts of EvoEngineer and of The AI CUDA Engineer.
+
+Which information a prompt shows is the commission's business, how it is worded the prompt files'. The published wording
+asks for C++ extensions and measures with its authors' tools; here it is this project's contract and judge, and every
+number is against PyTorch eager. Replies have the published fields (name, thought, code), code being source and plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from agents.interface import Attempt, Briefing, Commission, Conversion, Draft, Example, Revision
+from agents.llm import answers, prompt
+from agents.llm.gateway import AnswerError, Gateway, Question
+from agents.llm.models import AgentRole
+from agents.llm.revisor import report, revision
+from agents.llm.translator import LANGUAGE, kernel_text
+from agents.playbook.evidence import visible
+from cupilot.errors import InvalidProblem
+from cupilot.evaluation import Baseline, Evaluation
+from cupilot.evolution.notes import MAX_INSIGHT
+from cupilot.evolution.population import Operator
+from cupilot.kernel import Kernel
+from cupilot.problem import check_source
+from cupilot.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse
+
+FORGET_EVERY = 3
+"""The AI CUDA Engineer clears its memory of errors after every third failure."""
+MAX_SUMMARY = 3_000
+"""Characters of an error's summary: it is there to be short."""
+
+_PROMPTS = {
+    Operator.REWRITE: "evoengineer_rewrite",
+    Operator.CODE_CROSSOVER: "evoengineer_crossover",
+    Operator.MUTATION: "evoengineer_mutation",
+    Operator.TRANSLATION: "ai_cuda_translate",
+    Operator.OPTIMISATION: "ai_cuda_optimise",
+    Operator.COMPOSITION: "ai_cuda_compose",
+}
+_SILENT = frozenset({"evoengineer-free"})
+"""Methods whose prompts show code only, and whose replies are code only."""
+
+_NAME = re.compile(r"^\W*NAME\W*:\s*(.+)$", re.MULTILINE | re.IGNORECASE)
+_THOUGHT = re.compile(r"^\W*THOUGHTS?\W*:\s*(.+?)(?=^\W*(?:NAME|CODE)\W*:|^```|\Z)", re.M | re.I | re.S)
+_PYTHON = re.compile(r"```[ \t]*(?:python|py)[^\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+
+
+class LlmEngineer:
+    """See :class:`agents.interface.KernelEngineer`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def convert(self, briefing: Briefing, attempts: Sequence[Conversion], seed: int) -> str:
+        """The problem's file with its computation in ``module_fn``; checked for form here, for meaning by the judge."""
+        file = prompt.prompt("ai_cuda_convert")
+        messages = file.messages(reference=prompt.reference(briefing), attempts=_remembered(attempts))
+        question = Question(AgentRole.ENGINEER, f"convert/{len(attempts)}", messages, file.hash, seed)
+        return self._gateway.ask(question, _converted)
+
+    def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
+        """A kernel, by what the commission shows."""
+        file = prompt.prompt(_PROMPTS[commission.operator])
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            facts=prompt.facts(briefing),
+            header=prompt.header(briefing),
+            hardware=prompt.hardware(briefing),
+            contract=prompt.contract(briefing),
+            reply=_reply(briefing, explains=commission.method not in _SILENT),
+            **_material(commission),
+        )
+        question = Question(AgentRole.ENGINEER, "write", messages, file.hash, seed)
+        return self._gateway.ask(question, lambda text: draft(text, briefing))
+
+    def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+        """One call says what the error means; a second one mends the kernel, shown that summary and no more."""
+        last = history[-1]
+        if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
+            return None
+        summary = self._summary(briefing, history, seed)
+        file = prompt.prompt("ai_cuda_fix")
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            header=prompt.header(briefing),
+            hardware=prompt.hardware(briefing),
+            kernel=kernel_text(last.kernel),
+            summary=prompt.data("summary", summary),
+            contract=prompt.contract(briefing),
+            language=LANGUAGE[briefing.target],
+        )
+        question = Question(AgentRole.ENGINEER, f"fix/{len(history)}", messages, file.hash, seed)
+        mended = self._gateway.ask(question, lambda text: revision(text, briefing, last))
+        return None if mended.kernel == last.kernel else mended
+
+    def _summary(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> str:
+        last = history[-1]
+        assert last.kernel is not None
+        assert last.evaluation is not None
+        assert last.evaluation.failure is not None
+        file = prompt.prompt("ai_cuda_summarise")
+        before = history[_forgotten(len(history)) : -1]
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            kernel=kernel_text(last.kernel),
+            report=report(last.evaluation.failure),
+            history="\n".join(prompt.data("earlier", prompt.outcome(one.evaluation)) for one in before) or "Nothing.",
+        )
+        question = Question(AgentRole.ENGINEER, f"summarise/{len(history)}", messages, file.hash, seed)
+        return self._gateway.ask(question, lambda text: text.strip()[:MAX_SUMMARY])
+
+
+def draft(text: str, briefing: Briefing) -> Draft:
+    """A reply's kernel, name and thought; the last two are empty where the reply has none."""
+    kernel = answers.kernel(text, briefing)
+    prose = re.sub(r"```.*?```", "```", text, flags=re.DOTALL)
+    name, thought = _NAME.search(prose), _THOUGHT.search(prose)
+    insight = thought[1].strip(" \n*_")[:MAX_INSIGHT] if thought else ""
+    return Draft(
+        kernel=kernel, strategy=seen(kernel, insight), name=name[1].strip(" *_`")[:200] if name else "", insight=insight
+    )
+
+
+def seen(kernel: Kernel, rationale: str) -> Strategy:
+    """The strategy that a freely written kernel shows: the techniques whose traces its source has."""
+    return Strategy(
+        techniques=tuple(TechniqueUse(id=name) for name in visible(kernel)[:MAX_TECHNIQUES]),
+        rationale=rationale[:4_000],
+    )
+
+
+def _converted(text: str) -> str:
+    blocks = _PYTHON.findall(text)
+    if not blocks:
+        raise AnswerError("there is no fenced ```python block with the whole file")
+    source: str = max(blocks, key=len)
+    try:
+        check_source(source)
+    except InvalidProblem as error:
+        raise AnswerError(f"the file cannot be used: {error}") from error
+    if not re.search(r"^def module_fn\(", source, re.MULTILINE):
+        raise AnswerError("there is no function module_fn at the top level")
+    return source
+
+
+def _forgotten(failures: int) -> int:
+    """How many of the oldest failures are not shown any more."""
+    return (failures - 1) // FORGET_EVERY * FORGET_EVERY
+
+
+def _remembered(attempts: Sequence[Conversion]) -> str:
+    if not attempts:
+        return "Nothing."
+    recent = attempts[_forgotten(len(attempts)) :]
+    return "\n".join(
+        f"{prompt.data('attempt.py', one.source)}\n{prompt.data('what was wrong', one.complaint)}" for one in recent
+    )
+
+
+def _reply(briefing: Briefing, *, explains: bool) -> str:
+    name = "reply_explained" if explains else "reply_code"
+    return prompt.prompt(name).fill(language=LANGUAGE[briefing.target])
+
+
+def _material(commission: Commission) -> dict[str, str]:
+    """What the prompt of the commission's operator has places for."""
+    parents = [_kernel(one, commission) for one in commission.parents]
+    best = _kernel(commission.best, commission) if commission.best else ""
+    match commission.operator:
+        case Operator.REWRITE:
+            return {"best": parents[0] if parents else _NOTHING, "insights": _insights(commission)}
+        case Operator.CODE_CROSSOVER:
+            return {"best": best, "first": parents[0], "second": parents[1], "insights": _insights(commission)}
+        case Operator.MUTATION:
+            return {"best": best, "parent": parents[0], "insights": _insights(commission)}
+        case Operator.TRANSLATION:
+            return {"functional": prompt.data("functional.py", commission.functional)}
+        case Operator.OPTIMISATION:
+            shown = "\n\n".join(_kernel(one, commission) for one in commission.shown)
+            return {"shown": shown or _NOTHING, "best": _first(parents), "which": _which(commission)}
+        case Operator.COMPOSITION:
+            examples = "\n\n".join(_example(one) for one in commission.examples)
+            return {"examples": examples or "None is known.", "best": _first(parents), "which": _which(commission)}
+        case _:
+            raise ValueError(f"{commission.operator} is not written freely")
+
+
+_NOTHING = "There is none yet: write the first one."
+
+
+def _first(parents: Sequence[str]) -> str:
+    return parents[0] if parents else _NOTHING
+
+
+def _which(commission: Commission) -> str:
+    place = f"This is proposal {commission.place + 1} of {commission.places}"
+    return f"{place} that are asked for at once; be different from the others."
+
+
+def _insights(commission: Commission) -> str:
+    if not commission.insights:
+        return ""
+    listed = "\n".join(f"- {one}" for one in commission.insights)
+    return f"# What was thought while earlier kernels were written\n{prompt.data('insights', listed)}\n"
+
+
+def _kernel(one: Attempt, commission: Commission) -> str:
+    assert one.kernel is not None
+    if commission.method in _SILENT:
+        return kernel_text(one.kernel)
+    lines = [f"Name: {one.name}"] if one.name else []
+    lines.append(f"Measured: {prompt.outcome(one.evaluation)}{_profile(one.evaluation)}")
+    approach = prompt.data("approach", one.insight) if one.insight else ""
+    return "\n".join(part for part in (*lines, approach, kernel_text(one.kernel)) if part)
+
+
+def _profile(evaluation: Evaluation | None) -> str:
+    """The profile in a line, as the published prompts have one; percentages are of the device's measured peaks."""
+    if evaluation is None or evaluation.profile is None or evaluation.comparison(Baseline.EAGER) is None:
+        return ""
+    values = (f"{name} {value:.4g}" for name, value in sorted(evaluation.profile.metrics.items()))
+    return f"; profile ({evaluation.profile.source.value}): {', '.join(values)}"
+
+
+def _example(one: Example) -> str:
+    parts = [
+        prompt.data("other problem.py", one.reference),
+        f"Its kernel, {one.speedup:.2f}x over PyTorch eager there:",
+    ]
+    if one.insight:
+        parts.append(prompt.data("approach", one.insight))
+    return "\n".join([*parts, kernel_text(one.kernel)])

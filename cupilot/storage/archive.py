@@ -1,0 +1,62 @@
+"""Kernels that a team's earlier jobs proved, with the problems that they solve, found by what the pool remembers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from cupilot.evolution.notes import Notes
+from cupilot.kernel import Kernel
+from cupilot.pool import PoolEntry
+from cupilot.storage.pool_tables import PoolRow
+from cupilot.storage.progress import kernel_of
+from cupilot.storage.tables import Candidate, EvaluationRow, ProblemRow
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A problem of the team and a kernel that holds for it."""
+
+    problem_name: str
+    reference: str
+    kernel: Kernel
+    speedup: float
+    insight: str
+
+
+def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:
+    """What these entries of the team tell of, in this order, without those whose kernel or problem is gone."""
+    rows = {
+        str(row.id): PoolEntry.model_validate(row.body)
+        for row in session.scalars(
+            select(PoolRow).where(
+                PoolRow.team_id == uuid.UUID(team), PoolRow.id.in_([uuid.UUID(one) for one in entries])
+            )
+        )
+    }
+    found = (_solved(session, uuid.UUID(team), rows[one]) for one in entries if one in rows)
+    return [one for one in found if one is not None]
+
+
+def _solved(session: Session, team: uuid.UUID, entry: PoolEntry) -> Solved | None:
+    problem = session.scalars(
+        select(ProblemRow).where(ProblemRow.team_id == team, ProblemRow.hash == entry.problem_hash)
+    ).one_or_none()
+    if problem is None or entry.kernel_hash is None or entry.speedup is None:
+        return None
+    notes = session.scalars(
+        select(Candidate.notes)
+        .join(EvaluationRow, EvaluationRow.candidate_id == Candidate.id)
+        .where(EvaluationRow.id == uuid.UUID(entry.id))
+    ).one_or_none()
+    return Solved(
+        problem_name=problem.name,
+        reference=problem.source,
+        kernel=kernel_of(session, entry.kernel_hash),
+        speedup=entry.speedup,
+        insight=Notes.model_validate(notes).insight if notes else entry.strategy.rationale,
+    )
