@@ -29,14 +29,6 @@ def wait_until(true: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-def runs(process: psutil.Process) -> bool:
-    """Whether it still runs. A zombie does not: where nobody reaps orphans, as in many containers, it stays."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 class Processes:
     """The processes of one service."""
 

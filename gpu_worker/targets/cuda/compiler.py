@@ -62,15 +62,24 @@ class Program:
 
     def log(self) -> str:
         """What the compiler said."""
-        text: bytes = b" " * _value(nvrtc.nvrtcGetProgramLogSize(self._handle))
+        text = fresh_bytes(_value(nvrtc.nvrtcGetProgramLogSize(self._handle)))
         _value(nvrtc.nvrtcGetProgramLog(self._handle, text))
         return text.rstrip(b"\0 \n").decode(errors="replace")
 
     def cubin(self) -> bytes:
         """The machine code."""
-        code: bytes = b" " * _value(nvrtc.nvrtcGetCUBINSize(self._handle))
+        code = fresh_bytes(_value(nvrtc.nvrtcGetCUBINSize(self._handle)))
         _value(nvrtc.nvrtcGetCUBIN(self._handle, code))
         return code
+
+
+def fresh_bytes(size: int) -> bytes:
+    """Bytes for NVRTC to write into, at least ``size`` of them, that nobody else has.
+
+    Not ``b" " * size``, as the binding's examples have it: Python keeps one object for each single byte, and an empty
+    log is one byte long, so that NVRTC would turn every ``b" "`` of the process into a NUL.
+    """
+    return bytes(max(size, 2))
 
 
 def version() -> str:

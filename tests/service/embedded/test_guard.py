@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from cupilot.embedded.guard import Guard
+from tests.living import still_running
 
 pytestmark = pytest.mark.service
 
@@ -42,8 +43,7 @@ def test_groups_are_killed_when_the_supervisor_is_gone() -> None:
     guard.remove(let_go.pid)
     guard.close()
     assert guarded.wait(30) == -signal.SIGKILL
-    psutil.wait_procs([guarded_child], timeout=30)
-    assert not guarded_child.is_running()
+    assert still_running([guarded_child]) == []
     assert let_go.poll() is None
     assert let_go_child.is_running()
     let_go_child.kill()
@@ -60,5 +60,4 @@ def test_a_killed_guard_is_replaced_by_one_that_knows_all_groups() -> None:
     guard.keep()
     guard.close()
     assert process.wait(30) == -signal.SIGKILL
-    psutil.wait_procs([child], timeout=30)
-    assert not child.is_running()
+    assert still_running([child]) == []

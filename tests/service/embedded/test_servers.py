@@ -21,6 +21,7 @@ import redis
 
 from cupilot.embedded import process, servers
 from cupilot.embedded.servers import Running, start_chroma, start_postgres, start_valkey
+from tests.living import still_running
 
 pytestmark = pytest.mark.service
 
@@ -188,5 +189,4 @@ time.sleep(600)
         children = [psutil.Process(int(parent.stdout.readline())) for _ in range(3)]
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    _, left = psutil.wait_procs(children, timeout=30)
-    assert left == []
+    assert still_running(children) == []

@@ -21,7 +21,7 @@ from cupilot.embedded import Endpoint, PartState, Progress
 from cupilot.embedded.errors import StartFailed
 from cupilot.problem import Target
 from cupilot.schemas import JobRequest, ProblemInput
-from tests.service.processes import runs
+from tests.living import runs, still_running
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
@@ -83,6 +83,14 @@ def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     return [each for each in processes if runs(each)]
 
 
+def _listening(process: psutil.Process) -> set[str]:
+    try:
+        connections = process.net_connections("tcp")
+    except psutil.NoSuchProcess:  # a server's helper that has ended meanwhile
+        return set()
+    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
 def _names(data: Path) -> dict[str, int | None]:
     return {part.name: part.pid for part in embedded.status(data).parts}
 
@@ -120,13 +128,7 @@ def test_a_running_stack_is_found_and_left_as_it_is(stack: Path) -> None:
     for secret in ("api_key", "identity.json", "state.json"):
         assert stat.S_IMODE((data / secret).stat().st_mode) == 0o600
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
-    listening = {
-        connection.laddr.ip
-        for process in _processes(data)
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert listening == {"127.0.0.1"}
+    assert {address for process in _processes(data) for address in _listening(process)} == {"127.0.0.1"}
 
 
 def test_a_killed_supervisor_leaves_no_orphan_and_the_next_one_starts(data: Path) -> None:
@@ -135,10 +137,10 @@ def test_a_killed_supervisor_leaves_no_orphan_and_the_next_one_starts(data: Path
         job = client.submit(_request())
     supervisor, *children = _processes(data)
     supervisor.kill()
-    supervisor.wait(WAIT_SECONDS)
+    assert still_running([supervisor], WAIT_SECONDS) == []
     second = _up(data)
     assert second.api_key == first.api_key
-    psutil.wait_procs(children, timeout=WAIT_SECONDS)
+    assert still_running(children, WAIT_SECONDS) == []
     assert _alive(children) == []
     with Client(second.url, second.api_key) as client:
         assert client.get(job.id).problem.name == "relu"

@@ -23,7 +23,8 @@ from cupilot.storage.jobs import request_cancel, submit_job
 from cupilot.storage.states import JobState, StepState
 from cupilot.storage.tables import Event, Job, Step, WorkerRow
 from cupilot.storage.teams import ensure_team
-from tests.service.processes import Processes, runs, wait_until
+from tests.living import still_running
+from tests.service.processes import PATIENCE_SECONDS, Processes, wait_until
 from tests.service.rig import job_spec
 
 Answer = TypeVar("Answer")
@@ -103,7 +104,7 @@ def test_a_killed_gpu_worker(processes: Processes, database: Database) -> None:
     wait_until(lambda: running(database, job_id, "c1/evaluate/0"), processes.log())
     children = processes.children("gpu")
     processes.kill("gpu")
-    wait_until(lambda: not any(map(runs, children)), "the children die with their parent")
+    assert still_running(children, PATIENCE_SECONDS) == [], "the children die with their parent"
     processes.worker("gpu", "gpu-again", **SLOW)
     assert wait_for_end(processes, job_id).state is JobState.SUCCEEDED
     assert_done_once(database, job_id)

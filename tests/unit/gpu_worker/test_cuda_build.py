@@ -10,6 +10,7 @@ from cupilot.evaluation import FailureKind
 from cupilot.problem import Graph, NumericsPolicy, ProblemFacts
 from gpu_worker.build import Build, Builder
 from gpu_worker.sandbox import Sandbox
+from gpu_worker.targets.cuda.compiler import Program
 from gpu_worker.targets.cuda.toolchain import CudaToolchain, architecture
 
 HEADER = "#pragma once\nconstexpr long long X_SIZE = 1024LL;\nconstexpr int BLOCK = 128;\n"
@@ -233,3 +234,11 @@ def test_the_machine_code_shows_which_policies_a_kernel_keeps(
 def test_code_that_nobody_could_read_is_refused(toolchain: CudaToolchain) -> None:
     facts = toolchain.facts("", "nvdisasm crashed")
     assert toolchain.refusal(SCALE, facts, under(NumericsPolicy.HALF)) == "the machine code could not be disassembled"
+
+
+def test_an_empty_log_leaves_no_trace_in_this_process() -> None:
+    """NVRTC writes into what it is given, and Python has one object for each single byte."""
+    program = Program("", {})
+    assert program.compile(["-arch=sm_90a"])
+    assert program.log() == ""
+    assert ord(b" " * len(".")) == 0x20

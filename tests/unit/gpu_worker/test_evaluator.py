@@ -18,6 +18,7 @@ from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import Problem, Target
 from gpu_worker.evaluator import Cancelled, Evaluator
+from tests.living import still_running
 
 SOURCE = """
 import torch
@@ -186,8 +187,7 @@ with Evaluator(Target.CPU, Path({str(work_dir)!r})) as evaluator:
     assert len(started) >= 4
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
-    _, alive = psutil.wait_procs(started, timeout=20)
-    assert not alive
+    assert still_running(started) == []
 
 
 def test_a_confirmation_uses_fresh_processes_and_says_whether_times_agree(

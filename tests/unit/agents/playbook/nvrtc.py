@@ -11,6 +11,7 @@ from cuda.bindings import nvrtc
 from cupilot.header import render
 from cupilot.kernel import Kernel, resolve
 from cupilot.problem import ProblemFacts
+from gpu_worker.targets.cuda.compiler import fresh_bytes
 
 ROOT = Path(nvidia.cu13.__path__[0])
 OPTIONS = ("--std=c++17", "-arch=sm_90a", f"-I{ROOT / 'include'}", f"-I{ROOT / 'include' / 'cccl'}")
@@ -25,8 +26,7 @@ def compile_cuda(kernel: Kernel, facts: ProblemFacts) -> str:
     )
     options = [option.encode() for option in OPTIONS]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    size = _checked(nvrtc.nvrtcGetProgramLogSize(program))
-    log = b" " * size
+    log = fresh_bytes(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
     nvrtc.nvrtcGetProgramLog(program, log)
     text = log.split(b"\0")[0].decode(errors="replace").strip()
     nvrtc.nvrtcDestroyProgram(program)
