@@ -1,8 +1,8 @@
-"""``/v1/experiments``: plan, make, follow, list, cancel."""
+"""``/v1/experiments``: plan, make, follow, list, cancel, report."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Body, Query, Response
@@ -11,12 +11,33 @@ from api import experimentation
 from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, plain_text
 from api.documentation import EXPERIMENT_EXAMPLES, errors
 from api.routes.jobs import IdempotencyKey
-from cupilot.schemas import ExperimentJobPage, ExperimentPage, ExperimentPlan, ExperimentRequest, ExperimentView
+from cupilot.experiments.canvas import Format
+from cupilot.experiments.figures import FigureName
+from cupilot.experiments.figures import figure as drawing
+from cupilot.experiments.spreadsheet import Table
+from cupilot.experiments.spreadsheet import table as as_csv
+from cupilot.experiments.words import bundle
+from cupilot.schemas import (
+    ExperimentJobPage,
+    ExperimentPage,
+    ExperimentPlan,
+    ExperimentReport,
+    ExperimentRequest,
+    ExperimentView,
+)
 from cupilot.storage.experiments import cancel_experiment as cancel_all
 from cupilot.storage.views import experiments as views
+from cupilot.storage.views.experiment_report import experiment_report
 
 router = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=StrictRoute)
 
+
+def _file(media_type: str, description: str) -> dict[str, Any]:
+    """How OpenAPI describes a file."""
+    return {"description": description, "content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}
+
+
+FigureFormat = Annotated[Format, Query(alias="format", description="Equal reports make equal bytes.")]
 Matrix = Annotated[ExperimentRequest, Body(openapi_examples=EXPERIMENT_EXAMPLES)]
 
 
@@ -85,6 +106,66 @@ def list_experiment_jobs(
 ) -> ExperimentJobPage:
     """In the order of work, each with its arm and seed."""
     return views.list_experiment_jobs(session, team, experiment, arm=plain_text("arm", arm), after=after, limit=limit)
+
+
+@router.get("/{experiment}/report", summary="What an experiment shows", responses=errors(401, 404))
+def get_report(session: Transaction, team: TeamId, experiment: UUID) -> ExperimentReport:
+    """So far: medians by arm and problem, paired comparisons, validity, cost; no claim without interval."""
+    return experiment_report(session, team, experiment)
+
+
+@router.get(
+    "/{experiment}/report/tables/{table}",
+    summary="A table of the report as CSV",
+    response_class=Response,
+    responses={**errors(401, 404, 422), 200: _file("text/csv", "The table with its head (RFC 4180).")},
+)
+def get_table(session: Transaction, team: TeamId, experiment: UUID, table: Table) -> Response:
+    """Arms, cells (arm x problem), comparisons, convergence, or jobs."""
+    text = as_csv(experiment_report(session, team, experiment), table)
+    return Response(text, media_type="text/csv", headers=_attachment(f"{table.value}.csv"))
+
+
+@router.get(
+    "/{experiment}/report/figures/{figure}",
+    summary="A figure of the report",
+    response_class=Response,
+    responses={**errors(401, 404, 422), 200: _file("image/svg+xml", "The figure; `image/png` where asked for.")},
+)
+def get_figure(
+    session: Transaction,
+    team: TeamId,
+    experiment: UUID,
+    figure: FigureName,
+    form: FigureFormat = Format.SVG,
+) -> Response:
+    """Convergence, speedups, comparisons, or outcomes, in the shape of the cuPilot paper's figures."""
+    content = drawing(experiment_report(session, team, experiment), figure, form)
+    return Response(content, media_type=form.media_type, headers=_attachment(f"{figure.value}.{form.value}"))
+
+
+@router.get(
+    "/{experiment}/report/download",
+    summary="The report as a zip",
+    response_class=Response,
+    responses={
+        **errors(401, 404),
+        200: _file("application/zip", "JSON, Markdown, every table as CSV, every figure as SVG and PNG."),
+    },
+)
+def download_report(session: Transaction, team: TeamId, experiment: UUID) -> Response:
+    """All of it. Can be had while the experiment runs, and then says so."""
+    content = bundle(experiment_report(session, team, experiment))
+    return Response(content, media_type="application/zip", headers=_attachment(f"cupilot-experiment-{experiment}.zip"))
+
+
+def _attachment(name: str) -> dict[str, str]:
+    # A figure is drawn from others' names: it is downloaded, never shown as a page of this service.
+    return {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+        "X-Content-Type-Options": "nosniff",
+    }
 
 
 def _with_retry_after(response: Response, experiment: ExperimentView) -> ExperimentView:

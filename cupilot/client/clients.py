@@ -14,6 +14,7 @@ import httpx
 from cupilot import __version__
 from cupilot.client.definitions import Awaited, Waiting
 from cupilot.client.event_calls import EventCalls
+from cupilot.client.experiments import ExperimentCalls
 from cupilot.client.jobs import JobCalls
 from cupilot.client.protocol import Call, Emit, NextLine, Open, Pause, Script, Send, Service, Stream
 from cupilot.client.results import ResultCalls
@@ -23,7 +24,7 @@ from cupilot.endpoint import find_endpoint
 T = TypeVar("T")
 
 
-class Calls(JobCalls, EventCalls, ResultCalls, ServiceCalls):
+class Calls(JobCalls, EventCalls, ResultCalls, ExperimentCalls, ServiceCalls):
     """Every method, by noun."""
 
     def __init__(

@@ -215,7 +215,7 @@ class ComparisonReport(Response):
     sign_p: float
     signed_rank_p: float
     adjusted_p: float
-    """Holm's, of the sign test, over all comparisons of this kind."""
+    """Holm's, of the signed-rank test, over all comparisons of this kind."""
     too_few: bool
     claim: str
     """`faster`, `slower`, `no difference shown`, or `too few pairs to say`."""

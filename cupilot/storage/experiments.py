@@ -105,7 +105,7 @@ def get_experiment(session: Session, team_id: uuid.UUID, experiment_id: uuid.UUI
     query = scoped(select(Experiment), team_id).where(Experiment.id == experiment_id)
     experiment = session.scalars(query).one_or_none()
     if experiment is None:
-        raise NotFound(f"no experiment {experiment_id}")
+        raise NotFound(f"no experiment {experiment_id}", hint="GET /v1/experiments lists your team's")
     return experiment
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import uuid
+import zipfile
 from collections import Counter
 from typing import Any
 
@@ -106,7 +108,15 @@ def test_an_experiment_whose_jobs_have_ended_is_not_cancelled(team: Team) -> Non
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", ""), ("GET", "/jobs"), ("POST", "/cancel")],
+    [
+        ("GET", ""),
+        ("GET", "/jobs"),
+        ("POST", "/cancel"),
+        ("GET", "/report"),
+        ("GET", "/report/tables/arms"),
+        ("GET", "/report/figures/speedups"),
+        ("GET", "/report/download"),
+    ],
 )
 def test_another_teams_experiment_does_not_exist(team: Team, stranger: Team, method: str, path: str) -> None:
     experiment = make(team, seeds=[0])
@@ -161,3 +171,23 @@ def test_a_named_class_of_gpus_holds_for_every_job(world: World, team: Team) -> 
     with world.database.transaction() as session:
         query = select(Step.queue).join(Job, Job.id == Step.job_id).where(Job.experiment_id == experiment["id"])
         assert set(session.scalars(query)) == {"gpu.sm_90"}
+
+
+def test_a_report_can_be_had_while_nothing_is_measured_yet(team: Team) -> None:
+    experiment = make(team, seeds=[0])
+    path = f"/v1/experiments/{experiment['id']}/report"
+    report = team.http.get(path).json()
+    assert [arm["too_few"] for arm in report["arms"]] == [True] * 4
+    assert {one["claim"] for one in report["comparisons"]} == {"too few pairs to say"}
+    assert any("8 of 8 jobs are open" in note for note in report["notes"])
+    table = team.http.get(f"{path}/tables/jobs")
+    assert table.headers["content-type"].startswith("text/csv")
+    assert len(table.text.splitlines()) == 9
+    for form, kind, start in (("svg", "image/svg+xml", b"<?xml"), ("png", "image/png", b"\x89PNG")):
+        figure = team.http.get(f"{path}/figures/convergence", params={"format": form})
+        assert figure.headers["content-type"].startswith(kind)
+        assert figure.headers["x-content-type-options"] == "nosniff"
+        assert figure.content.startswith(start)
+    names = zipfile.ZipFile(io.BytesIO(team.http.get(f"{path}/download").content)).namelist()
+    assert {"report.json", "REPORT.md", "jobs.csv", "convergence.svg"} <= set(names)
+    assert team.http.get(f"{path}/figures/nothing").status_code == 404

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -148,10 +149,13 @@ def commands() -> dict[str, set[str]]:
     """Options by command, as the command line itself has them."""
     app = pytest.importorskip("cupilot.cli.app").app
     group = typer.main.get_command(app)
-    return {
-        name: {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
-        for name, command in group.commands.items()  # type: ignore[attr-defined]
-    }
+    return {name: options(command) for name, command in group.commands.items()}  # type: ignore[attr-defined]
+
+
+def options(command: Any) -> set[str]:
+    """Options of a command, or of all commands of a group together."""
+    found = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+    return found.union(*(options(inner) for inner in getattr(command, "commands", {}).values()))
 
 
 def test_every_command_and_option_is_documented() -> None:

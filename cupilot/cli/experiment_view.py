@@ -1,0 +1,83 @@
+"""What the experiment commands print for people. Claims no more than the report does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import typer
+
+from cupilot.cli.text import clean, seconds
+from cupilot.schemas import ExperimentPage, ExperimentPlan, ExperimentReport, ExperimentView
+
+
+def show_plan(plan: ExperimentPlan) -> None:
+    """What an experiment would be."""
+    bound = plan.at_most
+    typer.echo(f"{plan.jobs} jobs: {len(plan.arms)} arms x {len(plan.problems)} problems x {len(plan.seeds)} seeds")
+    for arm in plan.arms:
+        mark = ", the reference" if arm.name == plan.reference else ""
+        typer.echo(f"  {clean(arm.name)} ({arm.agents.value}{mark})")
+    typer.echo(f"problems    {clean(', '.join(plan.problems))}")
+    typer.echo(
+        f"each job    {plan.budgets.candidates} kernels, {seconds(plan.budgets.wall_seconds)},"
+        f" {plan.budgets.cost_usd:.2f} USD"
+    )
+    typer.echo(
+        f"at most     {bound.candidates} kernels, {seconds(bound.wall_seconds or 0)} of job time,"
+        f" {bound.cost_usd:.2f} USD"
+    )
+    for note in plan.notes:
+        typer.echo(f"note        {clean(note)}")
+
+
+def progress_line(view: ExperimentView) -> str:
+    """Where an experiment stands, in one line."""
+    states: Counter[str] = Counter()
+    for arm in view.progress:
+        states.update(arm.states)
+    words = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return clean(f"{view.state}: {view.finished} of {view.jobs} jobs final ({words})")
+
+
+def show_experiment(view: ExperimentView) -> None:
+    """One experiment, an arm a line."""
+    typer.echo(f"experiment  {view.id} ({clean(view.name)})")
+    typer.echo(f"state       {progress_line(view)}")
+    typer.echo(f"problems    {clean(', '.join(view.problems))} on {view.target.value}; seeds {view.seeds}")
+    for arm in view.progress:
+        states = ", ".join(f"{state} {count}" for state, count in sorted(arm.states.items()))
+        mark = " (reference)" if arm.name == view.reference else ""
+        typer.echo(f"arm         {clean(arm.name)}{mark}: {clean(states)}")
+    typer.echo(f"spent       {seconds(view.gpu_seconds)} on the device, {view.cost_usd:.2f} USD")
+
+
+def show_experiments(page: ExperimentPage) -> None:
+    """A page of experiments, a line each."""
+    if not page.items:
+        typer.echo("no experiments")
+        return
+    for item in page.items:
+        jobs = f"{item.finished}/{item.jobs} jobs"
+        typer.echo(f"{item.id}  {item.state:<10}  {jobs}  {item.cost_usd:.2f} USD  {clean(item.name)}")
+    if page.next_cursor:
+        typer.echo(f"more with --cursor {page.next_cursor}")
+
+
+def show_report(report: ExperimentReport, folder: Path) -> None:
+    """The claims, the numbers behind them, what to know before using them, and where the rest lies."""
+    for one in report.comparisons:
+        interval = f" [{one.interval.low:.3f}, {one.interval.high:.3f}]" if one.interval else ""
+        ratio = f", {one.ratio:.3f}x its speed{interval}" if one.ratio is not None else ""
+        typer.echo(
+            f"{clean(one.subject)} against {clean(one.reference)}: {one.claim}{ratio};"
+            f" {one.wins} won, {one.losses} lost of {one.blocks}"
+        )
+    for arm in report.arms:
+        share = "none judged" if arm.validity is None else f"{arm.validity:.0%} of {arm.judged} candidates count"
+        few = " (too few)" if arm.too_few else ""
+        jobs = f"{arm.finished} of {arm.jobs} jobs final{few}, {arm.solved} with a kernel"
+        typer.echo(f"arm {clean(arm.arm)}: {jobs}, {share}")
+    for note in report.notes:
+        typer.echo(f"note: {clean(note)}")
+    typer.echo(f"report: {folder}")

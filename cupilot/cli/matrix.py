@@ -1,0 +1,127 @@
+"""From a file and flags to an experiment's request."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cupilot.cli.problems import resolve
+from cupilot.cli.requests import parse_labels
+from cupilot.errors import InvalidInput
+from cupilot.problem import NumericsPolicy
+from cupilot.schemas import ExperimentRequest, ProblemInput
+
+_WORDS = {"on": True, "true": True, "off": False, "false": False}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The fields of a matrix file: TOML, YAML or JSON by its suffix. Problems may be names or files beside it."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        data = _parsed(text, path.suffix.lower())
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}", where="MATRIX") from error
+    except ValueError as error:  # of every parser, and of a file that is not UTF-8
+        raise InvalidInput(f"{path} is not valid: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise InvalidInput(f"{path} has no fields", hint="see cupilot experiment run --help", where=str(path))
+    data["problems"] = [_problem(given, path.parent) for given in data.get("problems", [])]
+    return data
+
+
+def request(fields: Mapping[str, Any]) -> ExperimentRequest:
+    """The request; InvalidInput names the first field that is wrong."""
+    try:
+        return ExperimentRequest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidInput(f"{where}: {first['msg']}", where=where) from error
+
+
+def problem(given: str, *, policy: NumericsPolicy, size: str | None) -> dict[str, Any]:
+    """A problem named on the command line."""
+    found: ProblemInput = resolve(given, name=None, policy=policy, size=size)  # type: ignore[arg-type]
+    return found.model_dump(exclude_unset=True)
+
+
+def seeds(given: str) -> list[int]:
+    """``3`` means 0, 1, 2; ``4,7`` means these two."""
+    try:
+        numbers = [int(part) for part in given.split(",")]
+    except ValueError:
+        raise InvalidInput(
+            f"{given!r} names no seeds", hint="a count, e.g. 6, or a list, e.g. 1,2,3", where="--seeds"
+        ) from None
+    return numbers if "," in given else list(range(numbers[0]))
+
+
+def arm(given: str) -> dict[str, Any]:
+    """``name:field=value,field=value`` as an arm; ``agents`` is the arm's, everything else its method's."""
+    name, _, rest = given.partition(":")
+    method = dict(_assignment(part, "--arm") for part in rest.split(",") if part)
+    agents = method.pop("agents", None)
+    return {"name": name.strip(), "method": method} | ({"agents": agents} if agents else {})
+
+
+def switch(given: str) -> tuple[str, list[Any]]:
+    """``field=value,value`` as a switch with its values."""
+    name, values = _assignment(given, "--switch", parse=False)
+    return name, [value_of(part) for part in values.split(",")]
+
+
+def assignments(given: list[str], where: str) -> dict[str, Any]:
+    """``field=value`` texts as fields."""
+    return dict(_assignment(one, where) for one in given)
+
+
+def labels(given: list[str] | None) -> dict[str, str]:
+    """``key=value`` texts as labels."""
+    return parse_labels(given)
+
+
+def value_of(text: str) -> Any:
+    """``on`` and ``off`` are truth values, numbers numbers, all else text."""
+    if text.strip().lower() in _WORDS:
+        return _WORDS[text.strip().lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip()
+
+
+def _assignment(text: str, where: str, *, parse: bool = True) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise InvalidInput(f"{text!r} sets nothing", hint="it looks like field=value", where=where)
+    return name.strip(), value_of(value) if parse else value
+
+
+def _parsed(text: str, suffix: str) -> Any:
+    if suffix == ".toml":
+        return tomllib.loads(text)
+    if suffix in (".yaml", ".yml"):
+        import yaml
+
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from error
+    if suffix == ".json":
+        return json.loads(text)
+    raise ValueError("a matrix is a .toml, .yaml or .json file")
+
+
+def _problem(given: Any, folder: Path) -> Any:
+    if not isinstance(given, str):
+        return given
+    path = folder / given
+    named = str(path) if given.endswith(".py") and path.exists() else given
+    return problem(named, policy=NumericsPolicy.FP32, size=None)

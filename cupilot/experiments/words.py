@@ -1,0 +1,81 @@
+"""The report as Markdown, and as a zip with everything that was counted. Words claim no more than intervals show."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+from cupilot.evaluation import Interval
+from cupilot.experiments.canvas import Format
+from cupilot.experiments.figures import FigureName, figure
+from cupilot.experiments.spreadsheet import Table, table
+from cupilot.schemas import ArmReport, CellReport, ComparisonReport, ExperimentReport
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Zip's earliest date: equal reports make equal bytes."""
+
+
+def bundle(report: ExperimentReport) -> bytes:
+    """Report as JSON and Markdown, every table as CSV, every figure as SVG and PNG."""
+    files: dict[str, bytes] = {
+        "report.json": (report.model_dump_json(indent=2) + "\n").encode(),
+        "REPORT.md": markdown(report).encode(),
+    }
+    files |= {f"{which.value}.csv": table(report, which).encode() for which in Table}
+    files |= {f"{name.value}.{form.value}": figure(report, name, form) for name in FigureName for form in Format}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def markdown(report: ExperimentReport) -> str:
+    """For people: what may be claimed first, then the numbers, then what to know before using them."""
+    experiment = report.experiment
+    sections = [
+        f"# {experiment.name}",
+        f"{len(experiment.arms)} arms x {len(experiment.problems)} problems x {len(experiment.seeds)} seeds on"
+        f" {experiment.target.value}: {experiment.finished} of {experiment.jobs} jobs are final.",
+        "## What it shows\n\n" + ("\n".join(f"- {claim(one)}" for one in report.comparisons) or "One arm: nothing."),
+        "## Arms\n\n| arm | jobs | with a kernel | candidates that count | cost | tokens | on the device |\n"
+        "|---|---|---|---|---|---|---|\n" + "\n".join(_arm(one) for one in report.arms),
+        "## Best speedup over PyTorch eager\n\n| problem | arm | jobs | median | 95 % interval | range |\n"
+        "|---|---|---|---|---|---|\n" + "\n".join(_cell(one) for one in report.cells),
+        "## Before you use a number\n\n" + "\n".join(f"- {note}" for note in report.notes),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def claim(one: ComparisonReport) -> str:
+    """One comparison in a sentence."""
+    split = f"{one.wins} won, {one.losses} lost, {one.ties} tied of {one.blocks} matched jobs"
+    if one.ratio is None:
+        return f"`{one.subject}` against `{one.reference}`: {one.claim}; {split}."
+    return (
+        f"`{one.subject}` against `{one.reference}`: **{one.claim}**; typically {one.ratio:.3f}x its speed"
+        f"{_between(one.interval)}; {split}; p = {one.adjusted_p:.3g} after adjustment."
+    )
+
+
+def _arm(one: ArmReport) -> str:
+    validity = "-" if one.validity is None else f"{one.validity:.0%}"
+    if one.validity_interval is not None:
+        validity += f" ({one.validity_interval.low:.0%} to {one.validity_interval.high:.0%})"
+    return (
+        f"| {one.arm} | {one.finished} of {one.jobs}{', too few' if one.too_few else ''} | {one.solved} |"
+        f" {validity} of {one.judged} | {one.cost_usd:.4f} USD | {one.prompt_tokens + one.completion_tokens} |"
+        f" {one.gpu_seconds:.0f} s |"
+    )
+
+
+def _cell(one: CellReport) -> str:
+    if one.speedup is None or one.low is None or one.high is None:
+        return f"| {one.problem} | {one.arm} | {one.jobs} | none | - | - |"
+    spread = f"{one.low:.3f} to {one.high:.3f}"
+    interval = f"{one.interval.low:.3f} to {one.interval.high:.3f}" if one.interval else "too few"
+    return f"| {one.problem} | {one.arm} | {one.jobs} | {one.speedup:.3f}x | {interval} | {spread} |"
+
+
+def _between(interval: Interval | None) -> str:
+    return f" (95 % interval {interval.low:.3f} to {interval.high:.3f})" if interval else " (no interval)"

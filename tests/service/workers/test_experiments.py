@@ -1,0 +1,172 @@
+"""An experiment through the workers: interleaved, reported as it runs, whole after a crash, not taught by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from cupilot.experiments.matrix import Arm, configuration
+from cupilot.experiments.outcomes import Standing
+from cupilot.job import AgentKind, Budgets
+from cupilot.problem import Target
+from cupilot.settings import Settings
+from cupilot.storage.cluster import beat
+from cupilot.storage.database import Database
+from cupilot.storage.experiment_table import Experiment
+from cupilot.storage.experiments import ExperimentSpec, cancel_experiment, create_experiment
+from cupilot.storage.tables import Job, Step
+from cupilot.storage.teams import ensure_team
+from cupilot.storage.views.experiment_report import experiment_report
+from tests.service.doubles import problem, strategy
+from tests.service.rig import Rig
+
+pytestmark = pytest.mark.service
+
+ROOT = Path(__file__).parents[3]
+SMALL = {"name": "sce", "population": 2, "generations": 2, "elites": 1, "repair_rounds": 0}
+KEY = "the same experiment"
+
+
+def spec(problems: int = 2, seeds: int = 3, **changes: object) -> ExperimentSpec:
+    arms = {"short": {"generations": 1}, "long": {}}
+    values = {
+        "target": Target.CPU,
+        "arms": tuple(
+            Arm(name=name, method=configuration({**SMALL, **method}, name), agents=AgentKind.PLAYBOOK)
+            for name, method in arms.items()
+        ),
+        "reference": "short",
+        "problems": tuple(f"softmax {number}" for number in range(problems)),
+        "seeds": tuple(range(seeds)),
+        "budgets": Budgets(candidates=20),
+        **changes,
+    }
+    return ExperimentSpec.model_validate(values)
+
+
+def create(database: Database, of: ExperimentSpec) -> tuple[uuid.UUID, uuid.UUID]:
+    """(team, experiment)."""
+    with database.transaction() as session:
+        team = ensure_team(session, "blue")
+        problems = [problem(name) for name in of.problems]
+        made, _ = create_experiment(
+            session, team.id, "short or long", of, problems, idempotency_key=KEY, request_hash="0" * 64
+        )
+        return team.id, made.id
+
+
+def work(rig: Rig) -> None:
+    """Until nothing is dispatched any more; the workers report themselves meanwhile, since it may take a while."""
+    while messages := rig.publish():
+        for message in messages:
+            rig.do(message)
+        with rig.database.transaction() as session:
+            for name in ("agent-1", "gpu-1"):
+                beat(session, name)
+
+
+def test_an_experiment_runs_block_by_block_and_reports(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings, [strategy("t1"), strategy("t2"), strategy("broken")])
+    team, experiment = create(database, spec())
+    with database.transaction() as session:
+        early = experiment_report(session, team, experiment)
+    assert not early.experiment.final
+    assert {one.standing for one in early.outcomes} == {Standing.OPEN}
+    assert {one.claim for one in early.comparisons} == {"too few pairs to say"}
+
+    work(rig)
+    with database.transaction() as session:
+        report = experiment_report(session, team, experiment)
+        begun = session.scalars(select(Job.arm).order_by(Job.started_at)).all()
+        steps = session.execute(select(func.count()).select_from(Step)).scalar_one()
+    assert report.experiment.state == "finished"
+    turns = ["short", "long"], ["long", "short"]
+    assert begun == [arm for block in (0, 1, 1, 0, 0, 1) for arm in turns[block]]
+    assert {one.standing for one in report.outcomes} == {Standing.SOLVED}
+    assert [(one.finished, one.solved, one.lost) for one in report.arms] == [(6, 6, 0), (6, 6, 0)]
+    (comparison,) = report.comparisons
+    assert (comparison.subject, comparison.reference, comparison.blocks) == ("long", "short", 6)
+    assert (comparison.wins, comparison.losses) == (6, 0)  # a crossover of t1 and t2 is faster than either
+    assert comparison.interval is not None
+    assert comparison.ratio == pytest.approx(1.3 / 1.2)
+    assert comparison.claim == "faster"
+    points = {(one.arm, one.problem, one.generation): one.speedup for one in report.convergence}
+    assert points["long", "softmax 0", 1] == pytest.approx(1.2)
+    assert points["long", "softmax 0", 2] == pytest.approx(1.3)
+    assert ("short", "softmax 0", 2) not in points
+    assert steps == sum(len(rig.steps(uuid.UUID(one.job))) for one in report.outcomes)
+
+
+def test_jobs_of_an_experiment_do_not_teach_each_other(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings, [strategy("t1"), strategy("t2")])
+    rig.submit()
+    work(rig)
+    create(database, spec(problems=1, seeds=1))
+    rig.players.shown = []
+    work(rig)
+    known = len(rig.players.shown)
+    assert known > 0, "what was there before is seen"
+    rig.submit()
+    work(rig)
+    assert len(rig.players.shown) > known, "a job outside sees all"
+
+
+def test_cancel_while_jobs_run_ends_each_of_them_once(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings)
+    team, experiment = create(database, spec(problems=1, seeds=2))
+    for message in rig.publish():
+        rig.do(message)
+    with database.transaction() as session:
+        cancel_experiment(session, team, experiment)
+        cancel_experiment(session, team, experiment)
+    work(rig)
+    with database.transaction() as session:
+        report = experiment_report(session, team, experiment)
+    assert report.experiment.state == "cancelled"
+    assert {one.standing for one in report.outcomes} == {Standing.LOST}
+    for one in report.outcomes:
+        assert rig.events(uuid.UUID(one.job)).count("job.cancelled") == 1
+
+
+CRASH = """
+import os, signal, sys
+from cupilot.storage import experiments
+from cupilot.storage.cluster import beat
+from cupilot.storage.database import Database
+from tests.service.workers import test_experiments as flow
+
+made, whole = 0, experiments.submit_job
+def dies(*args, **options):
+    global made
+    made += 1
+    if made == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(*args, **options)
+experiments.submit_job = dies
+flow.create(Database(sys.argv[1]), flow.spec())
+"""
+
+
+def test_a_process_that_dies_between_two_jobs_leaves_nothing(database: Database, settings: Settings) -> None:
+    url = settings.database_url.get_secret_value()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", CRASH, url], cwd=ROOT, env=environment, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+    def count() -> tuple[int, int]:
+        with database.transaction() as session:
+            sizes = [
+                session.execute(select(func.count()).select_from(table)).scalar_one() for table in (Experiment, Job)
+            ]
+            return sizes[0], sizes[1]
+
+    assert count() == (0, 0)
+    assert create(database, spec()) == create(database, spec())
+    assert count() == (1, 12)

@@ -1,0 +1,254 @@
+"""What a report says of known outcomes: medians, claims, losses without a kernel, convergence; CSV and figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import uuid
+import xml.etree.ElementTree as ET
+import zipfile
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cupilot.evaluation import Interval
+from cupilot.experiments.canvas import Format
+from cupilot.experiments.figures import FigureName, figure
+from cupilot.experiments.matrix import Arm, Total, configuration
+from cupilot.experiments.outcomes import JobOutcome, Standing
+from cupilot.experiments.spreadsheet import Table, table
+from cupilot.experiments.summary import summarise, switches_of
+from cupilot.experiments.words import bundle, claim, markdown
+from cupilot.job import AgentKind, Budgets
+from cupilot.problem import Target
+from cupilot.schemas import ExperimentReport, ExperimentView
+
+SVG = "{http://www.w3.org/2000/svg}"
+PROBLEMS = ["softmax", "gelu"]
+
+
+def arms(switches: tuple[str, ...] = ("pool",)) -> list[Arm]:
+    found = [("", {})]
+    for name in switches:
+        found = [
+            (f"{text} {name}={'on' if on else 'off'}".strip(), {**method, name: on})
+            for text, method in found
+            for on in (True, False)
+        ]
+    return [
+        Arm(name=text, method=configuration({"name": "sce", **method}, text), agents=AgentKind.PLAYBOOK)
+        for text, method in found
+    ]
+
+
+def view(of: list[Arm], seeds: int, *, final: bool = True) -> ExperimentView:
+    return ExperimentView(
+        id=uuid.UUID(int=1),
+        name="=evil <name> & $x_1$",
+        state="finished" if final else "running",
+        final=final,
+        target=Target.CPU,
+        jobs=len(of) * len(PROBLEMS) * seeds,
+        finished=1,
+        cost_usd=0,
+        gpu_seconds=0,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        arms=of,
+        reference=of[0].name,
+        problems=PROBLEMS,
+        seeds=list(range(seeds)),
+        budgets=Budgets(),
+        at_most=Total(),
+        live_pool=False,
+        progress=[],
+    )
+
+
+def outcome(arm: str, problem: str, seed: int, speed: float | None, **changes: Any) -> JobOutcome:
+    values = {
+        "job": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{arm}{problem}{seed}")),
+        "position": seed,
+        "arm": arm,
+        "problem": problem,
+        "seed": seed,
+        "state": "succeeded" if speed else "failed",
+        "standing": Standing.SOLVED if speed else Standing.UNSOLVED,
+        "speedup": Interval(low=speed * 0.99, median=speed, high=speed * 1.01) if speed else None,
+        "judged": 4,
+        "valid": 3 if speed else 0,
+        "failures": {"compile_error": 1} if speed else {"wrong_value": 4},
+        "best_by_generation": (speed / 2, speed) if speed else (),
+        "cost_usd": 0.5,
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "gpu_seconds": 2.0,
+        "wall_seconds": 3.0,
+        "device_class": "cpu",
+        "device": "Test CPU",
+        "load_average": 1.0,
+        **changes,
+    }
+    return JobOutcome.model_validate(values)
+
+
+def report(seeds: int = 3, gain: float = 1.5, **changes: Any) -> ExperimentReport:
+    """The second arm is faster by ``gain`` in every block."""
+    of = arms()
+    rows = [
+        outcome(arm.name, problem, seed, (1 + seed / 10) * (gain if number else 1.0), **changes)
+        for seed in range(seeds)
+        for problem in PROBLEMS
+        for number, arm in enumerate(of)
+    ]
+    return summarise(view(of, seeds), rows)
+
+
+def test_a_constant_gain_is_found_exactly() -> None:
+    (comparison,) = report().comparisons
+    assert comparison.ratio == pytest.approx(1.5)
+    assert comparison.interval is not None
+    assert (comparison.interval.low, comparison.interval.high) == pytest.approx((1.5, 1.5))
+    assert (comparison.blocks, comparison.wins, comparison.losses) == (6, 6, 0)
+    assert comparison.sign_p == comparison.signed_rank_p == pytest.approx(2 / 64)
+    assert comparison.claim == "faster"
+    assert report(gain=1 / 1.5).comparisons[0].claim == "slower"
+    assert report(gain=1.0).comparisons[0].claim == "no difference shown"
+
+
+def test_five_pairs_claim_nothing_however_clear() -> None:
+    of = arms()
+    rows = [outcome(arm.name, "gelu", seed, 1.0 + 9 * number) for seed in range(5) for number, arm in enumerate(of)]
+    found = summarise(view(of, 5), rows)
+    (comparison,) = found.comparisons
+    assert (comparison.too_few, comparison.interval, comparison.claim) == (True, None, "too few pairs to say")
+    assert all(arm.too_few and arm.validity_interval is None for arm in found.arms)
+    assert all(cell.too_few and cell.interval is None for cell in found.cells)
+    assert any("Too few finished jobs" in note for note in found.notes)
+    assert "no interval" in markdown(found)
+
+
+def test_no_kernel_is_a_loss_but_no_ratio() -> None:
+    of = arms()
+    rows = [outcome(of[0].name, "gelu", seed, 2.0) for seed in range(8)]
+    rows += [outcome(of[1].name, "gelu", seed, 2.0 if seed < 2 else None) for seed in range(8)]
+    (comparison,) = summarise(view(of, 8), rows).comparisons
+    assert (comparison.wins, comparison.losses, comparison.ties) == (0, 6, 2)
+    assert comparison.ratio == pytest.approx(1.0)
+    assert comparison.too_few
+
+
+def test_open_lost_and_mismatched_jobs_are_left_out() -> None:
+    of = arms()
+    rows = [outcome(arm.name, "gelu", seed, 2.0) for seed in range(6) for arm in of]
+    rows[0] = outcome(of[0].name, "gelu", 0, None, standing=Standing.OPEN, state="evolving")
+    rows[2] = outcome(of[0].name, "gelu", 1, None, standing=Standing.LOST, state="failed", reason="worker_lost")
+    rows[4] = outcome(of[0].name, "gelu", 2, 2.0, device_class="other")
+    found = summarise(view(of, 6, final=False), rows)
+    assert found.comparisons[0].blocks == 3
+    assert (found.arms[0].finished, found.arms[0].lost) == (4, 1)
+    text = " ".join(found.notes)
+    assert "1 of 12 jobs are open" in text
+    assert "worker_lost" in text
+    assert "several classes of devices" in text
+
+
+def test_main_effects_use_every_pair_and_blocks_as_samples() -> None:
+    of = arms(("pool", "roofline_guidance"))
+    assert switches_of(of) == ["roofline_guidance", "pool"] or set(switches_of(of)) == {"pool", "roofline_guidance"}
+    gains = {"pool": 1.2, "roofline_guidance": 0.5}
+    rows = []
+    for seed in range(3):
+        for problem in PROBLEMS:
+            for arm in of:
+                speed = 4.0 + seed
+                for switch, gain in gains.items():
+                    speed *= gain if not arm.method[switch] else 1.0
+                rows.append(outcome(arm.name, problem, seed, speed))
+    found = {one.subject: one for one in summarise(view(of, 3), rows).comparisons if one.kind == "switch"}
+    assert {name: one.ratio for name, one in found.items()} == {
+        "pool=off": pytest.approx(1.2),
+        "roofline_guidance=off": pytest.approx(0.5),
+    }
+    assert all(one.blocks == 6 for one in found.values())
+
+
+def test_convergence_keeps_the_best_of_jobs_that_stopped_early() -> None:
+    of = arms()[:1]
+    rows = [
+        outcome(of[0].name, "gelu", 0, 3.0, best_by_generation=(3.0,)),
+        outcome(of[0].name, "gelu", 1, 2.0, best_by_generation=(None, 1.0, 2.0)),
+    ]
+    points = summarise(view(of, 2), rows).convergence
+    assert [(one.generation, one.jobs, one.low, one.speedup, one.high) for one in points] == [
+        (1, 1, 3.0, 3.0, 3.0),
+        (2, 2, 1.0, 2.0, 3.0),
+        (3, 2, 2.0, 2.5, 3.0),
+    ]
+
+
+def test_tables_have_a_row_each_and_no_formulas() -> None:
+    found = report()
+    assert found.comparisons
+    sizes = {Table.ARMS: 2, Table.CELLS: 4, Table.COMPARISONS: 1, Table.CONVERGENCE: 8, Table.JOBS: 12}
+    for which, size in sizes.items():
+        rows = list(csv.DictReader(io.StringIO(table(found, which))))
+        assert len(rows) == size
+        assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row.values())
+    (row,) = csv.DictReader(io.StringIO(table(found, Table.COMPARISONS)))
+    assert (float(row["ci_low"]), float(row["ci_high"])) == pytest.approx((1.5, 1.5))
+    jobs = list(csv.DictReader(io.StringIO(table(found, Table.JOBS))))
+    assert float(jobs[0]["speedup"]) == pytest.approx(1.0)
+    assert float(jobs[0]["speedup_ci_low"]) == pytest.approx(0.99)
+
+
+def parsed(found: ExperimentReport, name: FigureName) -> tuple[set[str], str]:
+    """(ids of drawn parts, all text)."""
+    root = ET.fromstring(figure(found, name, Format.SVG))
+    words = ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
+    return {element.get("id", "") for element in root.iter()}, " ".join(words)
+
+
+def test_figures_draw_every_arm_and_problem_and_say_their_names() -> None:
+    found = report()
+    ids, text = parsed(found, FigureName.CONVERGENCE)
+    assert {f"line-{place}-{number}" for place in range(2) for number in range(2)} <= ids
+    assert all(word in text for word in (*PROBLEMS, "pool=on", "pool=off", "=evil <name> & $x_1$", "generation"))
+    ids, text = parsed(found, FigureName.SPEEDUPS)
+    assert {f"bar-{place}-{number}" for place in range(2) for number in range(2)} <= ids
+    ids, text = parsed(found, FigureName.COMPARISONS)
+    assert "ratio-0" in ids
+    assert "faster (n=6)" in text
+    ids, text = parsed(found, FigureName.OUTCOMES)
+    assert {f"part-{place}-{part}" for place in range(2) for part in range(4)} <= ids
+    assert "24 candidates" in text
+
+
+@pytest.mark.parametrize("name", FigureName)
+def test_figures_are_the_same_each_time_and_there_before_any_result(name: FigureName) -> None:
+    found = report()
+    assert figure(found, name, Format.SVG) == figure(found, name, Format.SVG)
+    assert figure(found, name, Format.PNG).startswith(b"\x89PNG")
+    of = arms()
+    nothing = summarise(view(of, 1, final=False), [])
+    assert b"not final" in figure(nothing, name, Format.SVG) or name in (FigureName.OUTCOMES, FigureName.COMPARISONS)
+
+
+def test_the_bundle_is_whole_and_repeatable() -> None:
+    found = report()
+    archive = bundle(found)
+    assert archive == bundle(found)
+    names = set(zipfile.ZipFile(io.BytesIO(archive)).namelist())
+    assert names == {
+        "report.json",
+        "REPORT.md",
+        *(f"{which.value}.csv" for which in Table),
+        *(f"{name.value}.{form.value}" for name in FigureName for form in Format),
+    }
+
+
+def test_words_never_go_beyond_the_claim() -> None:
+    for one in (*report().comparisons, *report(seeds=1).comparisons):
+        sentence = claim(one)
+        assert f"**{one.claim}**" in sentence
+        assert "interval" in sentence
