@@ -1,4 +1,7 @@
-"""Index of the maximum over the middle dimension. The inner dimension is odd, so rows are not aligned."""
+"""Index of the maximum over the middle dimension. The inner dimension is odd, so rows are not aligned.
+
+KernelBench level 1, number 51.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Index of the minimum over the middle dimension. The inner dimension is odd, so rows are not aligned."""
+"""Index of the minimum over the middle dimension. The inner dimension is odd, so rows are not aligned.
+
+KernelBench level 1, number 52.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Independent products of a batch of matrix pairs."""
+"""Independent products of a batch of matrix pairs.
+
+KernelBench level 1, number 3.
+"""
 
 import torch
 import torch.nn as nn

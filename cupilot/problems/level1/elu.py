@@ -1,4 +1,7 @@
-"""Exponential linear unit."""
+"""Exponential linear unit.
+
+KernelBench level 1, number 31.
+"""
 
 import torch
 import torch.nn as nn

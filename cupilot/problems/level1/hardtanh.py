@@ -1,4 +1,7 @@
-"""x clamped to [-1, 1]."""
+"""x clamped to [-1, 1].
+
+KernelBench level 1, number 32.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Rows divided by the sum of their absolute values. The row length is odd, so rows are not aligned."""
+"""Rows divided by the sum of their absolute values. The row length is odd, so rows are not aligned.
+
+KernelBench level 1, number 38.
+"""
 
 import torch
 import torch.nn as nn

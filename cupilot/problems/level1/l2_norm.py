@@ -1,4 +1,7 @@
-"""Rows divided by their Euclidean length. The row length is odd, so rows are not aligned."""
+"""Rows divided by their Euclidean length. The row length is odd, so rows are not aligned.
+
+KernelBench level 1, number 39.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Layer normalisation over the last three dimensions, with weight and bias of their full shape."""
+"""Layer normalisation over the last three dimensions, with weight and bias of their full shape.
+
+KernelBench level 1, number 40.
+"""
 
 import torch
 import torch.nn as nn

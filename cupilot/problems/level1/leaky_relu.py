@@ -1,4 +1,7 @@
-"""Leaky rectified linear unit: x where positive, a small share of x elsewhere."""
+"""Leaky rectified linear unit: x where positive, a small share of x elsewhere.
+
+KernelBench level 1, number 20.
+"""
 
 import torch
 import torch.nn as nn

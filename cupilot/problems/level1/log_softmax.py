@@ -1,4 +1,7 @@
-"""Log-softmax over the rows of a matrix."""
+"""Log-softmax over the rows of a matrix.
+
+KernelBench level 1, number 24.
+"""
 
 import torch
 import torch.nn as nn

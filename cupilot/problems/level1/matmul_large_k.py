@@ -1,4 +1,7 @@
-"""Matrix product with a long inner dimension and a small result."""
+"""Matrix product with a long inner dimension and a small result.
+
+KernelBench level 1, number 6.
+"""
 
 import torch
 import torch.nn as nn

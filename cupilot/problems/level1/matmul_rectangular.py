@@ -1,4 +1,7 @@
-"""Product of two rectangular matrices."""
+"""Product of two rectangular matrices.
+
+KernelBench level 1, number 2.
+"""
 
 import torch
 import torch.nn as nn

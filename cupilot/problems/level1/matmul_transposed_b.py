@@ -1,4 +1,7 @@
-"""Product of a matrix with a transposed one."""
+"""Product of a matrix with a transposed one.
+
+KernelBench level 1, number 17.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Maximum over the middle dimension. The inner dimension is odd, so rows are not aligned."""
+"""Maximum over the middle dimension. The inner dimension is odd, so rows are not aligned.
+
+KernelBench level 1, number 49.
+"""
 
 import torch
 import torch.nn as nn

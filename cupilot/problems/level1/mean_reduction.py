@@ -1,4 +1,7 @@
-"""Mean over the middle dimension. The inner dimension is odd, so rows are not aligned."""
+"""Mean over the middle dimension. The inner dimension is odd, so rows are not aligned.
+
+KernelBench level 1, number 48.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Minimum over the middle dimension. The inner dimension is odd, so rows are not aligned."""
+"""Minimum over the middle dimension. The inner dimension is odd, so rows are not aligned.
+
+KernelBench level 1, number 53.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Rectified linear unit: max(x, 0)."""
+"""Rectified linear unit: max(x, 0).
+
+KernelBench level 1, number 19.
+"""
 
 import torch
 import torch.nn as nn

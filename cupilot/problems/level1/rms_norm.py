@@ -1,4 +1,7 @@
-"""Root-mean-square normalisation over the channels of an image batch (dimension 1)."""
+"""Root-mean-square normalisation over the channels of an image batch (dimension 1).
+
+KernelBench level 1, number 36.
+"""
 
 import torch
 import torch.nn as nn

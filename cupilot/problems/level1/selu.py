@@ -1,4 +1,7 @@
-"""Scaled exponential linear unit."""
+"""Scaled exponential linear unit.
+
+KernelBench level 1, number 27.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Swish (SiLU): x times its own logistic function."""
+"""Swish (SiLU): x times its own logistic function.
+
+KernelBench level 1, number 25.
+"""
 
 import torch
 import torch.nn as nn

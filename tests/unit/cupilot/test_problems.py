@@ -1,12 +1,23 @@
 """The built-in problems: every file is a problem, small sizes are small, full sizes are the published ones."""
 
+from __future__ import annotations
+
+import csv
 import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cupilot import problems
 from cupilot.errors import NotFound
 from cupilot.problem import NumericsPolicy, check_source
+
+if TYPE_CHECKING:
+    import torch
+
+LEVEL1 = list(csv.DictReader(Path(__file__).with_name("level1.csv").read_text().splitlines()))
+"""KernelBench's level 1: shapes of inputs, parameters and output of each operator; float32 where nothing is said."""
 
 
 def test_there_is_one_for_every_operator_the_playbook_promises() -> None:
@@ -53,22 +64,62 @@ def test_an_unknown_name_says_what_there_is() -> None:
     assert "softmax" in caught.value.hint
 
 
+def test_all_hundred_operators_of_level_1_are_there() -> None:
+    numbers = {}
+    for name in problems.names("level1"):
+        said = re.search(r"^KernelBench level 1, number (\d+)\.$", problems.load(name).source, re.MULTILINE)
+        if said:
+            numbers[int(said[1])] = name
+    assert numbers == {int(facts["number"]): facts["name"] for facts in LEVEL1}
+    assert sorted(numbers) == list(range(1, 101))
+
+
+@pytest.mark.parametrize("facts", LEVEL1, ids=lambda facts: facts["name"])
+def test_a_full_size_is_the_published_one(facts: dict[str, str]) -> None:
+    """On the meta device, which knows shapes and no values, so that gigabytes cost nothing."""
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"), torch.no_grad():
+        model, inputs = _run(problems.load(facts["name"], size="full").source)
+        output = model(*inputs)
+        state = [(name, tensor) for name, tensor in model.named_parameters()]
+    assert [_shape(one) for one in inputs] == facts["inputs"].split()
+    assert [f"{name}={_shape(tensor)}" for name, tensor in state] == facts["params"].split()
+    assert _shape(output) == facts["output"]
+
+
 @pytest.mark.parametrize("name", problems.names())
 def test_the_small_size_runs_and_uses_every_input(name: str) -> None:
     """Run as a user would; these files are ours, so this is the one place outside the sandbox where that is right."""
     torch = pytest.importorskip("torch")
-    namespace: dict[str, object] = {"__name__": "problem"}
     shrunk = re.sub(
-        r"^([A-Z]+ = )(\d+)$", lambda m: f"{m[1]}{min(int(m[2]), 7)}", problems.load(name).source, flags=re.M
+        r"^([A-Z]+ = )(\d+)$", lambda m: f"{m[1]}{min(int(m[2]), 32)}", problems.load(name).source, flags=re.M
     )
-    exec(compile(shrunk, name, "exec"), namespace)
     torch.manual_seed(0)
-    model = namespace["Model"](*namespace["get_init_inputs"]())  # type: ignore[operator]
-    inputs = namespace["get_inputs"]()  # type: ignore[operator]
+    model, inputs = _run(shrunk)
     with torch.no_grad():
         output = model(*inputs)
         assert torch.isfinite(output.double()).all()
-        for index, tensor in enumerate(inputs):
-            changed = [other.clone() for other in inputs]
-            changed[index] = torch.randn_like(tensor) * 3
+        for index in range(len(inputs)):
+            changed = [_changed(one) if position == index else one for position, one in enumerate(inputs)]
             assert not torch.equal(model(*changed), output)
+
+
+def _changed(value: torch.Tensor | float) -> torch.Tensor | float:
+    if isinstance(value, float):
+        return value + 1
+    return value.roll(1, -1) * 3 + 1 if value.is_floating_point() else value.flip(0)
+
+
+def _run(source: str) -> tuple[torch.nn.Module, list[Any]]:
+    namespace: dict[str, Any] = {"__name__": "problem"}
+    exec(compile(source, "problem", "exec"), namespace)
+    return namespace["Model"](*namespace["get_init_inputs"]()), namespace["get_inputs"]()
+
+
+def _shape(value: torch.Tensor | float) -> str:
+    """As the facts write it: ``128x512``, ``32768:int64``, ``scalar:float32``, ``scalar(3.14)``."""
+    if isinstance(value, float):
+        return f"scalar({value})"
+    dtype = str(value.dtype).removeprefix("torch.")
+    size = "x".join(str(side) for side in value.shape)
+    return size or "scalar" if dtype == "float32" else f"{size}:{dtype}"
