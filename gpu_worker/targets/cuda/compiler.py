@@ -23,7 +23,8 @@ from cuda.bindings import nvrtc
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv.pop(1))
 
-from gpu_worker.targets.cuda import headers, log, sass
+from cupilot import device_headers as headers
+from gpu_worker.targets.cuda import log, sass
 
 SOURCE = "kernel.cu"
 HEADER = "problem.h"

@@ -15,10 +15,11 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
+from cupilot import device_headers as headers
 from cupilot.problem import ProblemFacts
 from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox, python_folders
 from gpu_worker.targets.base import Access, BuildFacts, Program
-from gpu_worker.targets.cuda import headers, installation, policy
+from gpu_worker.targets.cuda import installation, policy
 
 _COMPILER = Path(__file__).with_name("compiler.py")
 _ACCELERATED_FROM = 90

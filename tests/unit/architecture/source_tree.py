@@ -101,5 +101,5 @@ def modules() -> list[Module]:
         Module(path)
         for room in ROOMS
         for path in sorted((ROOT / room).rglob("*.py"))
-        if "cupilot/problems/level1" not in path.as_posix()
+        if not any(data in path.as_posix() for data in ("cupilot/problems/level1", "cupilot/exports/runtime"))
     ]

@@ -1,0 +1,68 @@
+"""A proven kernel in the form in which somebody wants to use it: generated from kernel, launch plan and problem facts.
+
+Makes texts only: nothing is compiled or run here. Exported code is the files of ``runtime/``, as they are, with data
+beside them (source, header, sizes, evidence), so that no source has to survive being pasted into another language.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from cupilot.exports import cupy_file, modelnew, reproduction, torch_package
+from cupilot.exports.winner import ExportRefused, Winner
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Zip's earliest date: equal exports are equal bytes."""
+
+__all__ = ["ExportFormat", "ExportRefused", "Winner", "archive", "files", "refusals"]
+
+
+class ExportFormat(StrEnum):
+    """What a kernel can be exported as."""
+
+    TORCH = "torch"
+    """A package with a PyTorch custom operator and a module that falls back to the reference."""
+    KERNELBENCH = "kernelbench"
+    """One file with ``ModelNew``, by KernelBench's conventions."""
+    CUPY = "cupy"
+    """One file with a function on CuPy arrays."""
+    BUNDLE = "bundle"
+    """All that was measured, and a script that measures it again."""
+
+
+_MAKERS: Mapping[ExportFormat, Callable[[Winner], dict[str, str]]] = {
+    ExportFormat.TORCH: torch_package.files,
+    ExportFormat.KERNELBENCH: modelnew.files,
+    ExportFormat.CUPY: cupy_file.files,
+    ExportFormat.BUNDLE: reproduction.files,
+}
+
+
+def files(winner: Winner, form: ExportFormat) -> dict[str, str]:
+    """The export's files by path; raises :class:`ExportRefused` where the form cannot carry what the kernel needs."""
+    return _MAKERS[form](winner)
+
+
+def refusals(winner: Winner) -> dict[ExportFormat, str | None]:
+    """For each form, why it is refused, or None where it is to be had."""
+    found: dict[ExportFormat, str | None] = {}
+    for form, make in _MAKERS.items():
+        try:
+            make(winner)
+        except ExportRefused as error:
+            found[form] = error.message
+        else:
+            found[form] = None
+    return found
+
+
+def archive(winner: Winner, form: ExportFormat) -> bytes:
+    """The same as a zip."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
+        for path, text in sorted(files(winner, form).items()):
+            made.writestr(zipfile.ZipInfo(path, EPOCH), text.encode(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()

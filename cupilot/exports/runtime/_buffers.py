@@ -1,0 +1,34 @@
+"""Memory for the kernel: outputs, workspace, and inputs at addresses as aligned as those it was proven with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+ALIGNMENT = 256
+"""Bytes; vector loads of the kernel may rely on it."""
+
+
+def allocate(spec: dict[str, Any], device: torch.device) -> torch.Tensor:
+    """An uninitialised tensor of this shape, strides and dtype, aligned."""
+    dtype: torch.dtype = getattr(torch, spec["dtype"])
+    tensor = torch.empty_strided(spec["shape"], spec["strides"], dtype=dtype, device=device)
+    if tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    elements = 1 + sum((size - 1) * step for size, step in zip(spec["shape"], spec["strides"], strict=True))
+    flat = scratch(elements * dtype.itemsize, device).view(dtype)
+    return flat.as_strided(spec["shape"], spec["strides"])
+
+
+def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
+    """Uninitialised bytes, aligned."""
+    flat = torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8, device=device)
+    return flat[-flat.data_ptr() % ALIGNMENT :][:nbytes]
+
+
+def aligned(tensor: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
+    """The tensor itself, or a copy of it where its address is not aligned (a view into another tensor)."""
+    if tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    return allocate(spec, tensor.device).copy_(tensor)

@@ -1,0 +1,166 @@
+"""Compiles the kernel with NVRTC on first use and launches it on PyTorch's current stream.
+
+Needs cuda-bindings, NVRTC and the CUDA headers (pip: nvidia-cuda-nvrtc, nvidia-cuda-runtime, nvidia-cuda-cccl,
+nvidia-cuda-crt). The launches, their sizes and the compiler's options are those that were measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ._buffers import aligned, allocate, scratch
+
+SHARED_BYTES_UNASKED = 48 * 1024
+PORTABLE_CLUSTER = 8
+
+
+class Launcher:
+    """One kernel with its launch plan: tensors in, tensors out."""
+
+    def __init__(self, spec: dict[str, Any], source: str, headers: dict[str, str]) -> None:
+        """``headers`` are the texts that the source may include, by name; ``prefix`` is put before the source."""
+        self.spec = spec
+        self._source = source
+        self._headers = headers
+        self._loaded: dict[int, list[tuple[Any, Any]]] = {}
+        self._lock = threading.Lock()
+
+    def trouble(self, device: torch.device) -> str | None:
+        """Why the kernel cannot run on this device; None where it can (it is compiled and loaded then)."""
+        if device.type != "cuda":
+            return f"the kernel is for CUDA devices, not for {device.type}"
+        major, minor = torch.cuda.get_device_capability(device)
+        if f"sm_{major}{minor}" != self.spec["arch"]:
+            return f"the kernel is proven on {self.spec['arch']}, and this device is sm_{major}{minor}"
+        try:
+            self._launches(device)
+        except (RuntimeError, ImportError) as error:
+            return f"the kernel cannot be prepared: {error}"
+        return None
+
+    def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs, computed on the current stream of the tensors' device."""
+        from cuda.bindings import driver
+
+        spec, device = self.spec, given[0].device
+        with torch.cuda.device(device):
+            launches = self._launches(device)
+            outputs = [allocate(item, device) for item in spec["outputs"]]
+            buffers = {item["name"]: aligned(tensor, item) for item, tensor in zip(spec["given"], given, strict=True)}
+            buffers.update((item["name"], tensor) for item, tensor in zip(spec["outputs"], outputs, strict=True))
+            buffers.update((name, scratch(nbytes, device)) for name, nbytes in spec["workspace"].items())
+            stream = torch.cuda.current_stream(device).cuda_stream
+            with self._lock:
+                for launch, (function, config) in zip(spec["launches"], launches, strict=True):
+                    pointers = [ctypes.c_void_p(buffers[name].data_ptr()) for name in launch["args"]]
+                    addresses = (ctypes.c_void_p * len(pointers))(*map(ctypes.addressof, pointers))
+                    config.hStream = stream
+                    _check(
+                        driver.cuLaunchKernelEx(config, function, ctypes.addressof(addresses), 0),
+                        f"launching {launch['kernel']}",
+                    )
+        return outputs
+
+    def _launches(self, device: torch.device) -> list[tuple[Any, Any]]:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        with self._lock:
+            if index not in self._loaded:
+                with torch.cuda.device(index):
+                    torch.cuda.current_stream()  # PyTorch makes its context the current one
+                    torch.empty(1, device="cuda")
+                    binary = compile_source(self._source, self._headers, self.spec["options"])
+                    self._loaded[index] = _load(binary, self.spec["launches"])
+            return self._loaded[index]
+
+
+def compile_source(source: str, headers: dict[str, str], options: Sequence[str]) -> bytes:
+    """The source as a cubin; RuntimeError with the compiler's messages where it does not compile."""
+    from cuda.bindings import nvrtc
+
+    names, texts = [name.encode() for name in headers], [text.encode() for text in headers.values()]
+    program = _check(
+        nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", len(names), texts, names), "starting the compiler"
+    )
+    every = [*options, *(f"--include-path={folder}" for folder in include_folders())]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(every), [option.encode() for option in every])
+    if int(status) != 0:
+        log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program), "reading the compiler's messages")
+        _check(nvrtc.nvrtcGetProgramLog(program, log), "reading the compiler's messages")
+        raise RuntimeError(f"the kernel does not compile: {log.decode(errors='replace')[:4000]}")
+    code: bytes = b" " * _check(nvrtc.nvrtcGetCUBINSize(program), "reading the binary")
+    _check(nvrtc.nvrtcGetCUBIN(program, code), "reading the binary")
+    return code
+
+
+def include_folders() -> list[Path]:
+    """Where this machine keeps CUDA's headers: the wheels, else a toolkit."""
+    found = importlib.util.find_spec("nvidia")
+    wheels = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
+    roots = [root for place in wheels for root in sorted(place.glob("cu[0-9]*"), reverse=True)]
+    roots += [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    for root in [*roots, Path("/usr/local/cuda")]:
+        include = root / "include"
+        if (include / "cooperative_groups.h").exists() and (include / "cccl" / "cuda" / "std" / "cstdint").exists():
+            return [include, include / "cccl"]
+    raise RuntimeError("no CUDA headers found; pip install nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt")
+
+
+def _load(binary: bytes, launches: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    from cuda.bindings import driver
+
+    module = _check(driver.cuModuleLoadData(binary), "loading the kernel")
+    count = _check(driver.cuModuleGetFunctionCount(module), "counting kernels")
+    handles = _check(driver.cuModuleEnumerateFunctions(count, module), "listing kernels")
+    functions = {_check(driver.cuFuncGetName(handle), "naming a kernel").decode(): handle for handle in handles}
+    return [_configured(functions, launch) for launch in launches]
+
+
+def _configured(functions: dict[str, Any], launch: dict[str, Any]) -> tuple[Any, Any]:
+    from cuda.bindings import driver
+
+    name = launch["kernel"]
+    # A C++ function is found by its plain name.
+    mangled = [entry for entry in functions if entry == name or entry.startswith(f"_Z{len(name)}{name}")]
+    if len(mangled) != 1:
+        raise RuntimeError(f"the binary has {len(mangled)} kernels called {name}")
+    function = functions[mangled[0]]
+    allow, query = driver.cuFuncSetAttribute, driver.CUfunction_attribute
+    static = _check(driver.cuFuncGetAttribute(query.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function), "shared memory")
+    if launch["shared_bytes"] + static > SHARED_BYTES_UNASKED:
+        wanted = query.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _check(allow(function, wanted, launch["shared_bytes"]), "asking for shared memory")
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch["grid"]
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch["block"]
+    config.sharedMemBytes = launch["shared_bytes"]
+    attributes = []
+    x, y, z = launch["cluster"]
+    if x * y * z > 1:
+        item = driver.CUlaunchAttribute()
+        item.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        item.value.clusterDim.x, item.value.clusterDim.y, item.value.clusterDim.z = x, y, z
+        attributes.append(item)
+    if x * y * z > PORTABLE_CLUSTER:
+        _check(allow(function, query.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1), "a large cluster")
+    if launch["cooperative"]:
+        item = driver.CUlaunchAttribute()
+        item.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        item.value.cooperative = 1
+        attributes.append(item)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return function, config
+
+
+def _check(result: tuple[Any, ...], what: str) -> Any:
+    status, *values = result
+    if int(status) != 0:
+        raise RuntimeError(f"{what}: {getattr(status, 'name', status)}")
+    return values[0] if len(values) == 1 else tuple(values)

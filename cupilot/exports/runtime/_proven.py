@@ -1,0 +1,178 @@
+"""Uses a kernel where it was proven, and the reference everywhere else.
+
+Proven means: these constructor arguments, the same structure of forward's arguments, and tensors of these shapes,
+strides and dtypes on this class of device, outside of autograd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+def outside(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> str | None:
+    """Why the kernel must not be given these tensors; None where it was proven for them."""
+    if len(tensors) != len(spec["given"]):
+        return f"{len(tensors)} tensors are given, {len(spec['given'])} are needed"
+    device = tensors[0].device
+    for item, tensor in zip(spec["given"], tensors, strict=True):
+        if str(tensor.dtype) != f"torch.{item['dtype']}" or tensor.layout is not torch.strided:
+            return f"{item['name']} is {tensor.dtype}, not {item['dtype']}"
+        if list(tensor.shape) != item["shape"]:
+            return f"{item['name']} has shape {list(tensor.shape)}, not {item['shape']}"
+        steps = zip(item["shape"], tensor.stride(), item["strides"], strict=True)
+        if any(size != 1 and step != expected for size, step, expected in steps):
+            return f"{item['name']} has strides {list(tensor.stride())}, not {item['strides']}"
+        if tensor.device != device:
+            return f"{item['name']} is on {tensor.device}, not on {device}"
+    return None
+
+
+class ProvenForward:
+    """Put before the reference's ``Model`` in a class's bases: its ``forward``, with the kernel where it is proven."""
+
+    spec: dict[str, Any]
+    run: Run
+    """The kernel as a function of all given tensors."""
+    trouble: Callable[[str], str | None]
+    """Why the kernel cannot run on the device of this name, or None."""
+    arguments: Callable[[], Any]
+    """The reference's ``get_inputs``."""
+    constructor: Callable[[], Any]
+    """The reference's ``get_init_inputs``."""
+    differentiable = True
+    """Whether to leave it to the reference where a gradient is wanted."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._why_not: str | None = None
+        self._state: list[tuple[torch.nn.Module, str]] = []
+        self._others: list[Any] = []
+        self._places: list[int] = []
+        self._leaves: Any = None
+        self._structure: Any = None
+        cls = type(self)
+        with torch.random.fork_rng(devices=[]):
+            if not _same_construction(args, kwargs, cls.constructor()):
+                self._why_not = "it was constructed with other arguments than the kernel was proven for"
+            else:
+                self._learn()
+        if self._why_not is not None:
+            warnings.warn(f"the kernel is not used: {self._why_not}", stacklevel=2)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the reference's."""
+        tensors = None if kwargs or self._why_not is not None else self._tensors(args)
+        if tensors is None or self._left_to_the_reference(tensors):
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        outputs = type(self).run(tensors)
+        return outputs[0] if self._structure is None else pytree.tree_unflatten(list(outputs), self._structure)
+
+    def why_not(self, *args: Any) -> str | None:
+        """Why the kernel would not be used for these arguments; None where it would be."""
+        if self._why_not is not None:
+            return self._why_not
+        tensors = self._tensors(args)
+        if tensors is None:
+            return "forward's arguments are not built as those that the kernel was proven for"
+        device = tensors[0].device
+        found = outside(type(self).spec, tensors) or type(self).trouble(str(device))
+        if found is None and self._left_to_the_reference(tensors):
+            found = "a gradient is wanted, autocast is on, or the module is in another mode"
+        return found
+
+    def _left_to_the_reference(self, tensors: list[torch.Tensor]) -> bool:
+        cls = type(self)
+        if cls.differentiable and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return True
+        device = tensors[0].device
+        if torch.is_autocast_enabled(device.type) and cls.spec["policy"] != "half":
+            return True
+        if cls.spec["depends_on_mode"] and not self.training:  # type: ignore[attr-defined]
+            return True
+        return outside(cls.spec, tensors) is not None or cls.trouble(str(device)) is not None
+
+    def _tensors(self, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
+        """All that the kernel is given: the tensors among the arguments, then parameters and buffers."""
+        leaves, structure = pytree.tree_flatten(list(args))
+        if structure != self._leaves:
+            return None
+        given = [leaves[place] for place in self._places]
+        others = [leaf for place, leaf in enumerate(leaves) if place not in self._places]
+        if not all(isinstance(tensor, torch.Tensor) for tensor in given):
+            return None
+        if any(isinstance(leaf, torch.Tensor) for leaf in others) or others != self._others:
+            return None
+        return given + [getattr(module, name) for module, name in self._state]
+
+    def _learn(self) -> None:
+        """Note how arguments and result are built, by running the reference without data."""
+        model: Any = self
+        cls = type(self)
+        named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        kept = [key for key in model.state_dict() if key in named]
+        kept += [key for key in named if key not in set(kept)]
+        owners = [key.rpartition(".") for key in kept]
+        self._state = [(model.get_submodule(owner), name) for owner, _, name in owners]
+        try:
+            with torch.device("meta"):
+                arguments = cls.arguments()
+        except Exception:  # it needs values, a generator or numpy
+            arguments = cls.arguments()
+        leaves, self._leaves = pytree.tree_flatten(list(arguments))
+        self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self._others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        leaves = [leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        state = {key: tensor.to("meta") for key, tensor in named.items()}
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                call = _Call(super().forward)  # type: ignore[misc]
+                result = call.without_data(model, state, tuple(pytree.tree_unflatten(leaves, self._leaves)))
+        except Exception as error:
+            if len(cls.spec["outputs"]) > 1:
+                self._why_not = f"it is not known how the reference's outputs are built: {error}"
+            return
+        found, structure = pytree.tree_flatten(result)
+        if any(leaf is None for leaf in found):
+            self._why_not = "the reference returns None among its outputs"
+        elif not isinstance(result, torch.Tensor):
+            self._structure = structure
+
+
+class _Call:
+    """The reference's own forward with other parameters and buffers."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self._forward = forward
+
+    def without_data(self, model: Any, state: dict[str, torch.Tensor], arguments: tuple[Any, ...]) -> Any:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.nn.utils.stateless._reparametrize_module(model, state))
+            return self._forward(*arguments)
+
+
+def _same_construction(args: tuple[Any, ...], kwargs: dict[str, Any], proven: Any) -> bool:
+    if isinstance(proven, dict):
+        wanted: tuple[tuple[Any, ...], dict[str, Any]] = ((), proven)
+    elif len(proven) == 2 and isinstance(proven[0], list | tuple) and isinstance(proven[1], dict):
+        wanted = (tuple(proven[0]), proven[1])
+    else:
+        wanted = (tuple(proven), {})
+    found, expected = pytree.tree_flatten((args, kwargs)), pytree.tree_flatten(wanted)
+    if found[1] != expected[1]:
+        return False
+    return all(_equal(left, right) for left, right in zip(found[0], expected[0], strict=True))
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor) and torch.equal(left, right)
+    return type(left) is type(right) and bool(left == right)

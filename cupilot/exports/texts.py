@@ -1,0 +1,95 @@
+"""Texts that the exports share: literals that survive any content, and the evidence in words."""
+
+from __future__ import annotations
+
+import ast
+import json
+import unicodedata
+from importlib import resources
+from string import Template
+from typing import Any
+
+from cupilot.evaluation import Baseline
+from cupilot.exports.winner import Winner
+from cupilot.report import comparison_words, technique_lines
+
+_HERE = resources.files("cupilot.exports")
+
+
+def runtime(name: str) -> str:
+    """A file of ``runtime/`` as it is."""
+    return _HERE.joinpath("runtime", name).read_text(encoding="utf-8")
+
+
+def template(name: str, **values: str) -> str:
+    """A file of ``templates/`` with its ``$names`` filled in."""
+    return Template(_HERE.joinpath("templates", name).read_text(encoding="utf-8")).substitute(values)
+
+
+def literal(text: str) -> str:
+    """A Python expression for a text: a raw block where that says exactly the same, else escaped line by line."""
+    block = f'r"""{text}"""'
+    try:
+        if "\r" not in text and text.isprintable() | ("\n" in text) and ast.literal_eval(block) == text:
+            return block
+    except (SyntaxError, ValueError):
+        pass
+    lines = text.split("\n")
+    parts = [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    return "(\n" + "".join(f"    {part!a}\n" for part in parts or [""]) + ")"
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Others' text made harmless for a heading or a comment."""
+    kept = "".join(" " if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") else one for one in text)
+    return " ".join(kept.split())[:limit]
+
+
+def as_json(data: Any) -> str:
+    """Indented, with a newline at the end."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def headline(winner: Winner) -> str:
+    """What was measured, in one line."""
+    eager = winner.evaluation.comparison()
+    assert eager is not None
+    return f"{comparison_words(eager.speedup, 'PyTorch eager')} on {one_line(winner.device_name())}"
+
+
+def evidence(winner: Winner) -> str:
+    """The proof as Markdown."""
+    evaluation, report = winner.evaluation, winner.report
+    environment = evaluation.environment or winner.preparation.environment
+    rows = [
+        f"| verdict | {evaluation.verdict.value} |",
+        f"| device | {one_line(environment.device.name)} ({environment.device.arch}) |",
+        f"| driver, CUDA, torch | {environment.driver}, {environment.cuda}, {environment.torch} |",
+        f"| compiler | {environment.compiler or (evaluation.build.compiler if evaluation.build else 'unknown')} |",
+        f"| numerics policy | {winner.facts.policy.value} |",
+    ]
+    for baseline in Baseline:
+        item = evaluation.comparison(baseline)
+        rows.append(
+            f"| against {baseline.value} | not measured |"
+            if item is None
+            else f"| against {baseline.value} | {comparison_words(item.speedup, baseline.value)};"
+            f" {item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us, {item.pairs} pairs |"
+        )
+    laws = [
+        f"| `{law.law}` | {law.error:.3g} | {law.tolerance:.3g} | {law.reference_error:.3g} |"
+        for law in evaluation.laws
+    ]
+    shapes = [
+        f"- `{item.name}` ({item.role.value}): {item.dtype.value} {list(item.shape)}, strides {list(item.strides)}"
+        for item in winner.facts.tensors
+    ]
+    techniques = technique_lines(winner.strategy) if winner.strategy else []
+    return "\n".join([
+        "| | |", "|---|---|", *rows, "",
+        "Errors are relative to the output's own spread, against a float64 reference:", "",
+        "| inputs | error | accepted | PyTorch's own |", "|---|---|---|---|", *laws, "",
+        "Proven for", "", *shapes, "",
+        *(["Techniques:", "", *(f"- {one_line(line)}" for line in techniques), ""] if techniques else []),
+        f"Job `{report.job.id}`, candidate {report.candidate.ordinal}, kernel `{winner.evaluation.kernel_hash[:16]}`.",
+    ])  # fmt: skip

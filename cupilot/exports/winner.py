@@ -1,0 +1,169 @@
+"""What all exports are made from: a kernel that counts, with its launches resolved for the shapes it was proven for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from cupilot import device_headers
+from cupilot.errors import Conflict, InvalidInput
+from cupilot.evaluation import Evaluation, Preparation
+from cupilot.header import render
+from cupilot.kernel import Kernel, LaunchPlan, resolve
+from cupilot.problem import ProblemFacts, Role, Target, TensorSpec
+from cupilot.report import SOURCE_FILES
+from cupilot.schemas import Report
+from cupilot.strategy import Strategy
+
+_DEPENDS_ON_MODE = re.compile(r"training|dropout|batch_?norm|instance_?norm|rrelu|multihead|transformer", re.IGNORECASE)
+"""Words of a reference whose result may differ between train() and eval(); it was proven as constructed."""
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*$', re.MULTILINE)
+_STATELESS_PREFIXES = ("aten._native_batch_norm_legit_no_training", "aten._native_batch_norm_legit.no_stats")
+
+
+class ExportRefused(InvalidInput):
+    """This form cannot carry what the kernel needs."""
+
+    code = "export_refused"
+
+
+class NotProven(Conflict):
+    """Only a kernel that counts is exported."""
+
+    code = "not_proven"
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A kernel that counts, and all that is known about it."""
+
+    report: Report
+    kernel: Kernel
+    """With the tunable values that were measured."""
+    evaluation: Evaluation
+    preparation: Preparation
+
+    @classmethod
+    def of(cls, report: Report) -> Winner:
+        """From a report; :class:`NotProven` where its candidate does not count."""
+        candidate = report.candidate
+        if candidate.kernel is None or candidate.evaluation is None or not candidate.evaluation.verdict.counts:
+            verdict = "not evaluated" if candidate.verdict is None else candidate.verdict.value
+            raise NotProven(
+                f"candidate {candidate.ordinal} is {verdict}; only audited and reproduced kernels are exported",
+                hint="the job's best kernel is exported where no candidate is named",
+            )
+        plan = candidate.kernel.plan.with_values(candidate.evaluation.tunables)
+        kernel = Kernel(target=candidate.kernel.target, source=candidate.kernel.source, plan=plan)
+        return cls(report, kernel, candidate.evaluation, report.preparation)
+
+    @property
+    def facts(self) -> ProblemFacts:
+        """Of the problem."""
+        return self.preparation.facts
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """With the measured tunable values."""
+        return self.kernel.plan
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """As aligned with the code, else as asked for."""
+        return self.report.candidate.aligned_strategy or self.report.candidate.strategy
+
+    @property
+    def slug(self) -> str:
+        """The problem's name as a part of Python names."""
+        name = re.sub(r"[^a-z0-9]+", "_", self.report.problem.name.lower()).strip("_")[:40]
+        return name or "kernel"
+
+    @property
+    def source_file(self) -> str:
+        """What the kernel's source is called."""
+        return SOURCE_FILES[self.kernel.target]
+
+    @property
+    def header(self) -> str:
+        """The text of ``problem.h``."""
+        return render(self.facts, self.plan.values())
+
+    def device_name(self) -> str:
+        """What it was measured on."""
+        return (self.evaluation.environment or self.preparation.environment).device.name
+
+    def spec(self) -> dict[str, Any]:
+        """What a launcher must know, as JSON: tensors, launches with all expressions evaluated, compiler options."""
+        environment = self.evaluation.environment or self.preparation.environment
+        resolved = resolve(self.kernel, self.facts)
+        outputs = self.facts.with_role(Role.OUTPUT)
+        return {
+            "name": self.slug,
+            "target": self.kernel.target.value,
+            "arch": environment.device.arch,
+            "device": environment.device.name,
+            "policy": self.facts.policy.value,
+            "depends_on_mode": bool(_DEPENDS_ON_MODE.search(self.report.problem.source)),
+            "given": [_tensor(item) for item in self.facts.tensors if item.role is not Role.OUTPUT],
+            "outputs": [_tensor(item) for item in outputs],
+            "workspace": dict(resolved.workspace),
+            "launches": [launch.model_dump(mode="json") for launch in resolved.launches],
+            "options": self.options(),
+        }
+
+    def options(self) -> list[str]:
+        """The compiler's options that were measured with."""
+        flags = self.evaluation.build.flags if self.evaluation.build else ()
+        return [flag for flag in flags if not flag.startswith("--ptxas-options")]
+
+    def device_files(self) -> dict[str, str]:
+        """``cuda``: the kernel's source and what it may include, by name."""
+        wanted = [*_INCLUDE.findall(self.kernel.source)]
+        stand_ins = {name: text for name, text in device_headers.STAND_INS.items() if name in wanted}
+        return {"common.h": device_headers.COMMON, "problem.h": self.header, **stand_ins}
+
+    def refuse_side_effects(self) -> None:
+        """A reference that changes its own buffers cannot be replaced by a kernel, which only computes outputs."""
+        state = {item.name for item in self.facts.with_role(Role.PARAMETER, Role.BUFFER)}
+        for node in self.facts.graph.nodes:
+            used = set(_refs(node.args)) & state
+            name = node.op.split(".")[1] if node.op.count(".") else node.op
+            in_place = name.endswith("_") and bool(state & set(_refs(node.args)[:1]))
+            running = "batch_norm" in name and True in node.args and any("running" in ref for ref in used)
+            if in_place or (running and not node.op.startswith(_STATELESS_PREFIXES)):
+                raise ExportRefused(
+                    f"the reference changes its own state ({node.op}), which a kernel does not do",
+                    hint="export the bundle, or submit the operator in evaluation mode",
+                )
+
+
+def inlined(source: str, files: dict[str, str]) -> str:
+    """A source with the files that it includes put in the place of their first inclusion."""
+    pending = dict(files)
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1] not in files:
+            return match[0]
+        return pending.pop(match[1], "").replace("#pragma once\n", "")
+
+    return _INCLUDE.sub(replace, source)
+
+
+def is_cuda(winner: Winner) -> bool:
+    """Whether it runs on a GPU."""
+    return winner.kernel.target is Target.CUDA
+
+
+def _refs(args: tuple[Any, ...]) -> list[str]:
+    return [str(one["ref"]) for one in args if isinstance(one, dict) and isinstance(one.get("ref"), str)]
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "role": spec.role.value,
+        "dtype": spec.dtype.value,
+        "shape": list(spec.shape),
+        "strides": list(spec.strides),
+    }

@@ -1,0 +1,192 @@
+"""Exports for the CPU, run for real against PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from cupilot.exports import ExportFormat
+from tests.unit.exports.installed import imported, run, write
+from tests.unit.exports.winners import CPU_CASES, GELU, GELU_CPU, winner
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(params=CPU_CASES, ids=lambda name: name.replace(" ", "_"))
+def package(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ModuleType]:
+    made = winner(request.param, *CPU_CASES[request.param])
+    folder = write(made, ExportFormat.TORCH, tmp_path)
+    with imported(folder, f"cupilot_{made.slug}") as module:
+        yield module
+
+
+def _models(package: ModuleType) -> tuple[Any, Any, list[Any]]:
+    torch.manual_seed(3)
+    slow = package.reference.Model(*package.reference.get_init_inputs())
+    for parameter in slow.parameters():
+        torch.nn.init.normal_(parameter)
+    fast = package.Model(*package.reference.get_init_inputs())
+    fast.load_state_dict(slow.state_dict())
+    return fast, slow, package.reference.get_inputs()
+
+
+def _same(got: Any, expected: Any) -> None:
+    assert pytree.tree_structure(got) == pytree.tree_structure(expected)
+    for mine, right in zip(pytree.tree_leaves(got), pytree.tree_leaves(expected), strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
+
+
+def _launches(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    made: list[int] = []
+    original = type(package.launcher).__call__
+
+    def counted(self: Any, given: Any) -> Any:
+        made.append(len(given))
+        return original(self, given)
+
+    monkeypatch.setattr(type(package.launcher), "__call__", counted)
+    return made
+
+
+def test_the_kernel_computes_what_the_reference_does(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = _launches(package, monkeypatch)
+    fast, slow, arguments = _models(package)
+    with torch.no_grad():
+        assert fast.why_not(*arguments) is None
+        _same(fast(*arguments), slow(*arguments))
+    assert launches == [len(package.spec["given"])]
+
+
+def test_outside_of_what_is_proven_the_reference_answers(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches = _launches(package, monkeypatch)
+    fast, slow, arguments = _models(package)
+
+    def changed(change: Any) -> list[Any]:
+        found: list[Any] = pytree.tree_map_only(torch.Tensor, change, arguments)
+        return found
+
+    other = {
+        "shape": changed(lambda tensor: tensor[:3]),
+        "dtype": changed(lambda tensor: tensor.double()),
+        "strides": changed(lambda tensor: tensor.T.contiguous().T),
+    }
+    for name, given in other.items():
+        wide = name == "dtype"
+        mine, right = (copy.deepcopy(model).double() if wide else model for model in (fast, slow))
+        with torch.no_grad():
+            assert mine.why_not(*given) is not None, name
+            _same(mine(*given), right(*given))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        _same(fast(*arguments), slow(*arguments))
+    assert not launches
+
+
+def test_a_view_at_an_odd_address_is_copied(package: ModuleType) -> None:
+    fast, slow, arguments = _models(package)
+
+    def shifted(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+
+    given = pytree.tree_map_only(torch.Tensor, shifted, arguments)
+    with torch.no_grad():
+        assert fast.why_not(*given) is None
+        _same(fast(*given), slow(*given))
+
+
+def test_gradients_are_the_references(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = _launches(package, monkeypatch)
+    fast, slow, arguments = _models(package)
+    given = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.requires_grad_(), arguments)
+    results = []
+    for model in (fast, slow):
+        output = pytree.tree_leaves(model(*given))[0]
+        results.append(torch.autograd.grad(output.square().sum(), pytree.tree_leaves(given)[0])[0])
+    _same(*results)
+    assert not launches
+
+
+def test_torch_compile_sees_one_operator(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = _launches(package, monkeypatch)
+    fast, slow, arguments = _models(package)
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    with torch.no_grad():
+        _same(torch.compile(fast, fullgraph=True, backend=backend)(*arguments), slow(*arguments))
+    assert any(package.__name__ in name for name in seen)
+    assert len(launches) == 1
+
+
+def test_the_operator_passes_pytorchs_own_checks(package: ModuleType) -> None:
+    fast, _, arguments = _models(package)
+    given = fast._tensors(tuple(arguments))
+    with torch.no_grad():
+        torch.library.opcheck(
+            package.op, tuple(tensor.detach() for tensor in given),
+            test_utils=("test_schema", "test_faketensor"),
+        )  # fmt: skip
+        with pytest.raises(ValueError, match="shape"):
+            package.op(*(tensor[:1] for tensor in given))
+
+
+def test_other_constructor_arguments_leave_everything_to_the_reference(tmp_path: Path) -> None:
+    folder = write(winner("layer norm", *CPU_CASES["layer norm"]), ExportFormat.TORCH, tmp_path)
+    with imported(folder, "cupilot_layer_norm") as package, pytest.warns(UserWarning, match="other arguments"):
+        fast = package.Model(32)
+        assert fast(torch.randn(4, 32)).shape == (4, 32)
+
+
+def test_no_compiler_is_said_once_and_the_reference_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(winner("gelu", GELU, GELU_CPU), ExportFormat.TORCH, tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with imported(folder, "cupilot_gelu") as package, torch.no_grad():
+        fast, slow, arguments = _models(package)
+        with pytest.warns(UserWarning, match="the reference is used"):
+            _same(fast(*arguments), slow(*arguments))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            _same(fast(*arguments), slow(*arguments))
+
+
+def test_the_package_tests_itself_and_builds(tmp_path: Path) -> None:
+    folder = write(winner("layer norm", *CPU_CASES["layer norm"]), ExportFormat.TORCH, tmp_path)
+    done = run(folder, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "tests")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "6 passed" in done.stdout
+    assert "times as fast as eager here" in done.stdout
+
+
+@pytest.mark.parametrize("name", CPU_CASES)
+def test_model_new_is_what_kernelbench_loads(name: str, tmp_path: Path) -> None:
+    made = winner(name, *CPU_CASES[name])
+    folder = write(made, ExportFormat.KERNELBENCH, tmp_path)
+    context: dict[str, Any] = {}
+    exec((folder / f"{made.slug}_modelnew.py").read_text(encoding="utf-8"), context)
+    reference: dict[str, Any] = {}
+    exec(CPU_CASES[name][0], reference)
+    torch.manual_seed(42)
+    slow = reference["Model"](*reference["get_init_inputs"]())
+    torch.manual_seed(42)
+    fast = context["ModelNew"](*context["get_init_inputs"]())
+    arguments = reference["get_inputs"]()
+    assert context["LAUNCHER"].trouble(torch.device("cpu")) is None
+    calls: list[int] = []
+    type(fast).run = staticmethod(lambda given: calls.append(1) or context["LAUNCHER"](given))
+    _same(fast(*arguments), pytree.tree_map(lambda tensor: tensor.detach(), slow(*arguments)))
+    assert calls == [1], "the kernel was not used"
