@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cupilot.cli import experiments, jobs, results, stack
+from cupilot.cli import experiments, exports, jobs, results, stack
 
 EPILOG = """\b
 Exit codes: 0 fine; 1 the job failed or has no proven kernel; 2 wrong usage or
@@ -40,6 +40,7 @@ app.command("list", epilog=EPILOG)(jobs.list_jobs)
 app.command("cancel", epilog=EPILOG)(jobs.cancel)
 app.command("result", epilog=EPILOG)(results.result)
 app.add_typer(experiments.app, name="experiment")
+app.command("export", epilog=EPILOG)(exports.export)
 app.command("problems", epilog=EPILOG)(results.problems)
 app.command("up", epilog=EPILOG)(stack.up)
 app.command("down", epilog=EPILOG)(stack.down)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from uuid import UUID
 
 from cupilot.errors import InvalidInput
 
 DEFAULT_FOLDER = Path("cupilot-results")
+DEFAULT_EXPORTS = Path("cupilot-exports")
 MAX_BYTES = 64 * 2**20
 """Unpacked; a result has some hundred KB, and a server's zip is not trusted to be one."""
 
@@ -29,3 +30,28 @@ def write_result(archive: bytes, job: UUID, out: Path | None) -> Path:
     except (OSError, zipfile.BadZipFile) as error:
         raise InvalidInput(f"cannot write the result to {folder}: {error}", where="--out") from error
     return folder
+
+
+def write_export(archive: bytes, job: UUID, out: Path | None) -> tuple[Path, list[str]]:
+    """Unpack an export, which may have folders, into ``out`` or ``cupilot-exports/<job>``; the folder and its files."""
+    folder = out or DEFAULT_EXPORTS / str(job)
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as files:
+            entries = files.infolist()
+            if sum(entry.file_size for entry in entries) > MAX_BYTES:
+                raise InvalidInput("the export is too large to be one")
+            for entry in entries:
+                if not _stays_inside(entry.filename):
+                    raise InvalidInput(f"the export holds a file that would leave its folder: {entry.filename!r}")
+            for entry in entries:
+                place = folder / entry.filename
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(files.read(entry))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise InvalidInput(f"cannot write the export to {folder}: {error}", where="--out") from error
+    return folder, [entry.filename for entry in entries]
+
+
+def _stays_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name

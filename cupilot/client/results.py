@@ -6,7 +6,7 @@ from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Stream, every, path
 from cupilot.evaluation import Verdict
-from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, Report
+from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, ExportList, Report
 
 
 class ResultCalls:
@@ -52,3 +52,21 @@ class ResultCalls:
     def download(self, job: JobId) -> Call[bytes]:
         """The winner as a zip: kernel, plan, header, problem, report."""
         return Call(bytes, "GET", path("v1", "jobs", job, "best", "download"))
+
+    @call
+    def exports(self, job: JobId, candidate: JobId | int | None = None) -> Call[ExportList]:
+        """The forms in which the winner, or another candidate that counts, can be taken along."""
+        return Call(ExportList, "GET", _exports(job, candidate))
+
+    @call
+    def export(self, job: JobId, form: str, candidate: JobId | int | None = None) -> Call[bytes]:
+        """The winner, or another candidate that counts, as a zip: ``torch``, ``kernelbench``, ``cupy``, ``bundle``.
+
+        ApiError with code ``export_refused`` where the form cannot carry what the kernel needs.
+        """
+        return Call(bytes, "GET", _exports(job, candidate) + path(form))
+
+
+def _exports(job: JobId, candidate: JobId | int | None) -> str:
+    middle = () if candidate is None else ("candidates", candidate)
+    return path("v1", "jobs", job, *middle, "exports")

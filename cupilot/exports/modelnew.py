@@ -30,7 +30,7 @@ def files(winner: Winner) -> dict[str, str]:
         unit='\'#include "common.h"\\n#include "kernel.cu"\\n\'' if is_cuda(winner) else "KERNEL_SOURCE",
         own='{**KERNEL_HEADERS, "kernel.cu": KERNEL_SOURCE}' if is_cuda(winner) else "KERNEL_HEADERS",
     )
-    _refuse_clash(reference, runtime + tail)
+    _refuse_clash(reference, f"{runtime}\n{tail}")
     head = texts.template(
         "modelnew_head.py.txt", headline=texts.headline(winner), verdict=winner.evaluation.verdict.value
     )

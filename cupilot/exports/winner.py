@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cupilot import device_headers
-from cupilot.errors import Conflict, InvalidInput
+from cupilot.errors import InvalidInput
 from cupilot.evaluation import Evaluation, Preparation
 from cupilot.header import render
 from cupilot.kernel import Kernel, LaunchPlan, resolve
@@ -28,12 +28,6 @@ class ExportRefused(InvalidInput):
     code = "export_refused"
 
 
-class NotProven(Conflict):
-    """Only a kernel that counts is exported."""
-
-    code = "not_proven"
-
-
 @dataclass(frozen=True)
 class Winner:
     """A kernel that counts, and all that is known about it."""
@@ -46,14 +40,10 @@ class Winner:
 
     @classmethod
     def of(cls, report: Report) -> Winner:
-        """From a report; :class:`NotProven` where its candidate does not count."""
+        """From a report, whose candidate counts."""
         candidate = report.candidate
-        if candidate.kernel is None or candidate.evaluation is None or not candidate.evaluation.verdict.counts:
-            verdict = "not evaluated" if candidate.verdict is None else candidate.verdict.value
-            raise NotProven(
-                f"candidate {candidate.ordinal} is {verdict}; only audited and reproduced kernels are exported",
-                hint="the job's best kernel is exported where no candidate is named",
-            )
+        assert candidate.kernel is not None
+        assert candidate.evaluation is not None
         plan = candidate.kernel.plan.with_values(candidate.evaluation.tunables)
         kernel = Kernel(target=candidate.kernel.target, source=candidate.kernel.source, plan=plan)
         return cls(report, kernel, candidate.evaluation, report.preparation)

@@ -33,7 +33,16 @@ from cupilot.schemas.jobs import (
     ProblemInput,
     ProblemRef,
 )
-from cupilot.schemas.results import CandidatePage, CandidateSummary, CandidateView, KernelView, LineageEntry, Report
+from cupilot.schemas.results import (
+    CandidatePage,
+    CandidateSummary,
+    CandidateView,
+    ExportList,
+    ExportOffer,
+    KernelView,
+    LineageEntry,
+    Report,
+)
 from cupilot.schemas.service import (
     ClusterView,
     Health,
@@ -70,6 +79,8 @@ __all__ = [
     "ExperimentRequest",
     "ExperimentSummary",
     "ExperimentView",
+    "ExportList",
+    "ExportOffer",
     "FieldProblem",
     "Health",
     "JobPage",

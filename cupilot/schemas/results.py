@@ -102,6 +102,23 @@ class CandidateView(CandidateSummary):
     """From the candidate itself up to its roots, newest first."""
 
 
+class ExportOffer(Response):
+    """A form that a kernel can be exported as, or cannot."""
+
+    format: str
+    """``torch``, ``kernelbench``, ``cupy`` or ``bundle``; more may be added."""
+    refused: str | None = None
+    """Why this kernel cannot be had in this form; null where it can."""
+
+
+class ExportList(Response):
+    """The forms in which a kernel can be taken along."""
+
+    candidate: UUID
+    ordinal: int
+    items: list[ExportOffer]
+
+
 class Report(Response):
     """The winner of a job, with the evidence."""
 

@@ -6,15 +6,20 @@ from typing import Any
 
 import torch
 
-ALIGNMENT = 256
-"""Bytes; vector loads of the kernel may rely on it."""
+ALIGNMENT = {"cuda": 256, "cpu": 64}
+"""Bytes, by type of device: what vector loads of the kernel may rely on, and what PyTorch's allocators give."""
+
+
+def is_aligned(tensor: torch.Tensor) -> bool:
+    """Whether it starts where the kernel may expect it to."""
+    return tensor.data_ptr() % ALIGNMENT[tensor.device.type] == 0
 
 
 def allocate(spec: dict[str, Any], device: torch.device) -> torch.Tensor:
     """An uninitialised tensor of this shape, strides and dtype, aligned."""
     dtype: torch.dtype = getattr(torch, spec["dtype"])
     tensor = torch.empty_strided(spec["shape"], spec["strides"], dtype=dtype, device=device)
-    if tensor.data_ptr() % ALIGNMENT == 0:
+    if is_aligned(tensor):
         return tensor
     elements = 1 + sum((size - 1) * step for size, step in zip(spec["shape"], spec["strides"], strict=True))
     flat = scratch(elements * dtype.itemsize, device).view(dtype)
@@ -23,12 +28,13 @@ def allocate(spec: dict[str, Any], device: torch.device) -> torch.Tensor:
 
 def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
     """Uninitialised bytes, aligned."""
-    flat = torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8, device=device)
-    return flat[-flat.data_ptr() % ALIGNMENT :][:nbytes]
+    step = ALIGNMENT[device.type]
+    flat = torch.empty(nbytes + step, dtype=torch.uint8, device=device)
+    return flat[-flat.data_ptr() % step :][:nbytes]
 
 
 def aligned(tensor: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
     """The tensor itself, or a copy of it where its address is not aligned (a view into another tensor)."""
-    if tensor.data_ptr() % ALIGNMENT == 0:
+    if is_aligned(tensor):
         return tensor
     return allocate(spec, tensor.device).copy_(tensor)

@@ -87,7 +87,7 @@ def compile_source(source: str, headers: dict[str, str], options: Sequence[str])
 
     names, texts = [name.encode() for name in headers], [text.encode() for text in headers.values()]
     program = _check(
-        nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", len(names), texts, names), "starting the compiler"
+        nvrtc.nvrtcCreateProgram(source.encode(), b"unit.cu", len(names), texts, names), "starting the compiler"
     )
     every = [*options, *(f"--include-path={folder}" for folder in include_folders())]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(every), [option.encode() for option in every])

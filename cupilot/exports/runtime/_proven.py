@@ -35,6 +35,18 @@ def outside(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> str | None
     return None
 
 
+class _Built:
+    """How forward's arguments and its result are built; copies of a module share it."""
+
+    def __init__(self) -> None:
+        self.arguments: Any = None
+        self.result: Any = None
+        """None for a single tensor."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+
 class ProvenForward:
     """Put before the reference's ``Model`` in a class's bases: its ``forward``, with the kernel where it is proven."""
 
@@ -56,8 +68,7 @@ class ProvenForward:
         self._state: list[tuple[torch.nn.Module, str]] = []
         self._others: list[Any] = []
         self._places: list[int] = []
-        self._leaves: Any = None
-        self._structure: Any = None
+        self._built = _Built()
         cls = type(self)
         with torch.random.fork_rng(devices=[]):
             if not _same_construction(args, kwargs, cls.constructor()):
@@ -73,7 +84,8 @@ class ProvenForward:
         if tensors is None or self._left_to_the_reference(tensors):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         outputs = type(self).run(tensors)
-        return outputs[0] if self._structure is None else pytree.tree_unflatten(list(outputs), self._structure)
+        structure = self._built.result
+        return outputs[0] if structure is None else pytree.tree_unflatten(list(outputs), structure)
 
     def why_not(self, *args: Any) -> str | None:
         """Why the kernel would not be used for these arguments; None where it would be."""
@@ -102,7 +114,7 @@ class ProvenForward:
     def _tensors(self, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
         """All that the kernel is given: the tensors among the arguments, then parameters and buffers."""
         leaves, structure = pytree.tree_flatten(list(args))
-        if structure != self._leaves:
+        if structure != self._built.arguments:
             return None
         given = [leaves[place] for place in self._places]
         others = [leaf for place, leaf in enumerate(leaves) if place not in self._places]
@@ -126,7 +138,7 @@ class ProvenForward:
                 arguments = cls.arguments()
         except Exception:  # it needs values, a generator or numpy
             arguments = cls.arguments()
-        leaves, self._leaves = pytree.tree_flatten(list(arguments))
+        leaves, self._built.arguments = pytree.tree_flatten(list(arguments))
         self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         self._others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         leaves = [leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -135,7 +147,7 @@ class ProvenForward:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 call = _Call(super().forward)  # type: ignore[misc]
-                result = call.without_data(model, state, tuple(pytree.tree_unflatten(leaves, self._leaves)))
+                result = call.without_data(model, state, tuple(pytree.tree_unflatten(leaves, self._built.arguments)))
         except Exception as error:
             if len(cls.spec["outputs"]) > 1:
                 self._why_not = f"it is not known how the reference's outputs are built: {error}"
@@ -144,7 +156,7 @@ class ProvenForward:
         if any(leaf is None for leaf in found):
             self._why_not = "the reference returns None among its outputs"
         elif not isinstance(result, torch.Tensor):
-            self._structure = structure
+            self._built.result = structure
 
 
 class _Call:

@@ -6,10 +6,10 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from cupilot.errors import NotFound
+from cupilot.errors import Conflict, NotFound
 from cupilot.evaluation import Preparation
 from cupilot.report import headline, next_steps
-from cupilot.schemas import JobView, Report
+from cupilot.schemas import CandidateView, JobView, Report
 from cupilot.storage.jobs import get_job
 from cupilot.storage.views.candidates import candidate_view
 from cupilot.storage.views.jobs import job_view
@@ -22,20 +22,41 @@ class NoResult(NotFound):
     code = "no_result"
 
 
+class NotProven(Conflict):
+    """The candidate does not count as a result."""
+
+    code = "not_proven"
+
+
 def report(session: Session, team: UUID, job_id: UUID) -> Report:
     """The best proven kernel so far; NoResult while there is none, NotFound for another team's job."""
     job = job_view(session, team, job_id)
     if job.best is None:
         raise _no_result(job)
-    candidate = candidate_view(session, team, job_id, str(job.best.candidate))
-    assert candidate.evaluation is not None
+    return _of(session, team, job, candidate_view(session, team, job_id, str(job.best.candidate)))
+
+
+def report_on(session: Session, team: UUID, job_id: UUID, reference: str) -> Report:
+    """The same of another candidate, by id or ordinal; :class:`NotProven` where it does not count."""
+    job = job_view(session, team, job_id)
+    return _of(session, team, job, candidate_view(session, team, job_id, reference))
+
+
+def _of(session: Session, team: UUID, job: JobView, candidate: CandidateView) -> Report:
+    evaluation, verdict = candidate.evaluation, candidate.verdict
+    if evaluation is None or verdict is None or not verdict.counts:
+        raise NotProven(
+            f"candidate {candidate.ordinal} is {verdict.value if verdict else candidate.state}: it proves nothing",
+            hint="only audited and reproduced kernels count as results",
+            where="candidate",
+        )
     return Report(
         job=job,
         problem=problem_view(session, team, str(job.problem.id)),
         candidate=candidate,
-        preparation=Preparation.model_validate(get_job(session, team, job_id).preparation),
-        headline=headline(candidate.evaluation, job.best.verdict, final=job.final),
-        next_steps=next_steps(job, candidate.evaluation),
+        preparation=Preparation.model_validate(get_job(session, team, job.id).preparation),
+        headline=headline(evaluation, verdict, final=job.final),
+        next_steps=next_steps(job, evaluation),
     )
 
 

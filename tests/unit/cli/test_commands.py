@@ -22,6 +22,7 @@ COMMANDS = [
     "list",
     "cancel",
     "result",
+    "export",
     "problems",
     "up",
     "down",

@@ -1,0 +1,72 @@
+"""``/v1/jobs/{job}/exports``: a proven kernel in the form in which somebody wants to use it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter, Response
+
+from api.dependencies import TeamId, Transaction
+from api.documentation import errors
+from cupilot.exports import ExportFormat, Winner, archive, refusals
+from cupilot.schemas import ExportList, ExportOffer, Report
+from cupilot.storage.views.report import report, report_on
+
+router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
+
+_ZIP: dict[int | str, dict[str, Any]] = {
+    **errors(401, 404, 409, 422),
+    200: {
+        "description": "The files, as a zip.",
+        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+    },
+}
+
+
+@router.get("/exports", summary="Forms of the winner", responses=errors(401, 404))
+def list_exports(session: Transaction, team: TeamId, job: UUID) -> ExportList:
+    """Which exports of the best kernel are to be had, and why others are not."""
+    return _offers(report(session, team, job))
+
+
+@router.get("/exports/{form}", summary="Export the winner", response_class=Response, responses=_ZIP)
+def export_best(session: Transaction, team: TeamId, job: UUID, form: ExportFormat) -> Response:
+    """`torch`: a package with a custom operator and a module that falls back to the reference; `kernelbench`: a
+    `ModelNew` file; `cupy`: a function on CuPy arrays; `bundle`: everything, with a script that measures it again.
+    A form that cannot carry what the kernel needs is refused (`export_refused`)."""
+    return _zip(report(session, team, job), form)
+
+
+@router.get("/candidates/{candidate}/exports", summary="Forms of a candidate", responses=errors(401, 404, 409))
+def list_candidate_exports(session: Transaction, team: TeamId, job: UUID, candidate: str) -> ExportList:
+    """The same of any candidate that counts, by id or by ordinal."""
+    return _offers(report_on(session, team, job, candidate))
+
+
+@router.get(
+    "/candidates/{candidate}/exports/{form}",
+    summary="Export a candidate",
+    response_class=Response,
+    responses=_ZIP,
+)
+def export_candidate(session: Transaction, team: TeamId, job: UUID, candidate: str, form: ExportFormat) -> Response:
+    """The same of any candidate that counts, by id or by ordinal."""
+    return _zip(report_on(session, team, job, candidate), form)
+
+
+def _offers(found: Report) -> ExportList:
+    return ExportList(
+        candidate=found.candidate.id,
+        ordinal=found.candidate.ordinal,
+        items=[ExportOffer(format=form, refused=why) for form, why in refusals(Winner.of(found)).items()],
+    )
+
+
+def _zip(found: Report, form: ExportFormat) -> Response:
+    name = f"cupilot-{found.job.id}-{found.candidate.ordinal}-{form.value}.zip"
+    return Response(
+        archive(Winner.of(found), form),
+        media_type="application/zip",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )

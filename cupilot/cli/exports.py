@@ -1,0 +1,59 @@
+"""The command ``export``: a proven kernel as files in the form that its user needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cupilot.cli.files import write_export
+from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.outcome import outcome
+from cupilot.cli.session import connect, job_id
+from cupilot.cli.text import clean
+
+
+def export(
+    job: JobId,
+    *,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", metavar="torch|kernelbench|cupy|bundle", help="Without it, say what is to be had."),
+    ] = None,
+    candidate: Annotated[
+        str | None, typer.Option("--candidate", metavar="N", help="Another candidate that counts, by ordinal or id.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put the files [./cupilot-exports/JOB].")
+    ] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Write a job's best kernel as a PyTorch package, a KernelBench or CuPy file, or a bundle that measures it again.
+
+    \b
+    Examples:
+        cupilot export last                                    what is to be had
+        cupilot export last --format torch -o my_softmax       then: pip install ./my_softmax
+        cupilot export last --format bundle -o proof           then: python proof/reproduce.py
+        cupilot export last --format kernelbench --candidate 12
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        chosen = job_id(client, job)
+        if form is None:
+            offers = client.exports(chosen, candidate)
+            if as_json:
+                typer.echo(offers.model_dump_json(indent=2))
+                return
+            typer.echo(f"candidate {offers.ordinal} of job {chosen}")
+            for offer in offers.items:
+                typer.echo(f"  {offer.format:<12} {clean(offer.refused) if offer.refused else 'to be had'}")
+            return
+        folder, files = write_export(client.export(chosen, form, candidate), chosen, out)
+        if as_json:
+            typer.echo(json.dumps({"folder": str(folder), "files": files}, indent=2))
+        else:
+            typer.echo("\n".join(str(folder / file) for file in files))

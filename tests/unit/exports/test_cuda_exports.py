@@ -1,0 +1,210 @@
+"""Exports for GPUs on a machine without one: imported, compiled by NVRTC, refused where a form cannot carry them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cupilot.exports import ExportFormat, ExportRefused, Winner, files, refusals
+from cupilot.exports.texts import literal
+from cupilot.kernel import Launch
+from tests.gpu import kernels
+from tests.unit.exports.cuda_cases import CUDA_CASES, GELU, cuda_winner
+from tests.unit.exports.installed import imported, write
+from tests.unit.exports.winners import EXTREMES, GELU_CPU, source, winner
+
+HEAD = "import torch\nimport torch.nn as nn\n"
+
+
+@pytest.fixture(params=CUDA_CASES, ids=lambda name: name.replace(" ", "_"))
+def made(request: pytest.FixtureRequest) -> Winner:
+    return cuda_winner(request.param)
+
+
+def test_the_package_imports_compiles_and_leaves_other_devices_to_the_reference(made: Winner, tmp_path: Path) -> None:
+    with imported(write(made, ExportFormat.TORCH, tmp_path), f"cupilot_{made.slug}") as package:
+        launcher = package.launcher
+        runtime = sys.modules[f"{package.__name__}._launch_cuda"]
+        binary = runtime.compile_source(launcher._source, launcher._headers, package.spec["options"])
+        assert binary[:4] == b"\x7fELF"
+        for launch in package.spec["launches"]:
+            assert launch["kernel"].encode() in binary
+        arguments = package.reference.get_inputs()
+        with torch.no_grad():
+            fast, slow = package.Model(), package.reference.Model()
+            with pytest.warns(UserWarning, match="not for cpu"):
+                got = fast(*arguments)
+            torch.testing.assert_close(got, slow(*arguments))
+            assert "CUDA devices" in fast.why_not(*arguments)
+
+
+def test_every_feature_of_a_plan_is_carried() -> None:
+    made = cuda_winner("everything")
+    spec = json.loads(files(made, ExportFormat.TORCH)["cupilot_everything/spec.json"])
+    first, second = spec["launches"]
+    assert (first["grid"], first["block"], first["shared_bytes"]) == ([256, 1, 1], [128, 1, 1], 65536)
+    assert (first["cluster"], first["cooperative"], second["cooperative"]) == ([2, 1, 1], False, True)
+    assert second["grid"] == [2, 1, 1]
+    assert spec["workspace"] == {"partial": 2048}
+    assert "--gpu-architecture=sm_90a" in spec["options"]
+    assert [item["name"] for item in spec["outputs"]] == ["out0", "out1"]
+    header = files(made, ExportFormat.TORCH)["cupilot_everything/include/problem.h"]
+    assert "constexpr int CLUSTER = 2;" in header
+
+
+def test_model_new_stands_alone(made: Winner, tmp_path: Path) -> None:
+    write(made, ExportFormat.KERNELBENCH, tmp_path)
+    text = (tmp_path / f"{made.slug}_modelnew.py").read_text(encoding="utf-8")
+    assert made.kernel.source in text or ascii(made.kernel.source)[1:20] in text
+    context: dict[str, Any] = {}
+    exec(compile(text, "modelnew", "exec", dont_inherit=True), context)
+    with torch.no_grad(), pytest.warns(UserWarning, match="not for cpu"):
+        context["ModelNew"](*context["get_init_inputs"]())(*context["get_inputs"]())
+    assert context["KERNEL_SOURCE"] == made.kernel.source
+
+
+def test_cupy_is_given_one_source_that_compiles(tmp_path: Path) -> None:
+    for name in ("softmax", "layer norm", "gelu", "row sum"):
+        made = cuda_winner(name)
+        folder = write(made, ExportFormat.CUPY, tmp_path / made.slug)
+        device = FakeCupy()
+        with device.installed(), imported(folder, f"{made.slug}_cupy") as module:
+            function = getattr(module, made.slug)
+            given = [np.zeros(item["shape"], item["dtype"]).view(FakeArray) for item in module.PROVEN["given"]]
+            function(*given)
+            with pytest.raises(ValueError, match="proven for"):
+                function(given[0][:3], *given[1:])
+        assert device.launched == [
+            (tuple(launch["grid"]), tuple(launch["block"]), len(launch["args"]), launch["shared_bytes"])
+            for launch in made.spec()["launches"]
+        ]
+
+
+class FakeArray(np.ndarray[Any, Any]):
+    """A NumPy array with CuPy's idea of where it lies."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=256)
+
+
+class FakeCupy:
+    """CuPy's interface over NumPy, with the real compiler and no launches; CuPy itself needs a GPU to be imported."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[Any, ...]] = []
+
+    def installed(self) -> Any:
+        module = ModuleType("cupy")
+        device = SimpleNamespace(id=0, compute_capability="90")
+        module.__dict__.update(
+            cuda=SimpleNamespace(Device=lambda: device), RawModule=self.raw_module, dtype=np.dtype, uint8=np.uint8,
+            empty=lambda shape, dtype: np.empty(shape, dtype).view(FakeArray),
+            ndarray=lambda shape, dtype, **_: np.zeros(shape, dtype).view(FakeArray),
+        )  # fmt: skip
+        return _Installed(module)
+
+    def raw_module(self, *, code: str, options: Any, name_expressions: Any, enable_cooperative_groups: bool) -> Any:
+        from cuda.bindings import nvrtc
+
+        from gpu_worker.targets.cuda import installation
+
+        assert not enable_cooperative_groups
+        _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"unit.cu", 0, [], [])
+        for name in name_expressions:
+            nvrtc.nvrtcAddNameExpression(program, name.encode())
+        folders = [f"-I{folder}" for folder in installation.include_folders()]
+        every = [option.encode() for option in (*options, "--gpu-architecture=sm_90", *folders)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(every), every)
+        size = nvrtc.nvrtcGetProgramLogSize(program)[1]
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        assert int(status) == 0, log.decode()
+        for name in name_expressions:
+            assert nvrtc.nvrtcGetLoweredName(program, name.encode())[1]
+        return SimpleNamespace(get_function=lambda _: self)
+
+    shared_size_bytes = 0
+
+    def __call__(self, grid: Any, block: Any, arguments: Any, *, shared_mem: int) -> None:
+        self.launched.append((grid, block, len(arguments), shared_mem))
+
+
+class _Installed:
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def __enter__(self) -> None:
+        sys.modules["cupy"] = self._module
+
+    def __exit__(self, *_: object) -> None:
+        del sys.modules["cupy"]
+
+
+def test_what_a_form_cannot_carry_is_refused_with_the_reason() -> None:
+    found = refusals(cuda_winner("everything"))
+    assert found[ExportFormat.TORCH] is None
+    assert found[ExportFormat.BUNDLE] is None
+    assert "clusters" in (found[ExportFormat.CUPY] or "")
+    assert "CPU" in (refusals(winner("gelu", GELU, GELU_CPU))[ExportFormat.CUPY] or "")
+    accelerated = kernels.kernel(
+        "// wgmma here\n__global__ void k(const float* x, float* out) {}",
+        Launch(kernel="k", args=("x", "out"), grid=("1",), block=("1",)),
+    )
+    with pytest.raises(ExportRefused, match="architecture-specific"):
+        files(winner("w", GELU, accelerated), ExportFormat.CUPY)
+    template = kernels.kernel(
+        "template <int N> __global__ void k(const float* x, float* out) {}\n"
+        "template __global__ void k<4>(const float* x, float* out);",
+        Launch(kernel="k", args=("x", "out"), grid=("1",), block=("1",)),
+    )
+    with pytest.raises(ExportRefused, match="template"):
+        files(winner("w", GELU, template), ExportFormat.CUPY)
+
+
+def test_a_reference_that_changes_its_own_state_is_not_replaced() -> None:
+    text = source("return self.norm(x)", "torch.randn(8, 16)", "self.norm = nn.BatchNorm1d(16)")
+    code = kernels.kernel(
+        "__global__ void k(const float* x, float* out) {}",
+        Launch(kernel="k", args=("x", "out"), grid=("1",), block=("1",)),
+    )
+    found = refusals(winner("norm", text, code))
+    assert "its own state" in (found[ExportFormat.TORCH] or "")
+    assert found[ExportFormat.BUNDLE] is None
+
+
+def test_names_that_both_need_are_refused_in_the_single_file() -> None:
+    text = EXTREMES + "\n\ndef allocate():\n    return 1\n"
+    code = kernels.kernel(
+        "__global__ void k(const float* x, float* a, long long* b) {}",
+        Launch(kernel="k", args=("x", "out0", "out1"), grid=("1",), block=("1",)),
+    )
+    with pytest.raises(ExportRefused, match="'allocate'"):
+        files(winner("max", text, code), ExportFormat.KERNELBENCH)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain\ntext\n", "", '"""', "'''", 'ends with "', "ends with \\", "\\n is not a newline", "tab\there\r\nand CR",
+        "\u2028 separators \x85", "\ud7ff\ue000 \U0001f600", "$dollar ${braces}", "'\"\\\n'''\"\"\"\n",
+    ],
+)  # fmt: skip
+def test_literals_say_what_was_meant(text: str) -> None:
+    assert ast.literal_eval(literal(text)) == text
+
+
+def test_exports_name_no_place_of_this_service(made: Winner) -> None:
+    for form, refused in refusals(made).items():
+        if refused is None:
+            for path, text in files(made, form).items():
+                assert not re.search(r"/(home|root|tmp|work)/", text), f"{form}: {path}"
