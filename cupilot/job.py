@@ -11,6 +11,7 @@ from cupilot.attribution import MAX_EXTRA_EVALUATIONS
 from cupilot.errors import InvalidInput
 from cupilot.evolution.methods import NEEDS_MODEL, MethodConfig
 from cupilot.evolution.sce import SceConfig
+from cupilot.pool import Sharing
 from cupilot.problem import Problem, Target
 from cupilot.value import Value
 
@@ -56,6 +57,8 @@ class Learning(Value):
     attribution: Annotated[int, Field(ge=0, le=MAX_EXTRA_EVALUATIONS)] = 0
     """Kernels that may be measured after the winner is confirmed, each without one of its techniques, so that each
     technique's share of the gain is known. Within the budget of candidates; 0 for none."""
+    sharing: Sharing | None = None
+    """Who may learn from its entries in the strategy pool; by default what the service's setting says."""
 
 
 class JobSpec(Value):

@@ -49,6 +49,11 @@ class Settings(BaseSettings):
     visibility_timeout_seconds: int = 7_200
     """Above the longest step's hard limit; the same in every process on the broker (reference: Celery on Redis)."""
 
+    pool_half_life_days: float = Field(default=180.0, gt=0)
+    """Age at which what the strategy pool learned counts half: drivers, libraries and devices change."""
+    pool_sharing: Literal["private", "anonymous", "open"] = "private"
+    """How new entries of the strategy pool are shared between teams, where a job does not say it."""
+
     prepare_timeout_seconds: float = 300.0
     evaluate_timeout_seconds: float = 180.0
     confirm_timeout_seconds: float = 300.0

@@ -1,35 +1,56 @@
-"""Brings the pool's index up to date with Postgres, in batches; idempotent, and harmless when two do it at once."""
+"""Brings the pool's vector index up to date with Postgres, in batches; idempotent, harmless when two do it at once."""
 
 from __future__ import annotations
 
-from cupilot.pool import PoolEntry
-from cupilot.storage.pool_rows import forget_index, mark_indexed, unindexed
+from typing import TYPE_CHECKING
+
+from cupilot.storage.database import Database
+from cupilot.storage.pool_references import Reference, forget_index, mark_indexed, unindexed
+from cupilot.storage.pool_rows import read_old
+from cupilot.storage.pool_tables import PoolReference
 from workers.tools import Tools
+
+if TYPE_CHECKING:
+    from cupilot.storage.pool import StrategyPool
 
 BATCH = 200
 
 
 def index_pool(tools: Tools) -> int:
-    """Index every entry that is not yet; how many. Raises :class:`cupilot.errors.Unavailable`.
-
-    An index that has nothing at all was lost or replaced, and is made anew.
-    """
-    if tools.pool().count() == 0:
-        with tools.database.transaction() as session:
-            forget_index(session)
-    done = 0
-    while True:
-        with tools.database.transaction() as session:
-            rows = unindexed(session, BATCH)
-        if not rows:
-            return done
-        tools.pool().add([PoolEntry.model_validate(row.body) for row in rows])
-        with tools.database.transaction() as session:
-            mark_indexed(session, rows)
-        done += len(rows)
+    """Index what is not yet; how many descriptions. Raises :class:`cupilot.errors.Unavailable`."""
+    return index_references(tools.database, tools.pool())
 
 
 def rebuild_pool(tools: Tools) -> int:
-    """Make the index anew from Postgres; how many entries it has now. Raises :class:`cupilot.errors.Unavailable`."""
+    """Make the index anew from Postgres; how many descriptions. Raises :class:`cupilot.errors.Unavailable`."""
     tools.pool().clear()
     return index_pool(tools)
+
+
+def index_references(database: Database, pool: StrategyPool) -> int:
+    """Index every description that is not yet; how many. Raises :class:`cupilot.errors.Unavailable`.
+
+    An index that has nothing at all was lost or replaced, and is made anew.
+    """
+    if pool.count() == 0:
+        with database.transaction() as session:
+            forget_index(session)
+    left = True
+    while left:
+        with database.transaction() as session:
+            left = read_old(session, BATCH) == BATCH
+    done = 0
+    while True:
+        with database.transaction() as session:
+            rows = unindexed(session, BATCH)
+            references = [_reference(row) for row in rows]
+        if not references:
+            return done
+        pool.add(references)
+        with database.transaction() as session:
+            mark_indexed(session, [one.id for one in references])
+        done += len(references)
+
+
+def _reference(row: PoolReference) -> Reference:
+    return Reference(row.scope, row.target, row.policy, row.op_class, row.zone, row.text)

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from cupilot.evaluation import Evaluation
-from cupilot.pool import entry_of
+from cupilot.job import Learning
+from cupilot.pool import Provenance, Sharing, entry_of
+from cupilot.settings import settings
 from cupilot.storage.jobs import problem_of
 from cupilot.storage.pool_rows import recall, remember
-from cupilot.storage.progress import preparation_of
+from cupilot.storage.progress import parent_hash, preparation_of
 from cupilot.storage.tables import EvaluationRow, Job
 from cupilot.strategy import Strategy
 
@@ -30,8 +32,16 @@ def learn(session: Session, job: Job, row: EvaluationRow, evaluation: Evaluation
         zone=placement.zone,
         strategy=strategy,
         created_at=datetime.now(UTC).isoformat(),
+        provenance=Provenance(
+            job=str(job.id),
+            candidate=str(row.candidate_id),
+            method=str(job.method.get("name", "")) or None,
+            agents=job.agents.value,
+        ),
+        parent_hash=parent_hash(session, row.candidate_id),
     )
-    remember(session, entry)
+    wanted = Learning.model_validate(job.learning).sharing
+    remember(session, entry, wanted or Sharing(settings().pool_sharing))
 
 
 def correct(
@@ -40,9 +50,11 @@ def correct(
     """Correct what was remembered of a measurement: to what the code really does, or to what a second one says."""
     entry = recall(session, row.id)
     if strategy is not None:
-        entry = entry.model_copy(update={"strategy": strategy})
+        asked = entry.asked or entry.strategy
+        changed = {"strategy": strategy, "asked": asked if asked.signature() != strategy.signature() else None}
+        entry = entry.model_copy(update=changed)
     if evaluation is not None:
         failure = evaluation.failure.kind if evaluation.failure else None
-        changed = {"verdict": evaluation.verdict, "speedup": evaluation.speedup, "failure": failure}
-        entry = entry.model_copy(update=changed)
+        outcome = {"verdict": evaluation.verdict, "speedup": evaluation.speedup, "failure": failure}
+        entry = entry.model_copy(update=outcome)
     remember(session, entry)

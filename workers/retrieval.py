@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
+from uuid import UUID
 
 from cupilot.errors import CupilotError
 from cupilot.evaluation import Preparation
 from cupilot.job import JobSpec
-from cupilot.pool import PoolMatch
+from cupilot.pool import PoolMatch, question_of
+from cupilot.storage.pool_search import search
+from workers.handlers.common import briefing
 from workers.indexing import index_pool
 from workers.tools import Tools
 
@@ -24,22 +27,36 @@ def retrieved(
     before: datetime | None,
     limit: int = 8,
 ) -> list[PoolMatch]:
-    """What earlier jobs of the team learned, ``before`` a time where one is given.
+    """What the team may learn from earlier jobs and can be applied here, ``before`` a time where one is given.
 
-    A pool that does not answer is a loss, but no reason to fail.
+    A pool that does not answer is a loss, but no reason to fail; without its index it is searched by words alone.
     """
+    from agents.playbook.preconditions import unmet
+
     try:
         index_pool(tools)
-        return tools.pool().retrieve(
-            team,
-            preparation.facts,
-            spec.problem.name,
-            target=spec.target,
-            zone=preparation.placement.zone,
-            device_class=preparation.environment.device.device_class,
-            limit=limit,
-            before=before,
-        )
+    except CupilotError as error:
+        logger.warning("strategy pool not indexed: %s", error)
+    question = question_of(
+        preparation.facts,
+        spec.problem.name,
+        target=spec.target,
+        zone=preparation.placement.zone,
+        device_class=preparation.environment.device.device_class,
+        limit=limit,
+    )
+    about = briefing(spec, preparation)
+    try:
+        with tools.database.transaction() as session:
+            answer = search(
+                session,
+                tools.pool(),
+                UUID(team),
+                question.model_copy(update={"before": before}),
+                half_life_days=tools.settings.pool_half_life_days,
+                applicable=lambda strategy: unmet(about, strategy),
+            )
     except CupilotError as error:
         logger.warning("strategy pool not available: %s", error)
         return []
+    return list(answer.matches)

@@ -180,5 +180,6 @@ def pool(matches: tuple[PoolMatch, ...]) -> str:
             if entry.speedup is not None
             else f"failed: {entry.failure or entry.verdict}"
         )
+        gained += f" ({match.why.words()})" if match.why.tries or match.why.imported else ""
         lines.append(f"{entry.problem_name} on {entry.device_class}: {gained}: {strategy_json(entry.strategy)}")
     return data("pool", "\n".join(lines))

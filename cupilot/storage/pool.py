@@ -1,8 +1,7 @@
-"""The strategy pool on Chroma: what earlier jobs learned, found again for similar problems.
+"""The strategy pool's vector index, on Chroma: which descriptions of references are near a text.
 
-Postgres holds the truth (:mod:`cupilot.storage.pool_rows`); this is an index that may be made anew at any time.
-Retrieval: hard filters first (team, target, operator family, compatible policy), then similarity of the reference's
-description, then what each strategy gained. Chroma is imported when the pool is first used (1 to 2 s).
+Postgres holds the truth (:mod:`cupilot.storage.pool_references`); this is an index that may be made anew any time. It
+has ids, vectors and what is filtered by: no text, no outcome. Chroma is imported when it is first used (1 to 2 s).
 """
 
 from __future__ import annotations
@@ -11,46 +10,34 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
-from math import log
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cupilot.errors import Unavailable
-from cupilot.pool import PoolEntry, PoolMatch, operators, shapes
-from cupilot.problem import NumericsPolicy, ProblemFacts, Role, Target
-from cupilot.roofline import Zone
 from cupilot.storage.embedder import NAME as EMBEDDER
-from cupilot.storage.embedder import Embedder, describe
-from cupilot.storage.pool_ranking import Neighbour, Ranked, rank
+from cupilot.storage.embedder import Embedder
+from cupilot.storage.pool_references import Reference
 from cupilot.storage.pool_vectors import entry_vector, query_vector, similarity
 
-COLLECTION = f"strategy-pool-{EMBEDDER}"
+COLLECTION = f"strategy-references-{EMBEDDER}"
 
-NEIGHBOURS = 1_000
-"""Nearest entries of each kind (counting or not) that are looked at; the rest of a larger pool is less similar."""
+NEIGHBOURS = 256
+"""Nearest descriptions that are looked at; those of a larger pool are less similar."""
 
 BATCH = 500
-"""Entries an upsert; Chroma refuses more than about 5,000."""
+"""Descriptions an upsert; Chroma refuses more than about 5,000."""
 
 TIMEOUT_SECONDS = 30.0
 """Chroma's client waits for ever by default, and a worker with it."""
 
-_COMPATIBLE = {
-    NumericsPolicy.FP32: (NumericsPolicy.FP32,),
-    NumericsPolicy.TF32: (NumericsPolicy.FP32, NumericsPolicy.TF32),
-    NumericsPolicy.HALF: (NumericsPolicy.FP32, NumericsPolicy.TF32, NumericsPolicy.HALF),
-}
-"""What a policy allows includes what a stricter one does, never the other way round."""
-
-_INDEX = {"space": "cosine", "ef_search": NEIGHBOURS, "ef_construction": 200}
+_INDEX = {"space": "cosine", "ef_search": 2 * NEIGHBOURS, "ef_construction": 200}
 """A search that keeps fewer than the neighbours it is to find misses some."""
 
 Answer = TypeVar("Answer")
 
 
 class StrategyPool:
-    """The pool of all teams on one Chroma server; every read is of one team. Threads and processes may share it."""
+    """The index of all teams' descriptions on one Chroma server. Threads and processes may share it."""
 
     def __init__(self, chroma_url: str) -> None:
         self._url = chroma_url
@@ -60,49 +47,39 @@ class StrategyPool:
         self._collection: Any = None
         self._pid = 0
 
-    def add(self, entries: Sequence[PoolEntry]) -> None:
-        """Index entries; one that is there already is replaced. Raises :class:`Unavailable`."""
-        telling = list({entry.id: entry for entry in entries if entry.informative}.values())
-        for start in range(0, len(telling), BATCH):
-            self._upsert(telling[start : start + BATCH])
+    def add(self, references: Sequence[Reference]) -> None:
+        """Index descriptions; one that is there already is replaced. Raises :class:`Unavailable`."""
+        distinct = list({one.id: one for one in references}.values())
+        for start in range(0, len(distinct), BATCH):
+            self._upsert(distinct[start : start + BATCH])
 
-    def retrieve(
-        self,
-        team: str,
-        facts: ProblemFacts,
-        problem_name: str,
-        *,
-        target: Target,
-        zone: Zone,
-        device_class: str,
-        limit: int = 8,
-        before: datetime | None = None,
-    ) -> list[PoolMatch]:
-        """At most ``limit`` entries of different strategies: the promising ones first, then some to avoid.
+    def nearest(
+        self, text: str, scopes: Sequence[str], *, target: str, policies: Sequence[str], **place: str
+    ) -> dict[str, float]:
+        """Ids of the nearest descriptions of these scopes with their cosines, 0 to 1, at most :data:`NEIGHBOURS`.
 
-        With ``before``, the pool is as it was at that time: entries made since are not seen.
-
-        Of problems of the same operator family or, where the team has none, of the same roofline zone. Entries that
-        did not count are recognised by their verdict. Raises :class:`Unavailable`.
+        ``place`` is ``op_class`` or ``zone``. Raises :class:`Unavailable`.
         """
-        inputs = facts.with_role(Role.INPUT) or facts.tensors
-        text = describe(problem_name, facts.op_class, operators(facts), inputs[0].dtype.value, shapes(facts))
         vector = query_vector(self._embedder.embed([text])[0])
-        common: list[dict[str, Any]] = [
-            {"team": team},
-            {"target": target.value},
-            {"policy": {"$in": [policy.value for policy in _COMPATIBLE[facts.policy]]}},
+        conditions: list[dict[str, Any]] = [
+            {"scope": {"$in": list(scopes)}},
+            {"target": target},
+            {"policy": {"$in": list(policies)}},
+            *({name: value} for name, value in place.items()),
         ]
-        if before is not None:
-            common.append({"made": {"$lt": before.timestamp()}})
-        for family in ({"op_class": facts.op_class}, {"zone": zone.value}):
-            neighbours = self._neighbours(vector, [*common, family])
-            if neighbours:
-                return self._matches(rank(neighbours, device_class, limit))
-        return []
+        answer = self._ask(
+            lambda collection: collection.query(
+                query_embeddings=[vector],
+                n_results=NEIGHBOURS,
+                where={"$and": conditions},
+                include=["distances"],
+            )
+        )
+        rows = zip(answer["ids"][0], answer["distances"][0], strict=True)
+        return {key: similarity(distance) for key, distance in rows}
 
     def count(self) -> int:
-        """Entries of all teams. Raises :class:`Unavailable`."""
+        """Descriptions of all teams. Raises :class:`Unavailable`."""
         return self._ask(lambda collection: int(collection.count()))
 
     def clear(self) -> None:
@@ -126,45 +103,12 @@ class StrategyPool:
                 self._client.close()
             self._client = self._collection = None
 
-    def _upsert(self, entries: Sequence[PoolEntry]) -> None:
-        embeddings = self._embedder.embed([_description(entry) for entry in entries])
-        vectors = [entry_vector(embedding, entry.id) for embedding, entry in zip(embeddings, entries, strict=True)]
-        self._ask(
-            lambda collection: collection.upsert(
-                ids=[entry.id for entry in entries],
-                embeddings=vectors,
-                metadatas=[_metadata(entry) for entry in entries],
-                documents=[entry.model_dump_json() for entry in entries],
-            )
-        )
-
-    def _neighbours(self, vector: list[float], conditions: list[dict[str, Any]]) -> list[Neighbour]:
-        """Entries that count and entries that do not, so that many failures never crowd out the gains."""
-        return [one for counts in (True, False) for one in self._nearest(vector, [*conditions, {"counts": counts}])]
-
-    def _nearest(self, vector: list[float], conditions: list[dict[str, Any]]) -> list[Neighbour]:
-        answer = self._ask(
-            lambda collection: collection.query(
-                query_embeddings=[vector],
-                n_results=NEIGHBOURS,
-                where={"$and": conditions},
-                include=["metadatas", "distances"],
-            )
-        )
-        rows = zip(answer["ids"][0], answer["distances"][0], answer["metadatas"][0], strict=True)
-        return [_neighbour(*row) for row in rows]
-
-    def _matches(self, ranked: Sequence[Ranked]) -> list[PoolMatch]:
-        answer = self._ask(lambda collection: collection.get(ids=[one.id for one in ranked], include=["documents"]))
-        entries = {
-            key: PoolEntry.model_validate_json(document)
-            for key, document in zip(answer["ids"], answer["documents"], strict=True)
-        }
-        return [
-            PoolMatch(entry=entries[one.id], similarity=one.similarity, score=one.score)
-            for one in ranked
-            if one.id in entries
-        ]
+    def _upsert(self, references: Sequence[Reference]) -> None:
+        keys = [str(one.id) for one in references]
+        embeddings = self._embedder.embed([one.text for one in references])
+        vectors = [entry_vector(embedding, key) for embedding, key in zip(embeddings, keys, strict=True)]
+        metadatas = [_metadata(one) for one in references]
+        self._ask(lambda collection: collection.upsert(ids=keys, embeddings=vectors, metadatas=metadatas))
 
     def _ask(self, question: Callable[[Any], Answer]) -> Answer:
         """Ask the collection; once more, if another process cleared the pool since it was looked up."""
@@ -248,34 +192,11 @@ def _sessions(client: Any) -> list[Any]:
     return [part._server._session for part in (client, client._admin_client)]
 
 
-def _description(entry: PoolEntry) -> str:
-    return describe(entry.problem_name, entry.op_class, entry.operators, entry.dtype, entry.shapes)
-
-
-def _metadata(entry: PoolEntry) -> dict[str, str | float | bool]:
-    """What is filtered and ranked by; a gain is left out where there is none, since Chroma knows no null."""
-    metadata: dict[str, str | float | bool] = {
-        "team": entry.team,
-        "target": entry.target.value,
-        "op_class": entry.op_class,
-        "policy": entry.policy.value,
-        "device_class": entry.device_class,
-        "zone": entry.zone.value,
-        "verdict": entry.verdict.value,
-        "signature": entry.strategy.signature(),
-        "counts": entry.verdict.counts,
-        "made": datetime.fromisoformat(entry.created_at).timestamp(),
+def _metadata(reference: Reference) -> dict[str, str]:
+    return {
+        "scope": reference.scope,
+        "target": reference.target,
+        "policy": reference.policy,
+        "op_class": reference.op_class,
+        "zone": reference.zone,
     }
-    if entry.verdict.counts and entry.speedup:
-        metadata["gain"] = log(entry.speedup)
-    return metadata
-
-
-def _neighbour(key: str, distance: float, metadata: dict[str, Any]) -> Neighbour:
-    return Neighbour(
-        id=key,
-        signature=metadata["signature"],
-        similarity=similarity(distance),
-        device_class=metadata["device_class"],
-        gain=metadata.get("gain"),
-    )

@@ -1,24 +1,34 @@
-"""Ranks what the strategy pool found: similarity of the problem times what the strategy gained. Pure.
+"""Ranks what the strategy pool found: what a strategy gained on similar problems, less what is not known. Pure.
 
-A strategy (one signature) is scored over all its neighbours: ``sum(w * s * g) / (PRIOR + sum(w))`` with similarity
-``s``, gain ``g`` (ln of the speedup, :data:`FAILURE_GAIN` for a failure) and weight ``w`` (1 on the job's own class of
-device, :data:`OTHER_DEVICE` elsewhere). The prior pulls a strategy that was seen once towards no gain at all.
+A group (a strategy, or a technique) has weighted observations: ln of the speedup, :data:`FAILURE_GAIN` for a failure.
+Its mean is shrunk towards the neighbourhood's as in empirical Bayes for normal means (Efron and Morris, "Data analysis
+using Stein's estimator", JASA 70, 1975), with both variances estimated from the groups by moments; the
+neighbourhood's own mean is pulled towards no gain by :data:`PRIOR`. Groups are ranked by the posterior mean less one
+posterior standard deviation, so that of two equal means the better proven one comes first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 FAILURE_GAIN = -0.7
 """A failure is as bad as a kernel of half the baseline's speed (ln 0.5)."""
 
 PRIOR = 1.0
-"""Imaginary evaluations without gain that every strategy starts with."""
+"""Imaginary evaluations without gain that every neighbourhood starts with."""
 
 OTHER_DEVICE = 0.5
 """A gain on another class of device is a hint, not evidence."""
+
+IMPORTED = 0.25
+"""So is, even more, what another cluster says that it measured."""
+
+WITHIN_FLOOR, BETWEEN_FLOOR = 0.15**2, 0.1**2
+"""Least variances of ln speedup: of one strategy over similar problems (15 %), and between strategies (10 %). With few
+groups the moments would be nothing, and one evaluation would count as certainty."""
 
 WARNINGS = 4
 """Every fourth place goes to a strategy that only ever failed, so that the SCE Manager can avoid it."""
@@ -38,36 +48,101 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Entries of one strategy, or with one technique, as weighted sums."""
+
+    key: str
+    id: str
+    """The entry that stands for it."""
+    similarity: float
+    """That entry's."""
+    counted: bool
+    """Whether any entry counts."""
+    weight: float
+    total: float
+    """Weighted sum of the gains."""
+    squares: float
+    """Weighted sum of their squares."""
+
+    @property
+    def mean(self) -> float:
+        """Weighted mean gain."""
+        return self.total / self.weight if self.weight > 0 else 0.0
+
+
+@dataclass(frozen=True)
 class Ranked:
-    """The entry that stands for a strategy, and the strategy's score."""
+    """A group with its shrunken gain, and the score that it is ranked by."""
 
     id: str
     similarity: float
     score: float
+    group: Group
+    shrunk: float
 
 
 def rank(neighbours: Iterable[Neighbour], device_class: str, limit: int) -> list[Ranked]:
-    """At most ``limit`` strategies: those that ever counted, best first, then failures, the most certain first."""
+    """The ranking of entries that are in memory."""
+    return pick(scored(grouped(neighbours, device_class)), limit)
+
+
+def grouped(neighbours: Iterable[Neighbour], device_class: str) -> list[Group]:
+    """One group a strategy."""
     groups: dict[str, list[Neighbour]] = defaultdict(list)
     for one in neighbours:
         groups[one.signature].append(one)
-    winners: list[Ranked] = []
-    losers: list[Ranked] = []
-    for group in groups.values():
-        ranked = _strategy(group, device_class)
-        (winners if any(one.gain is not None for one in group) else losers).append(ranked)
-    winners.sort(key=lambda one: (-one.score, one.id))
-    losers.sort(key=lambda one: (one.score, one.id))
+    found = []
+    for key, members in groups.items():
+        best = min(members, key=_representative)
+        weights = [one.similarity * (1.0 if one.device_class == device_class else OTHER_DEVICE) for one in members]
+        gains = [FAILURE_GAIN if one.gain is None else one.gain for one in members]
+        pairs = list(zip(weights, gains, strict=True))
+        found.append(
+            Group(
+                key=key,
+                id=best.id,
+                similarity=best.similarity,
+                counted=any(one.gain is not None for one in members),
+                weight=sum(sorted(weights)),
+                total=sum(sorted(w * g for w, g in pairs)),
+                squares=sum(sorted(w * g * g for w, g in pairs)),
+            )
+        )
+    return found
+
+
+def scored(groups: Iterable[Group]) -> list[Ranked]:
+    """Every group with its shrunken gain and score, best first; the order in which they come does not matter."""
+    groups = sorted(groups, key=lambda one: (one.key, one.id))
+    centre, within, between = _moments(groups)
+    found = []
+    for one in groups:
+        precision = one.weight / within + 1 / between
+        shrunk = (one.total / within + centre / between) / precision
+        score = shrunk - sqrt(1 / precision)
+        found.append(Ranked(one.id, one.similarity, score, one, shrunk))
+    return sorted(found, key=lambda one: (-one.score, one.id))
+
+
+def pick(ranked: Sequence[Ranked], limit: int) -> list[Ranked]:
+    """At most ``limit``: those that ever counted, best first, then failures, the most certain first."""
+    winners = [one for one in ranked if one.group.counted]
+    losers = sorted((one for one in ranked if not one.group.counted), key=lambda one: (-one.group.weight, one.id))
     warnings = min(len(losers), max(limit // WARNINGS, limit - len(winners)))
     return winners[: limit - warnings] + losers[:warnings]
 
 
-def _strategy(group: list[Neighbour], device_class: str) -> Ranked:
-    weights = [1.0 if one.device_class == device_class else OTHER_DEVICE for one in group]
-    gains = [FAILURE_GAIN if one.gain is None else one.gain for one in group]
-    total = sum(w * one.similarity * g for w, one, g in zip(weights, group, gains, strict=True))
-    best = min(group, key=_representative)
-    return Ranked(id=best.id, similarity=best.similarity, score=total / (PRIOR + sum(weights)))
+def _moments(groups: Sequence[Group]) -> tuple[float, float, float]:
+    """The neighbourhood's mean, and the variances within and between groups."""
+    weight = sum(one.weight for one in groups)
+    if weight <= 0:
+        return 0.0, WITHIN_FLOOR, BETWEEN_FLOOR
+    centre = sum(one.total for one in groups) / (weight + PRIOR)
+    spread = sum(max(one.squares - one.weight * one.mean**2, 0.0) for one in groups)
+    within = max(spread / weight, WITHIN_FLOOR)
+    means = sum(one.weight * (one.mean - centre) ** 2 for one in groups) / weight
+    between = max(means - within * len(groups) / weight, BETWEEN_FLOOR)
+    return centre, within, between
 
 
 def _representative(one: Neighbour) -> tuple[bool, float, str]:

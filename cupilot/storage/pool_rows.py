@@ -1,29 +1,37 @@
-"""The strategy pool's truth: one row an evaluation. The index over them is :mod:`cupilot.storage.pool`."""
+"""The strategy pool's truth: one row an evaluation, with the columns that it is searched by."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
+from math import log
+from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.attribution import Credit
-from cupilot.pool import PoolEntry
-from cupilot.storage.pool_tables import PoolRow
+from cupilot.pool import PoolEntry, Sharing
+from cupilot.storage.pool_references import drop_unused, ensure_reference, reference_of
+from cupilot.storage.pool_tables import PoolReference, PoolRow
 
 
-def remember(session: Session, entry: PoolEntry) -> None:
-    """Keep what was learned from an evaluation, or correct it; it is (again) not indexed yet."""
-    values = {"team_id": uuid.UUID(entry.team), "body": entry.model_dump(mode="json"), "indexed_at": None}
-    row = insert(PoolRow).values(id=uuid.UUID(entry.id), **values)
+def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None) -> None:
+    """Keep what was learned from an evaluation, or correct it; ``sharing`` stays as it is where none is given."""
+    key = uuid.UUID(entry.id)
+    if sharing is None:
+        known = session.scalars(select(PoolRow.sharing).where(PoolRow.id == key)).one_or_none()
+        sharing = Sharing(known) if known else Sharing.PRIVATE
+    values = {"team_id": uuid.UUID(entry.team), **_columns(session, entry, sharing)}
+    row = insert(PoolRow).values(id=key, **values)
     session.execute(row.on_conflict_do_update(index_elements=["id"], set_=values))
 
 
 def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry:
     """What was learned from an evaluation."""
-    return PoolEntry.model_validate(session.get_one(PoolRow, evaluation_id).body)
+    return PoolEntry.model_validate(session.get_one(PoolRow, evaluation_id, populate_existing=True).body)
 
 
 def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[Credit]) -> None:
@@ -32,28 +40,42 @@ def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[C
     remember(session, entry.model_copy(update={"credits": tuple(credits)}))
 
 
-def unindexed(session: Session, limit: int) -> Sequence[PoolRow]:
-    """The oldest entries that the index does not have, or has in a former version."""
-    query = select(PoolRow).where(PoolRow.indexed_at.is_(None)).order_by(PoolRow.created_at, PoolRow.id)
-    return session.scalars(query.limit(limit)).all()
+def share(session: Session, rows: Sequence[PoolRow], sharing: Sharing) -> None:
+    """Show entries to all teams, or withdraw them."""
+    for row in rows:
+        remember(session, PoolEntry.model_validate(row.body), sharing)
+    drop_unused(session)
+
+
+def read_old(session: Session, limit: int) -> int:
+    """Make the columns of entries that were written before there were any; how many were left."""
+    rows = session.scalars(select(PoolRow).where(PoolRow.reference_id.is_(None)).limit(limit)).all()
+    for row in rows:
+        remember(session, PoolEntry.model_validate(row.body), Sharing(row.sharing))
+    return len(rows)
 
 
 def anything_unindexed(session: Session) -> bool:
-    """Whether there is something to index."""
-    return session.execute(select(select(PoolRow.id).where(PoolRow.indexed_at.is_(None)).exists())).scalar_one()
+    """Whether the vector index lacks something."""
+    unread = select(PoolRow.id).where(PoolRow.reference_id.is_(None)).exists()
+    unindexed = select(PoolReference.id).where(PoolReference.indexed_at.is_(None)).exists()
+    return session.execute(select(unread | unindexed)).scalar_one()
 
 
-def mark_indexed(session: Session, rows: Sequence[PoolRow]) -> None:
-    """Note that the index has these versions; an entry that was corrected meanwhile stays to be indexed."""
-    for row in sorted(rows, key=lambda one: one.id):
-        session.execute(
-            update(PoolRow)
-            .where(PoolRow.id == row.id, PoolRow.body == row.body)
-            .values(indexed_at=func.now())
-            .execution_options(synchronize_session=False)
-        )
-
-
-def forget_index(session: Session) -> None:
-    """Have everything indexed again: for a rebuilt or lost Chroma."""
-    session.execute(update(PoolRow).values(indexed_at=None).execution_options(synchronize_session=False))
+def _columns(session: Session, entry: PoolEntry, sharing: Sharing) -> dict[str, Any]:
+    counts = entry.verdict.counts and entry.speedup is not None and entry.speedup > 0
+    shared = None if sharing is Sharing.PRIVATE else ensure_reference(session, reference_of(entry, sharing))
+    return {
+        "body": entry.model_dump(mode="json"),
+        "sharing": sharing.value,
+        "reference_id": ensure_reference(session, reference_of(entry)),
+        "shared_reference_id": shared,
+        "problem_hash": entry.problem_hash[:64],
+        "signature": entry.strategy.signature(),
+        "techniques": list(entry.strategy.ids()),
+        "device_class": entry.device_class[:64],
+        "gain": log(entry.speedup) if counts and entry.speedup else None,
+        "failure": entry.failure.value if entry.failure else None,
+        "imported": not entry.measured_here,
+        "measured_at": datetime.fromisoformat(entry.created_at),
+    }

@@ -5,24 +5,82 @@ from __future__ import annotations
 import uuid
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from cupilot.storage.base import Base, Json, fk, id_column, now_column
 
 
+class PoolReference(Base):
+    """A description that entries share: what similarity is measured on. One a scope, however many entries have it."""
+
+    __tablename__ = "pool_references"
+    __table_args__ = (
+        Index("ix_pool_references_place", "scope", "target", "policy", "op_class"),
+        Index("ix_pool_references_unindexed", "id", postgresql_where=text("indexed_at IS NULL")),
+    )
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+    """Made from all of the rest, so that equal descriptions are one row."""
+    scope: Mapped[str] = mapped_column(String(36))
+    """The team whose entries it describes, or ``cluster`` for those that all teams may see."""
+    target: Mapped[str] = mapped_column(String(16))
+    policy: Mapped[str] = mapped_column(String(16))
+    op_class: Mapped[str] = mapped_column(String(64))
+    zone: Mapped[str] = mapped_column(String(16))
+    text: Mapped[str] = mapped_column(Text)
+    length: Mapped[int]
+    """Words in it."""
+    indexed_at: Mapped[datetime | None]
+    """When the vector index was given it."""
+
+
+class PoolTerm(Base):
+    """How often a word occurs in a description: the postings that BM25 is reckoned from."""
+
+    __tablename__ = "pool_terms"
+    __table_args__ = (Index("ix_pool_terms_term", "term"),)
+
+    reference_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("pool_references.id", ondelete="CASCADE"), primary_key=True
+    )
+    term: Mapped[str] = mapped_column(String(100), primary_key=True)
+    occurrences: Mapped[int]
+
+
 class PoolRow(Base):
-    """The truth of the strategy pool; Chroma holds only an index that can be rebuilt from it."""
+    """The truth of the strategy pool: one evaluation. The columns beside ``body`` are made from it, to be searched."""
 
     __tablename__ = "pool_entries"
-    __table_args__ = (Index("ix_pool_entries_unindexed", "created_at", postgresql_where=text("indexed_at IS NULL")),)
+    __table_args__ = (
+        CheckConstraint("sharing IN ('private', 'anonymous', 'open')", name="sharing"),
+        CheckConstraint("(sharing = 'private') = (shared_reference_id IS NULL)", name="shared"),
+        Index("ix_pool_entries_team_created", "team_id", text("created_at DESC"), text("id DESC")),
+        Index("ix_pool_entries_unread", "created_at", postgresql_where=text("reference_id IS NULL")),
+        Index("ix_pool_entries_shared", "shared_reference_id", postgresql_where=text("sharing <> 'private'")),
+    )
 
     id: Mapped[uuid.UUID] = id_column()
     """The evaluation's id."""
     team_id: Mapped[uuid.UUID] = fk("teams.id")
     body: Mapped[Json]
     """:class:`cupilot.pool.PoolEntry` as JSON."""
-    indexed_at: Mapped[datetime | None]
+    sharing: Mapped[str] = mapped_column(String(16), server_default="private")
+    """:class:`cupilot.pool.Sharing`."""
+    reference_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("pool_references.id"), index=True)
+    """None until the columns were made."""
+    shared_reference_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("pool_references.id"))
+    """The description that other teams find it by, without what it does not show them."""
+    problem_hash: Mapped[str] = mapped_column(String(64), server_default="")
+    signature: Mapped[str] = mapped_column(String(64), server_default="")
+    techniques: Mapped[list[str]] = mapped_column(JSONB, server_default=text("'[]'::jsonb"))
+    device_class: Mapped[str] = mapped_column(String(64), server_default="")
+    gain: Mapped[float | None]
+    """ln of the speedup, of a kernel that counts."""
+    failure: Mapped[str | None] = mapped_column(String(64))
+    imported: Mapped[bool] = mapped_column(server_default=text("false"))
+    measured_at: Mapped[datetime] = now_column()
     created_at: Mapped[datetime] = now_column()
 
 

@@ -1,7 +1,7 @@
-"""Vectors of pool entries: the reference's embedding plus dimensions that keep entries of one reference apart. Pure.
+"""Vectors of descriptions: their embeddings plus dimensions that keep equal ones of several teams apart. Pure.
 
-Every entry of a problem has the same description, and an HNSW graph cannot hold thousands of equal vectors: of 533
-equal entries among 20,000, Chroma found 190 (others: 105 of 544; once 2 of 254). So each entry gets extra dimensions
+Many teams work on the same operators, and an HNSW graph cannot hold many equal vectors: of 533 equal ones among
+20,000, Chroma found 190 (others: 105 of 544; once 2 of 254). So each description gets extra dimensions
 of fixed length in a direction of its own. A query has zeros there, hence every entry's cosine shrinks by the same
 factor: the order of similarities is untouched and their values are restored exactly. Found then: all, also for a team
 with one entry in a hundred among 30,000.

@@ -128,6 +128,16 @@ def parents_of(session: Session, candidate: Candidate) -> list[Candidate]:
     return list(session.scalars(query))
 
 
+def parent_hash(session: Session, candidate_id: uuid.UUID) -> str | None:
+    """The kernel that a candidate was made from: its fitter parent's, of a crossover."""
+    query = (
+        select(Candidate.kernel_hash)
+        .join(CandidateParent, CandidateParent.parent_id == Candidate.id)
+        .where(CandidateParent.candidate_id == candidate_id, CandidateParent.position == 0)
+    )
+    return session.scalars(query).one_or_none()
+
+
 def strategy_of(session: Session, candidate: Candidate) -> Strategy:
     """What the candidate's code does, as far as is known: aligned, else as asked for."""
     row = session.get_one(StrategyRow, candidate.aligned_strategy_id or candidate.strategy_id)

@@ -15,7 +15,6 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from agents.interface import (
     AgentError,
@@ -47,9 +46,10 @@ from cupilot.evaluation import (
 )
 from cupilot.hardware import Device, Environment, Peaks
 from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.pool import PoolEntry, PoolMatch
+from cupilot.pool import PoolMatch
 from cupilot.problem import DType, Graph, GraphNode, NumericsPolicy, Problem, ProblemFacts, Role, Target, TensorSpec
 from cupilot.roofline import place
+from cupilot.storage.pool_references import Reference
 from cupilot.strategy import Strategy, TechniqueUse
 from workers.tools import StepCancelled
 
@@ -289,13 +289,13 @@ class ScriptedAgents:
 
 
 class MemoryPool:
-    """A pool that finds everything of the team; or one that is away."""
+    """A vector index to which everything that may be seen is equal."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, PoolEntry] = {}
+        self.entries: dict[str, Reference] = {}
 
-    def add(self, entries: Sequence[PoolEntry]) -> None:
-        self.entries |= {entry.id: entry for entry in entries}
+    def add(self, references: Sequence[Reference]) -> None:
+        self.entries |= {str(one.id): one for one in references}
 
     def count(self) -> int:
         return len(self.entries)
@@ -303,9 +303,5 @@ class MemoryPool:
     def clear(self) -> None:
         self.entries.clear()
 
-    def retrieve(self, team: str, *_: object, before: datetime | None = None, **__: object) -> list[PoolMatch]:
-        return [
-            PoolMatch(entry=entry, similarity=1.0, score=1.0)
-            for entry in self.entries.values()
-            if entry.team == team and (before is None or datetime.fromisoformat(entry.created_at) < before)
-        ]
+    def nearest(self, text: str, scopes: Sequence[str], **_: object) -> dict[str, float]:
+        return {key: 1.0 for key, one in self.entries.items() if one.scope in scopes}
