@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.submission import check_agents, problem_of
 from cupilot.errors import Conflict, InvalidInput
+from cupilot.evolution.methods import read_config
 from cupilot.experiments.matrix import (
     MAX_JOBS,
     Arm,
@@ -21,7 +22,8 @@ from cupilot.experiments.matrix import (
     merged,
     shared,
 )
-from cupilot.experiments.statistics import MIN_SAMPLES
+from cupilot.experiments.statistics import CONFIDENCE, MIN_SAMPLES, sign_test
+from cupilot.job import check_playable
 from cupilot.problem import Problem, Target
 from cupilot.schemas import ExperimentPlan, ExperimentRequest
 from cupilot.storage.cluster import live_workers
@@ -51,6 +53,7 @@ def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
     """The experiment that a request asks for; InvalidInput and its kin where there cannot be such a one."""
     arms = _arms(request)
     for arm in arms:
+        check_playable(read_config(arm.method), arm.agents)
         check_agents(session, arm.agents, "body.agents")
     problems = [problem_of(session, team, given, request.target) for given in request.problems]
     _check_distinct([problem.content_hash() for problem in problems], "problems")
@@ -198,6 +201,12 @@ def _notes(spec: ExperimentSpec, blocks: int) -> list[str]:
         notes.append(
             f"{blocks} matched jobs a comparison are too few: no 95 % interval exists below {MIN_SAMPLES}"
             " (problems x seeds)."
+        )
+    clearest = (len(spec.arms) - 1) * sign_test(blocks, 0)
+    if blocks >= MIN_SAMPLES and clearest > 1 - CONFIDENCE:
+        notes.append(
+            f"With {len(spec.arms)} arms, {blocks} matched jobs a comparison cannot support a claim: a clean sweep has"
+            f" p = {clearest:.2g} after adjustment for the other arms. Add seeds or problems, or drop arms."
         )
     if len(spec.seeds) < MIN_SAMPLES:
         notes.append(f"With fewer than {MIN_SAMPLES} seeds, medians of single problems have a range, no interval.")

@@ -59,6 +59,11 @@ def visible(kernel: Kernel) -> tuple[str, ...]:
     )
 
 
+def leaves_trace(technique: str, target: Target) -> bool:
+    """Whether :func:`missing` looks for this technique at all."""
+    return technique in SOURCE or (target, technique) in _BINARY
+
+
 def _in_source(use: TechniqueUse, kernel: Kernel | None) -> str | None:
     pattern = SOURCE.get(use.id)
     if kernel is None or pattern is None or re.search(pattern, _code(kernel.source)):

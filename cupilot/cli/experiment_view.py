@@ -67,7 +67,7 @@ def show_experiments(page: ExperimentPage) -> None:
 def show_report(report: ExperimentReport, folder: Path) -> None:
     """The claims, the numbers behind them, what to know before using them, and where the rest lies."""
     for one in report.comparisons:
-        interval = f" [{one.interval.low:.3f}, {one.interval.high:.3f}]" if one.interval else ""
+        interval = f" [{one.interval.low:.3f}, {one.interval.high:.3f}]" if one.interval else " (no interval)"
         ratio = f", {one.ratio:.3f}x its speed{interval}" if one.ratio is not None else ""
         typer.echo(
             f"{clean(one.subject)} against {clean(one.reference)}: {one.claim}{ratio};"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from cupilot.experiments.canvas import Format, colour, drawn, empty, marker
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 PANEL = (3.4, 2.7)
 """Inches of one panel."""
 PANELS_A_ROW = 3
+CHARACTERS_AN_INCH = 13
+"""Of a title's letters, rather fewer than fit."""
 BUILD = frozenset({"compile_error", "invalid_plan", "launch_error"})
 VALUES = frozenset({"wrong_value", "unwritten_output", "non_deterministic", "insensitive", "input_mutated"})
 _PARTS = (
@@ -127,7 +130,8 @@ def _comparisons(report: ExperimentReport, canvas: Figure) -> None:
     axes.set_yticks(range(len(rows)), labels, fontsize=7)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("speedup relative to the reference: above 1 is faster")
-    canvas.suptitle(_title(report, "Matched jobs: typical ratio with its 95 % interval; hollow where there is none"))
+    words = "Matched jobs: ratio with its 95 % interval; hollow where there is none"
+    canvas.suptitle(_title(report, words, canvas), fontsize=9)
 
 
 def _outcomes(report: ExperimentReport, canvas: Figure) -> None:
@@ -143,7 +147,7 @@ def _outcomes(report: ExperimentReport, canvas: Figure) -> None:
         for place, bar in enumerate(bars):
             bar.set_gid(f"part-{place}-{part}")
         bottoms = [below + share for below, share in zip(bottoms, shares, strict=True)]
-    axes.set_xticks(range(len(arms)), [f"{one.arm}\n{one.judged} candidates" for one in arms], fontsize=7)
+    axes.set_xticks(range(len(arms)), [f"{fill(one.arm, 24)}\n{one.judged} candidates" for one in arms], fontsize=7)
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of candidates")
     _legend(report, canvas, "What became of the candidates")
@@ -168,13 +172,14 @@ def _legend(report: ExperimentReport, canvas: Figure, title: str) -> None:
             found.setdefault(label, handle)
     if found:
         canvas.legend(list(found.values()), list(found), loc="outside lower center", ncols=2)
-    canvas.suptitle(_title(report, title))
+    canvas.suptitle(_title(report, title, canvas), fontsize=9)
 
 
-def _title(report: ExperimentReport, words: str) -> str:
+def _title(report: ExperimentReport, words: str, canvas: Figure) -> str:
     experiment = report.experiment
     state = "" if experiment.final else f" (not final: {experiment.finished} of {experiment.jobs} jobs)"
-    return f"{experiment.name}{state}\n{words}"
+    width = int(canvas.get_figwidth() * CHARACTERS_AN_INCH)
+    return "\n".join(fill(line, width) for line in (f"{experiment.name}{state}", words))
 
 
 def _panel_size(report: ExperimentReport) -> tuple[float, float]:

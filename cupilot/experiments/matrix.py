@@ -16,15 +16,15 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from cupilot.errors import InvalidInput
-from cupilot.job import AgentKind, Budgets, JobSpec
+from cupilot.evolution.methods import MethodConfig
+from cupilot.job import AgentKind, Budgets
 from cupilot.value import Value
 
 MAX_ARMS = 24
 MAX_JOBS = 500
 """Of one experiment: they are made in one transaction."""
 
-_METHOD = JobSpec.model_fields["method"]
-METHODS: TypeAdapter[Any] = TypeAdapter(Annotated[_METHOD.annotation, _METHOD])  # type: ignore[arg-type]
+METHODS: TypeAdapter[Any] = TypeAdapter(MethodConfig)
 """Whatever configuration a job's method can have."""
 
 
@@ -66,7 +66,9 @@ def configuration(data: Mapping[str, Any], where: str) -> dict[str, Any]:
         config = METHODS.validate_python(dict(data))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join([where, *(str(part) for part in first["loc"])])
+        # pydantic also names the member of the union and the validator that it looked into.
+        inner = [str(part) for part in first["loc"] if str(part) != data.get("name") and "[" not in str(part)]
+        path = ".".join([where, *inner])
         raise InvalidInput(f"{path}: {first['msg']}", where=path) from error
     written: dict[str, Any] = config.model_dump(mode="json")
     return written

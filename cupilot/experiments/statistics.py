@@ -100,6 +100,15 @@ def ratio_interval(parts: Sequence[tuple[int, int]], seed: int = 0) -> Interval 
     return Interval(low=min(shares[cut], share), median=share, high=max(shares[-1 - cut], share))
 
 
+def share_interval(successes: int, trials: int) -> Interval:
+    """A share of independent trials with Wilson's score interval (JASA 22 (1927), 209-212), which holds for few too."""
+    z = 1.959964
+    share = successes / trials
+    centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    return Interval(low=min(max(centre - half, 0.0), share), median=share, high=max(min(centre + half, 1.0), share))
+
+
 def holm(probabilities: Sequence[float]) -> list[float]:
     """The probabilities adjusted for there being several of them, in the order given."""
     order = sorted(range(len(probabilities)), key=lambda place: probabilities[place])

@@ -52,8 +52,9 @@ def claim(one: ComparisonReport) -> str:
     split = f"{one.wins} won, {one.losses} lost, {one.ties} tied of {one.blocks} matched jobs"
     if one.ratio is None:
         return f"`{one.subject}` against `{one.reference}`: {one.claim}; {split}."
+    typical = "typically" if one.interval else "observed"
     return (
-        f"`{one.subject}` against `{one.reference}`: **{one.claim}**; typically {one.ratio:.3f}x its speed"
+        f"`{one.subject}` against `{one.reference}`: **{one.claim}**; {typical} {one.ratio:.3f}x its speed"
         f"{_between(one.interval)}; {split}; p = {one.adjusted_p:.3g} after adjustment."
     )
 

@@ -142,6 +142,12 @@ def test_lists_go_on_by_cursor(team: Team) -> None:
         ({"problems": [PROBLEMS[0], PROBLEMS[0]]}, 422, "invalid_input", "body.problems"),
         ({"reference": "none"}, 422, "invalid_input", "body.reference"),
         ({"agents": "llm"}, 422, "agents_unavailable", "body.agents"),
+        (
+            {"arms": [{"name": "free", "method": {"name": "evoengineer-free"}}], "switches": {}},
+            422,
+            "method_needs_model",
+            "",
+        ),
         ({"total": {"candidates": 15}}, 422, "invalid_input", "body.total.candidates"),
         ({"seeds": list(range(100))}, 422, "invalid_input", "body"),
         ({"target": "cuda"}, 422, "invalid_input", "body.device_class"),

@@ -111,5 +111,15 @@ def test_arms_differ() -> None:
         check_arms([arm(str(number), population=number + 3) for number in range(MAX_ARMS + 1)])
 
 
-def test_every_method_of_a_job_can_be_an_arm() -> None:
-    assert METHODS.validate_python({"name": "sce", "pool": False}).pool is False
+@pytest.mark.parametrize(
+    "name", ["sce", "evoengineer-free", "evoengineer-insight", "evoengineer-full", "ai-cuda-engineer"]
+)
+def test_every_method_of_a_job_can_be_an_arm(name: str) -> None:
+    written = configuration({"name": name}, "method")
+    assert METHODS.validate_python(written).model_dump(mode="json") == written
+
+
+def test_errors_name_the_field_and_nothing_of_the_machinery() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        configuration({"name": "sce", "population": 1}, "body.arms.0.method")
+    assert refused.value.where == "body.arms.0.method.population"

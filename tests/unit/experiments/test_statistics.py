@@ -16,6 +16,7 @@ from cupilot.experiments.statistics import (
     holm,
     median_interval,
     ratio_interval,
+    share_interval,
     sign_test,
     signed_rank_test,
 )
@@ -113,6 +114,16 @@ def test_holm_keeps_the_order_and_only_raises(probabilities: list[float]) -> Non
     assert all(one <= other <= 1 for one, other in zip(probabilities, adjusted, strict=True))
     ranks = sorted(range(len(probabilities)), key=lambda place: probabilities[place])
     assert [adjusted[place] for place in ranks] == sorted(adjusted)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_score_interval_of_newcombes_table(successes: int, trials: int, low: float, high: float) -> None:
+    """Statistics in Medicine 17 (1998), 857-872, table I, method 3."""
+    found = share_interval(successes, trials)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_holm_of_a_worked_example() -> None:

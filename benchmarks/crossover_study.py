@@ -1,0 +1,152 @@
+"""The crossover-complexity study of cuPilot's Figure 1, as one command: ``python -m benchmarks.crossover_study``.
+
+Parents with one to four techniques are crossed as strategies and as code; a child succeeds when it is correct and has
+all techniques of both. Needs what ``benchmarks.evolve_local`` needs. Where a model is configured
+(``CUPILOT_LLM_MODEL``) it plays both arms. Without one the playbook does: its strategy arm renders templates, its code
+arm splices lines and understands nothing, so it says how fragile code is, not how well a model merges it. How to read
+the result: ``docs/experiments.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agents.interface import Agents, Briefing
+from agents.llm.models import from_environment
+from agents.playbook import agents as playbook
+from benchmarks.crossover_pairs import Size, pairs
+from benchmarks.crossover_report import draw, head, lines, summary
+from benchmarks.crossover_trials import Arm, Study, Trial
+from benchmarks.local_report import machine, write_json
+from cupilot import problems
+from cupilot.errors import CupilotError, InvalidInput
+from cupilot.experiments.canvas import Format
+from cupilot.problem import NumericsPolicy, Problem, Target
+from gpu_worker.evaluator import Evaluator
+
+SERIES = ("1x1", "1x2", "1x3", "1x4")
+"""The paper's: one technique against one to four."""
+TRIES = 20
+"""Pairs that are given up for each that is wanted, before a size is given up."""
+
+
+def main() -> int:
+    """Run the study; 0 when at least one trial could be made."""
+    options = _options()
+    players, who = _players(options.agents, options.cost)
+    print(head(who), flush=True)
+    run: dict[str, Any] = {"begun": datetime.now(UTC).isoformat(timespec="seconds"), "players": who}
+    trials: list[Trial] = []
+    notes: list[str] = []
+    with Evaluator(Target(options.target), options.work_dir, device=options.device, threads=options.threads) as judge:
+        for name in options.problem:
+            problem = problems.load(name, size=options.size, policy=NumericsPolicy(options.policy))
+            study = _study(problem, judge, players, Target(options.target))
+            run.setdefault("machine", machine(study.preparation.environment))
+            for text in options.sizes:
+                made, told = _size(study, Size.parse(text), options)
+                trials += made
+                notes += told
+                _keep(options.out, run, trials, notes)
+    print("\n".join([*lines(summary(trials)), *notes]))
+    return 0 if trials else 1
+
+
+def _study(problem: Problem, judge: Evaluator, players: Agents, target: Target) -> Study:
+    result = judge.prepare(problem)
+    if result.preparation is None:
+        assert result.failure is not None
+        raise InvalidInput(f"{problem.name} cannot be used: {result.failure.message}")
+    found = result.preparation
+    briefing = Briefing(
+        problem=problem,
+        facts=found.facts,
+        target=target,
+        device=found.environment.device,
+        placement=found.placement,
+    )
+    return Study(problem, found, briefing, judge, players, playbook())
+
+
+def _size(study: Study, size: Size, options: argparse.Namespace) -> tuple[list[Trial], list[str]]:
+    """The trials of one size, and what kept there from being as many as were wanted."""
+    trials: list[Trial] = []
+    done = unusable = 0
+    for number, pair in enumerate(pairs(study.briefing, size, options.seed, believe=options.believe)):
+        if done == options.trials or unusable == options.trials * TRIES:
+            break
+        parents = study.parents(pair)
+        if parents is None:
+            unusable += 1
+            continue
+        for arm in Arm:
+            trial = study.trial(size, arm, pair, parents, options.seed + number)
+            if trial is not None:
+                trials.append(trial)
+                print(f"{study.problem.name} {size} {arm.value}: {trial.outcome.value}", flush=True)
+        done += 1
+    where = f"{study.problem.name} on {options.target}, {size}"
+    if not done:
+        return trials, [f"{where}: there are no such parents{'' if options.believe else ' with checkable techniques'}."]
+    notes = [f"{where}: {done} of {options.trials} pairs, there are no more."] if done < options.trials else []
+    return trials, notes + (
+        [f"{where}: {unusable} pairs had a parent that does not count, or not its own traces."] if unusable else []
+    )
+
+
+def _keep(out: Path, run: dict[str, Any], trials: list[Trial], notes: list[str]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    found = summary(trials)
+    data = {**run, "summary": found, "notes": notes, "trials": [trial.record() for trial in trials]}
+    write_json(out / "crossover.json", data)
+    for form in Format:
+        (out / f"crossover.{form.value}").write_bytes(draw(found, str(run["players"]), form))
+
+
+def _players(choice: str, budget: float) -> tuple[Agents, str]:
+    """Who crosses, and what to call them."""
+    models = None if choice == "playbook" else from_environment()
+    if models is None:
+        if choice == "llm":
+            raise InvalidInput("no model is configured", hint="set CUPILOT_LLM_MODEL, or use --agents playbook")
+        return playbook(), "playbook"
+    from agents.llm.ledger import MemoryLedger
+    from agents.llm.players import llm
+
+    return llm(models, MemoryLedger(budget)), f"model {', '.join(model.name for model in models.default)}"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.crossover_study", description=__doc__.splitlines()[0])
+    parser.add_argument("--problem", nargs="+", default=["softmax"], help="built-in problems")
+    parser.add_argument("--size", choices=["small", "full"], default="small", help="of the problems")
+    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
+    parser.add_argument("--policy", choices=[each.value for each in NumericsPolicy], default=NumericsPolicy.FP32.value)
+    parser.add_argument("--sizes", nargs="+", default=SERIES, metavar="AxB", help="techniques of both parents")
+    parser.add_argument("--trials", type=int, default=20, help="pairs of parents for each size and problem")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--agents", choices=["auto", "playbook", "llm"], default="auto", help="auto: llm where one is set"
+    )
+    parser.add_argument("--cost", type=float, default=10.0, help="US dollars that models may cost in all")
+    parser.add_argument(
+        "--believe",
+        action="store_true",
+        help="also techniques without a trace; these count as retained, so read with care",
+    )
+    parser.add_argument("--device", help="GPU UUID or index")
+    parser.add_argument("--threads", type=int, help="CPU threads for kernel and baseline alike")
+    parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/local"), help="builds, scratch, measured peaks")
+    parser.add_argument("--out", type=Path, required=True, help="folder for crossover.json, .svg and .png")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CupilotError as error:
+        sys.exit(f"{error.code}: {error}" + (f"\n{error.hint}" if error.hint else ""))

@@ -1,0 +1,165 @@
+"""One trial of the crossover study: two parents, one child, and what became of it. Prints nothing, writes no file.
+
+Success is the paper's (arXiv 2512.16465, Figure 1): the child is correct *and* has all techniques of both parents.
+Correct is what the judge says; the techniques are looked for in source and binary (:mod:`agents.playbook.evidence`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from agents.interface import AgentError, Agents, Attempt, Briefing
+from agents.playbook.evidence import SOURCE as SOURCE_TRACES
+from agents.playbook.evidence import leaves_trace, missing
+from benchmarks.crossover_pairs import Pair, Size
+from benchmarks.local_pipeline import Judge, retried
+from cupilot.evaluation import BuildReport, Evaluation, FailureKind, Preparation, Verdict
+from cupilot.kernel import Kernel
+from cupilot.problem import Problem
+
+BUILD = (FailureKind.COMPILE_ERROR, FailureKind.INVALID_PLAN)
+
+
+class Arm(StrEnum):
+    """What is crossed."""
+
+    STRATEGY = "strategy"
+    """The parents' strategies, as text; the Translator then writes one kernel for all their techniques."""
+    CODE = "code"
+    """The parents' kernels, as code."""
+
+
+class Outcome(StrEnum):
+    """What became of a child; the paper's classes, and two that it has no words for."""
+
+    SUCCESS = "success"
+    SYNTAX = "does not build"
+    FUNCTION = "wrong result"
+    LOST = "correct, techniques lost"
+    REFUSED = "no kernel written"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One child."""
+
+    problem: str
+    size: Size
+    arm: Arm
+    pair: Pair
+    outcome: Outcome
+    kernel: Kernel | None = None
+    evaluation: Evaluation | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+    """Techniques of the parents that the child lacks, with what was looked for."""
+    refusal: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """As JSON-compatible data."""
+        failure = self.evaluation.failure if self.evaluation else None
+        return {
+            "problem": self.problem,
+            "size": str(self.size),
+            "arm": self.arm.value,
+            "parents": [list(self.pair.first.ids()), list(self.pair.second.ids())],
+            "outcome": self.outcome.value,
+            "verdict": self.evaluation.verdict.value if self.evaluation else None,
+            "failure": failure.kind.value if failure else None,
+            "absent": self.absent,
+            "refusal": self.refusal,
+            "kernel_hash": self.kernel.content_hash() if self.kernel else None,
+        }
+
+
+@dataclass
+class Study:
+    """The trials of one problem: judge, agents, and the kernels that were judged already."""
+
+    problem: Problem
+    preparation: Preparation
+    briefing: Briefing
+    judge: Judge
+    agents: Agents
+    templates: Agents
+    """The playbook's, which write the parents in either arm."""
+    judged: dict[str, Evaluation] = field(default_factory=dict)
+
+    def parents(self, pair: Pair) -> tuple[Attempt, Attempt] | None:
+        """Both parents, judged; None where one does not count, or does not tell itself from the other."""
+        try:
+            kernels = [
+                self.templates.translator.translate(self.briefing, strategy, None, 0)
+                for strategy in (pair.first, pair.second)
+            ]
+        except AgentError:
+            return None
+        if not self._told_apart(pair, kernels, [None, None]):  # by their sources, before anything is measured
+            return None
+        evaluations = [self.measure(kernel) for kernel in kernels]
+        if any(one is None or not one.verdict.counts for one in evaluations):
+            return None
+        builds = [one.build if one else None for one in evaluations]
+        if not self._told_apart(pair, kernels, builds):
+            return None
+        one, other = (
+            Attempt(strategy=strategy, kernel=kernel, evaluation=evaluation)
+            for strategy, kernel, evaluation in zip((pair.first, pair.second), kernels, evaluations, strict=True)
+        )
+        return one, other
+
+    def trial(self, size: Size, arm: Arm, pair: Pair, parents: tuple[Attempt, Attempt], seed: int) -> Trial | None:
+        """Cross two parents; None where the machine failed rather than the child."""
+        try:
+            kernel = self._child(arm, pair, parents, seed)
+        except AgentError as error:
+            return Trial(self.problem.name, size, arm, pair, Outcome.REFUSED, refusal=f"{error.code}: {error}")
+        evaluation = self.measure(kernel)
+        if evaluation is None:
+            return None
+        absent = missing(pair.union, kernel, evaluation.build)
+        return Trial(self.problem.name, size, arm, pair, outcome_of(evaluation, absent), kernel, evaluation, absent)
+
+    def measure(self, kernel: Kernel) -> Evaluation | None:
+        """The judge's evaluation, once a kernel; None where the machine fails again and again."""
+        known = self.judged.get(kernel.content_hash())
+        if known is None:
+            known = retried(lambda: self.judge.evaluate(self.problem, self.preparation, kernel))
+            if known is not None:
+                self.judged[kernel.content_hash()] = known
+        return known
+
+    def _told_apart(self, pair: Pair, kernels: list[Kernel], builds: list[BuildReport | None]) -> bool:
+        """Whether each parent shows its own techniques and none of the other's, as far as traces are looked for.
+
+        A copy of a parent could pass for a child otherwise. Without a build, only what the sources show is compared.
+        """
+        for kernel, build, own, others in zip(
+            kernels, builds, (pair.first, pair.second), (pair.second, pair.first), strict=True
+        ):
+            absent = missing(pair.union, kernel, build)
+            if absent.keys() & set(own.ids()):
+                return False
+            looked_for = {name for name in others.ids() if self._looked_for(name, build)}
+            if looked_for - absent.keys():
+                return False
+        return True
+
+    def _looked_for(self, technique: str, build: BuildReport | None) -> bool:
+        return leaves_trace(technique, self.briefing.target) if build is not None else technique in SOURCE_TRACES
+
+    def _child(self, arm: Arm, pair: Pair, parents: tuple[Attempt, Attempt], seed: int) -> Kernel:
+        translator = self.agents.translator
+        if arm is Arm.CODE:
+            return translator.merge(self.briefing, *parents, seed)
+        return translator.translate(self.briefing, pair.union, parents[0].kernel, seed)
+
+
+def outcome_of(evaluation: Evaluation, absent: dict[str, str]) -> Outcome:
+    """The class of a judged child."""
+    if evaluation.failure is not None and evaluation.failure.kind in BUILD:
+        return Outcome.SYNTAX
+    if evaluation.verdict.rank < Verdict.AUDITED.rank:
+        return Outcome.FUNCTION
+    return Outcome.LOST if absent else Outcome.SUCCESS
