@@ -72,7 +72,8 @@ def draw(rows: Sequence[dict[str, Any]], who: str, form: Format) -> bytes:
 
 def _paint(rows: Sequence[dict[str, Any]], who: str, canvas: Figure) -> None:
     axes = canvas.subplots()
-    canvas.suptitle(f"Crossover of parents with ever more techniques, by {who}")
+    how = "the playbook, which splices code without understanding it" if who == "playbook" else who
+    canvas.suptitle(f"Crossover of parents with ever more techniques,\nby {how}", fontsize=9)
     if not rows:
         empty(axes, "no trial yet")
         return

@@ -11,20 +11,26 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
+from api.experimentation import ClassesDiffer, draft
+from cupilot.errors import InvalidInput
 from cupilot.experiments.matrix import Arm, configuration
 from cupilot.experiments.outcomes import Standing
 from cupilot.job import AgentKind, Budgets
 from cupilot.problem import Target
+from cupilot.schemas import ExperimentRequest, ProblemInput
 from cupilot.settings import Settings
-from cupilot.storage.cluster import beat
+from cupilot.storage.cluster import beat, register_worker
 from cupilot.storage.database import Database
 from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.experiments import ExperimentSpec, cancel_experiment, create_experiment
+from cupilot.storage.states import WorkerKind
+from cupilot.storage.steps import device_queue
 from cupilot.storage.tables import Job, Step
 from cupilot.storage.teams import ensure_team
 from cupilot.storage.views.experiment_report import experiment_report
-from tests.service.doubles import problem, strategy
+from tests.service.doubles import device, problem, strategy
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service
@@ -135,10 +141,38 @@ def test_cancel_while_jobs_run_ends_each_of_them_once(database: Database, settin
         assert rig.events(uuid.UUID(one.job)).count("job.cancelled") == 1
 
 
+def test_an_experiment_stays_on_one_class_of_gpus(database: Database) -> None:
+    request = ExperimentRequest(
+        name="one class",
+        target=Target.CUDA,
+        problems=[ProblemInput(id="softmax")],
+        seeds=[0],
+        switches={"pool": [True, False]},
+    )
+    with database.transaction() as session:
+        team = ensure_team(session, "blue").id
+        with pytest.raises(InvalidInput, match="no live worker has a GPU"):
+            draft(session, team, request)
+        _gpu(session, "h200", "sm_90")
+        assert draft(session, team, request).spec.device_class == "sm_90"
+        _gpu(session, "a100", "sm_80")
+        with pytest.raises(ClassesDiffer, match="sm_80, sm_90"):
+            draft(session, team, request)
+        chosen = draft(session, team, request.model_copy(update={"device_class": "sm_80"}))
+        assert chosen.spec.device_class == "sm_80"
+
+
+def _gpu(session: Session, name: str, arch: str) -> None:
+    found = device(Target.CUDA, arch=arch, uid=name)
+    queues = [device_queue(found)]
+    register_worker(session, name, WorkerKind.GPU, queues=queues, slots=1, version="test", device=found)
+
+
 CRASH = """
 import os, signal, sys
 from cupilot.storage import experiments
-from cupilot.storage.cluster import beat
+from cupilot.schemas import ExperimentRequest, ProblemInput
+from cupilot.storage.cluster import beat, register_worker
 from cupilot.storage.database import Database
 from tests.service.workers import test_experiments as flow
 
