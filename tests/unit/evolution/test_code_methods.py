@@ -1,0 +1,189 @@
+"""EvoEngineer and The AI CUDA Engineer: sizes, parents, what is shown, survivors and stops, for every population."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cupilot.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
+from cupilot.evolution.evoengineer import (
+    EvoEngineerFreeConfig,
+    EvoEngineerFull,
+    EvoEngineerFullConfig,
+    EvoEngineerInsightConfig,
+)
+from cupilot.evolution.methods import CONFIGS, MethodConfig, method_for, read_config
+from cupilot.evolution.pipeline import Stage
+from cupilot.evolution.population import Member, Operator, StopReason
+from cupilot.evolution.sce import SceConfig
+from cupilot.evolution.selection import ranked
+from tests.unit.evolution.populations import make_member, populations
+
+sizes = {"generations": st.integers(1, 12), "samplers": st.integers(1, 6), "samples": st.integers(1, 60)}
+free = st.builds(EvoEngineerFreeConfig, **sizes)
+insight = st.builds(EvoEngineerInsightConfig, **sizes, population=st.integers(1, 8), insights=st.integers(0, 5))
+full = st.builds(
+    EvoEngineerFullConfig,
+    **sizes,
+    population=st.integers(2, 8),
+    insights=st.integers(0, 5),
+    valid_required=st.integers(2, 4),
+)
+ai_cuda = st.builds(
+    AiCudaEngineerConfig,
+    generations=st.integers(0, 6),
+    proposals=st.integers(1, 6),
+    shown=st.integers(1, 6),
+    compositions=st.integers(0, 6),
+)
+sce = st.builds(
+    SceConfig, epochs=st.integers(1, 3), generations=st.integers(1, 4), crossover=st.sampled_from(["strategy", "code"])
+)
+configs = free | insight | full | ai_cuda | sce
+
+
+def whole_run(config: MethodConfig, counts: bool) -> tuple[list[list[Operator]], StopReason]:
+    """Operators of each generation, where all that is proposed counts, or nothing does; and why it stopped."""
+    method = method_for(config)
+    population: list[Member] = []
+    made: list[list[Operator]] = []
+    while True:
+        number = len(made)
+        proposals = method.propose(population, number, Random(number))
+        made.append([one.operator for one in proposals])
+        first = sum(map(len, made[:-1]))
+        born = [
+            make_member(first + place, 0.1 if counts else None, generation=number) for place in range(len(proposals))
+        ]
+        everyone = population + born
+        kept = method.select(everyone)
+        stop = method.should_stop(everyone, number)
+        population = [one for one in everyone if one.candidate in kept]
+        if stop is not None:
+            return made, stop
+
+
+@given(configs, st.booleans())
+def test_every_method_ends_within_the_rounds_that_it_names(config: MethodConfig, counts: bool) -> None:
+    made, stop = whole_run(config, counts)
+    assert len(made) <= config.rounds
+    assert len(made) == config.rounds or stop is StopReason.NO_START
+    assert all(made)
+
+
+@given(configs, populations(), st.integers(0, 5), st.integers(), st.randoms(use_true_random=False))
+def test_equal_populations_give_equal_answers_in_any_order(
+    config: MethodConfig, population: list[Member], generation: int, seed: int, shuffler: Random
+) -> None:
+    shuffled = list(population)
+    shuffler.shuffle(shuffled)
+    method = method_for(config)
+    assert method.propose(population, generation, Random(seed)) == method.propose(shuffled, generation, Random(seed))
+    assert method.select(population) == method.select(shuffled)
+
+
+@given(configs, populations(), st.integers(0, 5), st.integers())
+def test_parents_count_are_different_and_the_fitter_comes_first(
+    config: MethodConfig, population: list[Member], generation: int, seed: int
+) -> None:
+    rank = {one.candidate: place for place, one in enumerate(ranked(population))}
+    members = {one.candidate for one in population}
+    for proposal in method_for(config).propose(population, generation, Random(seed)):
+        places = [rank[parent] for parent in proposal.parents]
+        assert places == sorted(set(places))
+        assert set(proposal.inspirations) <= members
+        assert 0 <= proposal.place < proposal.places
+
+
+@given(configs, populations())
+def test_survivors_are_members_each_once(config: MethodConfig, population: list[Member]) -> None:
+    kept = method_for(config).select(population)
+    assert len(set(kept)) == len(kept)
+    assert set(kept) <= {one.candidate for one in population}
+
+
+@given(free | insight | full)
+def test_no_more_is_proposed_than_the_samples(config: MethodConfig) -> None:
+    made, _ = whole_run(config, counts=True)
+    assert not isinstance(config, SceConfig | AiCudaEngineerConfig)
+    assert sum(map(len, made)) <= config.samples
+
+
+def test_the_published_sizes_are_the_defaults() -> None:
+    made, stop = whole_run(EvoEngineerFreeConfig(), counts=True)
+    assert (sum(map(len, made)), len(made), stop) == (40, 10, StopReason.GENERATIONS)
+    made, stop = whole_run(EvoEngineerFullConfig(), counts=True)
+    assert (sum(map(len, made)), made[0], stop) == (44, [Operator.REWRITE] * 4, StopReason.GENERATIONS)
+    assert Counter(made[1]) == {Operator.CODE_CROSSOVER: 2, Operator.MUTATION: 2}
+    made, _ = whole_run(AiCudaEngineerConfig(), counts=True)
+    assert [len(one) for one in made] == [1, *[4] * 10, 5]
+    assert {operator for one in made[1:11] for operator in one} == {Operator.OPTIMISATION}
+    assert set(made[11]) == {Operator.COMPOSITION}
+
+
+def test_full_pads_its_population_with_the_newest_that_do_not_count() -> None:
+    population = [make_member(0, 0.5), make_member(1, None), make_member(2, None), make_member(3, 0.7)]
+    method = EvoEngineerFull(EvoEngineerFullConfig(population=3))
+    assert method.select(population) == ("c3", "c0", "c2")
+
+
+def test_parents_are_drawn_by_rank() -> None:
+    population = [make_member(ordinal, -float(ordinal)) for ordinal in range(5)]
+    method = EvoEngineerFull(EvoEngineerFullConfig(samplers=2, samples=5_000))
+    drawn = Counter(method.propose(population, 1, Random(seed))[1].parents[0] for seed in range(3_000))
+    # Weights 1/5, 1/6, 1/7, 1/8, 1/9 of their sum, 0.7456.
+    assert [drawn[f"c{place}"] / 3_000 for place in range(5)] == pytest.approx(
+        [1 / (place + 5) / 0.7456 for place in range(5)], abs=0.04
+    )
+
+
+def test_an_optimiser_is_shown_the_best_from_slow_to_fast() -> None:
+    population = [make_member(ordinal, float(ordinal)) for ordinal in range(7)]
+    proposal = AiCudaEngineer(AiCudaEngineerConfig()).propose(population, 1, Random(0))[0]
+    assert proposal.parents == ("c6",)
+    assert proposal.inspirations == ("c2", "c3", "c4", "c5", "c6")
+
+
+def test_only_the_translation_is_converted_and_mended() -> None:
+    method = method_for(AiCudaEngineerConfig())
+    assert method.course(Operator.TRANSLATION).opening is Stage.CONVERT
+    assert method.course(Operator.TRANSLATION).repair_rounds == 10
+    assert [method.course(one).repair_rounds for one in (Operator.OPTIMISATION, Operator.COMPOSITION)] == [0, 0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_read_back_by_its_name(name: str) -> None:
+    config = CONFIGS[name]()
+    assert read_config(config.model_dump(mode="json")) == config
+    assert config.name == name
+
+
+def test_parameters_without_a_name_are_those_of_sce() -> None:
+    assert read_config({"population": 3}) == SceConfig(population=3)
+
+
+@given(populations(), st.integers(0, 5), st.integers())
+def test_crossover_of_code_changes_the_operator_and_nothing_else(
+    population: list[Member], generation: int, seed: int
+) -> None:
+    plain = method_for(SceConfig()).propose(population, generation, Random(seed))
+    code = method_for(SceConfig(crossover="code")).propose(population, generation, Random(seed))  # type: ignore[arg-type]
+    assert [(one.parents, one.operator is Operator.INITIAL) for one in plain] == [
+        (one.parents, one.operator is Operator.INITIAL) for one in code
+    ]
+    assert Operator.CROSSOVER not in {one.operator for one in code}
+
+
+@given(populations(), st.integers())
+def test_an_epoch_begins_from_the_elites_in_turn(population: list[Member], seed: int) -> None:
+    config = SceConfig(population=5, generations=2, epochs=2, elites=2)
+    elites = [one.candidate for one in ranked(population)[:2]]
+    proposals = method_for(config).propose(population, 2, Random(seed))
+    assert {one.operator for one in proposals} == {Operator.INITIAL}
+    assert len(proposals) == 5 - len(elites)
+    expected = [(elites[place % len(elites)],) if elites else () for place in range(len(proposals))]
+    assert [one.parents for one in proposals] == expected
