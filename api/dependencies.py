@@ -1,9 +1,10 @@
-"""What endpoints are given: a transaction, the asking team, a strictly parsed body."""
+"""What endpoints are given: a transaction, the caller with a role that suffices, a strictly parsed body."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Iterator
+from functools import cache
 from math import isfinite
 from typing import Annotated, Any
 from uuid import UUID
@@ -16,8 +17,9 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from cupilot.errors import InvalidInput, Unauthorized
+from cupilot.people import Caller, Role
 from cupilot.storage.database import Database
-from cupilot.storage.teams import authenticate
+from cupilot.storage.teams import identify
 
 bearer = HTTPBearer(
     auto_error=False,
@@ -42,22 +44,59 @@ def transaction(database: Annotated[Database, Depends(database)]) -> Iterator[Se
 Transaction = Annotated[Session, Depends(transaction, scope="function")]
 
 
-def team(session: Transaction, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> UUID:
-    """The team that the request's API key belongs to; Unauthorized without a valid one."""
-    return authorise(session, credentials)
-
-
-def authorise(session: Session, credentials: HTTPAuthorizationCredentials | None) -> UUID:
-    """The same for an endpoint that has no transaction of its own."""
+def identified(session: Session, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    """Who the key says that it is; Unauthorized without a valid one."""
     hint = "send the header Authorization: Bearer cpk_..."
     if credentials is None:
         raise Unauthorized("this needs an API key", hint=hint)
-    key = authenticate(session, credentials.credentials)
-    if key is None:
-        raise Unauthorized("the API key is unknown or was revoked", hint=hint)
-    return key.team_id
+    caller = identify(session, credentials.credentials)
+    if caller is None:
+        raise Unauthorized("the API key is unknown, has expired or was revoked", hint=hint)
+    return caller
 
 
+def authorise(session: Session, credentials: HTTPAuthorizationCredentials | None, needed: Role = Role.VIEWER) -> UUID:
+    """The team of the request's key, for an endpoint that has no transaction of its own; Forbidden below ``needed``."""
+    caller = identified(session, credentials)
+    caller.needs(needed)
+    return caller.team_id
+
+
+def identity(
+    session: Transaction, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+) -> Caller:
+    """Who asks, whatever their role. For routes about the caller itself; others say what they need."""
+    return identified(session, credentials)
+
+
+@cache
+def require(role: Role) -> Callable[..., Caller]:
+    """A dependency that gives the caller, who must have at least this role in the key's team."""
+
+    def allowed(caller: Annotated[Caller, Depends(identity)]) -> Caller:
+        caller.needs(role)
+        return caller
+
+    return allowed
+
+
+def cluster_admin(caller: Annotated[Caller, Depends(identity)]) -> Caller:
+    """The caller, who must be a cluster admin."""
+    caller.needs_cluster_admin()
+    return caller
+
+
+def team(request: Request, caller: Annotated[Caller, Depends(identity)]) -> UUID:
+    """The caller's team. What only reads needs a viewer, anything else a member: a route that says nothing is safe."""
+    caller.needs(Role.VIEWER if request.method in READING else Role.MEMBER)
+    return caller.team_id
+
+
+READING = frozenset({"GET", "HEAD"})
+Viewer = Annotated[Caller, Depends(require(Role.VIEWER))]
+Member = Annotated[Caller, Depends(require(Role.MEMBER))]
+Admin = Annotated[Caller, Depends(require(Role.ADMIN))]
+ClusterAdmin = Annotated[Caller, Depends(cluster_admin)]
 TeamId = Annotated[UUID, Depends(team)]
 Limit = Annotated[int, Query(ge=1, le=200, description="Length of the page.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]

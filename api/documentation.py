@@ -116,6 +116,7 @@ EXPERIMENT_EXAMPLES: dict[str, Any] = {
 
 _ERRORS = {
     401: ("No API key, or not a valid one.", "unauthorized", "the API key is unknown or was revoked"),
+    403: ("Your role, or your key's scope, does not allow this.", "role_too_low", "this needs the role member"),
     404: ("No such thing, or it belongs to another team.", "not_found", "no such job"),
     409: ("Its state does not allow this.", "conflict", "the job has ended already: succeeded"),
     413: ("The body is too large.", "body_too_large", "the request body is larger than 1048576 bytes"),

@@ -12,10 +12,13 @@ from pathlib import Path
 
 from cupilot.embedded.folder import write_private
 from cupilot.embedded.launch import wait_for_gate
+from cupilot.people import Role
 from cupilot.storage.database import database
-from cupilot.storage.teams import adopt_api_key, create_api_key, ensure_team
+from cupilot.storage.teams import adopt_api_key, create_api_key, ensure_team, ensure_user, set_role
 
 TEAM = "local"
+USER = "local"
+"""Whoever runs the stack: its cluster admin."""
 KEY_NAME = "embedded stack"
 
 
@@ -40,11 +43,14 @@ def _migrate() -> None:
 def _make_key_valid(key_file: Path) -> None:
     """Make a key where the folder has none; the folder's key survives a database that was made anew."""
     with database().transaction() as session:
-        team = ensure_team(session, TEAM)
+        team, user = ensure_team(session, TEAM), ensure_user(session, USER)
+        user.cluster_admin = True
+        set_role(session, team, user, Role.ADMIN)
         if key_file.exists():
-            adopt_api_key(session, team, KEY_NAME, key_file.read_text().strip())
+            # A key from before there were users belongs to an account of its own: it becomes this user's.
+            adopt_api_key(session, team, KEY_NAME, key_file.read_text().strip(), user=user).user_id = user.id
         else:
-            _, secret = create_api_key(session, team, KEY_NAME)
+            _, secret = create_api_key(session, team, KEY_NAME, user=user)
             write_private(key_file, secret + "\n")
 
 

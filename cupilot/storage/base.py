@@ -17,6 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from cupilot.evaluation import Verdict
 from cupilot.evolution.population import Operator
 from cupilot.job import AgentKind, Priority
+from cupilot.people import Role, Scope
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.storage.states import (
     CandidateState,
@@ -58,6 +59,8 @@ class Base(DeclarativeBase):
         Operator: _enum(Operator, "operator"),
         AgentKind: _enum(AgentKind, "agent_kind"),
         Priority: _enum(Priority, "priority"),
+        Role: _enum(Role, "role"),
+        Scope: _enum(Scope, "scope"),
         JobState: _enum(JobState, "job_state"),
         GenerationState: _enum(GenerationState, "generation_state"),
         CandidateState: _enum(CandidateState, "candidate_state"),

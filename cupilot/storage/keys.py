@@ -1,6 +1,10 @@
-"""Keys of a service that people run themselves: ``python -m cupilot.storage.keys create TEAM NAME | revoke PREFIX``.
+"""Keys of a service that people run themselves, for whoever may reach the database.
 
-For whoever may reach the database; the REST API hands out no keys. The embedded stack makes its own.
+    python -m cupilot.storage.keys bootstrap ann                    the first cluster admin, and a key for her
+    python -m cupilot.storage.keys create TEAM NAME --role member   a service account of a team, and a key for it
+    python -m cupilot.storage.keys revoke cpk_12345678
+
+Everything else about people is done over REST with the first admin's key. The embedded stack makes its own.
 """
 
 from __future__ import annotations
@@ -10,34 +14,75 @@ import sys
 from collections.abc import Sequence
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
+from cupilot.people import Role
 from cupilot.storage.database import Database, database
-from cupilot.storage.tables import ApiKey
-from cupilot.storage.teams import create_api_key, ensure_team
+from cupilot.storage.tables import ApiKey, User
+from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
+
+OPERATORS = "operators"
+"""The team that a first cluster admin's key is for, where none is named."""
 
 
 def main(arguments: Sequence[str] | None = None, opened: Database | None = None) -> int:
     """Run the command line on the settings' database, or on an opened one; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m cupilot.storage.keys", description=__doc__)
+    given = _parser().parse_args(arguments)
+    command = {"bootstrap": _bootstrap, "create": _create, "revoke": _revoke}[given.command]
+    with (opened or database()).transaction() as session:
+        return command(session, given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m cupilot.storage.keys", description=__doc__, formatter_class=formatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    bootstrap = commands.add_parser("bootstrap", help="make the first cluster admin and print a key")
+    bootstrap.add_argument("user")
+    bootstrap.add_argument("--team", default=OPERATORS, help="what the key is for; made where there is none")
+    bootstrap.add_argument(
+        "--again", action="store_true", help="also where there is a cluster admin: all keys are lost"
+    )
     create = commands.add_parser("create", help="print a new key of a team, which is made where there is none")
     create.add_argument("team")
-    create.add_argument("name", help="what the key is for")
+    create.add_argument("name", help="what the key is for; the name of its service account")
+    create.add_argument("--role", choices=[role.value for role in Role], default=Role.MEMBER.value)
     commands.add_parser("revoke", help="refuse a key from now on").add_argument(
         "prefix", help="its start: cpk_12345678"
     )
-    given = parser.parse_args(arguments)
-    with (opened or database()).transaction() as session:
-        if given.command == "create":
-            _, secret = create_api_key(session, ensure_team(session, given.team), given.name)
-            sys.stdout.write(f"{secret}\n")
-            return 0
-        key = session.scalars(select(ApiKey).where(ApiKey.prefix == given.prefix)).one_or_none()
-        if key is None:
-            sys.stderr.write(f"no key begins with {given.prefix}\n")
-            return 1
-        key.revoked_at = func.now()
-        return 0
+    return parser
+
+
+def _bootstrap(session: Session, given: argparse.Namespace) -> int:
+    active = select(User.name).where(User.cluster_admin, User.disabled_at.is_(None))
+    known = session.scalars(active.order_by(User.created_at)).first()
+    if known is not None and not given.again:
+        sys.stderr.write(f"there is a cluster admin already: {known}; --again makes another one all the same\n")
+        return 1
+    team, user = ensure_team(session, given.team), ensure_user(session, given.user)
+    user.cluster_admin, user.disabled_at = True, None
+    set_role(session, team, user, Role.ADMIN)
+    _, secret = create_api_key(session, team, "bootstrap", user=user)
+    sys.stdout.write(f"{secret}\n")
+    return 0
+
+
+def _create(session: Session, given: argparse.Namespace) -> int:
+    team = ensure_team(session, given.team)
+    account = ensure_user(session, given.name, team=team)
+    set_role(session, team, account, Role(given.role))
+    _, secret = create_api_key(session, team, given.name, user=account)
+    sys.stdout.write(f"{secret}\n")
+    return 0
+
+
+def _revoke(session: Session, given: argparse.Namespace) -> int:
+    key = session.scalars(select(ApiKey).where(ApiKey.prefix == given.prefix)).one_or_none()
+    if key is None:
+        sys.stderr.write(f"no key begins with {given.prefix}\n")
+        return 1
+    key.revoked_at = func.now()
+    return 0
 
 
 if __name__ == "__main__":

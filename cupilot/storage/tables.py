@@ -41,35 +41,10 @@ from cupilot.storage.states import (
     StrategyOrigin,
     WorkerKind,
 )
-
-
-class Team(Base):
-    """A tenant."""
-
-    __tablename__ = "teams"
-    __table_args__ = (CheckConstraint("weight > 0", name="weight"),)
-
-    id: Mapped[uuid.UUID] = id_column()
-    name: Mapped[str] = mapped_column(String(100), unique=True)
-    weight: Mapped[float] = mapped_column(server_default=text("1"))
-    """Share of the cluster relative to other teams."""
-    created_at: Mapped[datetime] = now_column()
-
-
-class ApiKey(Base):
-    """A key of a team; only its SHA-256 is kept."""
-
-    __tablename__ = "api_keys"
-
-    id: Mapped[uuid.UUID] = id_column()
-    team_id: Mapped[uuid.UUID] = fk("teams.id")
-    name: Mapped[str] = mapped_column(String(100))
-    prefix: Mapped[str] = mapped_column(String(16), unique=True)
-    """The visible start of the key: how it is found and shown."""
-    hash: Mapped[str] = mapped_column(String(64))
-    created_at: Mapped[datetime] = now_column()
-    last_used_at: Mapped[datetime | None]
-    revoked_at: Mapped[datetime | None]
+from cupilot.storage.tables_people import ApiKey as ApiKey
+from cupilot.storage.tables_people import Membership as Membership
+from cupilot.storage.tables_people import Team as Team
+from cupilot.storage.tables_people import User as User
 
 
 class ProblemRow(Base):

@@ -1,4 +1,4 @@
-"""Teams and their API keys. A key is shown once; only its SHA-256 is kept."""
+"""Teams, their users, and API keys. A key is shown once; only its SHA-256 is kept."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 import hmac
 import secrets
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from cupilot.storage.tables import ApiKey, Team
+from cupilot.people import Caller, Role, Scope
+from cupilot.storage.tables import ApiKey, Membership, Team, User
 
 KEY_MARK = "cpk"
 USE_RESOLUTION = timedelta(minutes=1)
@@ -25,32 +26,77 @@ def ensure_team(session: Session, name: str) -> Team:
     return session.scalars(select(Team).where(Team.name == name)).one()
 
 
-def create_api_key(session: Session, team: Team, name: str) -> tuple[ApiKey, str]:
-    """A new key for a team, and its secret, which cannot be had again."""
+def ensure_user(session: Session, name: str, *, team: Team | None = None) -> User:
+    """The person of this name, or the service account of the team; made where there is none."""
+    values = {"id": uuid.uuid4(), "name": name, "team_id": team.id if team else None}
+    session.execute(insert(User).values(values).on_conflict_do_nothing())
+    home = User.team_id.is_(None) if team is None else User.team_id == team.id
+    return session.scalars(select(User).where(User.name == name, home)).one()
+
+
+def set_role(session: Session, team: Team, user: User, role: Role) -> Membership:
+    """Make the user a member of the team in this role, whatever it was before."""
+    values = {"team_id": team.id, "user_id": user.id, "role": role}
+    session.execute(
+        insert(Membership)
+        .values(values)
+        .on_conflict_do_update(index_elements=["team_id", "user_id"], set_={"role": role})
+    )
+    return session.get_one(Membership, (team.id, user.id), populate_existing=True)
+
+
+def create_api_key(
+    session: Session,
+    team: Team,
+    name: str,
+    *,
+    user: User | None = None,
+    scope: Scope = Scope.ADMIN,
+    expires_at: datetime | None = None,
+) -> tuple[ApiKey, str]:
+    """A new key for a team, and its secret, which cannot be had again.
+
+    Without a ``user`` it is that of a service account of the key's name, which is made an admin of the team.
+    """
     prefix = f"{KEY_MARK}_{secrets.token_hex(4)}"
     secret = f"{prefix}_{secrets.token_urlsafe(32)}"
-    key = ApiKey(team_id=team.id, name=name, prefix=prefix, hash=_hash(secret))
+    key = ApiKey(
+        team_id=team.id,
+        user_id=(user or _own_account(session, team, name)).id,
+        name=name,
+        prefix=prefix,
+        hash=_hash(secret),
+        scope=scope,
+        expires_at=expires_at,
+    )
     session.add(key)
     session.flush()
     return key, secret
 
 
-def adopt_api_key(session: Session, team: Team, name: str, secret: str) -> ApiKey:
+def adopt_api_key(session: Session, team: Team, name: str, secret: str, *, user: User | None = None) -> ApiKey:
     """Make a secret that exists already (in a file, in a secret store) a key of the team; repeating it is harmless."""
     prefix = _prefix(secret)
     if prefix is None:
         raise ValueError(f"not an API key: it must look like {KEY_MARK}_<8 hex digits>_<32 or more characters>")
-    values = {"id": uuid.uuid4(), "team_id": team.id, "name": name, "prefix": prefix, "hash": _hash(secret)}
-    session.execute(insert(ApiKey).values(values).on_conflict_do_nothing())
+    owner = user or _own_account(session, team, name)
+    values = {"team_id": team.id, "user_id": owner.id, "name": name, "prefix": prefix, "hash": _hash(secret)}
+    session.execute(insert(ApiKey).values({"id": uuid.uuid4(), **values}).on_conflict_do_nothing())
     return session.scalars(select(ApiKey).where(ApiKey.prefix == prefix, ApiKey.hash == _hash(secret))).one()
 
 
 def authenticate(session: Session, secret: str) -> ApiKey | None:
-    """The key that this secret is, unless it is unknown or revoked."""
+    """The key that this secret is, unless it is unknown, revoked or expired, or its user is disabled."""
     prefix = _prefix(secret)
     if prefix is None:
         return None
-    key = session.scalars(select(ApiKey).where(ApiKey.prefix == prefix, ApiKey.revoked_at.is_(None))).one_or_none()
+    valid = (
+        ApiKey.revoked_at.is_(None),
+        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
+        User.disabled_at.is_(None),
+    )
+    query = select(ApiKey).join(User, User.id == ApiKey.user_id).where(ApiKey.prefix == prefix, *valid)
+    key = session.scalars(query).one_or_none()
     if key is None or not hmac.compare_digest(key.hash, _hash(secret)):
         return None
     stale = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
@@ -61,6 +107,42 @@ def authenticate(session: Session, secret: str) -> ApiKey | None:
         .execution_options(synchronize_session=False)
     )
     return key
+
+
+def identify(session: Session, secret: str) -> Caller | None:
+    """Whose secret it is; None where :func:`authenticate` knows no such key, or its user has left the team."""
+    key = authenticate(session, secret)
+    if key is None:
+        return None
+    in_team = (Membership.team_id == Team.id) & (Membership.user_id == User.id)
+    query = (
+        select(Team, User, Membership.role)
+        .select_from(Team)
+        .join(User, User.id == key.user_id)
+        .outerjoin(Membership, in_team)
+        .where(Team.id == key.team_id)
+    )
+    team, user, role = session.execute(query).one()
+    if user.cluster_admin:
+        role = Role.ADMIN
+    if role is None:
+        return None
+    return Caller(
+        key_id=key.id,
+        team_id=team.id,
+        user_id=user.id,
+        user=user.name,
+        team=team.name,
+        role=role,
+        scope=key.scope,
+        cluster_admin=user.cluster_admin,
+    )
+
+
+def _own_account(session: Session, team: Team, name: str) -> User:
+    account = ensure_user(session, name, team=team)
+    set_role(session, team, account, Role.ADMIN)
+    return account
 
 
 def _prefix(secret: str) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cupilot.people import Role
 from cupilot.storage.database import Database
 from cupilot.storage.keys import main
-from cupilot.storage.teams import authenticate
+from cupilot.storage.teams import authenticate, identify
 
 pytestmark = pytest.mark.service
 
@@ -37,3 +38,23 @@ def test_two_keys_of_a_team_are_different_and_revoked_apart(
 def test_an_unknown_key_cannot_be_revoked(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["revoke", "cpk_00000000"], database) == 1
     assert "cpk_00000000" in capsys.readouterr().err
+
+
+def test_the_first_cluster_admin_is_made_once(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bootstrap", "ann"], database) == 0
+    secret = capsys.readouterr().out.strip()
+    with database.transaction() as session:
+        caller = identify(session, secret)
+    assert caller is not None
+    assert (caller.user, caller.team, caller.cluster_admin, caller.acts_as) == ("ann", "operators", True, Role.ADMIN)
+    assert main(["bootstrap", "bob"], database) == 1
+    assert "ann" in capsys.readouterr().err
+    assert main(["bootstrap", "bob", "--again"], database) == 0
+
+
+def test_a_created_key_has_the_role_that_was_asked_for(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["create", "compilers", "dashboard", "--role", "viewer"], database)
+    with database.transaction() as session:
+        caller = identify(session, capsys.readouterr().out.strip())
+    assert caller is not None
+    assert (caller.user, caller.acts_as, caller.cluster_admin) == ("dashboard", Role.VIEWER, False)

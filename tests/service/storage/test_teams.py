@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import func, select, update
 
+from cupilot.people import Role
 from cupilot.storage.database import Database
 from cupilot.storage.tables import ApiKey
-from cupilot.storage.teams import adopt_api_key, authenticate, create_api_key, ensure_team
+from cupilot.storage.teams import (
+    adopt_api_key,
+    authenticate,
+    create_api_key,
+    ensure_team,
+    ensure_user,
+    identify,
+    set_role,
+)
 
 pytestmark = pytest.mark.service
 
@@ -61,3 +70,36 @@ def test_a_secret_that_exists_already_can_be_adopted_twice(database: Database) -
         assert session.execute(select(func.count()).select_from(ApiKey)).scalar_one() == 1
         with pytest.raises(ValueError, match="not an API key"):
             adopt_api_key(session, ensure_team(session, "blue"), "laptop", "hunter2")
+
+
+def test_a_key_ends_with_its_time_its_user_and_its_membership(database: Database) -> None:
+    with database.transaction() as session:
+        team = ensure_team(session, "blue")
+        user = ensure_user(session, "ann")
+        member = set_role(session, team, user, Role.VIEWER)
+        key, secret = create_api_key(session, team, "laptop", user=user)
+        found = identify(session, secret)
+        assert found is not None
+        assert (found.role, found.acts_as, found.user, found.team) == (Role.VIEWER, Role.VIEWER, "ann", "blue")
+        key.expires_at = func.now()
+        session.flush()
+        assert identify(session, secret) is None, "expired"
+        key.expires_at = None
+        user.disabled_at = func.now()
+        session.flush()
+        assert identify(session, secret) is None, "its user is disabled"
+        user.disabled_at = None
+        session.delete(member)
+        session.flush()
+        assert identify(session, secret) is None, "its user has left the team"
+        user.cluster_admin = True
+        session.flush()
+        assert identify(session, secret) is not None, "a cluster admin is an admin of every team"
+
+
+def test_a_person_and_a_service_account_may_share_a_name(database: Database) -> None:
+    with database.transaction() as session:
+        team = ensure_team(session, "blue")
+        users = {ensure_user(session, "ci").id, ensure_user(session, "ci", team=team).id}
+        users |= {ensure_user(session, "ci").id, ensure_user(session, "ci", team=ensure_team(session, "red")).id}
+    assert len(users) == 3

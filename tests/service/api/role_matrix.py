@@ -1,0 +1,70 @@
+"""Who may use which route. A route of the application without a line here fails ``test_roles.py``.
+
+A line is the smallest role that suffices and, where the route needs one, a body (``{name}`` in it is replaced by the
+thing's id, as in the path). See ``docs/how-to/declare-a-role.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.service.api.world import job_request
+
+OPEN = "open"
+"""Needs no key."""
+CLUSTER_ADMIN = "cluster_admin"
+"""Only for those who run the service."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a route needs."""
+
+    role: str
+    """``viewer``, ``member`` or ``admin`` of the team; or :data:`OPEN` or :data:`CLUSTER_ADMIN`."""
+    body: Any = None
+    query: str = ""
+    shared: bool = False
+    """Whether what the path names is the same for all teams, so that no team is a stranger to it."""
+
+
+EXPERIMENT = {
+    "name": "roles",
+    "target": "cpu",
+    "arms": [{"name": "with"}, {"name": "without", "method": {"name": "sce", "pool": False}}],
+    "problems": [job_request()["problem"]],
+    "seeds": [0],
+}
+
+MATRIX: dict[str, Line] = {
+    "POST /v1/jobs": Line("member", job_request()),
+    "GET /v1/jobs": Line("viewer"),
+    "GET /v1/jobs/{job}": Line("viewer"),
+    "POST /v1/jobs/{job}/cancel": Line("member"),
+    "GET /v1/jobs/{job}/events": Line("viewer"),
+    "GET /v1/jobs/{job}/events/stream": Line("viewer"),
+    "GET /v1/events": Line("viewer"),
+    "GET /v1/events/stream": Line("viewer"),
+    "GET /v1/jobs/{job}/candidates": Line("viewer"),
+    "GET /v1/jobs/{job}/candidates/{candidate}": Line("viewer"),
+    "GET /v1/jobs/{job}/best": Line("viewer"),
+    "GET /v1/jobs/{job}/best/download": Line("viewer"),
+    "POST /v1/experiments": Line("member", EXPERIMENT),
+    "POST /v1/experiments/plan": Line("member", EXPERIMENT),
+    "GET /v1/experiments": Line("viewer"),
+    "GET /v1/experiments/{experiment}": Line("viewer"),
+    "POST /v1/experiments/{experiment}/cancel": Line("member"),
+    "GET /v1/experiments/{experiment}/jobs": Line("viewer"),
+    "GET /v1/experiments/{experiment}/report": Line("viewer"),
+    "GET /v1/experiments/{experiment}/report/tables/{table}": Line("viewer"),
+    "GET /v1/experiments/{experiment}/report/figures/{figure}": Line("viewer"),
+    "GET /v1/experiments/{experiment}/report/download": Line("viewer"),
+    "GET /v1/problems": Line("viewer"),
+    "GET /v1/problems/{problem}": Line("viewer"),
+    "GET /v1/cluster": Line("viewer"),
+    "GET /v1/version": Line(OPEN),
+    "GET /healthz": Line(OPEN),
+    "GET /readyz": Line(OPEN),
+    "GET /metrics": Line(OPEN),
+}
