@@ -44,6 +44,8 @@ class Briefing(Value):
     device: Device
     placement: Placement | None
     """None where roofline guidance is switched off."""
+    banned: tuple[str, ...] = ()
+    """Techniques that a person does not want proposed."""
 
 
 class Attempt(Value):

@@ -16,6 +16,8 @@ key in `Authorization: Bearer cpk_...`. Every error has the same envelope, with 
 
 TAGS = [
     {"name": "jobs", "description": "Submit, follow, cancel."},
+    {"name": "steering", "description": "Pause, resume, retry, fork, pin, ban, inject; quotas."},
+    {"name": "people", "description": "Teams, users, roles and API keys."},
     {"name": "experiments", "description": "Matched jobs over arms, problems and seeds, and what they show."},
     {"name": "events", "description": "What happens, as pages and as streams."},
     {"name": "results", "description": "Candidates with their lineage, and the winner."},

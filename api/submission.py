@@ -9,11 +9,14 @@ from sqlalchemy.orm import Session
 from cupilot import problems as builtin
 from cupilot.errors import CupilotError, InvalidInput, NotFound
 from cupilot.job import AgentKind, JobSpec, check_playable
+from cupilot.people import Caller
 from cupilot.problem import Problem, Target, check_source
 from cupilot.problems import Size
 from cupilot.schemas import JobRequest, ProblemInput
+from cupilot.schemas.steering import ForkRequest, RetryRequest
 from cupilot.storage.cluster import anyone_listens
-from cupilot.storage.jobs import submit_job
+from cupilot.storage.continuing import fork_job, retry_job
+from cupilot.storage.jobs import get_job, job_spec, submit_job
 from cupilot.storage.problems import problem_value
 from cupilot.storage.steps import MODELS_QUEUE
 from cupilot.storage.tables import Job
@@ -45,6 +48,50 @@ def submit(session: Session, team: UUID, request: JobRequest, idempotency_key: s
         idempotency_key=idempotency_key,
         request_hash=digest(request.model_dump(mode="json")),
     )
+
+
+def retry(
+    session: Session, caller: Caller, job: UUID, request: RetryRequest, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """The job that goes on with an ended one, and whether it is new."""
+    spec = _changed(session, caller, job, request)
+    asked = digest(["retry", str(job), request.model_dump(mode="json")])
+    return retry_job(
+        session,
+        caller.team_id,
+        job,
+        spec,
+        author=caller.user,
+        idempotency_key=idempotency_key,
+        request_hash=asked,
+    )
+
+
+def fork(
+    session: Session, caller: Caller, job: UUID, candidate: str, request: ForkRequest, *, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """The job that goes on from a candidate, and whether it is new."""
+    spec = _changed(session, caller, job, request)
+    asked = digest(["fork", str(job), candidate, request.model_dump(mode="json")])
+    return fork_job(
+        session,
+        caller.team_id,
+        job,
+        candidate,
+        spec,
+        author=caller.user,
+        idempotency_key=idempotency_key,
+        request_hash=asked,
+    )
+
+
+def _changed(session: Session, caller: Caller, job: UUID, request: RetryRequest) -> JobSpec:
+    known = job_spec(session, get_job(session, caller.team_id, job))
+    changes = {name: getattr(request, name) for name in request.model_fields_set if getattr(request, name) is not None}
+    spec = known.model_copy(update=changes)
+    check_playable(spec.method, spec.agents)
+    check_agents(session, spec.agents, "body.agents")
+    return spec
 
 
 def check_agents(session: Session, agents: AgentKind, where: str) -> None:

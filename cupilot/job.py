@@ -49,6 +49,8 @@ class Budgets(Value):
     """From the start of preparation."""
     cost_usd: Annotated[float, Field(ge=0, le=100_000)] = 10.0
     """Model calls; the playbook costs nothing."""
+    gpu_seconds: Annotated[float, Field(gt=0, le=100 * 86_400)] | None = None
+    """Seconds of GPU workers; none is begun beyond them but the confirmation of the best kernel. None for no limit."""
 
 
 class Learning(Value):

@@ -17,6 +17,8 @@ class Exhausted(StrEnum):
     CANDIDATES = "candidates_budget"
     WALL = "wall_budget"
     COST = "cost_budget"
+    GPU = "gpu_budget"
+    TEAM_GPU = "team_gpu_quota"
 
     @property
     def message(self) -> str:
@@ -28,6 +30,8 @@ _MESSAGES = {
     Exhausted.CANDIDATES: "all kernels that the budget allows have been evaluated",
     Exhausted.WALL: "the job's wall time is used up",
     Exhausted.COST: "the job's money for model calls is used up",
+    Exhausted.GPU: "the job's GPU seconds are used up",
+    Exhausted.TEAM_GPU: "the team's GPU seconds of this period are used up",
 }
 
 
@@ -35,6 +39,14 @@ def exhausted(session: Session, job: Job) -> Exhausted | None:
     """Which budget forbids a new candidate, or None."""
     if cost_reached(job):
         return Exhausted.COST
+    return no_evaluation(session, job)
+
+
+def no_evaluation(session: Session, job: Job) -> Exhausted | None:
+    """Which budget forbids to evaluate another kernel, or None."""
+    limit = Budgets.model_validate(job.budgets).gpu_seconds
+    if limit is not None and job.gpu_seconds >= limit:
+        return Exhausted.GPU
     return None if evaluations_left(session, job) > 0 else Exhausted.CANDIDATES
 
 

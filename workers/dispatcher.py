@@ -22,6 +22,7 @@ from cupilot.storage.dispatch import (
     request_pool_index,
 )
 from cupilot.storage.pool_rows import anything_unindexed
+from cupilot.storage.quotas import note_held_back
 from cupilot.storage.steps import AGENTS_QUEUE, UNPLACED, device_queue
 from cupilot.storage.tables import WorkerRow
 
@@ -58,6 +59,7 @@ def note_missing(database: Database) -> None:
         note_missing_workers(session, queues, on_device=True, reason=reason, message=message)
         reason, message = "no_agent_worker", "no live agent worker"
         note_missing_workers(session, queues, on_device=False, reason=reason, message=message)
+        note_held_back(session)
 
 
 def request_index(database: Database) -> None:

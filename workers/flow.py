@@ -24,8 +24,9 @@ from cupilot.storage.steps import add_step, agents_queue, device_queue
 from cupilot.storage.tables import Candidate, Generation, Job, Step
 from cupilot.storage.transitions import lock_generation, move_candidate, move_generation, record_event
 from workers.attribution import give_up_attribution
-from workers.budget import Exhausted, cost_reached, evaluations_left, exhausted
+from workers.budget import Exhausted, cost_reached, evaluations_left, exhausted, no_evaluation
 from workers.confirmation import begin_confirmation, conclude, reached_before
+from workers.steered import add_injected, forbidden, injections, steered
 
 
 def config_of(job: Job) -> MethodConfig:
@@ -38,16 +39,23 @@ def course_of(job: Job, operator: Operator) -> Course:
     return method_for(config_of(job)).course(operator)
 
 
-def begin_generation(session: Session, job: Job, number: int, survivors: Sequence[Member]) -> None:
-    """Make the candidates that the method proposes, as far as the budget goes.
+def begin_generation(
+    session: Session, job: Job, number: int, survivors: Sequence[Member], *, only_injected: bool = False
+) -> None:
+    """Make the candidates that people inject and, unless it is for those only, the method proposes: as budgets allow.
 
     Initial strategies are written by one step for all; it counts as one until it knows how many there are.
     """
-    wanted = method_for(config_of(job)).propose(survivors, number, generation_rng(job.seed, number))
-    proposals = wanted[: max(evaluations_left(session, job), 0)]
+    room = max(evaluations_left(session, job), 0)
+    given = injections(session, job)[:room]
+    method = method_for(config_of(job))
+    wanted = [] if only_injected else list(method.propose(survivors, number, generation_rng(job.seed, number)))
+    wanted = wanted[: max(len(wanted) - len(given), 1)]  # what people inject takes a place, but never the last
+    proposals = wanted[: room - len(given)]
     initial = [one for one in proposals if one.operator is Operator.INITIAL]
     others = [one for one in proposals if one.operator is not Operator.INITIAL]
-    generation = add_generation(session, job, number, pending=len(others) + (1 if initial else 0))
+    pending = len(given) + len(others) + (1 if initial else 0)
+    generation = add_generation(session, job, number, pending=pending)
     if len(proposals) < len(wanted):
         cut_short(session, generation)
     if initial:
@@ -56,7 +64,10 @@ def begin_generation(session: Session, job: Job, number: int, survivors: Sequenc
         add_step(session, job, StepKind.INITIALISE, key, generation=generation, payload=payload)
     for proposal in others:
         _begin_candidate(session, job, generation, proposal)
-    if not proposals:
+    for directive in given:
+        candidate = add_injected(session, job, generation, directive)
+        begin_stage(session, job, candidate, Next(Stage.EVALUATE if candidate.kernel_hash else Stage.TRANSLATE))
+    if not proposals and not given:
         end_generation(session, job, generation)
 
 
@@ -76,6 +87,9 @@ def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next) -
         cut_short(session, session.get_one(Generation, candidate.generation_id))
         ending = Ending.EVALUATED if candidate.evaluation_id else Ending.FAILED
         end_candidate(session, job, candidate, End(ending, reached.value))
+        return
+    if stage.stage is Stage.TRANSLATE and forbidden(session, job, candidate):
+        end_candidate(session, job, candidate, End(Ending.FAILED, "banned"))
         return
     payload: dict[str, object] = {"round": stage.round}
     queue = agents_queue(job)
@@ -110,17 +124,21 @@ def end_generation(session: Session, job: Job, generation: Generation) -> None:
     config = config_of(job)
     method = method_for(config)
     population = members(session, job, generation, config.utilisation_weight)
-    survivors = method.select(population)
+    survivors = steered(session, job, population, method.select(population))
     set_survivors(session, job, survivors)
     stop = method.should_stop(population, generation.number)
     reached = exhausted(session, job) if stop is None or _cut(stop, generation) else None
+    by_id = {one.candidate: one for one in population}
+    parents = [by_id[one] for one in survivors]
+    if stop is StopReason.GENERATIONS and exhausted(session, job) is None and injections(session, job):
+        begin_generation(session, job, generation.number + 1, parents, only_injected=True)
+        return
     ended_by = reached or stop
     if ended_by is not None:
         record_event(session, job.id, "job.evolved", data={"ended_by": ended_by.value})
         begin_confirmation(session, job, reached)
         return
-    by_id = {one.candidate: one for one in population}
-    begin_generation(session, job, generation.number + 1, [by_id[one] for one in survivors])
+    begin_generation(session, job, generation.number + 1, parents)
 
 
 def give_up_generation(session: Session, job: Job, generation: Generation, reason: str, message: str) -> None:
@@ -161,5 +179,5 @@ def _cut(stop: StopReason, generation: Generation) -> bool:
 
 def _forbids(session: Session, job: Job, stage: Next) -> Exhausted | None:
     if stage.stage is Stage.EVALUATE:
-        return None if evaluations_left(session, job) > 0 else Exhausted.CANDIDATES
+        return no_evaluation(session, job)
     return Exhausted.COST if stage.stage is not Stage.CHECK and cost_reached(job) else None

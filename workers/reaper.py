@@ -11,6 +11,7 @@ from cupilot.errors import Unavailable
 from cupilot.storage.database import Database
 from cupilot.storage.dispatch import expired_leases, lock_expired, over_time, overdue_cancels
 from cupilot.storage.endings import end_job
+from cupilot.storage.quotas import BEGUN, jobs_without_gpu
 from cupilot.storage.states import JobState, StepState
 from cupilot.storage.transitions import lock_generation, lock_job, move_step
 from workers.attribution import end_attribution
@@ -60,6 +61,19 @@ def end_overtime(database: Database) -> None:
                 reached = Exhausted.WALL
                 end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reached.value, message=reached.message)
     _log(late, JobState.BUDGET_EXHAUSTED)
+
+
+def end_over_quota(database: Database) -> None:
+    """Jobs that have begun, of teams whose GPU seconds of the period are used up; what was found is kept."""
+    with database.transaction() as session:
+        over = jobs_without_gpu(session)
+    for job_id in over:
+        with database.transaction() as session:
+            job = lock_job(session, job_id)
+            if job.state in BEGUN:
+                reached = Exhausted.TEAM_GPU
+                end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reached.value, message=reached.message)
+    _log(over, JobState.BUDGET_EXHAUSTED)
 
 
 def _reap_one(database: Database, job_id: uuid.UUID, step_id: uuid.UUID) -> None:

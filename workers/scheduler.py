@@ -16,10 +16,11 @@ from cupilot.settings import Settings
 from cupilot.storage.cluster import prune_workers
 from cupilot.storage.database import Database
 from cupilot.storage.dispatch import prune_sent
+from cupilot.storage.jobs import release_keys
 from cupilot.storage.leadership import Leadership
 from workers.dispatcher import dispatch, note_missing, request_index
 from workers.health import Pulse
-from workers.reaper import end_cancelled, end_overtime, reap
+from workers.reaper import end_cancelled, end_over_quota, end_overtime, reap
 from workers.relay import Relay
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Scheduler:
             reap(self._database)
             end_cancelled(self._database, timedelta(seconds=self._settings.lease_seconds))
             end_overtime(self._database)
+            end_over_quota(self._database)
         if self._due("notes", NOTES_SECONDS):
             note_missing(self._database)
             request_index(self._database)
@@ -82,6 +84,7 @@ class Scheduler:
             with self._database.transaction() as session:
                 prune_sent(session)
                 prune_workers(session)
+                release_keys(session)
 
     def _run_relay(self) -> None:
         """Publish; while the broker is away, try less and less often, and do everything else as always."""

@@ -124,16 +124,22 @@ def header(briefing: Briefing) -> str:
 
 
 def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
-    """The techniques of the catalogue that the target and the policy allow, a line each."""
+    """The techniques of the catalogue that target, policy and people allow, a line each; then what people do not."""
     policy = briefing.facts.policy.value
     lines = []
     for one in catalogue:
-        if briefing.target not in one.targets or (one.policies and policy not in one.policies):
+        if (
+            one.id in briefing.banned
+            or briefing.target not in one.targets
+            or (one.policies and policy not in one.policies)
+        ):
             continue
         parameters = {name: list(parameter.choices) for name, parameter in one.parameters.items()}
         limits = f" conflicts: {', '.join(one.conflicts)};" if one.conflicts else ""
         limits += f" requires: {', '.join(one.requires)};" if one.requires else ""
         lines.append(f"- {one.id} ({one.resource.value}): {one.summary} parameters: {json.dumps(parameters)};{limits}")
+    if briefing.banned:
+        lines.append(f"Do not use, under any name: {', '.join(briefing.banned)}.")
     return "\n".join(lines)
 
 

@@ -36,7 +36,10 @@ class Space:
         return [
             item
             for item in catalogue()
-            if item.id in table and item.id not in REDUNDANT and (not item.policies or policy in item.policies)
+            if item.id in table
+            and item.id not in REDUNDANT
+            and item.id not in self.briefing.banned
+            and (not item.policies or policy in item.policies)
         ]
 
     def valid(self, strategy: Strategy) -> bool:
@@ -45,8 +48,8 @@ class Space:
 
     def fitted(self, strategy: Strategy) -> tuple[Strategy, tuple[str, ...]]:
         """The strategy without what cannot be applied here, and the ids that were dropped."""
-        known = [use for use in strategy.techniques if use.id in catalogue()]
-        dropped = [use.id for use in strategy.techniques if use.id not in catalogue()]
+        known = [use for use in strategy.techniques if use.id in catalogue() and use.id not in self.briefing.banned]
+        dropped = [use.id for use in strategy.techniques if use not in known]
         current = with_defaults(Strategy(techniques=tuple(_known_parameters(use) for use in known)))
         while not self.valid(current):
             victim = self._victim(current)

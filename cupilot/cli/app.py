@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cupilot.cli import experiments, exports, jobs, results, stack
+from cupilot.cli import experiments, exports, jobs, people, results, stack, steering
 
 EPILOG = """\b
 Exit codes: 0 fine; 1 the job failed or has no proven kernel; 2 wrong usage or
@@ -38,9 +38,24 @@ app.command("status", epilog=EPILOG)(jobs.status)
 app.command("watch", epilog=EPILOG)(jobs.watch)
 app.command("list", epilog=EPILOG)(jobs.list_jobs)
 app.command("cancel", epilog=EPILOG)(jobs.cancel)
+app.command("pause", epilog=EPILOG)(steering.pause)
+app.command("resume", epilog=EPILOG)(steering.resume)
+app.command("retry", epilog=EPILOG)(steering.retry)
+app.command("fork", epilog=EPILOG)(steering.fork)
+app.command("pin", epilog=EPILOG)(steering.pin)
+app.command("ban", epilog=EPILOG)(steering.ban)
+app.command("inject", epilog=EPILOG)(steering.inject)
+app.command("directives", epilog=EPILOG)(steering.directives)
+app.command("lift", epilog=EPILOG)(steering.lift)
+app.command("change", epilog=EPILOG)(steering.change)
+app.command("quota", epilog=EPILOG)(steering.quota)
 app.command("result", epilog=EPILOG)(results.result)
 app.add_typer(experiments.app, name="experiment")
 app.command("export", epilog=EPILOG)(exports.export)
+app.command("whoami", epilog=EPILOG)(people.whoami)
+app.add_typer(people.team, name="team")
+app.add_typer(people.user, name="user")
+app.add_typer(people.key, name="key")
 app.command("problems", epilog=EPILOG)(results.problems)
 app.command("up", epilog=EPILOG)(stack.up)
 app.command("down", epilog=EPILOG)(stack.down)

@@ -20,7 +20,8 @@ class Exit(IntEnum):
 
     OK = 0
     FAILED = 1
-    """The job failed, was cancelled or has no proven kernel; or its state does not allow the request."""
+    """The job failed, was cancelled or has no proven kernel; or its state, your role or a quota does not
+    allow the request."""
     USAGE = 2
     """Wrong options, or an input that is not acceptable."""
     UNREACHABLE = 3
@@ -51,7 +52,7 @@ def outcome(*, as_json: bool) -> Iterator[None]:
 
 
 def _code_of_answer(error: ApiError) -> Exit:
-    if error.code == "no_result" or error.status == 409:
+    if error.code == "no_result" or error.status in (403, 409):
         return Exit.FAILED
     if error.status == 404:
         return Exit.NOT_FOUND

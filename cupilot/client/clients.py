@@ -16,15 +16,17 @@ from cupilot.client.definitions import Awaited, Waiting
 from cupilot.client.event_calls import EventCalls
 from cupilot.client.experiments import ExperimentCalls
 from cupilot.client.jobs import JobCalls
+from cupilot.client.people import PeopleCalls
 from cupilot.client.protocol import Call, Emit, NextLine, Open, Pause, Script, Send, Service, Stream
 from cupilot.client.results import ResultCalls
 from cupilot.client.service import ServiceCalls
+from cupilot.client.steering import SteeringCalls
 from cupilot.endpoint import find_endpoint
 
 T = TypeVar("T")
 
 
-class Calls(JobCalls, EventCalls, ResultCalls, ExperimentCalls, ServiceCalls):
+class Calls(JobCalls, SteeringCalls, PeopleCalls, EventCalls, ResultCalls, ExperimentCalls, ServiceCalls):
     """Every method, by noun."""
 
     def __init__(

@@ -28,6 +28,8 @@ class Operator(StrEnum):
     """The best kernel improved, with the best ones so far before the writer's eyes."""
     COMPOSITION = "composition"
     """The best kernel improved with what kernels of similar problems do."""
+    INJECTED = "injected"
+    """A person's: a strategy, perhaps with its kernel. No method proposes it."""
 
 
 class Member(Value):

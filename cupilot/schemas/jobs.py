@@ -147,6 +147,11 @@ class JobView(Response):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     cancel_requested_at: datetime | None = None
+    paused_at: datetime | None = None
+    retry_of: UUID | None = None
+    """The ended job that this one goes on with."""
+    forked_from: UUID | None = None
+    """The candidate, perhaps of another job, that this one began from."""
     retry_after_seconds: float | None = None
     """When to ask again; null once final."""
 

@@ -19,6 +19,8 @@ from cupilot.evolution.population import Operator
 from cupilot.job import AgentKind, Priority
 from cupilot.people import Role, Scope
 from cupilot.problem import NumericsPolicy, Target
+from cupilot.quota import QuotaPeriod
+from cupilot.steering import DirectiveKind
 from cupilot.storage.states import (
     CandidateState,
     EvaluationPurpose,
@@ -61,6 +63,8 @@ class Base(DeclarativeBase):
         Priority: _enum(Priority, "priority"),
         Role: _enum(Role, "role"),
         Scope: _enum(Scope, "scope"),
+        QuotaPeriod: _enum(QuotaPeriod, "quota_period"),
+        DirectiveKind: _enum(DirectiveKind, "directive_kind"),
         JobState: _enum(JobState, "job_state"),
         GenerationState: _enum(GenerationState, "generation_state"),
         CandidateState: _enum(CandidateState, "candidate_state"),

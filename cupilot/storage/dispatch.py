@@ -12,22 +12,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Subquery, case, cast, delete, func, insert, or_, select, update
+from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from cupilot.job import Priority
+from cupilot.storage.fairness import in_turn, step_seconds
+from cupilot.storage.quotas import may_begin
 from cupilot.storage.states import JobState, StepKind, StepState
-from cupilot.storage.tables import Job, Outbox, Step, Team
+from cupilot.storage.tables import Job, Outbox, Step
 
 STEP_TOPIC = "step"
 POOL_TOPIC = "pool.index"
 SENT_KEPT = timedelta(hours=1)
 """How long sent messages stay, for whoever looks into an incident."""
-USAGE_FADES_SECONDS = 900.0
-"""Time in which use of a queue fades to 37 % in the reckoning of fair shares: a team that had the cluster to itself
-makes room at once, but does not wait for as long as it worked."""
-
-_PRIORITY_RANK = case((Job.priority == Priority.HIGH, 0), (Job.priority == Priority.NORMAL, 1), else_=2)
 
 
 @dataclass(frozen=True)
@@ -46,75 +42,27 @@ def loads(session: Session) -> Mapping[str, Load]:
     running = func.count().filter(Step.state == StepState.RUNNING)
     published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))
     waiting = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_(None))
-    query = select(Step.queue, running, published, waiting).where(Step.finished_at.is_(None)).group_by(Step.queue)
+    query = (
+        select(Step.queue, running, published, waiting)
+        .join(Job, Job.id == Step.job_id)
+        .where(Step.finished_at.is_(None), or_(Job.state != JobState.PAUSED, Step.state == StepState.RUNNING))
+        .group_by(Step.queue)
+    )
     return {queue: Load(*counts) for queue, *counts in session.execute(query)}
 
 
 def dispatch_ready(session: Session, queue: str, free: int) -> int:
-    """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams; how many.
-
-    The next slot goes to the team that has used the least of the queue for its weight: the time of its finished steps,
-    fading with their age, plus an average step's for each that it holds or would be given before. Within a team the
-    order is priority, then age of the job, then age of the step.
-    """
-    held, used = _held(queue), _used(queue)
-    average = select(func.avg(_seconds())).where(*_recent(queue)).scalar_subquery()
-    order = (_PRIORITY_RANK, Job.created_at, Step.created_at, Step.id)
-    turn = func.row_number().over(partition_by=Job.team_id, order_by=order)
-    ahead = (func.coalesce(held.c.steps, 0) + turn) * func.coalesce(average, 1.0)
-    query = (
-        _ready(select(Step.id))
-        .join(Team, Team.id == Job.team_id)
-        .outerjoin(held, held.c.team_id == Team.id)
-        .outerjoin(used, used.c.team_id == Team.id)
-        .where(Step.queue == queue)
-        .order_by((func.coalesce(used.c.seconds, 0.0) + ahead) / Team.weight, *order)
-        .limit(free)
-    )
+    """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; how many."""
+    query = in_turn(_ready(select(Step.id)), queue, step_seconds(session, queue)).limit(free)
     return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
-
-
-def _held(queue: str) -> Subquery:
-    """Steps of the queue that each team has running or on their way."""
-    return (
-        select(Job.team_id, func.count().label("steps"))
-        .join(Step, Step.job_id == Job.id)
-        .where(Step.queue == queue)
-        .where(or_(Step.state == StepState.RUNNING, (Step.state == StepState.QUEUED) & Step.dispatched_at.is_not(None)))
-        .group_by(Job.team_id)
-        .subquery()
-    )
-
-
-def _used(queue: str) -> Subquery:
-    """Seconds of the queue that each team has used lately; what was used long ago counts less."""
-    age = func.extract("epoch", func.now() - Step.finished_at)
-    faded = func.sum(_seconds() * func.exp(-age / USAGE_FADES_SECONDS))
-    return (
-        select(Job.team_id, faded.label("seconds"))
-        .join(Step, Step.job_id == Job.id)
-        .where(*_recent(queue))
-        .group_by(Job.team_id)
-        .subquery()
-    )
-
-
-def _recent(queue: str) -> tuple[ColumnElement[bool], ...]:
-    return (
-        Step.queue == queue,
-        Step.started_at.is_not(None),
-        Step.finished_at > func.now() - timedelta(seconds=4 * USAGE_FADES_SECONDS),
-    )
-
-
-def _seconds() -> ColumnElement[float]:
-    return cast(func.extract("epoch", Step.finished_at - Step.started_at), Double)
 
 
 def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:
     """Publish once more what was dispatched long ago and nobody claimed: its message is lost. How many."""
     lost = (
         select(Step.id)
+        .join(Job, Job.id == Step.job_id)
+        .where(Job.state != JobState.PAUSED)
         .where(Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatched_at < func.now() - after)
         .order_by(Step.dispatched_at)
         .limit(limit)
@@ -167,7 +115,7 @@ def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:
 def over_time(session: Session) -> Sequence[uuid.UUID]:
     """Jobs whose wall time is used up."""
     wall = Job.budgets["wall_seconds"].as_float()
-    elapsed = func.extract("epoch", func.now() - Job.started_at)
+    elapsed = func.extract("epoch", func.now() - Job.started_at) - Job.paused_seconds
     open_states = (JobState.PREPARING, JobState.EVOLVING)
     return session.scalars(select(Job.id).where(Job.state.in_(open_states), elapsed > wall)).all()
 
@@ -222,7 +170,8 @@ def _ready(query: Any) -> Any:
         .join(Job, Job.id == Step.job_id)
         .where(Step.state == StepState.QUEUED, Step.dispatched_at.is_(None))
         .where(or_(Step.not_before.is_(None), Step.not_before <= func.now()))
-        .where(Job.finished_at.is_(None), Job.cancel_requested_at.is_(None))
+        .where(Job.finished_at.is_(None), Job.cancel_requested_at.is_(None), Job.state != JobState.PAUSED)
+        .where(or_(Job.state != JobState.QUEUED, may_begin()))
     )
 
 

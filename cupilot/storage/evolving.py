@@ -42,11 +42,6 @@ def set_preparation(session: Session, job: Job, preparation: Preparation) -> Non
     _set(session, job, preparation=preparation.model_dump(mode="json"))
 
 
-def charge(session: Session, job: Job, *, gpu_seconds: float = 0.0, cost_usd: float = 0.0) -> None:
-    """Add what a step has used to what the job has used."""
-    _set(session, job, gpu_seconds=Job.gpu_seconds + gpu_seconds, cost_usd=Job.cost_usd + cost_usd)
-
-
 def add_generation(session: Session, job: Job, number: int, pending: int) -> Generation:
     """Begin a round; ``pending`` is what has to become final before it ends."""
     generation = Generation(id=uuid.uuid4(), job_id=job.id, number=number, pending=pending)
@@ -206,7 +201,6 @@ def keep_evaluation(
     )
     session.add(row)
     session.flush()
-    charge(session, job, gpu_seconds=evaluation.seconds)
     return row
 
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from datetime import timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from cupilot.errors import Conflict, NotFound
-from cupilot.job import JobSpec, check_playable
+from cupilot.errors import Conflict, InvalidInput, NotFound
+from cupilot.job import JobSpec, Priority, check_playable
 from cupilot.storage.database import notify
 from cupilot.storage.endings import end_job, stop_queued_work
 from cupilot.storage.problems import ensure_problem, problem_value
+from cupilot.storage.quotas import check_queue
 from cupilot.storage.scope import scoped
 from cupilot.storage.states import JobState, StepKind, StepState
 from cupilot.storage.steps import add_step, device_queue
 from cupilot.storage.tables import Job, ProblemRow, Step
 from cupilot.storage.transitions import lock_job, move_job, record_event
 
+KEYS_KEPT = timedelta(days=7)
+"""How long a repeated idempotency key gives the earlier job; clients repeat for minutes, people for days."""
+MAX_LABELS = 16
+
 
 class IdempotencyMismatch(Conflict):
     """The idempotency key was used before, for another request."""
 
     code = "idempotency_mismatch"
+    status = 422
 
 
 def submit_job(
@@ -32,7 +40,7 @@ def submit_job(
     """Make a job and its first step; (job, True), or (the earlier job, False) for a repeated idempotency key.
 
     Raises :class:`IdempotencyMismatch` where the key belongs to another request, and
-    :class:`cupilot.job.MethodNeedsModel`.
+    :class:`cupilot.job.MethodNeedsModel` or :class:`cupilot.quota.QuotaExceeded`.
     """
     check_playable(spec.method, spec.agents)
     problem = ensure_problem(session, team_id, spec.problem)
@@ -61,6 +69,7 @@ def submit_job(
     if made is None:
         assert idempotency_key is not None
         return _earlier_job(session, team_id, idempotency_key, request_hash), False
+    check_queue(session, team_id)
     job = session.get_one(Job, made)
     record_event(session, job.id, "job.queued")
     add_step(session, job, StepKind.PREPARE, "prepare", queue=device_queue(spec.target))
@@ -94,6 +103,43 @@ def request_cancel(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> J
         end_job(session, job, JobState.CANCELLED, reason="cancel_requested")
     notify(session)
     return job
+
+
+def change_job(
+    session: Session,
+    team_id: uuid.UUID,
+    job_id: uuid.UUID,
+    *,
+    labels: Mapping[str, str | None],
+    priority: Priority | None,
+) -> Job:
+    """Add, replace or (with None) remove labels, and set the priority of a job that has not ended.
+
+    Raises :class:`NotFound`, :class:`Conflict` for the priority of an ended job, :class:`InvalidInput` for too many.
+    """
+    get_job(session, team_id, job_id)
+    job = lock_job(session, job_id)
+    changed = {key: value for key, value in {**job.labels, **labels}.items() if value is not None}
+    if len(changed) > MAX_LABELS:
+        raise InvalidInput(f"a job has at most {MAX_LABELS} labels", where="body.labels")
+    if priority is not None and job.state.final:
+        raise Conflict(f"the job has ended already: {job.state.value}")
+    if changed != job.labels or priority not in (None, job.priority):
+        job.labels, job.priority = changed, priority or job.priority
+        data = {"labels": changed, "priority": job.priority.value}
+        record_event(session, job.id, "job.changed", data=data)
+        notify(session)
+    return job
+
+
+def release_keys(session: Session) -> None:
+    """Forget idempotency keys that are old enough to be used again."""
+    session.execute(
+        update(Job)
+        .where(Job.idempotency_key.is_not(None), Job.created_at < func.now() - KEYS_KEPT)
+        .values(idempotency_key=None)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def problem_of(session: Session, job: Job) -> ProblemRow:

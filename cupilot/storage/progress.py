@@ -20,6 +20,7 @@ from cupilot.storage.states import EvaluationPurpose, StepKind, StepState
 from cupilot.storage.tables import (
     Candidate,
     CandidateParent,
+    Directive,
     EvaluationRow,
     Generation,
     Job,
@@ -75,14 +76,18 @@ def evaluations_asked(session: Session, job: Job) -> int:
 
 
 def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
-    """Every strategy that the job's candidates were asked for or follow, oldest candidate first."""
+    """Every strategy that the job has: its candidates were asked for it or follow it, oldest first, or it is banned."""
     query = (
         select(StrategyRow.body)
         .join(Candidate, or_(Candidate.strategy_id == StrategyRow.id, Candidate.aligned_strategy_id == StrategyRow.id))
         .where(Candidate.job_id == job_id)
         .order_by(Candidate.ordinal, StrategyRow.created_at)
     )
-    return [Strategy.model_validate(body) for body in session.scalars(query)]
+    banned = select(Directive.strategy).where(
+        Directive.job_id == job_id, Directive.signature.is_not(None), Directive.lifted_at.is_(None)
+    )
+    bodies = [*session.scalars(query), *session.scalars(banned)]
+    return [Strategy.model_validate(body) for body in bodies]
 
 
 def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:

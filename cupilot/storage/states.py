@@ -11,6 +11,8 @@ class JobState(StrEnum):
     QUEUED = "queued"
     PREPARING = "preparing"
     EVOLVING = "evolving"
+    PAUSED = "paused"
+    """Nothing of it begins; what runs is finished."""
     CANCELLING = "cancelling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"

@@ -19,6 +19,7 @@ from cupilot.job import AgentKind
 from cupilot.problem import Target
 from cupilot.settings import settings
 from cupilot.storage.database import notify
+from cupilot.storage.quotas import takes_running_slot
 from cupilot.storage.states import JobState, StepKind, StepState
 from cupilot.storage.tables import Candidate, Generation, Job, Step
 from cupilot.storage.transitions import Stale, lock_generation, lock_job, move_job, move_step, record_event
@@ -104,9 +105,12 @@ def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, l
         return None
     job = lock_job(session, job_id)
     step = session.get_one(Step, step_id, with_for_update={"key_share": True}, populate_existing=True)
-    if job.state.final or job.cancel_requested_at is not None:
+    if job.state.final or job.state is JobState.PAUSED or job.cancel_requested_at is not None:
         return None
     if step.state is not StepState.QUEUED or step.attempt != attempt:
+        return None
+    if job.state is JobState.QUEUED and not takes_running_slot(session, job):
+        decline_step(session, step_id, attempt)
         return None
     values = {
         "attempt": attempt + 1,

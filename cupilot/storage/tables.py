@@ -45,6 +45,8 @@ from cupilot.storage.tables_people import ApiKey as ApiKey
 from cupilot.storage.tables_people import Membership as Membership
 from cupilot.storage.tables_people import Team as Team
 from cupilot.storage.tables_people import User as User
+from cupilot.storage.tables_steering import Directive as Directive
+from cupilot.storage.tables_steering import GpuUsage as GpuUsage
 
 
 class ProblemRow(Base):
@@ -75,6 +77,7 @@ class Job(Base):
             name="finished",
         ),
         CheckConstraint("state <> 'failed' OR reason IS NOT NULL", name="failed_has_reason"),
+        CheckConstraint("(state::text = 'paused') = (paused_at IS NOT NULL)", name="paused"),
         CheckConstraint("cost_usd >= 0 AND gpu_seconds >= 0 AND candidates >= 0", name="counters"),
         Index("ix_jobs_team_created", "team_id", text("created_at DESC"), text("id DESC")),
         Index("ix_jobs_open", "state", postgresql_where=text("finished_at IS NULL")),
@@ -116,6 +119,13 @@ class Job(Base):
     cost_usd: Mapped[float] = mapped_column(server_default=text("0"))
     gpu_seconds: Mapped[float] = mapped_column(server_default=text("0"))
     cancel_requested_at: Mapped[datetime | None]
+    paused_at: Mapped[datetime | None]
+    paused_seconds: Mapped[float] = mapped_column(server_default=text("0"))
+    """Of former pauses since the job began; they do not count as its wall time."""
+    retry_of_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"))
+    forked_from_id: Mapped[uuid.UUID | None] = mapped_column(
+        ForeignKey("candidates.id", ondelete="SET NULL", use_alter=True)
+    )
     created_at: Mapped[datetime] = now_column()
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -274,6 +284,8 @@ class Step(Base):
     not_before: Mapped[datetime | None]
     lease_owner: Mapped[str | None] = mapped_column(String(200))
     lease_expires_at: Mapped[datetime | None]
+    busy_seconds: Mapped[float] = mapped_column(server_default=text("0"))
+    """For which workers held it, over all attempts that have ended."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     """Differs between the steps of one transaction: they are done in the order in which they were made."""
     started_at: Mapped[datetime | None]

@@ -12,6 +12,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from cupilot.people import Role, Scope
+from cupilot.quota import QuotaPeriod
 from cupilot.storage.base import Base, fk, id_column, now_column
 
 
@@ -25,6 +26,12 @@ class Team(Base):
     name: Mapped[str] = mapped_column(String(100), unique=True)
     weight: Mapped[float] = mapped_column(server_default=text("1"))
     """Share of the cluster relative to other teams."""
+    max_running_jobs: Mapped[int | None]
+    max_queued_jobs: Mapped[int | None]
+    gpu_seconds: Mapped[float | None]
+    model_usd: Mapped[float | None]
+    period: Mapped[QuotaPeriod] = mapped_column(server_default=QuotaPeriod.MONTH.value)
+    """With the four above: :class:`cupilot.quota.Quota`."""
     created_at: Mapped[datetime] = now_column()
 
 

@@ -13,22 +13,23 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, update
+from sqlalchemy import ColumnElement, case, func, update
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict
 from cupilot.storage.database import notify
 from cupilot.storage.states import CandidateState, GenerationState, JobState, StepState
 from cupilot.storage.tables import Candidate, Event, Generation, Job, Step
+from cupilot.storage.usage import charge_gpu
 
+_ENDS = frozenset({JobState.CANCELLED, JobState.FAILED, JobState.BUDGET_EXHAUSTED})
 JOB_EDGES: Mapping[JobState, frozenset[JobState]] = {
-    JobState.QUEUED: frozenset({JobState.PREPARING, JobState.CANCELLED, JobState.FAILED}),
-    JobState.PREPARING: frozenset(
-        {JobState.EVOLVING, JobState.CANCELLING, JobState.CANCELLED, JobState.FAILED, JobState.BUDGET_EXHAUSTED}
-    ),
-    JobState.EVOLVING: frozenset(
-        {JobState.SUCCEEDED, JobState.CANCELLING, JobState.CANCELLED, JobState.FAILED, JobState.BUDGET_EXHAUSTED}
-    ),
+    JobState.QUEUED: frozenset({JobState.PREPARING, JobState.PAUSED, JobState.CANCELLED, JobState.FAILED}),
+    JobState.PREPARING: _ENDS | {JobState.EVOLVING, JobState.PAUSED, JobState.CANCELLING},
+    JobState.EVOLVING: _ENDS | {JobState.SUCCEEDED, JobState.PAUSED, JobState.CANCELLING},
+    # Back to where it was, or to an end that what still ran has come to.
+    JobState.PAUSED: _ENDS
+    | {JobState.QUEUED, JobState.PREPARING, JobState.EVOLVING, JobState.SUCCEEDED, JobState.CANCELLING},
     JobState.CANCELLING: frozenset({JobState.CANCELLED}),
 }
 GENERATION_EDGES: Mapping[GenerationState, frozenset[GenerationState]] = {
@@ -73,7 +74,13 @@ def move_job(
     """Change a locked job's state; ``reason`` and ``message`` replace the former ones."""
     values: dict[str, Any] = {"reason": reason, "message": message}
     if to is JobState.PREPARING:
-        values["started_at"] = func.now()
+        values["started_at"] = func.coalesce(Job.started_at, func.now())
+    if to is JobState.PAUSED:
+        values["paused_at"] = func.now()
+    if job.state is JobState.PAUSED:
+        begun = func.coalesce(func.extract("epoch", func.now() - func.greatest(Job.paused_at, Job.started_at)), 0)
+        pause = case((Job.started_at.is_not(None), begun), else_=0)
+        values |= {"paused_at": None, "paused_seconds": Job.paused_seconds + pause}
     if to is JobState.CANCELLING:
         values["cancel_requested_at"] = func.coalesce(Job.cancel_requested_at, func.now())
     if to.final:
@@ -117,12 +124,18 @@ def move_step(
     ``values`` are further columns; ``event`` names the event where the state's name does not say enough.
     """
     changes: dict[str, Any] = dict(values or {})
+    was_running = step.state is StepState.RUNNING
+    if was_running:
+        changes["busy_seconds"] = Step.busy_seconds + func.extract("epoch", func.clock_timestamp() - Step.started_at)
+    before = step.busy_seconds
     if to is StepState.QUEUED:
         changes |= {"dispatched_at": None}
     if to is not StepState.RUNNING:
         changes |= {"lease_owner": None, "lease_expires_at": None}
         changes |= {} if to is StepState.QUEUED else {"finished_at": func.now()}
     _move(session, step, to, STEP_EDGES, changes, Step.attempt == attempt)
+    if was_running and step.kind.on_device:
+        charge_gpu(session, step.job_id, step.busy_seconds - before)
     details = {"key": step.key, "kind": step.kind.value, "attempt": step.attempt, **(data or {})}
     record_event(
         session,

@@ -18,6 +18,7 @@ from cupilot.job import JobSpec
 from cupilot.model_call import CostBudgetReached
 from cupilot.storage.jobs import job_spec
 from cupilot.storage.progress import evaluation_of, kernel_of, notes_of, preparation_of, strategy_of
+from cupilot.storage.steering import banned_techniques
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Candidate, Job, Step
 from workers.tools import Infrastructure, Tools
@@ -39,14 +40,15 @@ class Assignment:
     preparation: Preparation
     ordinal: int
     stage: Next
+    banned: tuple[str, ...] = ()
 
     @property
     def briefing(self) -> Briefing:
         """What the agents may know."""
-        return briefing(self.spec, self.preparation)
+        return briefing(self.spec, self.preparation, self.banned)
 
 
-def briefing(spec: JobSpec, preparation: Preparation) -> Briefing:
+def briefing(spec: JobSpec, preparation: Preparation, banned: tuple[str, ...] = ()) -> Briefing:
     """What the agents may know about a job."""
     from agents.interface import Briefing
 
@@ -56,6 +58,7 @@ def briefing(spec: JobSpec, preparation: Preparation) -> Briefing:
         target=spec.target,
         device=preparation.environment.device,
         placement=preparation.placement if spec.method.roofline_guidance else None,
+        banned=banned,
     )
 
 
@@ -64,7 +67,8 @@ def load_assignment(session: Session, claim: Claim) -> tuple[Candidate, Assignme
     job = session.get_one(Job, claim.job_id)
     candidate = session.get_one(Candidate, claim.candidate_id)
     stage = Next(Stage(claim.kind.value), claim.payload["round"])
-    return candidate, Assignment(claim, job_spec(session, job), preparation_of(job), candidate.ordinal, stage)
+    banned = banned_techniques(session, job.id)
+    return candidate, Assignment(claim, job_spec(session, job), preparation_of(job), candidate.ordinal, stage, banned)
 
 
 def attempt_of(session: Session, candidate: Candidate) -> Attempt:

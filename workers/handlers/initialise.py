@@ -23,6 +23,7 @@ from cupilot.storage.experiments import pool_cutoff
 from cupilot.storage.jobs import job_spec
 from cupilot.storage.progress import candidates_of, preparation_of, strategies_of
 from cupilot.storage.states import StrategyOrigin
+from cupilot.storage.steering import banned_techniques
 from cupilot.storage.steps import Claim, pin
 from cupilot.storage.tables import Candidate, Job, Step
 from cupilot.storage.transitions import lock_generation, record_event
@@ -47,6 +48,7 @@ class Wish:
     taken: list[Strategy]
     seeds: list[Attempt]
     """The kernels that an epoch begins from."""
+    banned: tuple[str, ...] = ()
     pool_until: datetime | None = None
     """Pool entries made later are not shown: an experiment's jobs must not teach each other."""
 
@@ -75,6 +77,7 @@ def load(session: Session, claim: Claim) -> Wish:
         count=claim.payload["count"],
         taken=strategies_of(session, job.id),
         seeds=[attempt_of(session, one) for one in begun],
+        banned=banned_techniques(session, job.id),
         pool_until=pool_cutoff(session, job),
     )
 
@@ -85,7 +88,7 @@ def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Strategies:
     seed = initialise_seed(wish.spec.seed, wish.number)
     try:
         manager = tools.agents(wish.spec.agents, wish.claim).manager
-        about = briefing(wish.spec, wish.preparation)
+        about = briefing(wish.spec, wish.preparation, wish.banned)
         found = manager.initial_strategies(about, matches, wish.count, seed, taken=wish.taken, seeds=wish.seeds)
     except (AgentError, CostBudgetReached) as error:
         return Strategies([], len(matches), error)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from cupilot.evaluation import FailureKind, PreparationResult
 from cupilot.problem import Problem
 from cupilot.storage.endings import end_job
-from cupilot.storage.evolving import charge, set_preparation
+from cupilot.storage.evolving import set_preparation
 from cupilot.storage.jobs import job_spec
 from cupilot.storage.states import JobState
 from cupilot.storage.steps import Claim
@@ -45,12 +45,12 @@ def work(problem: Problem, tools: Tools, cancelled: Callable[[], bool]) -> Prepa
 
 def store(session: Session, job: Job, step: Step, prepared: Prepared) -> None:  # noqa: ARG001
     """Begin the first generation, or end a job whose reference cannot be used."""
-    charge(session, job, gpu_seconds=prepared.seconds)
     if prepared.result.preparation is None:
         assert prepared.result.failure is not None
         message = prepared.result.failure.message
         end_job(session, job, JobState.FAILED, reason=FailureKind.INVALID_PROBLEM.value, message=message)
         return
     set_preparation(session, job, prepared.result.preparation)
-    move_job(session, job, JobState.EVOLVING)
+    if job.state is JobState.PREPARING:  # a paused job is resumed as what it has come to
+        move_job(session, job, JobState.EVOLVING)
     begin_generation(session, job, 0, [])

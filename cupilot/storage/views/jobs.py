@@ -83,6 +83,9 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         started_at=job.started_at,
         finished_at=job.finished_at,
         cancel_requested_at=job.cancel_requested_at,
+        paused_at=job.paused_at,
+        retry_of=job.retry_of_id,
+        forked_from=job.forked_from_id,
         retry_after_seconds=_retry_after(job, wall),
     )
 
@@ -203,8 +206,8 @@ def _wall_seconds(session: Session, job: Job) -> float:
     """By the database's clock, which wrote the other end."""
     if job.started_at is None:
         return 0.0
-    end: datetime = job.finished_at or session.execute(select(func.now())).scalar_one()
-    return max((end - job.started_at).total_seconds(), 0.0)
+    end: datetime = job.finished_at or job.paused_at or session.execute(select(func.now())).scalar_one()
+    return max((end - job.started_at).total_seconds() - job.paused_seconds, 0.0)
 
 
 def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:

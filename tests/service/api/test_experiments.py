@@ -82,7 +82,7 @@ def test_a_repeated_key_makes_no_second_experiment(team: Team) -> None:
     assert again.headers["Idempotent-Replayed"] == "true"
     assert len(team.http.get("/v1/jobs", params={"limit": 200}).json()["items"]) == 16
     other = team.http.post("/v1/experiments", json=matrix(name="another"), headers=key)
-    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_mismatch")
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_mismatch")
 
 
 def test_cancel_ends_every_job(team: Team) -> None:

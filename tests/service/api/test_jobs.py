@@ -71,7 +71,7 @@ def test_the_same_key_with_another_request_is_a_conflict(team: Team) -> None:
     headers = {"Idempotency-Key": "monday"}
     team.http.post("/v1/jobs", json=job_request(), headers=headers)
     response = team.http.post("/v1/jobs", json=job_request(seed=1), headers=headers)
-    assert (response.status_code, _error(response)["code"]) == (409, "idempotency_mismatch")
+    assert (response.status_code, _error(response)["code"]) == (422, "idempotency_mismatch")
 
 
 def test_the_same_key_sent_at_once_from_many_threads_starts_one_job(team: Team) -> None:

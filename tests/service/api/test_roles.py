@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session
 from api.app import create_app
 from cupilot.people import Role, Scope
 from cupilot.settings import Settings
-from cupilot.storage.tables import Job, Team
+from cupilot.steering import DirectiveKind
+from cupilot.storage.tables import Directive, Job, Team
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.role_matrix import CLUSTER_ADMIN, EXPERIMENT, MATRIX, OPEN, Line
 from tests.service.api.world import World, evolved
@@ -48,8 +49,13 @@ class Things:
         makers: dict[str, Callable[[Session], Any]] = {
             "job": self._job,
             "candidate": lambda _: "0",
+            "form": lambda _: "kernelbench",
             "table": lambda _: "arms",
             "figure": lambda _: "convergence",
+            "directive": self._directive,
+            "team": lambda session: session.get_one(Team, self._team).name,
+            "user": self._user,
+            "key": self._key,
             "experiment": lambda _: self._posted("/v1/experiments", EXPERIMENT),
             "problem": lambda session: session.get_one(Job, uuid.UUID(self["job"])).problem_id,
         }
@@ -64,6 +70,21 @@ class Things:
         response = self._http.post(path, json=body)
         assert response.status_code < 300, response.text
         return str(response.json()["id"])
+
+    def _directive(self, session: Session) -> uuid.UUID:
+        job = uuid.UUID(self["job"])
+        row = Directive(id=uuid.uuid4(), job_id=job, kind=DirectiveKind.BAN, technique="simd", author="test")
+        session.add(row)
+        return row.id
+
+    def _user(self, session: Session) -> str:
+        user = ensure_user(session, f"member-{uuid.uuid4().hex[:12]}")
+        set_role(session, session.get_one(Team, self._team), user, Role.MEMBER)
+        return user.name
+
+    def _key(self, session: Session) -> uuid.UUID:
+        key, _ = create_api_key(session, session.get_one(Team, self._team), uuid.uuid4().hex)
+        return key.id
 
     def _job(self, session: Session) -> uuid.UUID:
         return evolved(session, self._team).id

@@ -40,6 +40,8 @@ def _force(rig: Rig, job_id: object, state: JobState) -> None:
     values = {"state": state, "finished_at": None, "reason": "test"}
     if state.final:
         values["finished_at"] = Job.created_at
+    if state is JobState.PAUSED:
+        values["paused_at"] = Job.created_at
     with rig.database.transaction() as session:
         session.execute(update(Job).where(Job.id == job_id).values(values))
 

@@ -49,7 +49,8 @@ def finish(rig: Rig, message: Message, seconds: float = 1.0) -> None:
     rig.do(message)
     with rig.database.transaction() as session:
         began = Step.finished_at - timedelta(seconds=seconds)
-        session.execute(update(Step).where(Step.id == uuid.UUID(message[1][0])).values(started_at=began))
+        took = {"started_at": began, "busy_seconds": seconds}
+        session.execute(update(Step).where(Step.id == uuid.UUID(message[1][0])).values(took))
 
 
 def one_at_a_time(rig: Rig, seconds: dict[str, float]) -> Iterator[str]:

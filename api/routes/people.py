@@ -1,0 +1,220 @@
+"""Teams, users and API keys; and who is asking."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api.dependencies import Admin, ClusterAdmin, Limit, StrictRoute, Transaction, Viewer, plain_text
+from api.documentation import errors
+from cupilot.schemas.people import (
+    CallerView,
+    KeyList,
+    KeyRequest,
+    KeyView,
+    MemberList,
+    MemberRequest,
+    MemberView,
+    NewKeyView,
+    ServiceAccountRequest,
+    TeamChange,
+    TeamList,
+    TeamRequest,
+    TeamView,
+    UserChange,
+    UserPage,
+    UserRequest,
+    UserView,
+)
+from cupilot.storage import people
+from cupilot.storage.quotas import quota_of
+from cupilot.storage.tables import ApiKey, Membership, Team, User
+
+router = APIRouter(prefix="/v1", tags=["people"], route_class=StrictRoute)
+
+
+@router.get("/me", summary="Who you are", responses=errors(401))
+def get_me(caller: Viewer) -> CallerView:
+    """The user, team and role behind your key, and what the key may be used for."""
+    return CallerView(
+        user=caller.user,
+        team=caller.team,
+        role=caller.role,
+        scope=caller.scope,
+        acts_as=caller.acts_as,
+        cluster_admin=caller.cluster_admin,
+    )
+
+
+@router.get("/teams", summary="List teams", responses=errors(401))
+def list_teams(session: Transaction, caller: Viewer) -> TeamList:
+    """Your key's team; a cluster admin sees all."""
+    return TeamList(items=[_team(session, team) for team in people.teams_for(session, caller)])
+
+
+@router.post("/teams", status_code=201, summary="Make a team", responses=errors(401, 403, 409, 422))
+def make_team(session: Transaction, caller: ClusterAdmin, request: TeamRequest) -> TeamView:  # noqa: ARG001
+    """With its weight and its quota."""
+    return _team(session, people.make_team(session, request.name, request.weight, request.quota))
+
+
+@router.get("/teams/{team}", summary="A team", responses=errors(401, 404))
+def get_team(session: Transaction, caller: Viewer, team: str) -> TeamView:
+    """By name."""
+    return _team(session, people.team_for(session, caller, _text(team)))
+
+
+@router.patch("/teams/{team}", summary="Change a team", responses=errors(401, 403, 404, 422))
+def change_team(session: Transaction, caller: ClusterAdmin, team: str, request: TeamChange) -> TeamView:
+    """Weight and quota, in force at once."""
+    row = people.team_for(session, caller, _text(team))
+    return _team(session, people.change_team(session, row, request.weight, request.quota))
+
+
+@router.get("/teams/{team}/members", summary="Who is in a team", responses=errors(401, 404))
+def list_members(session: Transaction, caller: Viewer, team: str) -> MemberList:
+    """Persons and service accounts, with their roles."""
+    row = people.team_for(session, caller, _text(team))
+    return MemberList(items=[_member(*pair) for pair in people.members_of(session, row)])
+
+
+@router.put("/teams/{team}/members/{user}", summary="Give a role", responses=errors(401, 403, 404, 422))
+def put_member(session: Transaction, caller: Admin, team: str, user: str, request: MemberRequest) -> MemberView:
+    """Makes a known user a member of the team, or changes their role."""
+    row = people.administered(session, caller, _text(team))
+    return _member(*people.put_member(session, row, _text(user), request.role))
+
+
+@router.delete(
+    "/teams/{team}/members/{user}", status_code=204, summary="Take out of a team", responses=errors(401, 403, 404)
+)
+def remove_member(session: Transaction, caller: Admin, team: str, user: str) -> None:
+    """Their keys for the team are accepted no more."""
+    people.remove_member(session, people.administered(session, caller, _text(team)), _text(user))
+
+
+@router.post(
+    "/teams/{team}/accounts",
+    status_code=201,
+    summary="Make a service account",
+    responses=errors(401, 403, 404, 409, 422),
+)
+def make_service_account(session: Transaction, caller: Admin, team: str, request: ServiceAccountRequest) -> MemberView:
+    """A user of this team only, for a program; give it a key with `POST /v1/keys`."""
+    row = people.administered(session, caller, _text(team))
+    return _member(*people.make_service_account(session, row, request.name, request.role))
+
+
+@router.get("/users", summary="List users", responses=errors(401, 403, 422))
+def list_users(
+    session: Transaction,
+    caller: ClusterAdmin,  # noqa: ARG001
+    after: Annotated[str | None, Query(max_length=100, description="`next_after` of the page before.")] = None,
+    limit: Limit = 50,
+) -> UserPage:
+    """Persons by name, with their teams."""
+    rows = people.people(session, after=plain_text("after", after), limit=limit)
+    items = [_user(session, row) for row in rows[:limit]]
+    return UserPage(items=items, next_after=items[-1].name if len(rows) > limit else None)
+
+
+@router.post("/users", status_code=201, summary="Make a user known", responses=errors(401, 403, 409, 422))
+def make_user(session: Transaction, caller: ClusterAdmin, request: UserRequest) -> UserView:  # noqa: ARG001
+    """A person; put them into a team next, and make them a key."""
+    return _user(session, people.make_person(session, request.name, cluster_admin=request.cluster_admin))
+
+
+@router.get("/users/{user}", summary="A user", responses=errors(401, 403, 404))
+def get_user(session: Transaction, caller: ClusterAdmin, user: str) -> UserView:  # noqa: ARG001
+    """By name, with their teams."""
+    return _user(session, people.person(session, _text(user)))
+
+
+@router.patch("/users/{user}", summary="Change a user", responses=errors(401, 403, 404, 409, 422))
+def change_user(session: Transaction, caller: ClusterAdmin, user: str, request: UserChange) -> UserView:  # noqa: ARG001
+    """Make them a cluster admin or not, disable or enable them. The last cluster admin stays one."""
+    row = people.person(session, _text(user))
+    changed = people.change_person(session, row, cluster_admin=request.cluster_admin, disabled=request.disabled)
+    return _user(session, changed)
+
+
+@router.get("/keys", summary="List API keys", responses=errors(401))
+def list_keys(session: Transaction, caller: Viewer) -> KeyList:
+    """Yours for your key's team; an admin sees all of the team's. Secrets are never shown again."""
+    return KeyList(items=[_key(*row) for row in people.keys_for(session, caller)])
+
+
+@router.post("/keys", status_code=201, summary="Make an API key", responses=errors(401, 403, 404, 422))
+def make_key(session: Transaction, caller: Viewer, request: KeyRequest) -> NewKeyView:
+    """Shows its secret this once. A key may do no more than the key that made it."""
+    lifetime = None if request.expires_days is None else timedelta(days=request.expires_days)
+    key, user, team, secret = people.make_key(
+        session,
+        caller,
+        request.name,
+        scope=request.scope,
+        lifetime=lifetime,
+        user=request.user,
+        team=request.team,
+    )
+    return NewKeyView(**_key(key, user, team).model_dump(), secret=secret)
+
+
+@router.delete("/keys/{key}", summary="Revoke an API key", responses=errors(401, 403, 404))
+def revoke_key(session: Transaction, caller: Viewer, key: str) -> KeyView:
+    """By id or prefix; yours, or as an admin any of the team's. Refused from now on; repeating it is harmless."""
+    return _key(*people.revoke_key(session, caller, key))
+
+
+def _text(name: str) -> str:
+    return plain_text("path", name) or ""
+
+
+def _team(session: Transaction, row: Team) -> TeamView:
+    return TeamView(
+        id=row.id,
+        name=row.name,
+        weight=row.weight,
+        quota=quota_of(row),
+        members=people.count_members(session, row),
+        created_at=row.created_at,
+    )
+
+
+def _member(user: User, membership: Membership) -> MemberView:
+    return MemberView(
+        id=user.id,
+        name=user.name,
+        service_account=user.team_id is not None,
+        role=membership.role,
+        disabled=user.disabled_at is not None,
+        since=membership.created_at,
+    )
+
+
+def _user(session: Transaction, row: User) -> UserView:
+    return UserView(
+        id=row.id,
+        name=row.name,
+        cluster_admin=row.cluster_admin,
+        disabled=row.disabled_at is not None,
+        teams=people.roles_of(session, row),
+        created_at=row.created_at,
+    )
+
+
+def _key(key: ApiKey, user: User, team: Team) -> KeyView:
+    return KeyView(
+        id=key.id,
+        prefix=key.prefix,
+        name=key.name,
+        user=user.name,
+        team=team.name,
+        scope=key.scope,
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        last_used_at=key.last_used_at,
+        revoked_at=key.revoked_at,
+    )

@@ -1,0 +1,153 @@
+"""Steering jobs: pause, resume, change, retry, fork, and directives; and the team's quota."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Body, Response
+
+from api import submission
+from api.dependencies import Member, StrictRoute, TeamId, Transaction
+from api.documentation import errors
+from api.routes.jobs import IdempotencyKey
+from cupilot.schemas import JobView
+from cupilot.schemas.steering import (
+    DIRECTIVE_EXAMPLES,
+    DirectiveList,
+    DirectiveRequest,
+    DirectiveView,
+    ForkRequest,
+    JobChange,
+    QuotaView,
+    RetryRequest,
+)
+from cupilot.steering import DirectiveKind
+from cupilot.storage import steering
+from cupilot.storage.jobs import change_job
+from cupilot.storage.tables import Job
+from cupilot.storage.views import steering as views
+from cupilot.storage.views.jobs import job_view
+
+router = APIRouter(prefix="/v1", tags=["steering"], route_class=StrictRoute)
+
+NEW_JOB: dict[int | str, dict[str, Any]] = {
+    **errors(401, 403, 404, 409, 422),
+    202: {"description": "Accepted: the new job is queued; `Location` says where to follow it."},
+}
+
+
+@router.patch("/jobs/{job}", summary="Change a job", responses=errors(401, 403, 404, 409, 422))
+def change(session: Transaction, caller: Member, job: UUID, request: JobChange) -> JobView:
+    """Labels at any time, one by one; the priority of a job that has not ended."""
+    change_job(session, caller.team_id, job, labels=request.labels or {}, priority=request.priority)
+    return job_view(session, caller.team_id, job)
+
+
+@router.post("/jobs/{job}/pause", summary="Pause a job", responses=errors(401, 403, 404, 409))
+def pause(session: Transaction, caller: Member, job: UUID) -> JobView:
+    """Nothing of it begins until it is resumed; what runs is finished. Repeating it is harmless."""
+    steering.pause_job(session, caller.team_id, job, caller.user)
+    return job_view(session, caller.team_id, job)
+
+
+@router.post("/jobs/{job}/resume", summary="Resume a job", responses=errors(401, 403, 404, 409))
+def resume(session: Transaction, caller: Member, job: UUID) -> JobView:
+    """It goes on where it stands; the pause does not count as its wall time. Harmless where it is not paused."""
+    steering.resume_job(session, caller.team_id, job, caller.user)
+    return job_view(session, caller.team_id, job)
+
+
+@router.post("/jobs/{job}/retry", status_code=202, summary="Go on with an ended job", responses=NEW_JOB)
+def retry(
+    *,
+    session: Transaction,
+    caller: Member,
+    job: UUID,
+    request: Annotated[RetryRequest | None, Body()] = None,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """A new job that begins with the best kernels of one that failed, was cancelled or ran out of budget.
+
+    It has budgets of its own, keeps the bans, and refers to the ended job as `retry_of`. The ended job stays as it is.
+    """
+    new = submission.retry(session, caller, job, request or RetryRequest(), idempotency_key)
+    return _accepted(session, caller.team_id, response, *new)
+
+
+@router.post(
+    "/jobs/{job}/candidates/{candidate}/fork", status_code=202, summary="Go on from a candidate", responses=NEW_JOB
+)
+def fork(
+    *,
+    session: Transaction,
+    caller: Member,
+    job: UUID,
+    candidate: str,
+    request: Annotated[ForkRequest | None, Body()] = None,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """A new job whose first generation has the candidate's strategy and kernel; also from a job that goes on."""
+    new = submission.fork(session, caller, job, candidate, request or ForkRequest(), idempotency_key=idempotency_key)
+    return _accepted(session, caller.team_id, response, *new)
+
+
+@router.get("/jobs/{job}/directives", summary="What people want of a job", responses=errors(401, 404))
+def list_directives(session: Transaction, team: TeamId, job: UUID) -> DirectiveList:
+    """Pins, bans and injections, the oldest first, with what came of each."""
+    return views.list_directives(session, team, job)
+
+
+@router.post(
+    "/jobs/{job}/directives", status_code=201, summary="Steer a job", responses=errors(401, 403, 404, 409, 422)
+)
+def direct(
+    session: Transaction,
+    caller: Member,
+    job: UUID,
+    request: Annotated[DirectiveRequest, Body(openapi_examples=DIRECTIVE_EXAMPLES)],
+) -> DirectiveView:
+    """In force from the evolution's next decision on: a pinned candidate survives every selection; what is banned is
+    not proposed again, and the agents are told; an injected strategy becomes a candidate of the next generation.
+    """
+    if request.kind is DirectiveKind.PIN:
+        assert request.candidate is not None
+        row = steering.pin(session, caller.team_id, job, request.candidate, caller.user)
+    elif request.kind is DirectiveKind.BAN:
+        row = steering.ban(
+            session,
+            caller.team_id,
+            job,
+            caller.user,
+            technique=request.technique,
+            strategy=request.strategy,
+            candidate=request.candidate,
+        )
+    else:
+        assert request.strategy is not None
+        strategy, kernel = request.strategy, request.kernel
+        row = steering.inject(session, caller.team_id, job, caller.user, strategy=strategy, kernel=kernel)
+    return views.directive_view(row)
+
+
+@router.delete(
+    "/jobs/{job}/directives/{directive}", summary="Take a directive back", responses=errors(401, 403, 404, 409)
+)
+def lift(session: Transaction, caller: Member, job: UUID, directive: UUID) -> DirectiveView:
+    """From the next decision on. An injection that has become a candidate is a 409."""
+    return views.directive_view(steering.lift(session, caller.team_id, job, directive, caller.user))
+
+
+@router.get("/quota", summary="What your team may use", responses=errors(401))
+def get_quota(session: Transaction, team: TeamId) -> QuotaView:
+    """Limits and use: jobs, GPU seconds and money of this period, and the shares of the queues."""
+    return views.quota_view(session, team)
+
+
+def _accepted(session: Transaction, team: UUID, response: Response, job: Job, is_new: bool) -> JobView:
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    if not is_new:
+        response.headers["Idempotent-Replayed"] = "true"
+    return job_view(session, team, job.id)

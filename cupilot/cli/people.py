@@ -1,0 +1,282 @@
+"""Commands about teams, users and keys: ``team``, ``user``, ``key``, ``whoami``."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from cupilot.cli.options import Data, Json, Server
+from cupilot.cli.outcome import outcome
+from cupilot.cli.session import connect
+from cupilot.cli.text import clean
+from cupilot.errors import InvalidInput
+from cupilot.people import Role, Scope
+from cupilot.quota import QuotaPeriod
+from cupilot.schemas.people import (
+    KeyRequest,
+    KeyView,
+    MemberView,
+    TeamChange,
+    TeamRequest,
+    TeamView,
+    UserChange,
+    UserRequest,
+    UserView,
+)
+
+Model = TypeVar("Model", bound=BaseModel)
+NO_LIMIT = -1.0
+TeamName = Annotated[str, typer.Argument(metavar="TEAM", help="The team's name.")]
+UserName = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+Limit = Annotated[float | None, typer.Option(help="-1 for no limit.")]
+
+team = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Teams, who is in them, and what they may use.")
+user = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Users; for cluster admins.")
+key = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="API keys: list, make, revoke.")
+
+
+def whoami(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """Show which user, team and role your key has.
+
+    \b
+    Example:
+        cupilot whoami
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        me = client.me()
+        admin = ", cluster admin" if me.cluster_admin else ""
+        text = f"{clean(me.user)}, {me.role.value} of team {clean(me.team)}{admin}; the key's scope is {me.scope.value}"
+        _show(me, text, as_json=as_json)
+
+
+@team.command("list")
+def list_teams(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """List your team; a cluster admin sees all."""
+    with outcome(as_json=as_json), connect(server, data) as client:
+        found = client.teams()
+        _show(found, "\n".join(_team_line(one) for one in found.items), as_json=as_json)
+
+
+@team.command("create")
+def create_team(
+    name: TeamName,
+    weight: Annotated[float, typer.Option(help="Share of the cluster relative to other teams.")] = 1.0,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Make a team; for cluster admins."""
+    with outcome(as_json=as_json):
+        request = _made(TeamRequest, name=name, weight=weight)
+        with connect(server, data) as client:
+            made = client.make_team(request)
+            _show(made, _team_line(made), as_json=as_json)
+
+
+@team.command("set")
+def set_team(
+    name: TeamName,
+    *,
+    weight: Annotated[float | None, typer.Option(help="Share of the cluster relative to other teams.")] = None,
+    running: Limit = None,
+    queued: Limit = None,
+    gpu_hours: Limit = None,
+    model_usd: Limit = None,
+    period: Annotated[QuotaPeriod | None, typer.Option(help="Of GPU hours and money.")] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Change a team's weight or quota; what is not named stays. For cluster admins.
+
+    \b
+    Example:
+        cupilot team set compilers --running 4 --gpu-hours 100 --period week
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        quota = client.team(name).quota.model_dump()
+        limits = {
+            "max_running_jobs": running,
+            "max_queued_jobs": queued,
+            "gpu_seconds": gpu_hours if gpu_hours in (None, NO_LIMIT) else gpu_hours * 3600,
+            "model_usd": model_usd,
+        }
+        given = {field: value for field, value in limits.items() if value is not None}
+        quota |= {field: None if value == NO_LIMIT else value for field, value in given.items()}
+        quota |= {"period": period} if period else {}
+        changed = client.change_team(name, _made(TeamChange, weight=weight, quota=quota))
+        _show(changed, _team_line(changed), as_json=as_json)
+
+
+@team.command("members")
+def members(name: TeamName, server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """List who is in a team, and as what."""
+    with outcome(as_json=as_json), connect(server, data) as client:
+        found = client.members(name)
+        _show(found, "\n".join(_member_line(one) for one in found.items), as_json=as_json)
+
+
+@team.command("add")
+def add_member(
+    name: TeamName,
+    who: UserName,
+    *,
+    role: Annotated[Role, typer.Option(help="What they may do.")] = Role.MEMBER,
+    service_account: Annotated[bool, typer.Option("--service-account", help="Make one of this name.")] = False,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Give a known user a role in the team, or make a service account; for its admins.
+
+    \b
+    Examples:
+        cupilot team add compilers ann --role admin
+        cupilot team add compilers nightly --service-account
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        give = client.make_service_account if service_account else client.put_member
+        added = give(name, who, role)
+        _show(added, _member_line(added), as_json=as_json)
+
+
+@team.command("remove")
+def remove_member(
+    name: TeamName, who: UserName, server: Server = None, data: Data = None, as_json: Json = False
+) -> None:
+    """Take somebody out of a team; their keys for it are accepted no more."""
+    with outcome(as_json=as_json), connect(server, data) as client:
+        client.remove_member(name, who)
+        typer.echo("{}" if as_json else f"{clean(who)} is not in team {clean(name)} any more")
+
+
+@user.command("list")
+def list_users(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """List users with their teams."""
+    with outcome(as_json=as_json), connect(server, data) as client:
+        for one in client.all_users():
+            typer.echo(one.model_dump_json() if as_json else _user_line(one))
+
+
+@user.command("create")
+def create_user(
+    name: UserName,
+    cluster_admin: Annotated[bool, typer.Option("--cluster-admin", help="May make teams and users.")] = False,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Make a user known; put them into a team next, and make them a key."""
+    with outcome(as_json=as_json):
+        request = _made(UserRequest, name=name, cluster_admin=cluster_admin)
+        with connect(server, data) as client:
+            made = client.make_user(request)
+            _show(made, _user_line(made), as_json=as_json)
+
+
+@user.command("set")
+def set_user(
+    name: UserName,
+    *,
+    disabled: Annotated[
+        bool | None, typer.Option("--disable/--enable", help="Whether their keys open anything.")
+    ] = None,
+    cluster_admin: Annotated[
+        bool | None, typer.Option("--cluster-admin/--no-cluster-admin", help="Whether they may make teams and users.")
+    ] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Disable or enable a user, or make them a cluster admin."""
+    with outcome(as_json=as_json), connect(server, data) as client:
+        changed = client.change_user(name, UserChange(disabled=disabled, cluster_admin=cluster_admin))
+        _show(changed, _user_line(changed), as_json=as_json)
+
+
+@key.command("list")
+def list_keys(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """List your keys; an admin sees all of the team's."""
+    with outcome(as_json=as_json), connect(server, data) as client:
+        found = client.keys()
+        _show(found, "\n".join(_key_line(one) for one in found.items), as_json=as_json)
+
+
+@key.command("create")
+def create_key(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.")],
+    *,
+    scope: Annotated[Scope, typer.Option(help="What it may be used for.")] = Scope.SUBMIT,
+    days: Annotated[float, typer.Option(help="Until it expires; 0 for never.")] = 90.0,
+    who: Annotated[str | None, typer.Option("--user", help="Whose; for a team's admins.")] = None,
+    for_team: Annotated[str | None, typer.Option("--team", help="For which team; for cluster admins.")] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Make a key and print its secret, which is shown this once.
+
+    \b
+    Examples:
+        cupilot key create laptop
+        cupilot key create nightly --user nightly --days 365
+    """
+    with outcome(as_json=as_json):
+        request = _made(KeyRequest, name=name, scope=scope, expires_days=days or None, user=who, team=for_team)
+        with connect(server, data) as client:
+            made = client.make_key(request)
+            _show(made, made.secret, as_json=as_json)
+
+
+@key.command("revoke")
+def revoke_key(
+    reference: Annotated[str, typer.Argument(metavar="KEY", help="Its id, or its start: cpk_12345678.")],
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Refuse a key from now on."""
+    with outcome(as_json=as_json), connect(server, data) as client:
+        revoked = client.revoke_key(reference)
+        _show(revoked, _key_line(revoked), as_json=as_json)
+
+
+def _made(kind: type[Model], **fields: object) -> Model:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InvalidInput(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", where="options") from error
+
+
+def _show(view: BaseModel, text: str, *, as_json: bool) -> None:
+    typer.echo(view.model_dump_json(indent=2) if as_json else text)
+
+
+def _team_line(one: TeamView) -> str:
+    limits = one.quota.model_dump(exclude_none=True, exclude={"period"})
+    said = ", ".join(f"{name} {value:g}" for name, value in limits.items()) or "no limits"
+    return f"{clean(one.name)}  weight {one.weight:g}, {one.members} members, {said} a {one.quota.period.value}"
+
+
+def _member_line(one: MemberView) -> str:
+    marks = [word for word, true in (("service account", one.service_account), ("disabled", one.disabled)) if true]
+    return f"{clean(one.name)}  {one.role.value}{''.join(f', {word}' for word in marks)}"
+
+
+def _user_line(one: UserView) -> str:
+    marks = [word for word, true in (("cluster admin", one.cluster_admin), ("disabled", one.disabled)) if true]
+    teams = [f"{clean(name)} ({role.value})" for name, role in one.teams.items()]
+    return f"{clean(one.name)}  {', '.join([*marks, *teams]) or 'in no team'}"
+
+
+def _key_line(one: KeyView) -> str:
+    ends = (
+        f"revoked {one.revoked_at:%Y-%m-%d}"
+        if one.revoked_at
+        else (f"until {one.expires_at:%Y-%m-%d}" if one.expires_at else "does not expire")
+    )
+    used = f"used {one.last_used_at:%Y-%m-%d %H:%M}" if one.last_used_at else "never used"
+    return f"{one.prefix}  {clean(one.name)}  {clean(one.user)}, {one.scope.value}, {ends}, {used}"

@@ -1,0 +1,120 @@
+"""Teams, users, API keys, and who is asking."""
+
+from __future__ import annotations
+
+from cupilot.client.definitions import call, stream
+from cupilot.client.jobs import LONGEST_PAGE
+from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.people import Role
+from cupilot.schemas.people import (
+    CallerView,
+    KeyList,
+    KeyRequest,
+    KeyView,
+    MemberList,
+    MemberRequest,
+    MemberView,
+    NewKeyView,
+    ServiceAccountRequest,
+    TeamChange,
+    TeamList,
+    TeamRequest,
+    TeamView,
+    UserChange,
+    UserPage,
+    UserRequest,
+    UserView,
+)
+
+
+class PeopleCalls:
+    """``/v1/me``, ``/v1/teams``, ``/v1/users``, ``/v1/keys``."""
+
+    @call
+    def me(self) -> Call[CallerView]:
+        """The user, team and role behind the key."""
+        return Call(CallerView, "GET", "/v1/me")
+
+    @call
+    def teams(self) -> Call[TeamList]:
+        """The key's team; all of them for a cluster admin."""
+        return Call(TeamList, "GET", "/v1/teams")
+
+    @call
+    def team(self, team: str) -> Call[TeamView]:
+        """A team by name."""
+        return Call(TeamView, "GET", path("v1", "teams", team))
+
+    @call
+    def make_team(self, request: TeamRequest) -> Call[TeamView]:
+        """A new team; for cluster admins."""
+        return Call(TeamView, "POST", "/v1/teams", body=request)
+
+    @call
+    def change_team(self, team: str, change: TeamChange) -> Call[TeamView]:
+        """Change weight or quota; for cluster admins."""
+        return Call(TeamView, "PATCH", path("v1", "teams", team), body=change, repeatable=True)
+
+    @call
+    def members(self, team: str) -> Call[MemberList]:
+        """Who is in a team, and as what."""
+        return Call(MemberList, "GET", path("v1", "teams", team, "members"))
+
+    @call
+    def put_member(self, team: str, user: str, role: Role | str) -> Call[MemberView]:
+        """Give a known user a role in the team; for its admins."""
+        body = MemberRequest(role=Role(role))
+        return Call(MemberView, "PUT", path("v1", "teams", team, "members", user), body=body)
+
+    @call
+    def remove_member(self, team: str, user: str) -> Call[None]:
+        """Take somebody out of the team; for its admins."""
+        return Call(type(None), "DELETE", path("v1", "teams", team, "members", user))
+
+    @call
+    def make_service_account(self, team: str, name: str, role: Role | str = Role.MEMBER) -> Call[MemberView]:
+        """A user of this team only, for a program; for its admins."""
+        body = ServiceAccountRequest(name=name, role=Role(role))
+        return Call(MemberView, "POST", path("v1", "teams", team, "accounts"), body=body)
+
+    @call
+    def users(self, *, after: str | None = None, limit: int = 50) -> Call[UserPage]:
+        """A page of users, by name; for cluster admins."""
+        return Call(UserPage, "GET", "/v1/users", params={"after": after, "limit": limit})
+
+    @stream
+    def all_users(self) -> Stream[UserView]:
+        """All users, fetched a page at a time."""
+        return every(
+            lambda after: PeopleCalls.users.ask(self, after=after, limit=LONGEST_PAGE), lambda page: page.next_after
+        )
+
+    @call
+    def user(self, user: str) -> Call[UserView]:
+        """A user by name; for cluster admins."""
+        return Call(UserView, "GET", path("v1", "users", user))
+
+    @call
+    def make_user(self, request: UserRequest) -> Call[UserView]:
+        """Make a person known; for cluster admins."""
+        return Call(UserView, "POST", "/v1/users", body=request)
+
+    @call
+    def change_user(self, user: str, change: UserChange) -> Call[UserView]:
+        """Disable or enable a user, or make them a cluster admin; for cluster admins."""
+        return Call(UserView, "PATCH", path("v1", "users", user), body=change, repeatable=True)
+
+    @call
+    def keys(self) -> Call[KeyList]:
+        """Your keys for your key's team; all of the team's for an admin."""
+        return Call(KeyList, "GET", "/v1/keys")
+
+    @call
+    def make_key(self, request: KeyRequest) -> Call[NewKeyView]:
+        """A new key with its secret, which is shown this once."""
+        return Call(NewKeyView, "POST", "/v1/keys", body=request)
+
+    @call
+    def revoke_key(self, key: str) -> Call[KeyView]:
+        """Refuse a key from now on, by id or prefix."""
+        return Call(KeyView, "DELETE", path("v1", "keys", key))

@@ -1,0 +1,81 @@
+"""Steering jobs, and what the team may use."""
+
+from __future__ import annotations
+
+import uuid
+
+from cupilot.client.definitions import call
+from cupilot.client.jobs import JobId
+from cupilot.client.protocol import Call, path
+from cupilot.schemas import JobView
+from cupilot.schemas.steering import (
+    DirectiveList,
+    DirectiveRequest,
+    DirectiveView,
+    ForkRequest,
+    JobChange,
+    QuotaView,
+    RetryRequest,
+)
+
+
+class SteeringCalls:
+    """``/v1/jobs/{job}/pause`` and its like, ``/directives``, ``/v1/quota``."""
+
+    @call
+    def change(self, job: JobId, change: JobChange) -> Call[JobView]:
+        """Change labels, one by one, or the priority of a job that has not ended."""
+        return Call(JobView, "PATCH", path("v1", "jobs", job), body=change, repeatable=True)
+
+    @call
+    def pause(self, job: JobId) -> Call[JobView]:
+        """Let nothing of a job begin until it is resumed; what runs is finished."""
+        return Call(JobView, "POST", path("v1", "jobs", job, "pause"), repeatable=True)
+
+    @call
+    def resume(self, job: JobId) -> Call[JobView]:
+        """Let a paused job go on; NotAllowedError with code ``quota_exceeded`` where the team has no room for it."""
+        return Call(JobView, "POST", path("v1", "jobs", job, "resume"), repeatable=True)
+
+    @call
+    def retry(
+        self, job: JobId, request: RetryRequest | None = None, *, idempotency_key: str | None = None
+    ) -> Call[JobView]:
+        """A new job that goes on with an ended one's best kernels and has budgets of its own."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        body = request or RetryRequest()
+        return Call(JobView, "POST", path("v1", "jobs", job, "retry"), body=body, headers=headers)
+
+    @call
+    def fork(
+        self,
+        job: JobId,
+        candidate: JobId | int,
+        request: ForkRequest | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Call[JobView]:
+        """A new job whose first generation has a candidate's strategy and kernel."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        where = path("v1", "jobs", job, "candidates", candidate, "fork")
+        return Call(JobView, "POST", where, body=request or ForkRequest(), headers=headers)
+
+    @call
+    def directives(self, job: JobId) -> Call[DirectiveList]:
+        """Pins, bans and injections of a job, the oldest first."""
+        return Call(DirectiveList, "GET", path("v1", "jobs", job, "directives"))
+
+    @call
+    def direct(self, job: JobId, request: DirectiveRequest) -> Call[DirectiveView]:
+        """Pin a candidate, ban a technique or strategy, or inject a strategy."""
+        return Call(DirectiveView, "POST", path("v1", "jobs", job, "directives"), body=request)
+
+    @call
+    def lift(self, job: JobId, directive: JobId) -> Call[DirectiveView]:
+        """Take a directive back."""
+        return Call(DirectiveView, "DELETE", path("v1", "jobs", job, "directives", directive))
+
+    @call
+    def quota(self) -> Call[QuotaView]:
+        """What the team may use, and has used."""
+        return Call(QuotaView, "GET", "/v1/quota")

@@ -1,0 +1,16 @@
+"""How a person steers a running job: directives that say what to keep, what to leave, and what to try. Pure values."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class DirectiveKind(StrEnum):
+    """What a directive asks of the job's evolution."""
+
+    PIN = "pin"
+    """A candidate survives every selection."""
+    BAN = "ban"
+    """A technique or a strategy is not proposed again."""
+    INJECT = "inject"
+    """A strategy, perhaps with its kernel, becomes a candidate of the next generation."""

@@ -1,0 +1,222 @@
+"""Who is in which team and as what, as admins see and change it. Keys are made in :mod:`cupilot.storage.teams`.
+
+A team is found by its name. What the caller may not see does not exist: NotFound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from cupilot.errors import Conflict, NotFound
+from cupilot.people import Caller, ClusterAdminOnly, Role, Scope
+from cupilot.quota import Quota
+from cupilot.storage.database import notify
+from cupilot.storage.tables import ApiKey, Membership, Team, User
+from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
+
+
+class LastAdmin(Conflict):
+    """Nobody would be left who could undo it."""
+
+    code = "last_admin"
+
+
+def team_for(session: Session, caller: Caller, name: str) -> Team:
+    """The team of this name, if the caller may know it: its own, or any for a cluster admin."""
+    team = session.scalars(select(Team).where(Team.name == name)).one_or_none()
+    if team is None or not (team.id == caller.team_id or caller.rules):
+        raise NotFound(f"no team {name}")
+    return team
+
+
+def administered(session: Session, caller: Caller, name: str) -> Team:
+    """The same, for a caller who must be its admin; raises :class:`cupilot.people.Forbidden`."""
+    team = team_for(session, caller, name)
+    caller.needs(Role.ADMIN)
+    return team
+
+
+def teams_for(session: Session, caller: Caller) -> Sequence[Team]:
+    """The teams that the caller may know, by name."""
+    query = select(Team).order_by(Team.name)
+    return session.scalars(query if caller.rules else query.where(Team.id == caller.team_id)).all()
+
+
+def make_team(session: Session, name: str, weight: float, quota: Quota) -> Team:
+    """A new team; raises :class:`Conflict` where the name is taken."""
+    if session.scalars(select(Team.id).where(Team.name == name)).first() is not None:
+        raise Conflict(f"there is a team {name} already")
+    return change_team(session, ensure_team(session, name), weight, quota)
+
+
+def change_team(session: Session, team: Team, weight: float | None, quota: Quota | None) -> Team:
+    """Set what is given; it is in force from the scheduler's next look on."""
+    if weight is not None:
+        team.weight = weight
+    for name, value in dict(quota or {}).items():
+        setattr(team, name, value)
+    session.flush()
+    notify(session)
+    return team
+
+
+def members_of(session: Session, team: Team) -> Sequence[tuple[User, Membership]]:
+    """Everybody in the team, by name."""
+    query = select(User, Membership).join(Membership, Membership.user_id == User.id)
+    rows = session.execute(query.where(Membership.team_id == team.id).order_by(User.name, User.id))
+    return [(user, membership) for user, membership in rows]
+
+
+def count_members(session: Session, team: Team) -> int:
+    """How many are in the team."""
+    return session.execute(select(func.count()).where(Membership.team_id == team.id)).scalar_one()
+
+
+def person(session: Session, name: str) -> User:
+    """The person of this name; raises :class:`NotFound`."""
+    user = session.scalars(select(User).where(User.name == name, User.team_id.is_(None))).one_or_none()
+    if user is None:
+        raise NotFound(f"no user {name}")
+    return user
+
+
+def member(session: Session, team: Team, name: str) -> tuple[User, Membership]:
+    """Somebody in the team by name, a service account before a person; raises :class:`NotFound`."""
+    found = [pair for pair in members_of(session, team) if pair[0].name == name]
+    if not found:
+        raise NotFound(f"no {name} in team {team.name}")
+    return min(found, key=lambda pair: pair[0].team_id is None)
+
+
+def put_member(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:
+    """Give a member, or a person who is known, this role in the team."""
+    try:
+        user, _ = member(session, team, name)
+    except NotFound:
+        user = person(session, name)
+    return user, set_role(session, team, user, role)
+
+
+def remove_member(session: Session, team: Team, name: str) -> None:
+    """Take somebody out of the team; their keys for it are accepted no more. A service account is disabled with it."""
+    user, membership = member(session, team, name)
+    if user.team_id is not None:
+        user.disabled_at = func.now()
+    session.delete(membership)
+    session.flush()
+
+
+def make_service_account(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:
+    """A new service account of the team; raises :class:`Conflict` where the name is taken."""
+    if session.scalars(select(User.id).where(User.name == name, User.team_id == team.id)).first() is not None:
+        raise Conflict(f"there is a service account {name} in team {team.name} already")
+    user = ensure_user(session, name, team=team)
+    return user, set_role(session, team, user, role)
+
+
+def make_person(session: Session, name: str, *, cluster_admin: bool) -> User:
+    """A new person; raises :class:`Conflict` where the name is taken."""
+    if session.scalars(select(User.id).where(User.name == name, User.team_id.is_(None))).first() is not None:
+        raise Conflict(f"there is a user {name} already")
+    user = ensure_user(session, name)
+    user.cluster_admin = cluster_admin
+    session.flush()
+    return user
+
+
+def change_person(session: Session, user: User, *, cluster_admin: bool | None, disabled: bool | None) -> User:
+    """Set what is given; raises :class:`LastAdmin` where no cluster admin would be left."""
+    if user.cluster_admin and (cluster_admin is False or disabled):
+        admins = select(User).where(User.cluster_admin, User.disabled_at.is_(None)).order_by(User.id)
+        others = [one for one in session.scalars(admins.with_for_update()) if one.id != user.id]
+        if not others:
+            raise LastAdmin(f"{user.name} is the last cluster admin")
+    if cluster_admin is not None:
+        user.cluster_admin = cluster_admin
+    if disabled is not None:
+        user.disabled_at = func.now() if disabled else None
+    session.flush()
+    session.refresh(user)
+    return user
+
+
+def people(session: Session, *, after: str | None, limit: int) -> Sequence[User]:
+    """Persons by name, those above ``after``; one more than ``limit``, where there are more."""
+    query = select(User).where(User.team_id.is_(None)).order_by(User.name).limit(limit + 1)
+    return session.scalars(query.where(User.name > after) if after is not None else query).all()
+
+
+def roles_of(session: Session, user: User) -> dict[str, Role]:
+    """A user's roles, by team."""
+    query = select(Team.name, Membership.role).join(Membership, Membership.team_id == Team.id)
+    rows = session.execute(query.where(Membership.user_id == user.id).order_by(Team.name))
+    return {row.name: row.role for row in rows}
+
+
+def make_key(
+    session: Session,
+    caller: Caller,
+    name: str,
+    *,
+    scope: Scope,
+    lifetime: timedelta | None,
+    user: str | None,
+    team: str | None,
+) -> tuple[ApiKey, User, Team, str]:
+    """A key for the caller, or by an admin for a member of the team; with its secret, which cannot be had again.
+
+    A key gives no more than its maker's own: raises :class:`cupilot.people.Forbidden`.
+    """
+    home = team_for(session, caller, team or caller.team)
+    owner = session.get_one(User, caller.user_id)
+    if user is not None and user != owner.name:
+        caller.needs(Role.ADMIN)
+        owner, _ = member(session, home, user)
+    if owner.cluster_admin and owner.id != caller.user_id and not caller.rules:
+        raise ClusterAdminOnly("only a cluster admin may make a key for one")
+    caller.needs(scope.role)
+    key, secret = create_api_key(session, home, name, user=owner, scope=scope)
+    if lifetime is not None:
+        key.expires_at = func.now() + lifetime
+        session.flush()
+    session.refresh(key)
+    return key, owner, home, secret
+
+
+def keys_for(session: Session, caller: Caller) -> Sequence[tuple[ApiKey, User, Team]]:
+    """The caller's keys for its team; all of the team's for an admin; the newest first."""
+    everyone = caller.acts_as is Role.ADMIN
+    return [row for row in _keys(session, caller) if everyone or row[0].user_id == caller.user_id]
+
+
+def revoke_key(session: Session, caller: Caller, reference: str) -> tuple[ApiKey, User, Team]:
+    """Refuse a key of the team from now on, by id or prefix. Repeating it is harmless.
+
+    Raises :class:`NotFound`, and :class:`cupilot.people.Forbidden` for another user's key where the caller is no admin.
+    """
+    for key, user, team in _keys(session, caller):
+        if reference in (str(key.id), key.prefix):
+            if user.id != caller.user_id:
+                caller.needs(Role.ADMIN)
+            if key.revoked_at is None:
+                key.revoked_at = func.now()
+                session.flush()
+                session.refresh(key)
+            return key, user, team
+    raise NotFound(f"no key {reference}")
+
+
+def _keys(session: Session, caller: Caller) -> Sequence[tuple[ApiKey, User, Team]]:
+    query = (
+        select(ApiKey, User, Team)
+        .select_from(ApiKey)
+        .join(User, User.id == ApiKey.user_id)
+        .join(Team, Team.id == ApiKey.team_id)
+        .where(ApiKey.team_id == caller.team_id)
+        .order_by(ApiKey.created_at.desc(), ApiKey.id)
+    )
+    return [(key, user, team) for key, user, team in session.execute(query)]

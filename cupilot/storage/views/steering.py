@@ -1,0 +1,81 @@
+"""Directives and quotas as the REST boundary shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from cupilot.schemas.steering import DirectiveList, DirectiveView, QueueShare, QuotaUse, QuotaView
+from cupilot.storage.fairness import shares
+from cupilot.storage.quotas import BEGUN, quota_of
+from cupilot.storage.states import JobState
+from cupilot.storage.steering import directives
+from cupilot.storage.tables import Directive, Job, LlmCall, Step, Team
+from cupilot.storage.usage import begin_of, gpu_seconds_since
+from cupilot.strategy import Strategy
+
+
+def directive_view(row: Directive) -> DirectiveView:
+    """One directive."""
+    return DirectiveView(
+        id=row.id,
+        kind=row.kind,
+        candidate=row.candidate_id,
+        technique=row.technique,
+        strategy=Strategy.model_validate(row.strategy) if row.strategy else None,
+        kernel_hash=row.kernel_hash,
+        became=row.made_id,
+        in_force=row.lifted_at is None and row.done_at is None,
+        author=row.author,
+        created_at=row.created_at,
+        done_at=row.done_at,
+        lifted_at=row.lifted_at,
+    )
+
+
+def list_directives(session: Session, team: UUID, job: UUID) -> DirectiveList:
+    """All of a job's; NotFound for another team's."""
+    return DirectiveList(items=[directive_view(row) for row in directives(session, team, job)])
+
+
+def quota_view(session: Session, team_id: UUID) -> QuotaView:
+    """What the team may use, and has used."""
+    team = session.get_one(Team, team_id)
+    quota = quota_of(team)
+    began = begin_of(session, quota.period)
+    return QuotaView(
+        team=team.name,
+        weight=team.weight,
+        quota=quota,
+        running_jobs=QuotaUse(used=_jobs(session, team_id, BEGUN), limit=quota.max_running_jobs),
+        queued_jobs=QuotaUse(used=_jobs(session, team_id, (JobState.QUEUED,)), limit=quota.max_queued_jobs),
+        gpu_seconds=QuotaUse(used=gpu_seconds_since(session, team_id, began), limit=quota.gpu_seconds),
+        model_usd=QuotaUse(used=_model_usd(session, team_id, began), limit=quota.model_usd),
+        period_began_at=began,
+        shares=_shares(session, team_id),
+    )
+
+
+def _jobs(session: Session, team: UUID, states: Sequence[JobState]) -> int:
+    return session.execute(select(func.count()).where(Job.team_id == team, Job.state.in_(states))).scalar_one()
+
+
+def _model_usd(session: Session, team: UUID, since: datetime) -> float:
+    """Charged, and reserved for calls whose cost is not known."""
+    spent = select(func.coalesce(func.sum(LlmCall.cost_usd), 0.0)).join(Job, Job.id == LlmCall.job_id)
+    return session.scalars(spent.where(Job.team_id == team, LlmCall.created_at >= since)).one() or 0.0
+
+
+def _shares(session: Session, team: UUID) -> list[QueueShare]:
+    queues = session.scalars(
+        select(Step.queue).join(Job, Job.id == Step.job_id).where(Job.team_id == team).distinct().order_by(Step.queue)
+    )
+    found = []
+    for queue in queues.all():
+        used = {one: float(seconds) for one, seconds in session.execute(shares(queue))}
+        found.append(QueueShare(queue=queue, seconds=used.get(team, 0.0), of_all=sum(used.values())))
+    return found

@@ -1,0 +1,131 @@
+"""Fair shares in a simulated cluster: the scheduler's own choice, on a clock that the test turns."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select, update
+
+from cupilot.job import Priority
+from cupilot.problem import Target
+from cupilot.settings import Settings
+from cupilot.storage.database import Database
+from cupilot.storage.dispatch import dispatch_ready
+from cupilot.storage.jobs import submit_job
+from cupilot.storage.states import JobState, StepKind, StepState
+from cupilot.storage.steps import add_step, device_queue
+from cupilot.storage.tables import Job, Step, Team
+from cupilot.storage.teams import ensure_team
+from tests.service.rig import job_spec
+
+pytestmark = pytest.mark.service
+
+QUEUE = device_queue(Target.CPU)
+
+
+class Cluster:
+    """One worker that does steps of the queue, as long as each takes by the simulated clock."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.seconds: dict[uuid.UUID, float] = {}
+
+    def job(self, team: str, steps: int, seconds: float, weight: float = 1.0, **changes: object) -> uuid.UUID:
+        """A job of so many steps that are ready at once, each of so many seconds."""
+        with self.database.transaction() as session:
+            owner = ensure_team(session, team)
+            session.execute(update(Team).where(Team.id == owner.id).values(weight=weight))
+            job, _ = submit_job(session, owner.id, job_spec(**changes), idempotency_key=None, request_hash="0" * 64)
+            for number in range(steps - 1):
+                add_step(session, job, StepKind.EVALUATE, f"s{number}", queue=QUEUE)
+            self.seconds[job.id] = seconds
+            return job.id
+
+    def next(self) -> tuple[str, uuid.UUID, float] | None:
+        """Do the step whose turn it is: (team, job, seconds), or None where there is none."""
+        with self.database.transaction() as session:
+            if not dispatch_ready(session, QUEUE, 1):
+                return None
+            query = select(Step.id, Step.job_id, Team.name).join(Job, Job.id == Step.job_id).join(Team)
+            step, job, team = session.execute(
+                query.where(Step.dispatched_at.is_not(None), Step.finished_at.is_(None))
+            ).one()
+            self.pass_time(session, self.seconds[job])
+            done = {"state": StepState.SUCCEEDED, "busy_seconds": self.seconds[job], "finished_at": func.now()}
+            session.execute(update(Step).where(Step.id == step).values(started_at=func.now(), **done))
+            return team, job, self.seconds[job]
+
+    @staticmethod
+    def pass_time(session: object, seconds: float) -> None:
+        """Let the past be longer ago."""
+        ago = timedelta(seconds=seconds)
+        values = {"started_at": Step.started_at - ago, "finished_at": Step.finished_at - ago}
+        session.execute(update(Step).where(Step.finished_at.is_not(None)).values(values))  # type: ignore[attr-defined]
+
+    def used(self, turns: int) -> Counter[str]:
+        """Seconds by team of the next so many steps."""
+        counted: Counter[str] = Counter()
+        for _ in range(turns):
+            done = self.next()
+            assert done is not None
+            counted[done[0]] += done[2]  # type: ignore[assignment]
+        return counted
+
+
+@pytest.fixture
+def cluster(database: Database, settings: Settings) -> Cluster:  # noqa: ARG001
+    return Cluster(database)
+
+
+def test_shares_converge_to_the_weights_in_seconds_and_not_in_steps(cluster: Cluster) -> None:
+    """One team's steps take twenty times as long as another's, and it has many times as many jobs."""
+    for _ in range(6):
+        cluster.job("long", 10, 20.0)
+    cluster.job("short", 150, 1.0)
+    cluster.job("heavy", 60, 10.0, weight=2.0)
+    used = cluster.used(140)
+    total = sum(used.values())
+    assert used["heavy"] / total == pytest.approx(0.5, abs=0.08)
+    assert used["long"] / total == pytest.approx(0.25, abs=0.08)
+    assert used["short"] / total == pytest.approx(0.25, abs=0.08)
+
+
+def test_an_idle_team_banks_no_credit_forever(cluster: Cluster) -> None:
+    """However long it was away, it catches up within a few fading times, and the other is not shut out for longer."""
+    cluster.job("busy", 120, 60.0)
+    cluster.used(60)  # an hour to itself
+    cluster.job("idle", 100, 60.0)
+    order = []
+    for _ in range(30):
+        done = cluster.next()
+        assert done is not None
+        order.append(done[0])
+    first_of_busy = order.index("busy")
+    assert 1 <= first_of_busy <= 15, "within about a fading time"
+    later = Counter(order[first_of_busy:])
+    assert later["busy"] >= len(order[first_of_busy:]) // 3
+
+
+def test_nobody_starves(cluster: Cluster) -> None:
+    """A light team with one step against heavy teams with many; an unimportant job against a stream of urgent ones."""
+    for number in range(3):
+        cluster.job(f"heavy{number}", 40, 5.0, weight=10.0)
+    cluster.job("light", 3, 5.0, weight=0.5)
+    low = cluster.job("heavy0", 3, 5.0, weight=10.0, priority=Priority.LOW)
+    cluster.job("heavy0", 40, 5.0, weight=10.0, priority=Priority.HIGH)
+    done = [cluster.next() for _ in range(75)]
+    assert "light" in {one[0] for one in done if one}
+    assert low in {one[1] for one in done if one}
+
+
+def test_a_huge_job_does_not_hold_up_a_small_one_of_its_team(cluster: Cluster) -> None:
+    cluster.job("blue", 100, 5.0)
+    cluster.used(10)
+    small = cluster.job("blue", 3, 5.0)
+    done = [cluster.next() for _ in range(8)]
+    assert [one[1] for one in done if one].count(small) == 3
+    with cluster.database.transaction() as session:
+        assert session.get_one(Job, small).state is JobState.QUEUED  # only its steps are simulated

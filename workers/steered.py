@@ -1,0 +1,56 @@
+"""What directives mean for the evolution: who survives, what is not begun, which candidates a person adds.
+
+The job is locked throughout, so a directive is in force from the next decision on and never in the middle of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import func
+from sqlalchemy.orm import Session
+
+from cupilot.evolution.population import Member, Operator
+from cupilot.kernel import Kernel
+from cupilot.steering import DirectiveKind
+from cupilot.storage.evolving import add_candidate, add_strategy, give_kernel, give_strategy
+from cupilot.storage.progress import kernel_of
+from cupilot.storage.states import StrategyOrigin
+from cupilot.storage.steering import banned_in, banned_strategies, in_force
+from cupilot.storage.tables import Candidate, Directive, Generation, Job, StrategyRow
+from cupilot.strategy import Strategy
+
+
+def injections(session: Session, job: Job) -> Sequence[Directive]:
+    """What people want tried and is not yet, the oldest first."""
+    return in_force(session, job.id, DirectiveKind.INJECT)
+
+
+def add_injected(session: Session, job: Job, generation: Generation, directive: Directive) -> Candidate:
+    """The candidate that an injection becomes, with its strategy and, where it came with one, its kernel."""
+    candidate = add_candidate(session, job, generation, Operator.INJECTED)
+    strategy = Strategy.model_validate(directive.strategy)
+    give_strategy(session, candidate, add_strategy(session, job, strategy, StrategyOrigin.IDEA))
+    if directive.kernel_hash is not None:
+        kernel: Kernel = kernel_of(session, directive.kernel_hash)
+        give_kernel(session, candidate, kernel, repair_round=0)
+    directive.made_id, directive.done_at = candidate.id, func.now()
+    session.flush()
+    return candidate
+
+
+def steered(session: Session, job: Job, population: Sequence[Member], survivors: Sequence[str]) -> list[str]:
+    """The survivors of a selection as people want them: without banned strategies, with the pinned candidates."""
+    pinned = {str(one.candidate_id) for one in in_force(session, job.id, DirectiveKind.PIN)}
+    banned = {one.signature() for one in banned_strategies(session, job.id)}
+    left = {one.candidate for one in population if one.strategy.signature() in banned} - pinned
+    kept = [one for one in survivors if one not in left]
+    return kept + [one.candidate for one in population if one.candidate in pinned and one.candidate not in kept]
+
+
+def forbidden(session: Session, job: Job, candidate: Candidate) -> bool:
+    """Whether a candidate was asked for something that is banned by now."""
+    if candidate.operator is Operator.INJECTED or candidate.strategy_id is None:
+        return False
+    strategy = Strategy.model_validate(session.get_one(StrategyRow, candidate.strategy_id).body)
+    return banned_in(session, job.id, strategy) is not None
