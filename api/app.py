@@ -13,7 +13,7 @@ from api import errors
 from api.documentation import DESCRIPTION, TAGS
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
-from api.routes import events, experiments, exports, jobs, people, problems, results, service, steering
+from api.routes import events, experiments, exports, jobs, people, problems, results, service, steering, webhooks
 from api.streams import Hub
 from cupilot import __version__
 from cupilot.settings import Settings, settings
@@ -42,7 +42,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)
     app.state.settings = config
-    for module in (jobs, events, results, experiments, problems, service, exports, steering, people):
+    for module in (jobs, events, results, experiments, problems, service, exports, steering, people, webhooks):
         app.include_router(module.router)
     errors.install(app)
     app.add_middleware(BodyLimit, limit=config.max_body_bytes)

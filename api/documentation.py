@@ -20,6 +20,7 @@ TAGS = [
     {"name": "people", "description": "Teams, users, roles and API keys."},
     {"name": "experiments", "description": "Matched jobs over arms, problems and seeds, and what they show."},
     {"name": "events", "description": "What happens, as pages and as streams."},
+    {"name": "webhooks", "description": "Events sent to you, signed."},
     {"name": "results", "description": "Candidates with their lineage, and the winner."},
     {"name": "problems", "description": "Built-in problems and those that your team submitted."},
     {"name": "service", "description": "What the service runs on, and how it is."},

@@ -136,6 +136,12 @@ def _present_families(now: Present) -> Iterator[Metric]:
     yield _gauge("cupilot_scheduler_up", "Whether a scheduler is in charge", now.scheduler_up)
     yield _gauge("cupilot_outbox_unsent", "Messages that the broker has not got yet", now.outbox_unsent)
     yield _gauge("cupilot_outbox_lag_seconds", "Age of the oldest of those messages", now.outbox_lag_seconds)
+    endpoints = GaugeMetricFamily("cupilot_webhook_endpoints", "Webhooks by state", labels=["state"])
+    for state, count in now.webhooks.items():
+        endpoints.add_metric([state], count)
+    yield endpoints
+    yield _gauge("cupilot_webhook_deliveries_pending", "Messages that are not delivered yet", now.webhook_pending)
+    yield _gauge("cupilot_webhook_lag_seconds", "How long the oldest due message is due", now.webhook_lag_seconds)
 
 
 def _totals_families(sums: Totals) -> Iterator[Metric]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from cupilot.webhooks import networks
 
 DEFAULT_DATABASE_URL = "postgresql+psycopg2://cupilot:cupilot@127.0.0.1:5432/cupilot"
 
@@ -37,6 +39,12 @@ class Settings(BaseSettings):
     """...and of one team among them."""
     stream_seconds: float = Field(default=600.0, gt=0)
     """A stream ends after so long and its client connects again: its key may have been revoked meanwhile."""
+
+    webhook_networks: str = ""
+    """Networks that webhooks may call although they are private, also without TLS, e.g. ``10.20.0.0/16``."""
+    webhook_seconds: float = Field(default=10.0, gt=0, le=60)
+    webhook_disable_hours: float = Field(default=72.0, gt=0)
+    webhook_keep_days: float = Field(default=30.0, gt=0)
 
     lease_seconds: float = Field(default=30.0, gt=0)
     """A worker that is silent for this long has lost its step."""
@@ -72,6 +80,12 @@ class Settings(BaseSettings):
 
     work_dir: str = ".cupilot/work"
     """Scratch, build cache and measured peaks of a GPU worker."""
+
+    @field_validator("webhook_networks")
+    @classmethod
+    def _networks_are_networks(cls, text: str) -> str:
+        networks(text)
+        return text
 
     @model_validator(mode="after")
     def _no_default_secrets_in_production(self) -> Settings:

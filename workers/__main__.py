@@ -1,5 +1,5 @@
-"""``python -m workers scheduler | agent | gpu``: the processes beside the API; ``health``: a probe of one of them;
-``rebuild-pool``: a repair.
+"""``python -m workers scheduler | agent | gpu | webhooks``: the processes beside the API; ``health``: a probe of one of
+them; ``rebuild-pool``: a repair.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def main() -> int:
     try:
         if arguments.role == "scheduler":
             _run_scheduler(settings())
+        elif arguments.role == "webhooks":
+            _run_webhooks(settings())
         elif arguments.role == "rebuild-pool":
             _rebuild_pool(settings())
         else:
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m workers", description=__doc__)
     roles = parser.add_subparsers(dest="role", required=True)
     roles.add_parser("scheduler", help="relay, dispatch, reap; any number may run, one is in charge")
+    roles.add_parser("webhooks", help="send events to the teams' webhooks; any number may run")
     roles.add_parser("health", help="whether the process that writes CUPILOT_HEALTH_FILE makes progress: exit 0 or 1")
     agent = roles.add_parser("agent", help="steps that need agents: strategies, kernels, repairs")
     roles.add_parser("rebuild-pool", help="make the strategy pool's index in Chroma anew from Postgres, and end")
@@ -69,6 +72,19 @@ def _run_scheduler(config: Settings) -> None:
     from workers.relay import Relay
     from workers.scheduler import Scheduler
 
+    Scheduler(config, database(), Relay(database(), make_app(config))).run(_told_to_stop())
+
+
+def _run_webhooks(config: Settings) -> None:
+    from cupilot.storage.database import Database
+    from workers.webhooks.deliverer import THREADS, Deliverer
+
+    opened = Database(config.database_url.get_secret_value(), pool_size=THREADS)
+    Deliverer(config, opened).run(_told_to_stop())
+
+
+def _told_to_stop() -> threading.Event:
+    """Set by the first signal to end."""
     stop = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -76,7 +92,7 @@ def _run_scheduler(config: Settings) -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    Scheduler(config, database(), Relay(database(), make_app(config))).run(stop)
+    return stop
 
 
 def _rebuild_pool(config: Settings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cupilot.cli import experiments, exports, jobs, people, results, stack, steering
+from cupilot.cli import experiments, exports, jobs, people, results, stack, steering, webhooks
 
 EPILOG = """\b
 Exit codes: 0 fine; 1 the job failed or has no proven kernel; 2 wrong usage or
@@ -61,3 +61,4 @@ app.command("up", epilog=EPILOG)(stack.up)
 app.command("down", epilog=EPILOG)(stack.down)
 app.command("doctor", epilog=EPILOG)(stack.doctor)
 app.command("version", epilog=EPILOG)(stack.version)
+app.add_typer(webhooks.app, name="webhooks", epilog=EPILOG)

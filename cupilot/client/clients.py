@@ -21,12 +21,13 @@ from cupilot.client.protocol import Call, Emit, NextLine, Open, Pause, Script, S
 from cupilot.client.results import ResultCalls
 from cupilot.client.service import ServiceCalls
 from cupilot.client.steering import SteeringCalls
+from cupilot.client.webhook_calls import WebhookCalls
 from cupilot.endpoint import find_endpoint
 
 T = TypeVar("T")
 
 
-class Calls(JobCalls, SteeringCalls, PeopleCalls, EventCalls, ResultCalls, ExperimentCalls, ServiceCalls):
+class Calls(JobCalls, SteeringCalls, PeopleCalls, EventCalls, ResultCalls, ExperimentCalls, ServiceCalls, WebhookCalls):
     """Every method, by noun."""
 
     def __init__(

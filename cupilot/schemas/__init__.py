@@ -54,11 +54,23 @@ from cupilot.schemas.service import (
     VersionView,
     WorkerView,
 )
+from cupilot.schemas.webhooks import (
+    AttemptView,
+    DeliveryDetail,
+    DeliveryPage,
+    DeliveryView,
+    WebhookChange,
+    WebhookPage,
+    WebhookRequest,
+    WebhookView,
+    WebhookWithSecret,
+)
 
 __all__ = [
     "ArmInput",
     "ArmProgress",
     "ArmReport",
+    "AttemptView",
     "BestSummary",
     "CandidatePage",
     "CandidateSummary",
@@ -67,6 +79,9 @@ __all__ = [
     "ClusterView",
     "ComparisonReport",
     "ConvergencePoint",
+    "DeliveryDetail",
+    "DeliveryPage",
+    "DeliveryView",
     "ErrorBody",
     "ErrorEnvelope",
     "EventPage",
@@ -101,5 +116,10 @@ __all__ = [
     "Request",
     "Response",
     "VersionView",
+    "WebhookChange",
+    "WebhookPage",
+    "WebhookRequest",
+    "WebhookView",
+    "WebhookWithSecret",
     "WorkerView",
 ]

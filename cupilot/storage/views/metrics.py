@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from cupilot.storage.cluster import is_live, scheduler_alive
 from cupilot.storage.states import StepState
 from cupilot.storage.tables import EvaluationRow, Event, Job, LlmCall, Outbox, Step, Team, WorkerRow
+from cupilot.storage.webhook_tables import WebhookDelivery, WebhookEndpoint
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Present:
     scheduler_up: bool
     outbox_unsent: int
     outbox_lag_seconds: float
+    webhooks: Mapping[str, int]
+    """Webhooks by state: ``enabled``, ``failing``, ``disabled``."""
+    webhook_pending: int
+    webhook_lag_seconds: float
+    """How long the oldest due message of an enabled webhook has been due."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,17 @@ def present(session: Session) -> Present:
     unsent, lag = session.execute(
         select(func.count(), _age(func.min(Outbox.created_at))).where(Outbox.sent_at.is_(None))
     ).one()
+    standing = case(
+        (WebhookEndpoint.enabled.is_(False), "disabled"),
+        (WebhookEndpoint.failing_since.is_not(None), "failing"),
+        else_="enabled",
+    )
+    webhooks = session.execute(select(standing, func.count()).group_by(standing))
+    pending, late = session.execute(
+        select(func.count(), _age(func.min(WebhookDelivery.next_attempt_at)))
+        .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+        .where(WebhookDelivery.finished_at.is_(None), WebhookEndpoint.enabled)
+    ).one()
     return Present(
         jobs={job.value: count for job, count in session.execute(select(Job.state, func.count()).group_by(Job.state))},
         queues=_queues(session),
@@ -90,6 +107,9 @@ def present(session: Session) -> Present:
         scheduler_up=scheduler_alive(session),
         outbox_unsent=unsent,
         outbox_lag_seconds=_seconds(lag),
+        webhooks={"enabled": 0, "failing": 0, "disabled": 0} | dict(webhooks.tuples()),
+        webhook_pending=pending,
+        webhook_lag_seconds=_seconds(late),
     )
 
 

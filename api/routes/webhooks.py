@@ -1,0 +1,134 @@
+"""``/v1/webhooks``: endpoints of a team, their secrets, their log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Body, Query, Request, Response
+
+from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction
+from api.documentation import errors
+from cupilot.schemas import (
+    DeliveryDetail,
+    DeliveryPage,
+    WebhookChange,
+    WebhookPage,
+    WebhookRequest,
+    WebhookView,
+    WebhookWithSecret,
+)
+from cupilot.storage import webhooks as storage
+from cupilot.storage.views import webhooks as views
+from cupilot.webhooks import check_url, networks
+
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
+
+EXAMPLES = {
+    "ends": {"summary": "The end of every job", "value": {"url": "https://ci.example.org/hooks/cupilot"}},
+    "kernels": {
+        "summary": "New best kernels too",
+        "value": {"url": "https://ci.example.org/hooks/cupilot", "events": ["job.*"], "description": "chat"},
+    },
+}
+
+
+@router.post("", status_code=201, summary="Make a webhook", responses=errors(401, 409, 413, 422))
+def create_webhook(
+    http: Request,
+    session: Transaction,
+    team: TeamId,
+    request: Annotated[WebhookRequest, Body(openapi_examples=EXAMPLES)],
+    response: Response,
+) -> WebhookWithSecret:
+    """Events from now on are sent to the URL, signed with the secret in this answer, which is not shown again."""
+    url = check_url(request.url, networks(http.app.state.settings.webhook_networks))
+    row = storage.create_endpoint(session, team, url, request.events, request.description)
+    response.headers["Location"] = f"/v1/webhooks/{row.id}"
+    return views.endpoint_with_secret(session, row)
+
+
+@router.get("", summary="List webhooks", responses=errors(401, 422))
+def list_webhooks(session: Transaction, team: TeamId, cursor: Cursor = None, limit: Limit = 50) -> WebhookPage:
+    """Your team's webhooks, newest first, without their secrets."""
+    return views.list_endpoints(session, team, cursor=cursor, limit=limit)
+
+
+@router.get("/{webhook}", summary="A webhook", responses=errors(401, 404))
+def get_webhook(session: Transaction, team: TeamId, webhook: UUID) -> WebhookView:
+    """Whether it is enabled, whether it fails, and how many messages wait for it."""
+    return views.endpoint_view(session, storage.get_endpoint(session, team, webhook))
+
+
+@router.patch("/{webhook}", summary="Change, disable or enable a webhook", responses=errors(401, 404, 413, 422))
+def change_webhook(
+    http: Request, session: Transaction, team: TeamId, webhook: UUID, change: WebhookChange
+) -> WebhookView:
+    """Enabling sends what still waits. Repeating a change is harmless."""
+    row = storage.get_endpoint(session, team, webhook, lock=True)
+    if change.url is not None:
+        row.url = check_url(change.url, networks(http.app.state.settings.webhook_networks))
+    if change.events is not None:
+        row.events = list(change.events)
+    if change.description is not None:
+        row.description = change.description
+    if change.enabled is True and not row.enabled:
+        storage.enable(row)
+    elif change.enabled is False and row.enabled:
+        storage.disable(row, "requested")
+    return views.endpoint_view(session, row)
+
+
+@router.delete("/{webhook}", status_code=204, summary="Delete a webhook", responses=errors(401, 404))
+def delete_webhook(session: Transaction, team: TeamId, webhook: UUID) -> None:
+    """Its log goes with it."""
+    storage.delete_endpoint(session, team, webhook)
+
+
+@router.post("/{webhook}/secret", summary="Replace a webhook's secret", responses=errors(401, 404))
+def rotate_webhook_secret(session: Transaction, team: TeamId, webhook: UUID) -> WebhookWithSecret:
+    """For 24 hours messages carry two signatures, by the new secret and by the one before."""
+    row = storage.get_endpoint(session, team, webhook, lock=True)
+    storage.rotate_secret(row)
+    return views.endpoint_with_secret(session, row)
+
+
+@router.post("/{webhook}/ping", status_code=202, summary="Test a webhook", responses=errors(401, 404, 409))
+def ping_webhook(session: Transaction, team: TeamId, webhook: UUID) -> DeliveryDetail:
+    """Sends a message of the type `webhook.ping`, once; the delivery's log says what came of it."""
+    row = storage.get_endpoint(session, team, webhook)
+    return views.delivery_view(session, storage.ping(session, row))
+
+
+@router.get("/{webhook}/deliveries", summary="A webhook's log", responses=errors(401, 404, 422))
+def list_deliveries(
+    *,
+    session: Transaction,
+    team: TeamId,
+    webhook: UUID,
+    state: Annotated[Literal["pending", "delivered", "failed"] | None, Query()] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> DeliveryPage:
+    """Messages, newest first."""
+    row = storage.get_endpoint(session, team, webhook)
+    return views.list_deliveries(session, row, state=state, cursor=cursor, limit=limit)
+
+
+@router.get("/{webhook}/deliveries/{delivery}", summary="A message and its attempts", responses=errors(401, 404))
+def get_delivery(session: Transaction, team: TeamId, webhook: UUID, delivery: UUID) -> DeliveryDetail:
+    """The body as it is sent; of every attempt status, time and the beginning of the answer."""
+    row = storage.get_endpoint(session, team, webhook)
+    return views.delivery_view(session, storage.get_delivery(session, row, delivery))
+
+
+@router.post(
+    "/{webhook}/deliveries/{delivery}/redeliver",
+    status_code=202,
+    summary="Send a message again",
+    responses=errors(401, 404, 409),
+)
+def redeliver(session: Transaction, team: TeamId, webhook: UUID, delivery: UUID) -> DeliveryDetail:
+    """With its old `webhook-id`, and all attempts anew; a 409 while it is still being tried."""
+    row = storage.get_endpoint(session, team, webhook)
+    return views.delivery_view(session, storage.redeliver(session, row, delivery))
