@@ -21,6 +21,7 @@ def main() -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        forwarded_allow_ips=config.trusted_proxies,
         timeout_graceful_shutdown=5,
     )
 

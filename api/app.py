@@ -10,10 +10,14 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from api import errors
+from api.audit import AuditLog
 from api.documentation import DESCRIPTION, TAGS
+from api.limits import RateLimits
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
 from api.routes import events, experiments, exports, jobs, people, problems, results, service, steering, webhooks
+from api.rate_limiter import Limiter
+from api.routes import audit, events, experiments, exports, jobs, problems, results, service, webhooks
 from api.streams import Hub
 from cupilot import __version__
 from cupilot.settings import Settings, settings
@@ -42,10 +46,13 @@ def create_app(config: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)
     app.state.settings = config
-    for module in (jobs, events, results, experiments, problems, service, exports, steering, people, webhooks):
+    for module in (jobs, events, results, experiments, problems, service, exports, steering, people, webhooks, audit):
         app.include_router(module.router)
     errors.install(app)
+    app.state.limiter = Limiter(config.redis_url.get_secret_value())
     app.add_middleware(BodyLimit, limit=config.max_body_bytes)
+    app.add_middleware(RateLimits, settings=config, limiter=app.state.limiter, metrics=app.state.metrics)
+    app.add_middleware(AuditLog, database=app.state.database)
     app.add_middleware(RequestContext, metrics=app.state.metrics)
     return app
 
@@ -53,4 +60,5 @@ def create_app(config: Settings | None = None) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     yield {}
+    await app.state.limiter.close()
     app.state.database.close()

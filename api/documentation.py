@@ -130,8 +130,8 @@ _ERRORS = {
     ),
     429: (
         "Too much at once; `Retry-After` says when to try again.",
-        "too_many_streams",
-        "your team has too many open event streams",
+        "rate_limited",
+        "too many requests from this API key: 1200 a minute",
     ),
     503: ("A dependency does not answer; try again.", "unavailable", "the database does not answer"),
 }

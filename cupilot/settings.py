@@ -33,6 +33,13 @@ class Settings(BaseSettings):
     max_body_bytes: int = 1_048_576
     """A job request is a problem file (at most 256 KiB) and a few numbers."""
 
+    rate_limit_key: int = Field(default=1_200, ge=0)
+    """Requests a minute of one API key; 0 for no limit."""
+    rate_limit_address: int = Field(default=300, ge=0)
+    """Requests a minute of an address without a key, and wrong keys a minute from one; 0 for no limit."""
+    trusted_proxies: str = "127.0.0.1"
+    """Whose ``X-Forwarded-For`` says who the client is."""
+    audit_keep_days: float = Field(default=365.0, gt=0)
     streams: int = Field(default=500, ge=0)
     """Open event streams of one API process..."""
     streams_per_team: int = Field(default=100, ge=0)

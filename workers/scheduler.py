@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from cupilot.errors import CupilotError
 from cupilot.settings import Settings
+from cupilot.storage.audit import prune_audit
 from cupilot.storage.cluster import prune_workers
 from cupilot.storage.database import Database
 from cupilot.storage.dispatch import prune_sent
@@ -85,6 +86,7 @@ class Scheduler:
                 prune_sent(session)
                 prune_workers(session)
                 release_keys(session)
+                prune_audit(session, timedelta(days=self._settings.audit_keep_days))
 
     def _run_relay(self) -> None:
         """Publish; while the broker is away, try less and less often, and do everything else as always."""

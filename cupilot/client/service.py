@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Stream, every, path
-from cupilot.schemas import ClusterView, ProblemPage, ProblemSummary, ProblemView, VersionView
+from cupilot.schemas import AuditPage, ClusterView, ProblemPage, ProblemSummary, ProblemView, VersionView
 
 
 class ServiceCalls:
@@ -28,6 +30,36 @@ class ServiceCalls:
     def problem(self, problem: str) -> Call[ProblemView]:
         """A problem with its source."""
         return Call(ProblemView, "GET", path("v1", "problems", problem))
+
+    @call
+    def audit(
+        self,
+        *,
+        principal: str | None = None,
+        key_prefix: str | None = None,
+        route: str | None = None,
+        resource: str | None = None,
+        outcome: str | None = None,
+        request_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Call[AuditPage]:
+        """A page of who asked for what, newest first; ``resource`` is the beginning of a path."""
+        parameters = {
+            "principal": principal,
+            "key_prefix": key_prefix,
+            "route": route,
+            "resource": resource,
+            "outcome": outcome,
+            "request_id": request_id,
+            "since": since.isoformat() if since else None,
+            "until": until.isoformat() if until else None,
+            "before": before,
+            "limit": limit,
+        }
+        return Call(AuditPage, "GET", "/v1/audit", params=parameters)
 
     @call
     def cluster(self) -> Call[ClusterView]:

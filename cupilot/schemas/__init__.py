@@ -4,6 +4,7 @@ Carries data only. Requests refuse unknown fields; responses may grow, so the cl
 and vocabularies that may grow (states, kinds) are strings here, with their present values in the schema.
 """
 
+from cupilot.schemas.audit import AuditEntryView, AuditPage
 from cupilot.schemas.base import ErrorBody, ErrorEnvelope, FieldProblem, Request, Response
 from cupilot.schemas.experiments import (
     ArmInput,
@@ -71,6 +72,8 @@ __all__ = [
     "ArmProgress",
     "ArmReport",
     "AttemptView",
+    "AuditEntryView",
+    "AuditPage",
     "BestSummary",
     "CandidatePage",
     "CandidateSummary",

@@ -27,7 +27,7 @@ from cupilot.evaluation import Verdict
 from cupilot.evolution.population import Operator
 from cupilot.job import AgentKind, Priority
 from cupilot.problem import NumericsPolicy, Target
-from cupilot.storage import pool_tables, webhook_tables  # noqa: F401 - whoever knows the schema knows these
+from cupilot.storage import audit_table, pool_tables, webhook_tables  # noqa: F401 - whoever knows the schema knows these
 from cupilot.storage.base import Base, Json, fk, id_column, now_column
 from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.states import (

@@ -107,7 +107,7 @@ def present(session: Session) -> Present:
         scheduler_up=scheduler_alive(session),
         outbox_unsent=unsent,
         outbox_lag_seconds=_seconds(lag),
-        webhooks={"enabled": 0, "failing": 0, "disabled": 0} | dict(webhooks.tuples()),
+        webhooks={"enabled": 0, "failing": 0, "disabled": 0} | {str(state): int(count) for state, count in webhooks},
         webhook_pending=pending,
         webhook_lag_seconds=_seconds(late),
     )

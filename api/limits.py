@@ -1,0 +1,87 @@
+"""Rate limits of HTTP requests, told as draft-ietf-httpapi-ratelimit-headers-10 has it (``RateLimit-Policy``,
+``RateLimit``), and refused as RFC 6585 has it (429 with ``Retry-After``).
+
+Before anything else of a request is done: by its key, or by its address where it has none. Wrong keys are counted by
+address too, so that guessing keys is no way around. Probes are never limited.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import render
+from api.metrics import Metrics
+from api.rate_limiter import WINDOW_SECONDS, Limiter, Standing
+from cupilot.settings import Settings
+
+UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
+UNAUTHORIZED = 401
+
+
+class RateLimits:
+    """Refuses what comes too fast, and tells everybody else what is left."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, limiter: Limiter, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.by_key = settings.rate_limit_key
+        self.by_address = settings.rate_limit_address
+        self.limiter = limiter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http" or scope["path"] in UNLIMITED:
+            await self.app(scope, receive, send)
+            return
+        key = Headers(scope=scope).get("authorization")
+        address = (scope.get("client") or ("unknown", 0))[0]
+        failures = f"failures:{address}"
+        name, limit = ("key", self.by_key) if key else ("address", self.by_address)
+        if key and self.by_address:
+            guessed = await self.limiter.take(failures, self.by_address, cost=0)
+            if not guessed.allowed:
+                await self._refuse(scope, receive, send, "failures", guessed)
+                return
+        standing = None
+        if limit:
+            # Not the key itself: whoever reads Redis must not find keys there.
+            client = f"key:{hashlib.sha256(key.encode()).hexdigest()[:32]}" if key else f"address:{address}"
+            standing = await self.limiter.take(client, limit)
+            if not standing.allowed:
+                await self._refuse(scope, receive, send, name, standing)
+                return
+        wrong_key = False
+
+        async def told(message: Message) -> None:
+            nonlocal wrong_key
+            if message["type"] == "http.response.start":
+                wrong_key = message["status"] == UNAUTHORIZED
+                if standing is not None:
+                    _tell(MutableHeaders(scope=message), name, standing)
+            await send(message)
+
+        await self.app(scope, receive, told)
+        if wrong_key and key and self.by_address:
+            await self.limiter.take(failures, self.by_address)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, name: str, standing: Standing) -> None:
+        self.metrics.limited.labels(name).inc()
+        whose = "this API key" if name == "key" else "this address"
+        response = render(
+            429,
+            "rate_limited",
+            f"too many {'wrong keys' if name == 'failures' else 'requests'} from {whose}: {standing.limit} a minute",
+            scope["state"]["request_id"],
+            hint=f"try again in {standing.retry_seconds} s; wait for events instead of asking again and again",
+        )
+        response.headers["Retry-After"] = str(standing.retry_seconds)
+        _tell(response.headers, name, standing)
+        await response(scope, receive, send)
+
+
+def _tell(headers: MutableHeaders, name: str, standing: Standing) -> None:
+    headers["RateLimit-Policy"] = f'"{name}";q={standing.limit};w={WINDOW_SECONDS:.0f}'
+    headers["RateLimit"] = f'"{name}";r={standing.remaining};t={standing.reset_seconds}'

@@ -1,0 +1,49 @@
+"""``/v1/audit``: who asked for what."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+
+from api.dependencies import Limit, TeamId, Transaction, plain_text
+from api.documentation import errors
+from cupilot.schemas import AuditPage
+from cupilot.storage.audit import AuditFilter, list_entries
+
+MAX_ID = 2**63 - 1
+
+router = APIRouter(prefix="/v1/audit", tags=["service"])
+
+Word = Annotated[str | None, Query(max_length=200)]
+
+
+@router.get("", summary="Who did what", responses=errors(401, 422))
+def list_audit(
+    *,
+    session: Transaction,
+    team: TeamId,
+    principal: Word = None,
+    key_prefix: Word = None,
+    route: Word = None,
+    resource: Annotated[str | None, Query(max_length=500, description="Its beginning, e.g. `/v1/jobs/3f2b`.")] = None,
+    outcome: Literal["done", "refused", "failed"] | None = None,
+    request_id: Word = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    before: Annotated[int | None, Query(ge=0, le=MAX_ID, description="Only older entries than this id.")] = None,
+    limit: Limit = 50,
+) -> AuditPage:
+    """Requests that changed something or were not allowed to, newest first."""
+    filters = AuditFilter(
+        principal=plain_text("principal", principal),
+        key_prefix=plain_text("key_prefix", key_prefix),
+        route=plain_text("route", route),
+        resource=plain_text("resource", resource),
+        outcome=outcome,
+        request_id=plain_text("request_id", request_id),
+        since=since,
+        until=until,
+    )
+    return list_entries(session, team, filters, before=before, limit=limit)

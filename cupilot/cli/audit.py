@@ -1,0 +1,61 @@
+"""``cupilot audit``: who asked for what."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from cupilot.cli.options import Data, Json, Server
+from cupilot.cli.outcome import outcome
+from cupilot.cli.session import connect
+from cupilot.cli.text import clean
+
+
+def audit(
+    *,
+    principal: Annotated[str | None, typer.Option("--principal", help="Who.")] = None,
+    key_prefix: Annotated[str | None, typer.Option("--key-prefix", metavar="cpk_12345678")] = None,
+    route: Annotated[str | None, typer.Option("--route", help="E.g. /v1/jobs/{job}/cancel.")] = None,
+    resource: Annotated[str | None, typer.Option("--resource", help="Its beginning, e.g. /v1/jobs/3f2b.")] = None,
+    result: Annotated[str | None, typer.Option("--outcome", metavar="done|refused|failed")] = None,
+    since: Annotated[datetime | None, typer.Option("--since")] = None,
+    until: Annotated[datetime | None, typer.Option("--until")] = None,
+    before: Annotated[int | None, typer.Option("--before", help="From the page before.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """List who changed what, or was not allowed to, newest first. Times are this machine's.
+
+    \b
+    Examples:
+        cupilot audit --outcome refused
+        cupilot audit --resource /v1/jobs/3f2b --json
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        page = client.audit(
+            principal=principal,
+            key_prefix=key_prefix,
+            route=route,
+            resource=resource,
+            outcome=result,
+            since=since.astimezone() if since else None,
+            until=until.astimezone() if until else None,
+            before=before,
+            limit=limit,
+        )
+        if as_json:
+            typer.echo(page.model_dump_json(indent=2))
+            return
+        for item in page.items:
+            who = clean(item.principal or "nobody")
+            where = clean(item.address or "-")
+            told = f"{item.method} {clean(item.resource)} {item.status} {item.outcome}"
+            typer.echo(
+                f"{item.at.astimezone():%Y-%m-%d %H:%M:%S}  {who} ({item.key_prefix or 'no key'}, {where})  {told}"
+            )
+        if page.next_before is not None:
+            typer.echo(f"more: --before {page.next_before}")

@@ -1,0 +1,38 @@
+"""The audit log: who asked for what."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from cupilot.schemas.base import Response
+
+
+class AuditEntryView(Response):
+    """One request that changed something, or was not allowed to."""
+
+    id: int
+    at: datetime
+    team: UUID | None = None
+    principal: str | None = None
+    """User or service account; null for a request without a valid key."""
+    key_prefix: str | None = None
+    """The visible start of the key that was sent, valid or not."""
+    method: str
+    route: str
+    """The route's template, e.g. ``/v1/jobs/{job}/cancel``."""
+    resource: str
+    """What was asked for, or what was made."""
+    status: int
+    outcome: str
+    """``done``, ``refused`` (4xx) or ``failed`` (5xx)."""
+    request_id: str
+    address: str | None = None
+
+
+class AuditPage(Response):
+    """Entries, newest first."""
+
+    items: list[AuditEntryView]
+    next_before: int | None = None
+    """Give it as ``before`` to get the next page; null on the last."""

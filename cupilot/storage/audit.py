@@ -1,0 +1,85 @@
+"""The audit log: written once, read by admins, forgotten only after its time."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, func, select, text
+from sqlalchemy.orm import Session
+
+from cupilot.schemas import AuditEntryView, AuditPage
+from cupilot.storage.audit_table import AuditEntry
+from cupilot.storage.teams import authenticate
+
+
+@dataclass(frozen=True)
+class AuditFilter:
+    """What to list; an empty filter lists everything."""
+
+    principal: str | None = None
+    key_prefix: str | None = None
+    route: str | None = None
+    resource: str | None = None
+    """Its beginning."""
+    outcome: str | None = None
+    request_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def add_entry(session: Session, entry: AuditEntry, secret: str | None) -> None:
+    """Append; ``secret`` is the key that was sent, by which the entry's team and principal are found."""
+    key = authenticate(session, secret) if secret else None
+    if key is not None:
+        entry.team_id, entry.principal = key.team_id, key.name
+    session.add(entry)
+
+
+def list_entries(
+    session: Session, team: uuid.UUID | None, filters: AuditFilter, *, before: int | None, limit: int
+) -> AuditPage:
+    """Entries, newest first, with ids below ``before``: of a team, or of everybody where ``team`` is None."""
+    query = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit + 1)
+    if team is not None:
+        query = query.where(AuditEntry.team_id == team)
+    for name in ("principal", "key_prefix", "route", "outcome", "request_id"):
+        value = getattr(filters, name)
+        if value is not None:
+            query = query.where(getattr(AuditEntry, name) == value)
+    if filters.resource is not None:
+        query = query.where(AuditEntry.resource.startswith(filters.resource, autoescape=True))
+    if filters.since is not None:
+        query = query.where(AuditEntry.at >= filters.since)
+    if filters.until is not None:
+        query = query.where(AuditEntry.at < filters.until)
+    if before is not None:
+        query = query.where(AuditEntry.id < before)
+    rows = session.scalars(query).all()
+    page = rows[:limit]
+    return AuditPage(items=[_view(row) for row in page], next_before=page[-1].id if len(rows) > limit else None)
+
+
+def prune_audit(session: Session, kept: timedelta) -> None:
+    """Forget entries older than ``kept``: the one deletion that the table's trigger lets pass."""
+    session.execute(text("SELECT set_config('cupilot.audit_prune', '1', true)"))
+    session.execute(delete(AuditEntry).where(AuditEntry.at < func.now() - kept))
+    session.execute(text("SELECT set_config('cupilot.audit_prune', '', true)"))
+
+
+def _view(row: AuditEntry) -> AuditEntryView:
+    return AuditEntryView(
+        id=row.id,
+        at=row.at,
+        team=row.team_id,
+        principal=row.principal,
+        key_prefix=row.key_prefix,
+        method=row.method,
+        route=row.route,
+        resource=row.resource,
+        status=row.status,
+        outcome=row.outcome,
+        request_id=row.request_id,
+        address=row.address,
+    )

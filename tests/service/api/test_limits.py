@@ -1,0 +1,114 @@
+"""Rate limits on a real Redis, and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from api.app import create_app
+from api.rate_limiter import Limiter
+from cupilot.embedded.servers import Running
+from cupilot.settings import Settings
+from tests.service.api.world import Team, World
+
+pytestmark = pytest.mark.service
+
+NO_REDIS = "redis://:hunter2@127.0.0.1:1/0"
+
+
+@contextmanager
+def _serving(world: World, redis_url: str, **limits: int) -> Iterator[str]:
+    """With its lifespan, so that connections to Redis are closed."""
+    url = world.database.engine.url.render_as_string(hide_password=False)
+    app: FastAPI = create_app(Settings(database_url=SecretStr(url), redis_url=SecretStr(redis_url), **limits))  # type: ignore[arg-type]
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture(params=["redis", "no redis"])
+def redis_url(request: pytest.FixtureRequest, valkey: Running) -> str:
+    return valkey.url if request.param == "redis" else NO_REDIS
+
+
+def _get(url: str, key: str | None, path: str = "/v1/version") -> httpx.Response:
+    return httpx.get(url + path, headers={"Authorization": f"Bearer {key}"} if key else {})
+
+
+def test_a_key_has_its_limit_whatever_others_do(world: World, team: Team, stranger: Team, redis_url: str) -> None:
+    with _serving(world, redis_url, rate_limit_key=5, rate_limit_address=0) as url:
+        answers = [_get(url, team.key) for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+        assert answers[0].headers["RateLimit-Policy"] == '"key";q=5;w=60'
+        assert answers[0].headers["RateLimit"].startswith('"key";r=4;t=')
+        refused = answers[-1]
+        assert refused.json()["error"]["code"] == "rate_limited"
+        assert refused.json()["error"]["request_id"] == refused.headers["X-Request-ID"]
+        assert 1 <= int(refused.headers["Retry-After"]) <= 12
+        assert refused.headers["RateLimit"].startswith('"key";r=0;t=')
+        assert _get(url, stranger.key).status_code == 200
+        assert _get(url, None).status_code == 200
+        assert "RateLimit" not in _get(url, None).headers
+        for probe in ("/healthz", "/readyz", "/metrics"):
+            assert _get(url, team.key, probe).status_code == 200
+        assert 'rate_limited_total{scope="key"} 1.0' in _get(url, None, "/metrics").text
+
+
+def test_an_address_without_a_key_and_one_that_guesses_keys_have_theirs(
+    world: World, team: Team, valkey: Running
+) -> None:
+    import redis
+
+    with redis.Redis.from_url(valkey.url) as broker:
+        broker.flushall()
+    with _serving(world, valkey.url, rate_limit_key=100, rate_limit_address=4) as url:
+        assert [_get(url, None).status_code for _ in range(5)] == [200] * 4 + [429]
+        assert _get(url, team.key).status_code == 200
+        guesses = [_get(url, f"cpk_0000000{number}_" + "x" * 40, "/v1/jobs").status_code for number in range(5)]
+        assert guesses == [401] * 4 + [429]
+        assert _get(url, team.key).status_code == 429, "from that address, for a while"
+
+
+def test_two_replicas_share_a_limit_through_redis(world: World, team: Team, valkey: Running) -> None:
+    with (
+        _serving(world, valkey.url, rate_limit_key=4) as one,
+        _serving(world, valkey.url, rate_limit_key=4) as other,
+    ):
+        codes = [_get(url, team.key).status_code for url in (one, other, one, other, one)]
+        assert codes == [200] * 4 + [429]
+
+
+def test_a_redis_that_is_away_is_not_asked_for_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    async def count(*_: object, **__: object) -> None:
+        nonlocal asked
+        asked += 1
+        raise ConnectionError
+
+    async def run() -> list[bool]:
+        limiter = Limiter(NO_REDIS)
+        monkeypatch.setattr(limiter, "_script", count)
+        standings = [await limiter.take("k", 3) for _ in range(4)]
+        assert (await limiter.take("k", 3, cost=0)).allowed is False
+        await limiter.close()
+        return [one.allowed for one in standings]
+
+    assert asyncio.run(run()) == [True, True, True, False]
+    assert asked == 1
