@@ -7,6 +7,7 @@ import uvicorn
 from api.app import create_app
 from cupilot.logs import set_up_logs
 from cupilot.settings import settings
+from cupilot.tracing import set_up_tracing
 
 
 def main() -> None:
@@ -14,6 +15,7 @@ def main() -> None:
     config = settings()
     secrets = (config.database_url.get_secret_value(), config.redis_url.get_secret_value())
     set_up_logs(config.log_level, config.log_format, secrets)
+    set_up_tracing(config.traces, "api")
     uvicorn.run(
         create_app(config),
         host=config.api_host,

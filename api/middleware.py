@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import BodyTooLarge, render, too_large
 from api.metrics import Metrics
+from cupilot import tracing
 from cupilot.logs import log_context
 
 REQUEST_ID_HEADER = "X-Request-ID"
@@ -44,7 +45,9 @@ class RequestContext:
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         request_id = given if _ACCEPTED_ID.match(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        with log_context(request=request_id), self.metrics.in_flight.track_inprogress():
+        parent = Headers(scope=scope).get("traceparent")
+        opened = tracing.span(f"{scope['method']} {scope['path']}", parent=parent, request=request_id)
+        with log_context(request=request_id), self.metrics.in_flight.track_inprogress(), opened:
             await self._answer(scope, receive, send, request_id)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:

@@ -189,6 +189,17 @@ class Profile(Value):
         return min(max(self.metrics.get(zone_metric, 0.0) / 100.0, 0.0), 1.0)
 
 
+class Phase(Value):
+    """What an evaluation did for a while."""
+
+    name: str
+    """``build``, ``open`` (the problem in a fresh judge), ``load``, ``verify``, ``time``, ``compile_baseline``,
+    ``profile``, or ``judge`` for anything else of the judge's."""
+    start: float
+    """Seconds since the evaluation began."""
+    seconds: float
+
+
 class Evaluation(Value):
     """All that was measured about one kernel on one problem."""
 
@@ -207,6 +218,8 @@ class Evaluation(Value):
     """Tunable values that the times belong to: the plan's own, or the best of a sweep."""
     seconds: float = 0.0
     """What the evaluation took, builds included and queueing not."""
+    phases: tuple[Phase, ...] = ()
+    """What it was spent on, one after the other."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:

@@ -76,6 +76,8 @@ class Settings(BaseSettings):
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["console", "json"] = "console"
+    traces: Literal["off", "otlp"] = "off"
+    """Where spans are sent: nowhere, or to the collector of ``OTEL_EXPORTER_OTLP_ENDPOINT``."""
     health_file: str | None = None
     """Where scheduler, workers and webhooks leave their sign of progress, one file a process."""
     health_seconds: float = Field(default=120.0, gt=0)

@@ -40,6 +40,7 @@ from gpu_worker.build import Builder
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeProcess, JudgeTimeout, TooManyProcesses
 from gpu_worker.peaks import PeakStore
+from gpu_worker.phases import Phases
 from gpu_worker.runner_process import RunnerProcess
 from gpu_worker.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget
@@ -94,6 +95,7 @@ class Evaluator:
         self._peaks = PeakStore(self._host, self._sandbox, work_dir / "peaks")
         self._bytecode = Bytecode(work_dir / "bytecode")
         self._judge: JudgeProcess | None = None
+        self._phases = Phases()
         self._judged: str | None = None
         """Hash of the problem that the judge has open."""
 
@@ -205,6 +207,7 @@ class Evaluator:
 
     def _evaluate(self, measured: Measured, call: _Call) -> Evaluation:
         started = time.monotonic()
+        self._phases = Phases()
         try:
             self._measure(measured, call)
         except Interrupted as error:
@@ -223,6 +226,7 @@ class Evaluator:
         if measured.eager() is not None:
             measured.peaks = self._peaks.at_least(measured.preparation.peaks)
         measured.environment = self._environment(measured.build)
+        measured.phases = self._phases.until_now()
         measured.seconds = time.monotonic() - started
         return conclude(measured, self._host, remeasure=self._peaks.again)
 
@@ -231,6 +235,7 @@ class Evaluator:
         if kernel.target is not self._host.target:
             raise InvalidPlan(f"a {kernel.target.value} kernel cannot run on {self._host.target.value}")
         plan = resolve(kernel, facts)
+        self._phases.enter("build")
         build = self._builder.build(kernel.source, render(facts, kernel.plan.values()))
         measured.build, measured.build_facts = build.report, build.facts
         if build.binary is None:
@@ -240,7 +245,9 @@ class Evaluator:
         if refusal is not None:
             measured.failure = Failure(kind=FailureKind.POLICY_BREACH, message=refusal)
             return
+        self._phases.enter("open")
         judge = self._open_judge(measured, call)
+        judge.on_stage = self._phases.stage
         baselines = [Baseline.EAGER, Baseline.COMPILE] if call.thorough else [Baseline.EAGER]
         self._judge_kernel(judge, measured, _order(measured, plan, build.binary, call, baselines), call)
         if measured.failure is not None:
@@ -254,6 +261,7 @@ class Evaluator:
             fault = self._host.memory_fault(build.binary, plan, facts.tensors)
             if fault is not None:
                 measured.failure = Failure(kind=FailureKind.ILLEGAL_ACCESS, message=f"under a memory checker: {fault}")
+        self._phases.enter("profile")
         measured.counters = self._host.measured_profile(build.binary, plan, facts.tensors)
 
     def _blame_the_device(self, measured: Measured) -> None:

@@ -102,6 +102,8 @@ class JudgeProcess:
         theirs.close()
         self._hold: Callable[[bool], None] | None = None
         self._next_look = 0.0
+        self.on_stage: Callable[[str], None] | None = None
+        """Told which stage the judge has begun."""
         self.torch = ""
 
     def wait_ready(self) -> None:
@@ -174,6 +176,8 @@ class JudgeProcess:
         if message["event"] == "stage":
             limit = float(message["limit"])
             deadline.name = str(message["name"])[:200]
+            if self.on_stage is not None:
+                self.on_stage(deadline.name)
             deadline.stage = time.monotonic() + limit
             deadline.limit = min(limit, max(deadline.total - time.monotonic(), 0.0))
         elif message["event"] == "hold" and self._hold is not None:

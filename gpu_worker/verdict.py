@@ -16,6 +16,7 @@ from cupilot.evaluation import (
     Failure,
     FailureKind,
     LawResult,
+    Phase,
     Preparation,
     Profile,
     ProfileSource,
@@ -71,6 +72,7 @@ class Measured:
     """The device's peaks as known now, which may be higher than when the problem was prepared; None for those."""
     environment: Environment | None = None
     seconds: float = 0.0
+    phases: tuple[Phase, ...] = ()
 
     def repetition(self) -> Measured:
         """An empty record for the same kernel and build."""
@@ -105,6 +107,7 @@ def conclude(measured: Measured, target: HostTarget, remeasure: Callable[[], Pea
         environment=measured.environment,
         tunables=measured.kernel.plan.values(),
         seconds=measured.seconds,
+        phases=measured.phases,
     )
 
 

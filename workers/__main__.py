@@ -14,6 +14,7 @@ from types import FrameType
 from cupilot.errors import CupilotError
 from cupilot.problem import Target
 from cupilot.settings import Settings, settings
+from cupilot.tracing import set_up_tracing
 from workers.logs import set_up_logs
 
 logger = logging.getLogger("workers")
@@ -72,6 +73,7 @@ def _run_scheduler(config: Settings) -> None:
     from workers.relay import Relay
     from workers.scheduler import Scheduler
 
+    set_up_tracing(config.traces, "scheduler")
     Scheduler(config, database(), Relay(database(), make_app(config))).run(_told_to_stop())
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from cupilot import tracing
 from cupilot.storage.database import Database
 from cupilot.storage.dispatch import POOL_TOPIC, STEP_TOPIC, count_attempt, mark_sent, take_messages
 from cupilot.storage.tables import Outbox
@@ -48,7 +50,10 @@ class Relay:
         payload = message.payload
         match message.topic:
             case t if t == STEP_TOPIC:
-                self._send(STEP_TASK, [payload["step"], payload["attempt"]], payload["queue"], None)
+                parent = payload.get("trace")
+                # Without a trace of the job's this would be one of its own, for nothing.
+                with tracing.span("publish", parent=parent, step=payload["step"]) if parent else nullcontext():
+                    self._send(STEP_TASK, [payload["step"], payload["attempt"]], payload["queue"], None)
             case t if t == POOL_TOPIC:
                 self._send(POOL_TASK, [], payload["queue"], POOL_TASK_EXPIRES_SECONDS)
             case _:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 
 from sqlalchemy.orm import Session
 
+from cupilot import tracing
 from cupilot.errors import Unavailable
 from cupilot.logs import log_context
 from cupilot.storage.cluster import mark_unhealthy
@@ -64,10 +65,22 @@ def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining
     if claim is None:
         logger.info("not to be had step=%s attempt=%d", step_id, attempt)
         return
-    with log_context(job=claim.job_id, step=claim.step_id, key=claim.key, attempt=claim.attempt):
+    with (
+        log_context(job=claim.job_id, step=claim.step_id, key=claim.key, attempt=claim.attempt),
+        tracing.span(
+            f"step {claim.kind.value}",
+            parent=claim.trace,
+            cause=claim.cause,
+            job=str(claim.job_id),
+            step=str(claim.step_id),
+            key=claim.key,
+            attempt=claim.attempt,
+        ),
+    ):
         started = time.monotonic()
         with Lease(tools.database, tools.settings, claim, draining) as held:
             outcome = _do(claim, tools, held)
+        tracing.note(outcome=outcome)
         logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
 
 

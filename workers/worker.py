@@ -27,6 +27,7 @@ from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.states import WorkerKind
 from cupilot.storage.steps import AGENTS_QUEUE, MODELS_QUEUE, device_queue
+from cupilot.tracing import set_up_tracing
 from workers.app import make_app
 from workers.draining import Draining
 from workers.logs import set_up_logs
@@ -62,6 +63,7 @@ def run_worker(
 
     @cache
     def child_tools() -> Tools:
+        set_up_tracing(settings.traces, kind.value)
         return tools(settings, Database(url, pool_size=2), device)
 
     app = make_app(settings)

@@ -25,7 +25,7 @@ from cupilot.embedded.process import Command
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _GPU_WORKER_SEES = re.compile(
-    r"(CUDA_|NVIDIA_|OMP_|CUPILOT_|PYTHON|LC_)|(PATH|HOME|USER|LANG|TMPDIR|TZ|LD_LIBRARY_PATH)$"
+    r"(CUDA_|NVIDIA_|OMP_|CUPILOT_|OTEL_EXPORTER_OTLP_ENDPOINT|PYTHON|LC_)|(PATH|HOME|USER|LANG|TMPDIR|TZ|LD_LIBRARY_PATH)$"
 )
 _VIEW_SECONDS = 0.15
 """Roles that start together share one look at the cluster."""

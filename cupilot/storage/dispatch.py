@@ -185,10 +185,11 @@ def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: Any) -> 
             .execution_options(synchronize_session=False)
         )
     rank = {each: position for position, each in enumerate(steps)}
-    rows = session.execute(select(Step.id, Step.attempt, Step.queue).where(Step.id.in_(steps)))
+    wanted = select(Step.id, Step.attempt, Step.queue, Job.traceparent).join(Job, Job.id == Step.job_id)
+    rows = session.execute(wanted.where(Step.id.in_(steps)))
     messages = [
-        {"topic": STEP_TOPIC, "payload": {"step": str(each), "attempt": attempt, "queue": queue}}
-        for each, attempt, queue in sorted(rows, key=lambda row: rank[row[0]])
+        {"topic": STEP_TOPIC, "payload": {"step": str(each), "attempt": attempt, "queue": queue, "trace": trace}}
+        for each, attempt, queue, trace in sorted(rows, key=lambda row: rank[row[0]])
     ]
     if messages:
         session.execute(insert(Outbox), messages)

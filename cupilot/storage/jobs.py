@@ -12,6 +12,9 @@ from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict, InvalidInput, NotFound
 from cupilot.job import JobSpec, Priority, check_playable
+from cupilot import tracing
+from cupilot.errors import Conflict, NotFound
+from cupilot.job import JobSpec, check_playable
 from cupilot.storage.database import notify
 from cupilot.storage.endings import end_job, stop_queued_work
 from cupilot.storage.problems import ensure_problem, problem_value
@@ -58,6 +61,7 @@ def submit_job(
         "learning": spec.learning.model_dump(mode="json"),
         "idempotency_key": idempotency_key,
         "request_hash": request_hash,
+        "traceparent": tracing.current(),
     }
     # A key that another transaction is inserting right now makes this wait for it, then do nothing.
     made = session.execute(

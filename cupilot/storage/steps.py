@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from cupilot import tracing
 from cupilot.hardware import Device
 from cupilot.job import AgentKind
 from cupilot.problem import Target
@@ -56,6 +57,10 @@ class Claim:
     attempt: int
     """The fencing token: results are accepted only while the step is running at this attempt."""
     payload: Mapping[str, Any]
+    trace: str | None = None
+    """``traceparent`` of the request that made the job..."""
+    cause: str | None = None
+    """...and of the step that made this one."""
 
 
 def add_step(
@@ -83,6 +88,7 @@ def add_step(
         queue=queue or agents_queue(job),
         payload=dict(payload or {}),
         max_attempts=settings().step_attempts,
+        traceparent=tracing.current(),
     )
     session.add(step)
     session.flush()
@@ -132,6 +138,8 @@ def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, l
         owner=owner,
         attempt=attempt + 1,
         payload=step.payload,
+        trace=job.traceparent,
+        cause=step.traceparent,
     )
 
 

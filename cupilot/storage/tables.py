@@ -99,6 +99,8 @@ class Job(Base):
     """:class:`cupilot.job.Learning` as JSON."""
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64))
+    traceparent: Mapped[str | None] = mapped_column(String(55))
+    """Of the request that made it, where that was traced (:mod:`cupilot.tracing`)."""
     experiment_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey(Experiment.id, ondelete="CASCADE"))
     arm: Mapped[str | None] = mapped_column(String(100))
     """Which arm of its experiment it is a job of."""
@@ -277,6 +279,8 @@ class Step(Base):
     max_attempts: Mapped[int] = mapped_column(server_default=text("3"))
     payload: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
     error: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
+    traceparent: Mapped[str | None] = mapped_column(String(55))
+    """Of what made it."""
     dispatched_at: Mapped[datetime | None]
     """When a message was last handed to the outbox; None while it waits in Postgres only."""
     dispatches: Mapped[int] = mapped_column(server_default=text("0"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.orm import Session
 
+from cupilot import tracing
 from cupilot.evaluation import Evaluation, FailureKind, Preparation
 from cupilot.evolution.pipeline import Next, Refused, Stage
 from cupilot.job import JobSpec
@@ -117,6 +118,8 @@ def ask(tools: Tools, assignment: Assignment, question: Callable[[Agents], Answe
 
 def check_infrastructure(evaluation: Evaluation) -> Evaluation:
     """The evaluation, if it says something about the kernel; raises :class:`Infrastructure` if it does not."""
+    tracing.record_phases(evaluation.phases, evaluation.seconds)
+    tracing.note(verdict=evaluation.verdict.value)
     if evaluation.failure is not None and evaluation.failure.kind is FailureKind.INFRASTRUCTURE:
         raise Infrastructure(evaluation.failure.message)
     return evaluation
