@@ -15,9 +15,8 @@ from api.documentation import DESCRIPTION, TAGS
 from api.limits import RateLimits
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
-from api.routes import events, experiments, exports, jobs, people, problems, results, service, steering, webhooks
 from api.rate_limiter import Limiter
-from api.routes import audit, events, experiments, exports, jobs, problems, results, service, webhooks
+from api.routes import audit, events, experiments, exports, jobs, people, problems, results, service, steering, webhooks
 from api.streams import Hub
 from cupilot import __version__
 from cupilot.settings import Settings, settings

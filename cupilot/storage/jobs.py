@@ -10,11 +10,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from cupilot import tracing
 from cupilot.errors import Conflict, InvalidInput, NotFound
 from cupilot.job import JobSpec, Priority, check_playable
-from cupilot import tracing
-from cupilot.errors import Conflict, NotFound
-from cupilot.job import JobSpec, check_playable
 from cupilot.storage.database import notify
 from cupilot.storage.endings import end_job, stop_queued_work
 from cupilot.storage.problems import ensure_problem, problem_value
