@@ -16,11 +16,25 @@ from api.limits import RateLimits
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
 from api.rate_limiter import Limiter
-from api.routes import audit, events, experiments, exports, jobs, people, problems, results, service, steering, webhooks
+from api.routes import (
+    audit,
+    events,
+    experiments,
+    exports,
+    jobs,
+    people,
+    pool,
+    problems,
+    results,
+    service,
+    steering,
+    webhooks,
+)
 from api.streams import Hub
 from cupilot import __version__
 from cupilot.settings import Settings, settings
 from cupilot.storage.database import Database
+from cupilot.storage.pool import StrategyPool
 
 POOL_SIZE = 20
 """With as many above it, a connection for each of the 40 threads that Starlette runs endpoints in: none waits."""
@@ -45,7 +59,21 @@ def create_app(config: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)
     app.state.settings = config
-    for module in (jobs, events, results, experiments, problems, service, exports, steering, people, webhooks, audit):
+    app.state.pool = StrategyPool(config.chroma_url)
+    for module in (
+        jobs,
+        events,
+        results,
+        experiments,
+        pool,
+        problems,
+        service,
+        exports,
+        steering,
+        people,
+        webhooks,
+        audit,
+    ):
         app.include_router(module.router)
     errors.install(app)
     app.state.limiter = Limiter(config.redis_url.get_secret_value())
@@ -59,5 +87,6 @@ def create_app(config: Settings | None = None) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     yield {}
+    app.state.pool.close()
     await app.state.limiter.close()
     app.state.database.close()

@@ -22,6 +22,7 @@ TAGS = [
     {"name": "events", "description": "What happens, as pages and as streams."},
     {"name": "webhooks", "description": "Events sent to you, signed."},
     {"name": "results", "description": "Candidates with their lineage, and the winner."},
+    {"name": "pool", "description": "What earlier jobs learned: search, share, export, import."},
     {"name": "problems", "description": "Built-in problems and those that your team submitted."},
     {"name": "service", "description": "What the service runs on, and how it is."},
 ]
@@ -113,6 +114,25 @@ EXPERIMENT_EXAMPLES: dict[str, Any] = {
             "problems": [{"id": "softmax"}],
             "seeds": [0, 1, 2, 3, 4, 5],
             "total": {"candidates": 600},
+        },
+    },
+}
+
+POOL_EXAMPLES: dict[str, Any] = {
+    "job": {
+        "summary": "What a job would be shown",
+        "value": {"job": "3f2c8a52-9d0e-4a62-9a3f-0c3f8f1f6a10", "limit": 8},
+    },
+    "description": {
+        "summary": "A description",
+        "value": {
+            "question": {
+                "name": "row softmax",
+                "op_class": "softmax",
+                "operators": ["aten._softmax.default"],
+                "shapes": [[4096, 8192]],
+                "target": "cuda",
+            }
         },
     },
 }

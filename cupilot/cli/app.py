@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cupilot.cli import audit, experiments, exports, jobs, people, results, stack, steering, webhooks
+from cupilot.cli import audit, experiments, exports, jobs, people, pool, results, stack, steering, webhooks
 
 EPILOG = """\b
 Exit codes: 0 fine; 1 the job failed or has no proven kernel; 2 wrong usage or
@@ -57,6 +57,7 @@ app.add_typer(people.team, name="team")
 app.add_typer(people.user, name="user")
 app.add_typer(people.key, name="key")
 app.command("audit", epilog=EPILOG)(audit.audit)
+app.add_typer(pool.pool, name="pool")
 app.command("problems", epilog=EPILOG)(results.problems)
 app.command("up", epilog=EPILOG)(stack.up)
 app.command("down", epilog=EPILOG)(stack.down)

@@ -17,6 +17,7 @@ from cupilot.client.event_calls import EventCalls
 from cupilot.client.experiments import ExperimentCalls
 from cupilot.client.jobs import JobCalls
 from cupilot.client.people import PeopleCalls
+from cupilot.client.pool import PoolCalls
 from cupilot.client.protocol import Call, Emit, NextLine, Open, Pause, Script, Send, Service, Stream
 from cupilot.client.results import ResultCalls
 from cupilot.client.service import ServiceCalls
@@ -27,7 +28,17 @@ from cupilot.endpoint import find_endpoint
 T = TypeVar("T")
 
 
-class Calls(JobCalls, SteeringCalls, PeopleCalls, EventCalls, ResultCalls, ExperimentCalls, ServiceCalls, WebhookCalls):
+class Calls(
+    JobCalls,
+    SteeringCalls,
+    PeopleCalls,
+    EventCalls,
+    ResultCalls,
+    ExperimentCalls,
+    PoolCalls,
+    ServiceCalls,
+    WebhookCalls,
+):
     """Every method, by noun."""
 
     def __init__(

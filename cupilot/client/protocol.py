@@ -42,6 +42,8 @@ class Call(Generic[T]):
     """Query parameters; those that are None are left out, sequences are repeated."""
     body: BaseModel | None = None
     """Sent as JSON, with those fields that were set."""
+    content: bytes | None = None
+    """Sent as it is, where there is no ``body``; its type is one of the headers."""
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     """Seconds; None for the client's own."""
@@ -61,6 +63,8 @@ class Call(Generic[T]):
         options["params"] = {name: value for name, value in self.params.items() if value is not None}
         if self.timeout is not None:
             options["timeout"] = self.timeout
+        if self.content is not None:
+            options["content"] = self.content
         if self.body is not None:
             options["content"] = self.body.model_dump_json(exclude_unset=True).encode()
             options["headers"]["Content-Type"] = "application/json"

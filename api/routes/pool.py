@@ -1,0 +1,194 @@
+"""``/v1/pool``: what earlier jobs learned: look, ask, share, take out, take in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi.responses import StreamingResponse
+from sqlalchemy.orm import Session
+
+from agents.interface import Briefing
+from agents.playbook.preconditions import unmet
+from api import dependencies
+from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, plain_text
+from api.documentation import POOL_EXAMPLES, errors
+from cupilot.errors import InvalidInput
+from cupilot.pool import PoolAnswer, PoolQuestion
+from cupilot.problem import Target
+from cupilot.schemas import (
+    BadLine,
+    PoolEntryView,
+    PoolFound,
+    PoolImported,
+    PoolPage,
+    PoolSearch,
+    PoolShare,
+    PoolShared,
+    PoolStatistics,
+)
+from cupilot.storage.database import Database
+from cupilot.storage.jobs import get_job, job_spec
+from cupilot.storage.pool_search import search
+from cupilot.storage.pool_transfer import Position, exported, import_lines
+from cupilot.storage.progress import preparation_of
+from cupilot.storage.views import pool as views
+from cupilot.strategy import Strategy
+
+JSON_LINES = "application/x-ndjson"
+LINES: dict[str, Any] = {JSON_LINES: {"schema": {"type": "string"}}}
+
+router = APIRouter(prefix="/v1/pool", tags=["pool"], route_class=StrictRoute)
+
+TextFilter = Annotated[str | None, Query(max_length=64)]
+
+
+@router.get("/entries", summary="List pool entries", responses=errors(401, 422))
+def list_entries(
+    *,
+    session: Transaction,
+    team: TeamId,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    shared: Annotated[bool, Query(description="Also those that other teams share.")] = False,
+    target: Target | None = None,
+    op_class: TextFilter = None,
+    technique: TextFilter = None,
+    job: Annotated[UUID | None, Query(description="Only those that this job of yours made.")] = None,
+) -> PoolPage:
+    """Your team's entries, newest first."""
+    return views.list_entries(
+        session,
+        team,
+        shared=shared,
+        target=target,
+        op_class=plain_text("op_class", op_class),
+        technique=plain_text("technique", technique),
+        job=job,
+        cursor=cursor,
+        limit=limit,
+    )
+
+
+@router.get("/entries/{entry}", summary="A pool entry", responses=errors(401, 404))
+def get_entry(session: Transaction, team: TeamId, entry: UUID) -> PoolEntryView:
+    """Your team's, or one that another team shares, without what that does not show."""
+    return views.entry_view(session, team, entry)
+
+
+@router.post("/search", summary="Ask the pool", responses=errors(401, 404, 409, 413, 422))
+def search_pool(
+    request: Request,
+    session: Transaction,
+    team: TeamId,
+    asked: Annotated[PoolSearch, Body(openapi_examples=POOL_EXAMPLES)],
+) -> PoolFound:
+    """What a job on this problem would be shown, each match with the reasons: similarities, counts, shrunken gain."""
+    if asked.job is not None:
+        question = views.question_of_job(session, team, asked.job, asked.limit)
+    else:
+        assert asked.question is not None
+        question = asked.question.model_copy(update={"limit": asked.limit})
+    answer = _answer(request, session, team, question, asked.job)
+    return PoolFound(question=question, **{name: getattr(answer, name) for name in PoolAnswer.model_fields})
+
+
+@router.put("/sharing", summary="Share entries, or withdraw them", responses=errors(401, 404, 413, 422))
+def share_entries(session: Transaction, team: TeamId, wanted: PoolShare) -> PoolShared:
+    """`anonymous` shows other teams everything but names, hashes, prose and origin; `private` withdraws at once."""
+    changed = views.share_entries(session, team, wanted.sharing, entries=wanted.entries, job=wanted.job)
+    return PoolShared(changed=changed)
+
+
+@router.get(
+    "/export",
+    summary="Your team's entries as JSON lines",
+    response_class=StreamingResponse,
+    responses={
+        **errors(401),
+        200: {
+            "description": "One entry a line, oldest first.",
+            "content": LINES,
+        },
+    },
+)
+def export_pool(team: TeamId, database: Annotated[Database, Depends(dependencies.database)]) -> StreamingResponse:
+    """Streams; what is added meanwhile may or may not be in it. Kernels are named by hash, sources are not in it."""
+    return StreamingResponse(_lines(database, team), media_type=JSON_LINES)
+
+
+def _lines(database: Database, team: UUID) -> Iterator[str]:
+    """In batches, each in a transaction of its own: a slow reader holds no connection."""
+    position: Position | None = None
+    while True:
+        with database.transaction() as session:
+            lines, position = exported(session, team, position)
+        yield from lines
+        if position is None:
+            return
+
+
+async def _raw(request: Request) -> bytes:
+    return await request.body()
+
+
+@router.post(
+    "/import",
+    summary="Take in entries as JSON lines",
+    responses=errors(401, 413, 422),
+    openapi_extra={"requestBody": {"required": True, "content": LINES}},
+)
+def import_pool(
+    session: Transaction,
+    team: TeamId,
+    body: Annotated[bytes, Depends(_raw)],
+    source: Annotated[str, Query(min_length=1, max_length=100, description="Where they come from.")] = "import",
+    first_line: Annotated[int, Query(ge=1, lt=2**31, description="Number of the first line, in a split file.")] = 1,
+) -> PoolImported:
+    """Each line is checked; bad ones are told with number and reason, good ones kept. Repeating it adds nothing.
+
+    Imported gains are claims: they are marked, and never count as measured here.
+    """
+    try:
+        lines = body.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput("the lines are not UTF-8 text", where=f"body, byte {error.start}") from error
+    label = plain_text("source", source)
+    assert label is not None
+    found = import_lines(session, team, lines, label, first_line=first_line)
+    bad = [BadLine(line=one.line, reason=one.reason) for one in found.bad]
+    return PoolImported(lines=found.lines, added=found.added, known=found.known, bad=bad)
+
+
+@router.get("/stats", summary="What the pool holds", responses=errors(401))
+def pool_statistics(session: Transaction, team: TeamId) -> PoolStatistics:
+    """Counts, and for each technique by class of operators: tries, failures, typical speedup, measured worth."""
+    return views.statistics(session, team)
+
+
+def _answer(request: Request, session: Session, team: UUID, question: PoolQuestion, job: UUID | None) -> PoolAnswer:
+    state = request.app.state
+    return search(
+        session,
+        state.pool,
+        team,
+        question,
+        half_life_days=state.settings.pool_half_life_days,
+        applicable=_preconditions(session, team, job) if job else None,
+    )
+
+
+def _preconditions(session: Session, team: UUID, job_id: UUID) -> Callable[[Strategy], str | None]:
+    """The preconditions that code can check against what was measured of the job's problem."""
+    job = get_job(session, team, job_id)
+    known = preparation_of(job)
+    about = Briefing(
+        problem=job_spec(session, job).problem,
+        facts=known.facts,
+        target=job.target,
+        device=known.environment.device,
+        placement=known.placement,
+    )
+    return lambda strategy: unmet(about, strategy)

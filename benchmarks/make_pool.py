@@ -1,0 +1,98 @@
+"""Makes a real strategy pool with playbook jobs on built-in problems: ``python -m benchmarks.make_pool --out FILE``.
+
+Each job is a generation of the playbook's first strategies, judged as always; jobs do not learn from each other, so
+that what one problem has measured says nothing about what retrieval picked for another. The entries are written as
+they come, as lines that ``cupilot pool import`` and ``python -m benchmarks.retrieval`` read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import uuid
+from pathlib import Path
+
+from agents.playbook import agents
+from benchmarks.evolve_local import Progress, say
+from benchmarks.local_job import LocalJob
+from benchmarks.local_pool import LocalPool
+from cupilot import problems
+from cupilot.evolution.sce import SceConfig
+from cupilot.job import Budgets, JobSpec
+from cupilot.pool import PoolEntry
+from cupilot.problem import Problem, Target
+from cupilot.storage.pool_transfer import line_of
+from gpu_worker.evaluator import Evaluator
+
+PROBLEMS = (
+    "softmax",
+    "relu",
+    "log_softmax",
+    "gelu",
+    "layer_norm_rows",
+    "sigmoid",
+    "rms_norm_rows",
+    "swish",
+    "l2_norm",
+    "tanh",
+    "l1_norm",
+    "sum_reduction",
+    "max_reduction",
+    "mean_reduction",
+)
+LEAST = 32
+"""Smallest size that a shrunken problem has along any axis."""
+NAMESPACE = uuid.UUID(int=0xC0)
+
+
+class Collector(LocalPool):
+    """Keeps what it is told, and writes all of it down each time."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__()
+        self._out = out
+        self._kept: dict[str, PoolEntry] = {}
+
+    def add(self, entry: PoolEntry) -> None:
+        """Remember an entry, under an id that a pool takes."""
+        key = str(uuid.uuid5(NAMESPACE, entry.id))
+        self._kept[key] = entry.model_copy(update={"id": key})
+        self._out.write_text("".join(line_of(one) + "\n" for one in self._kept.values()), encoding="utf-8")
+
+
+def main() -> int:
+    """Run the jobs one after the other; 0 when all were run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.make_pool", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="where the entries go, as lines of JSON")
+    parser.add_argument("--problem", nargs="+", default=list(PROBLEMS), help="names of built-in problems")
+    parser.add_argument("--population", type=int, default=10, help="strategies a problem")
+    parser.add_argument("--seconds", type=float, default=600, help="begin no strategy after this time, a problem")
+    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
+    parser.add_argument("--shrink", type=int, default=1, help="divide the problems' small sizes by this")
+    parser.add_argument("--threads", type=int, help="CPU threads for kernel and baseline alike")
+    parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/local"))
+    options = parser.parse_args()
+    target = Target(options.target)
+    method = SceConfig(population=options.population, generations=1, elites=1, pool=False)
+    collector = Collector(options.out)
+    with Evaluator(target, options.work_dir, threads=options.threads) as judge:
+        for name in options.problem:
+            problem = _smaller(name, options.shrink)
+            say(f"\n#### {name}")
+            budgets = Budgets(wall_seconds=options.seconds)
+            spec = JobSpec(problem=problem, target=target, method=method, budgets=budgets)
+            LocalJob(spec, judge, agents(), collector, Progress(lambda: None)).run()
+    return 0
+
+
+def _smaller(name: str, shrink: int) -> Problem:
+    """A built-in problem with its small sizes divided: a pool needs many evaluations, not large ones."""
+    problem = problems.load(name, size="small")
+    sizes = re.compile(r"^([A-Z]+ = )(\d+)(?=  # small|$)", re.MULTILINE)
+    source = sizes.sub(lambda found: f"{found[1]}{max(int(found[2]) // shrink, LEAST)}", problem.source)
+    return Problem(name=name, source=source, policy=problem.policy)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""Does similarity predict transfer? The pool's retrieval, judged on what it already knows. Pure.
+
+Leave one problem out: its measured strategies are hidden from retrieval, and then show what the retrieval would have
+been worth. A *pair* is a hidden problem and another one; its similarity is the retrieval's, its transfer says where the
+other's best strategy stands among all that the hidden problem has measured (1 best, 0 worst). The rank
+correlation is Spearman's; intervals are percentile bootstraps over hidden problems, not over pairs, since the pairs
+of one problem are not independent (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, sections 8 and 13).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import exp, sqrt
+from random import Random
+from statistics import mean
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+BOOTSTRAPS = 1_000
+BEST_SHARE = 0.25
+"""Techniques of a hidden problem's best quarter of strategies are what a recommendation should name."""
+RECOMMENDED = 3
+"""Techniques that are recommended."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the pool has of one problem on one target."""
+
+    key: str
+    name: str
+    gains: Mapping[str, float]
+    """Mean ln speedup of each strategy, by signature; failures as the ranking counts them."""
+    techniques: Mapping[str, tuple[str, ...]]
+    """Of each strategy, by signature."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What another problem's best strategy comes to on a hidden one."""
+
+    problem: str
+    other: str
+    similarity: float
+    transfer: float
+    """Its place among all strategies of the hidden problem: 1 best, 0 worst."""
+    speedup: float
+    common: int
+    """Strategies that both problems measured: among these the other's best was chosen."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the retrieval says about a problem that it does not know."""
+
+    problem: Measured
+    similar: Mapping[str, float]
+    """Similarity of the other problems, by key."""
+    recommended: Sequence[str]
+    """Techniques, the best first."""
+
+
+def judge(left: Sequence[Left], problems: Sequence[Measured], seed: int = 0) -> dict[str, Any]:
+    """The report as JSON; numbers are None where there are too few problems to say anything."""
+    by_key = {one.key: one for one in problems}
+    pairs = [_pairs(one, by_key) for one in left]
+    return {
+        "problems": len(problems),
+        "strategies": sum(len(one.gains) for one in problems),
+        "pairs": sum(len(one) for one in pairs),
+        "spearman": _interval(pairs, spearman, seed),
+        "hit_rates": _hit_rates(left, by_key, seed),
+        "transfers": [asdict(transfer) for one in pairs for transfer in one],
+    }
+
+
+def readable(report: Mapping[str, Any]) -> str:
+    """The report as a table."""
+    lines = [
+        f"{report['problems']} problems, {report['strategies']} strategies measured on them, {report['pairs']} pairs",
+        "",
+        f"similarity against transfer, Spearman: {_words(report['spearman'])}",
+        "",
+        f"share of {RECOMMENDED} recommended techniques that the best quarter of strategies use:",
+        *(f"  {name:<9}{_words(rate)}" for name, rate in report["hit_rates"].items()),
+        "",
+        f"{'problem':<20}{'best of':<20}{'similarity':>10}{'transfer':>10}{'speedup':>9}{'common':>8}",
+    ]
+    for one in sorted(report["transfers"], key=lambda one: (one["problem"], -one["similarity"])):
+        lines.append(
+            f"{one['problem'][:19]:<20}{one['other'][:19]:<20}{one['similarity']:>10.2f}{one['transfer']:>10.2f}"
+            f"{one['speedup']:>8.2f}x{one['common']:>8}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _words(interval: Mapping[str, float] | None) -> str:
+    if interval is None:
+        return "too little to say"
+    return f"{interval['median']:.2f} (95 % interval {interval['low']:.2f} to {interval['high']:.2f})"
+
+
+def best_techniques(problem: Measured) -> set[str]:
+    """Techniques that the best quarter of a problem's strategies use."""
+    ranked = sorted(problem.gains, key=lambda one: (-problem.gains[one], one))
+    best = ranked[: max(1, round(BEST_SHARE * len(ranked)))]
+    return {technique for signature in best for technique in problem.techniques[signature]}
+
+
+def spearman(transfers: Sequence[Transfer]) -> float | None:
+    """Pearson's correlation of mid-ranks."""
+    xs = _ranks([one.similarity for one in transfers])
+    ys = _ranks([one.transfer for one in transfers])
+    if len(xs) < 3:
+        return None
+    mx, my = mean(xs), mean(ys)
+    spread = sqrt(sum((x - mx) ** 2 for x in xs) * sum((y - my) ** 2 for y in ys))
+    if spread == 0:
+        return None
+    return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / spread
+
+
+def _pairs(left: Left, problems: Mapping[str, Measured]) -> list[Transfer]:
+    own = left.problem.gains
+    found = []
+    for key, similarity in sorted(left.similar.items()):
+        other = problems[key]
+        common = [one for one in other.gains if one in own]
+        if len(common) < 2 or len(own) < 3:
+            continue
+        best = max(common, key=lambda one: (other.gains[one], one))
+        worse = sum(gain < own[best] for gain in own.values()) + 0.5 * (
+            sum(gain == own[best] for gain in own.values()) - 1
+        )
+        found.append(
+            Transfer(
+                problem=left.problem.name,
+                other=other.name,
+                similarity=similarity,
+                transfer=worse / (len(own) - 1),
+                speedup=exp(own[best]),
+                common=len(common),
+            )
+        )
+    return found
+
+
+def _hit_rates(left: Sequence[Left], problems: Mapping[str, Measured], seed: int) -> dict[str, Any]:
+    rows: dict[str, list[float]] = {"similar": [], "popular": [], "random": []}
+    for one in left:
+        truth = best_techniques(one.problem)
+        others = [problem for key, problem in problems.items() if key != one.problem.key]
+        used = Counter(technique for problem in others for names in problem.techniques.values() for technique in names)
+        if not truth or not used or not one.recommended:
+            continue
+        popular = sorted(used, key=lambda name: (-used[name], name))
+        rows["similar"].append(_precision(one.recommended, truth))
+        rows["popular"].append(_precision(popular, truth))
+        rows["random"].append(len(truth & set(used)) / len(used))
+    return {name: _interval([[rate] for rate in rates], _mean, seed) for name, rates in rows.items()}
+
+
+def _precision(recommended: Sequence[str], truth: set[str]) -> float:
+    shown = recommended[:RECOMMENDED]
+    return sum(name in truth for name in shown) / len(shown)
+
+
+def _mean(rates: Sequence[float]) -> float | None:
+    return mean(rates) if rates else None
+
+
+def _interval(
+    groups: Sequence[Sequence[Item]], statistic: Callable[[Sequence[Item]], float | None], seed: int
+) -> dict[str, float] | None:
+    """The statistic over all groups, with its 95 % interval from resampled groups."""
+    groups = [group for group in groups if group]
+    centre = statistic([item for group in groups for item in group])
+    if centre is None or len(groups) < 3:
+        return None
+    rng = Random(seed)
+    values = []
+    for _ in range(BOOTSTRAPS):
+        drawn = rng.choices(groups, k=len(groups))
+        value = statistic([item for group in drawn for item in group])
+        if value is not None:
+            values.append(value)
+    values.sort()
+    low, high = values[int(0.025 * len(values))], values[min(int(0.975 * len(values)), len(values) - 1)]
+    return {"low": min(low, centre), "median": centre, "high": max(high, centre)}
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=lambda place: values[place])
+    ranks = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
+            end += 1
+        for place in order[start : end + 1]:
+            ranks[place] = (start + end) / 2
+        start = end + 1
+    return ranks

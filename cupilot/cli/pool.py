@@ -1,0 +1,251 @@
+"""``cupilot pool``: what earlier jobs learned: search, look, share, take out, take in."""
+
+from __future__ import annotations
+
+import sys
+from math import exp
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from cupilot.cli.options import Data, Json, Server
+from cupilot.cli.outcome import Exit, outcome
+from cupilot.cli.session import connect, job_id
+from cupilot.cli.text import clean
+from cupilot.errors import InvalidInput
+from cupilot.pool import PoolMatch, PoolQuestion, Sharing
+from cupilot.problem import NumericsPolicy, Target
+
+pool = typer.Typer(
+    name="pool",
+    help="What earlier jobs learned: search it, share it between teams, export and import it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Job = Annotated[str | None, typer.Option("--job", metavar="JOB", help="A job's id, or 'last'.")]
+
+
+@pool.command("search")
+def search(
+    name: Annotated[str, typer.Argument(metavar="[WORDS]", help="What the operator is called.")] = "",
+    *,
+    job: Job = None,
+    op_class: Annotated[str | None, typer.Option("--op-class", help="E.g. softmax, norm, matmul.")] = None,
+    operator: Annotated[list[str] | None, typer.Option("--operator", help="ATen operator; repeat.")] = None,
+    target: Annotated[Target, typer.Option(help="What it is to run on.")] = Target.CUDA,
+    policy: Annotated[NumericsPolicy, typer.Option(help="Allowed arithmetic.")] = NumericsPolicy.FP32,
+    limit: Annotated[int, typer.Option(min=1, max=50)] = 8,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Ask the pool what worked on similar problems, and what failed, with the reasons.
+
+    \b
+    Examples:
+        cupilot pool search --job last
+        cupilot pool search "row softmax" --op-class softmax --target cpu
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        if job is not None:
+            found = client.pool_search(job=job_id(client, job), limit=limit)
+        elif op_class is not None:
+            question = PoolQuestion(
+                name=name, op_class=op_class, operators=tuple(operator or ()), target=target, policy=policy
+            )
+            found = client.pool_search(question, limit=limit)
+        else:
+            raise InvalidInput("say what to look for", hint="--job JOB, or --op-class CLASS", where="options")
+        if as_json:
+            typer.echo(found.model_dump_json(indent=2))
+            return
+        for match in found.matches:
+            _show_match(match)
+        if found.techniques:
+            typer.echo("\ntechniques, the best proven first:")
+        for one in found.techniques:
+            typer.echo(f"  {clean(one.technique):<24} {_outcomes(one.why.wins, one.why.tries)}, {_gain(one.score)}")
+        for note in (*found.notes, *([f"{len(found.left_out)} left out"] if found.left_out else [])):
+            typer.echo(f"note: {clean(note)}", err=True)
+        if not found.matches:
+            typer.echo("the pool knows nothing about similar operators yet")
+
+
+@pool.command("list")
+def list_entries(
+    *,
+    job: Job = None,
+    shared: Annotated[bool, typer.Option("--shared", help="Also what other teams share.")] = False,
+    op_class: Annotated[str | None, typer.Option("--op-class")] = None,
+    technique: Annotated[str | None, typer.Option("--technique")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """List pool entries, newest first.
+
+    \b
+    Example:
+        cupilot pool list --technique vector_loads
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        given = None if job is None else job_id(client, job)
+        page = client.pool_entries(shared=shared, op_class=op_class, technique=technique, job=given, limit=limit)
+        if as_json:
+            typer.echo(page.model_dump_json(indent=2))
+            return
+        for item in page.items:
+            entry = item.entry
+            result = f"{entry.speedup:.2f}x" if entry.speedup else (entry.failure or entry.verdict).value
+            origin = "" if item.measured_here else " (imported)"
+            techniques = ", ".join(entry.strategy.ids()) or "plain"
+            head = f"{item.id}  {item.sharing.value:<9} {clean(entry.problem_name)}"
+            typer.echo(f"{head}: {result}{origin}: {clean(techniques)}")
+
+
+@pool.command("show")
+def show(
+    entry: Annotated[UUID, typer.Argument(metavar="ENTRY", help="Its id.")],
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,  # noqa: ARG001 - it is JSON in any case
+) -> None:
+    """Print everything about a pool entry.
+
+    \b
+    Example:
+        cupilot pool show 3f2c8a52-9d0e-4a62-9a3f-0c3f8f1f6a10
+    """
+    with outcome(as_json=True), connect(server, data) as client:
+        typer.echo(client.pool_entry(entry).model_dump_json(indent=2))
+
+
+@pool.command("share")
+def share(
+    entries: Annotated[list[UUID] | None, typer.Argument(metavar="[ENTRY]...", help="Ids of entries.")] = None,
+    *,
+    job: Job = None,
+    sharing: Annotated[
+        Sharing, typer.Option("--as", help="anonymous hides names, hashes, prose and origin; private withdraws.")
+    ] = Sharing.ANONYMOUS,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Share pool entries with all teams of the cluster, or withdraw them.
+
+    \b
+    Examples:
+        cupilot pool share --job last
+        cupilot pool share --job last --as private
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        given = None if job is None else job_id(client, job)
+        if bool(entries) == (given is not None):
+            raise InvalidInput("say what to share: either entries or --job", where="options")
+        done = client.pool_share(sharing, entries=entries or (), job=given)
+        typer.echo(done.model_dump_json(indent=2) if as_json else f"{done.changed} entries are {sharing.value} now")
+
+
+@pool.command("export")
+def export(
+    out: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where to [the standard output].")] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Write your team's pool entries as lines of JSON.
+
+    \b
+    Example:
+        cupilot pool export pool.jsonl
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        if out is None:
+            for line in client.pool_export():
+                typer.echo(line)
+            return
+        count = 0
+        with out.open("w", encoding="utf-8") as file:
+            for line in client.pool_export():
+                file.write(line + "\n")
+                count += 1
+        typer.echo(f'{{"entries": {count}}}' if as_json else f"{count} entries in {out}", err=not as_json)
+
+
+@pool.command("import")
+def import_entries(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Lines of an export; - for the standard input.")],
+    *,
+    source: Annotated[str | None, typer.Option(help="Where they come from [the file's name].")] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Take in pool entries; exits with 2 where a line is bad. Imported gains never count as measured here.
+
+    \b
+    Example:
+        cupilot pool import pool.jsonl --source cluster-b
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        label = source or ("stdin" if str(file) == "-" else file.name)
+        if str(file) == "-":
+            done = client.pool_import(sys.stdin, source=label)
+        else:
+            if not file.is_file():
+                raise InvalidInput(f"there is no file {file}", where="FILE")
+            with file.open(encoding="utf-8", errors="surrogateescape") as lines:
+                done = client.pool_import((line.encode(errors="replace").decode() for line in lines), source=label)
+        if as_json:
+            typer.echo(done.model_dump_json(indent=2))
+        else:
+            for bad in done.bad:
+                typer.echo(f"line {bad.line}: {clean(bad.reason)}", err=True)
+            typer.echo(f"{done.added} added, {done.known} known already, {len(done.bad)} bad")
+        if done.bad:
+            raise typer.Exit(Exit.USAGE)
+
+
+@pool.command("stats")
+def stats(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """What the pool holds, and what each technique came to.
+
+    \b
+    Example:
+        cupilot pool stats
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        found = client.pool_stats()
+        if as_json:
+            typer.echo(found.model_dump_json(indent=2))
+            return
+        typer.echo(
+            f"{found.entries} entries of {found.problems} problems: {found.measured} measured,"
+            f" {found.imported} imported, {found.shared_with_us} from other teams; {found.shared_by_us} shared"
+        )
+        for one in found.techniques:
+            typical = "" if one.median_speedup is None else f", typically {one.median_speedup:.2f}x"
+            worth = "" if one.median_credit is None else f", worth {one.median_credit:.2f}x in {one.credits} winners"
+            place = f"{clean(one.technique)} on {clean(one.op_class)}, {clean(one.target)}"
+            typer.echo(f"  {place}: {_outcomes(one.wins, one.tries)}{typical}{worth}")
+
+
+def _show_match(match: PoolMatch) -> None:
+    entry = match.entry
+    techniques = ", ".join(entry.strategy.ids()) or "plain"
+    result = f"{entry.speedup:.2f}x" if entry.speedup else (entry.failure or entry.verdict).value
+    typer.echo(f"{clean(entry.problem_name)} on {clean(entry.device_class)}: {result}: {clean(techniques)}")
+    typer.echo(f"    {clean(match.why.words())}; score {_gain(match.score)}; entry {entry.id}")
+
+
+def _gain(score: float) -> str:
+    return f"at least {exp(score):.2f}x"
+
+
+def _outcomes(wins: int, tries: int) -> str:
+    return f"{wins} of {tries} count"

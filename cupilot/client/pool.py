@@ -1,0 +1,153 @@
+"""The strategy pool: entries, questions, sharing, transfer, statistics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import httpx
+
+from cupilot.client.definitions import call, script, stream
+from cupilot.client.errors import refusal, unreachable
+from cupilot.client.jobs import LONGEST_PAGE, JobId
+from cupilot.client.protocol import Call, Emit, NextLine, Open, Script, Stream, every, path, perform
+from cupilot.pool import PoolQuestion, Sharing
+from cupilot.problem import Target
+from cupilot.schemas import (
+    BadLine,
+    PoolEntryView,
+    PoolFound,
+    PoolImported,
+    PoolPage,
+    PoolSearch,
+    PoolShare,
+    PoolShared,
+    PoolStatistics,
+)
+
+IMPORT_BYTES = 262_144
+"""Of one request of an import: well below the service's limit for bodies."""
+
+
+class PoolCalls:
+    """``/v1/pool``."""
+
+    service: Any
+
+    @call
+    def pool_entries(
+        self,
+        *,
+        shared: bool = False,
+        target: Target | str | None = None,
+        op_class: str | None = None,
+        technique: str | None = None,
+        job: JobId | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Call[PoolPage]:
+        """A page of the team's pool entries, newest first; with ``shared`` also those that other teams share."""
+        parameters = {
+            "shared": shared,
+            "target": target,
+            "op_class": op_class,
+            "technique": technique,
+            "job": job,
+            "cursor": cursor,
+            "limit": limit,
+        }
+        return Call(PoolPage, "GET", "/v1/pool/entries", params=parameters)
+
+    @stream
+    def all_pool_entries(self, *, shared: bool = False, job: JobId | None = None) -> Stream[PoolEntryView]:
+        """All of the team's pool entries, fetched a page at a time."""
+        return every(
+            lambda cursor: PoolCalls.pool_entries.ask(self, shared=shared, job=job, cursor=cursor, limit=LONGEST_PAGE),
+            lambda page: page.next_cursor,
+        )
+
+    @call
+    def pool_entry(self, entry: uuid.UUID | str) -> Call[PoolEntryView]:
+        """One pool entry."""
+        return Call(PoolEntryView, "GET", path("v1", "pool", "entries", entry))
+
+    @call
+    def pool_search(
+        self, question: PoolQuestion | None = None, *, job: uuid.UUID | None = None, limit: int = 8
+    ) -> Call[PoolFound]:
+        """What the pool knows about a question, or about what a prepared job works on."""
+        body = PoolSearch(**({"job": job} if job else {"question": question}), limit=limit)
+        return Call(PoolFound, "POST", "/v1/pool/search", body=body, repeatable=True)
+
+    @call
+    def pool_share(
+        self, sharing: Sharing, *, entries: Sequence[uuid.UUID] = (), job: uuid.UUID | None = None
+    ) -> Call[PoolShared]:
+        """Share entries, or all of a job, with the cluster's other teams; ``private`` withdraws them."""
+        what: dict[str, Any] = {"job": job} if job else {"entries": list(entries)}
+        return Call(PoolShared, "PUT", "/v1/pool/sharing", body=PoolShare(sharing=sharing, **what))
+
+    @stream
+    def pool_export(self) -> Stream[str]:
+        """The team's entries, a line of JSON each, oldest first. Kernels are named by hash; sources are not in it."""
+        outcome = yield Open(Call(bytes, "GET", "/v1/pool/export"))
+        if isinstance(outcome, httpx.RequestError):
+            raise unreachable(self.service.url, outcome) from outcome
+        if not outcome.is_success:
+            raise refusal(outcome)
+        while True:
+            line = yield NextLine()
+            if isinstance(line, httpx.RequestError):
+                raise unreachable(self.service.url, line) from line
+            if line is None:
+                return
+            if line:
+                yield Emit(line)
+
+    @script
+    def pool_import(self, lines: Iterable[str], *, source: str = "import") -> Script[PoolImported]:
+        """Take in lines of an export, in several requests where there are many; repeating it adds nothing."""
+        total = PoolImported(lines=0, added=0, known=0, bad=[])
+        for first, body in _parts(lines):
+            parameters = {"source": source, "first_line": first}
+            headers = {"Content-Type": "application/x-ndjson"}
+            sent = Call(
+                PoolImported,
+                "POST",
+                "/v1/pool/import",
+                params=parameters,
+                headers=headers,
+                content=body,
+                repeatable=True,
+            )
+            part = yield from perform(self.service, sent)
+            total = _added(total, part)
+        return total
+
+    @call
+    def pool_stats(self) -> Call[PoolStatistics]:
+        """What the pool holds, as far as the team may see."""
+        return Call(PoolStatistics, "GET", "/v1/pool/stats")
+
+
+def _parts(lines: Iterable[str]) -> Iterable[tuple[int, bytes]]:
+    """The lines in bodies that the service takes, each with the number of its first line."""
+    first, size = 1, 0
+    part: list[bytes] = []
+    for number, line in enumerate(lines, 1):
+        data = line.rstrip("\r\n").encode()
+        if part and size + len(data) > IMPORT_BYTES:
+            yield first, b"\n".join(part)
+            first, size, part = number, 0, []
+        part.append(data)
+        size += len(data) + 1
+    if part:
+        yield first, b"\n".join(part)
+
+
+def _added(one: PoolImported, other: PoolImported) -> PoolImported:
+    bad: list[BadLine] = [*one.bad, *other.bad]
+    return PoolImported(
+        lines=one.lines + other.lines, added=one.added + other.added, known=one.known + other.known, bad=bad
+    )

@@ -1,0 +1,174 @@
+"""``/v1/pool`` over REST, through client and command line: who sees what, what is refused, what comes back."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cupilot.cli.app import app as command_line
+from cupilot.client import ApiError, Client
+from cupilot.pool import PoolEntry, PoolQuestion, Sharing
+from cupilot.problem import Target
+from cupilot.storage.pool_rows import remember
+from cupilot.storage.pool_transfer import line_of
+from tests.service.api.world import Team, World
+from tests.unit.storage.references import entry
+
+pytestmark = pytest.mark.service
+
+QUESTION = PoolQuestion(
+    name="softmax", op_class="softmax", operators=("aten._softmax.default",), shapes=((4096, 8192),), target=Target.CUDA
+)
+
+
+@pytest.fixture
+def client(world: World, team: Team) -> Iterator[Client]:
+    with Client(world.url, team.key) as opened:
+        yield opened
+
+
+@pytest.fixture(name="other")
+def _other(world: World, stranger: Team) -> Iterator[Client]:
+    with Client(world.url, stranger.key) as opened:
+        yield opened
+
+
+def own_entry(world: World, team: Team, name: str = "softmax", **fields: Any) -> PoolEntry:
+    made = entry(name, str(uuid.uuid4()), team=str(team.id), **fields)
+    with world.database.transaction() as session:
+        remember(session, made)
+    return made
+
+
+def test_entries_are_listed_shown_and_found_with_reasons(world: World, team: Team, client: Client) -> None:
+    made = [own_entry(world, team, techniques=(f"t{place}",), speedup=1.5 + place) for place in range(3)]
+    page = client.pool_entries(limit=2)
+    rest = client.pool_entries(limit=2, cursor=page.next_cursor)
+    assert [item.entry.id for item in (*page.items, *rest.items)] == [one.id for one in reversed(made)]
+    assert client.pool_entry(made[0].id).own
+    assert [item.entry.id for item in client.pool_entries(technique="t1").items] == [made[1].id]
+    found = client.pool_search(QUESTION)
+    assert [match.entry.id for match in found.matches] == [one.id for one in reversed(made)]
+    assert found.matches[0].why.lexical == pytest.approx(1.0)
+    assert found.matches[0].why.tries == 1
+    stats = client.pool_stats()
+    assert (stats.entries, stats.measured, stats.imported) == (3, 3, 0)
+    assert {one.technique: one.wins for one in stats.techniques} == {"t0": 1, "t1": 1, "t2": 1}
+
+
+def test_another_team_sees_nothing_until_it_is_shared(world: World, team: Team, client: Client, other: Client) -> None:
+    made = own_entry(world, team)
+    assert other.pool_entries(shared=True).items == []
+    assert other.pool_search(QUESTION).matches == ()
+    for refused in (
+        lambda: other.pool_entry(made.id),
+        lambda: other.pool_share(Sharing.OPEN, entries=[uuid.UUID(made.id)]),
+    ):
+        with pytest.raises(ApiError) as caught:
+            refused()
+        assert caught.value.status == 404
+    assert client.pool_share(Sharing.ANONYMOUS, entries=[uuid.UUID(made.id)]).changed == 1
+    shown = other.pool_entry(made.id)
+    assert (shown.own, shown.entry.problem_name, shown.entry.kernel_hash) == (False, "shared problem", None)
+    assert [match.entry.id for match in other.pool_search(QUESTION).matches] == [made.id]
+    assert other.pool_stats().shared_with_us == 1
+    assert list(other.pool_export()) == []
+    assert client.pool_share(Sharing.PRIVATE, entries=[uuid.UUID(made.id)]).changed == 1
+    assert other.pool_entries(shared=True).items == []
+
+
+def test_an_export_goes_into_another_teams_pool_once_and_as_a_claim(
+    world: World, team: Team, client: Client, other: Client
+) -> None:
+    own_entry(world, team, speedup=5.0)
+    own_entry(world, team, name="gelu", speedup=2.0)
+    lines = list(client.pool_export())
+    assert str(team.id) not in "".join(lines)
+    assert client.pool_import(lines).added == 0, "its own entries are known"
+    first = other.pool_import(lines, source="cluster-a")
+    again = other.pool_import(lines, source="cluster-a")
+    assert (first.added, first.known, again.added, again.known) == (2, 0, 0, 2)
+    stats = other.pool_stats()
+    assert (stats.measured, stats.imported, [one.tries for one in stats.techniques]) == (0, 2, [0, 0])
+    (match,) = other.pool_search(QUESTION).matches
+    assert match.entry.provenance.imported_from == "cluster-a"
+    assert (match.why.tries, match.why.imported) == (0, 1)
+    back = client.pool_import(list(other.pool_export()))
+    assert (back.added, back.known) == (0, 2), "what comes back is known"
+
+
+def test_bad_lines_are_told_with_number_and_reason_and_stop_no_other(client: Client) -> None:
+    good = json.loads(line_of(entry("softmax", str(uuid.uuid4()))))
+
+    def changed(**fields: Any) -> str:
+        return json.dumps({**good, "entry": {**good["entry"], **fields}})
+
+    lines = [
+        "{",
+        "",
+        json.dumps([]),
+        changed(speedup=None),
+        changed(speedup=-1.0),
+        changed(speedup=1e9),
+        changed(id="../../etc/passwd"),
+        changed(created_at="2999-01-01T00:00:00+00:00"),
+        changed(created_at="yesterday"),
+        changed(target="tpu"),
+        changed(extra=1),
+        changed(problem_name="a\0b"),
+        json.dumps(good),
+    ]
+    done = client.pool_import(lines)
+    assert (done.lines, done.added) == (12, 1)
+    assert [bad.line for bad in done.bad] == [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    reasons = " | ".join(bad.reason for bad in done.bad)
+    for part in (
+        "not JSON",
+        "not an entry",
+        "speedup",
+        "not a UUID",
+        "future",
+        "ISO 8601",
+        "target",
+        "extra",
+        "U+0000",
+    ):
+        assert part in reasons
+
+
+def test_what_cannot_be_searched_for_is_refused(client: Client) -> None:
+    with pytest.raises(ApiError) as caught:
+        client.pool_search(job=uuid.uuid4())
+    assert caught.value.status == 404
+
+
+def test_the_command_line_does_the_same(world: World, team: Team, client: Client, tmp_path: Path) -> None:
+    made = own_entry(world, team, speedup=3.0)
+    server = ["--server", client.url]
+    runner = CliRunner(env={"CUPILOT_API_KEY": team.key})
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = runner.invoke(command_line, ["pool", *arguments, *server])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    found = run("search", "softmax", "--op-class", "softmax")
+    assert "1 of 1 evaluations count" in found
+    assert "3.00x" in found
+    assert made.id in run("list")
+    assert json.loads(run("show", made.id))["own"]
+    assert "1 entries are open now" in run("share", made.id, "--as", "open")
+    assert "1 entries are private now" in run("share", made.id, "--as", "private")
+    file = tmp_path / "pool.jsonl"
+    run("export", str(file))
+    assert "0 added, 1 known already, 0 bad" in run("import", str(file))
+    file.write_text("nonsense\n", encoding="utf-8")
+    assert "line 1: not JSON" in run("import", str(file), code=2)
+    assert "1 entries of 1 problems" in run("stats")
+    run("search", code=2)
