@@ -115,13 +115,15 @@ def test_jobs_of_an_experiment_do_not_teach_each_other(database: Database, setti
     rig.submit()
     work(rig)
     create(database, spec(problems=1, seeds=1))
-    rig.players.shown = []
+    rig.players.initial = [strategy("t3"), strategy("t4")]
     work(rig)
-    known = len(rig.players.shown)
-    assert known > 0, "what was there before is seen"
+    seen = {name for match in rig.players.shown for name in match.entry.strategy.ids()}
+    assert {"t1", "t2"} <= seen, "what was there before is seen, by the second arm too"
+    assert not seen & {"t3", "t4"}, "what the first arm learned is not"
     rig.submit()
     work(rig)
-    assert len(rig.players.shown) > known, "a job outside sees all"
+    seen = {name for match in rig.players.shown for name in match.entry.strategy.ids()}
+    assert seen & {"t3", "t4"}, "a job outside sees it"
 
 
 def test_cancel_while_jobs_run_ends_each_of_them_once(database: Database, settings: Settings) -> None:
