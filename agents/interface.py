@@ -13,7 +13,7 @@ from typing import Protocol
 from cupilot.errors import CupilotError
 from cupilot.evaluation import Evaluation
 from cupilot.evolution.population import Operator
-from cupilot.hardware import Device
+from cupilot.hardware import Device, Peaks
 from cupilot.kernel import Kernel
 from cupilot.pool import PoolMatch
 from cupilot.problem import Problem, ProblemFacts, Target
@@ -46,6 +46,10 @@ class Briefing(Value):
     """None where roofline guidance is switched off."""
     banned: tuple[str, ...] = ()
     """Techniques that a person does not want proposed."""
+    peaks: Peaks | None = None
+    """The device's measured rates; None where roofline guidance is switched off."""
+    baseline_us: float | None = None
+    """What PyTorch eager takes under the policy, where it is known."""
 
 
 class Attempt(Value):

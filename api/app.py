@@ -18,6 +18,7 @@ from api.middleware import BodyLimit, RequestContext
 from api.rate_limiter import Limiter
 from api.routes import (
     audit,
+    calls,
     events,
     experiments,
     exports,
@@ -64,6 +65,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         jobs,
         events,
         results,
+        calls,
         experiments,
         pool,
         problems,

@@ -50,6 +50,7 @@ class ScriptedEngineer:
             ("You combine two", "crossover", self._crossover),
             ("you write one kernel out of two", "merge", self._merge),
             ("You are the Kernel Revisor", "revise", self._revise),
+            ("Rewrite the strategy to what the code really does", "align", self._align),
             ("You are the Strategy Translator", "translate", self._translate),
         ]
 
@@ -96,6 +97,11 @@ class ScriptedEngineer:
         except AgentError as error:
             return f"I cannot write that: {error}"
         return _blocks(kernel, LANGUAGE[briefing.target])
+
+    def _align(self, text: str, _: Random) -> str:
+        """Every technique as it was asked for: the binary decides."""
+        uses = [use.model_dump() | {"evidence": '#include "problem.h"'} for use in _asked(text).techniques]
+        return json.dumps({"techniques": uses, "rationale": "as it was asked for"})
 
     def _space(self) -> Space:
         briefing = self._briefing()

@@ -25,6 +25,7 @@ from cupilot import embedded
 from cupilot.embedded.devices import find_gpus, torch_cuda
 from cupilot.embedded.folder import Folder, Identity, is_free
 from cupilot.embedded.process import unprivileged_user
+from cupilot.models import try_models
 
 MIN_PYTHON = (3, 11)
 MIN_DISK_BYTES = 2 * 10**9
@@ -206,7 +207,12 @@ def _profiler() -> Check:
 def _model() -> Check:
     model = os.environ.get("CUPILOT_LLM_MODEL") or os.environ.get("CUPILOT_LLM_MODELS_FILE")
     if model:
-        return Check("model", Level.OK, f"{model} is configured for LLM agents")
+        report = try_models()
+        failing = [check for check in report.checks if not check["works"]]
+        if report.fine:
+            return Check("model", Level.OK, "; ".join(f"{one['model']} {one['found']}" for one in report.checks))
+        found = report.error or "; ".join(f"{one['model']}: {one['found']}" for one in failing)
+        return Check("model", Level.WARNING, found, failing[0]["mend"] if failing else "see docs/models.md")
     return Check("model", Level.NOTE, "none in CUPILOT_LLM_MODEL; the playbook agents need none and cost nothing")
 
 

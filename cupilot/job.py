@@ -51,6 +51,10 @@ class Budgets(Value):
     """Model calls; the playbook costs nothing."""
     gpu_seconds: Annotated[float, Field(gt=0, le=100 * 86_400)] | None = None
     """Seconds of GPU workers; none is begun beyond them but the confirmation of the best kernel. None for no limit."""
+    call_usd: Annotated[float, Field(ge=0, le=100_000)] | None = None
+    """Most that one model call may cost, reasoning included; None for no limit of its own."""
+    reuse_answers: bool = True
+    """Whether an answer that the team has paid for already may be used again: same model, prompt and seed."""
 
 
 class Learning(Value):

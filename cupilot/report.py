@@ -10,7 +10,7 @@ from cupilot.evaluation import Baseline, Comparison, Evaluation, Interval, Verdi
 from cupilot.job import AgentKind
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.roofline import NEAR_FLOOR
-from cupilot.schemas import CandidateView, JobView, Report
+from cupilot.schemas import CandidateView, JobView, Report, Spending
 from cupilot.storage.states import JobState
 from cupilot.strategy import Strategy
 
@@ -105,6 +105,7 @@ def markdown(report: Report) -> str:
         _strategy(candidate),
         _credits(candidate.credits),
         _lineage(candidate),
+        _models(job),
         "## What to try next\n\n" + "\n".join(f"- {step}" for step in report.next_steps),
         _reproduce(job),
         f"Job `{job.id}`, candidate {candidate.ordinal} of generation {candidate.generation + 1},"
@@ -120,6 +121,27 @@ def technique_lines(strategy: Strategy) -> list[str]:
         parameters = ", ".join(f"{name}={value}" for name, value in use.parameters.items())
         lines.append(f"{use.id} ({parameters})" if parameters else use.id)
     return lines or ["none: the plain kernel"]
+
+
+def spending_lines(job: JobView) -> list[str]:
+    """What each role spent on each model, e.g. ``translator on openai/x: 12 calls (3 cached), 40,000 tokens, ...``."""
+    lines = []
+    for one in job.spending:
+        notes = [f"{count} {word}" for count, word in _counted(one) if count]
+        extra = f" ({', '.join(notes)})" if notes else ""
+        tokens = f"{one.prompt_tokens + one.completion_tokens:,} tokens"
+        reserved = f", {one.reserved_usd:.4f} reserved" if one.reserved_usd else ""
+        lines.append(f"{one.role} on {one.model}: {one.calls} calls{extra}, {tokens}, {one.cost_usd:.4f} USD{reserved}")
+    return lines
+
+
+def _counted(one: Spending) -> list[tuple[int, str]]:
+    return [(one.cached, "cached"), (one.unusable, "unusable"), (one.unanswered, "unanswered")]
+
+
+def _models(job: JobView) -> str:
+    lines = spending_lines(job)
+    return "## Model calls\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
 
 
 def _comparisons(evaluation: Evaluation | None) -> str:

@@ -86,6 +86,9 @@ class Settings(BaseSettings):
     """Bearer token of ``/metrics``; without one it is open in development and absent in production."""
     metrics_seconds: float = Field(default=5.0, gt=0)
     """How old the snapshot of the database behind ``/metrics`` may be."""
+    team_model_usd: float | None = Field(default=None, ge=0)
+    """What each team may spend on models in a period, where it has no quota of its own; None for no limit."""
+    team_model_period: Literal["day", "week", "month"] = "month"
 
     work_dir: str = ".cupilot/work"
     """Scratch, build cache and measured peaks of a GPU worker."""

@@ -17,6 +17,7 @@ class Exhausted(StrEnum):
     CANDIDATES = "candidates_budget"
     WALL = "wall_budget"
     COST = "cost_budget"
+    TEAM = "team_budget"
     GPU = "gpu_budget"
     TEAM_GPU = "team_gpu_quota"
 
@@ -29,7 +30,8 @@ class Exhausted(StrEnum):
 _MESSAGES = {
     Exhausted.CANDIDATES: "all kernels that the budget allows have been evaluated",
     Exhausted.WALL: "the job's wall time is used up",
-    Exhausted.COST: "the job's money for model calls is used up",
+    Exhausted.COST: "what the job has left for model calls does not pay for another one",
+    Exhausted.TEAM: "what the team has left for models in this period does not pay for another call",
     Exhausted.GPU: "the job's GPU seconds are used up",
     Exhausted.TEAM_GPU: "the team's GPU seconds of this period are used up",
 }
@@ -37,9 +39,7 @@ _MESSAGES = {
 
 def exhausted(session: Session, job: Job) -> Exhausted | None:
     """Which budget forbids a new candidate, or None."""
-    if cost_reached(job):
-        return Exhausted.COST
-    return no_evaluation(session, job)
+    return money_reached(job) or no_evaluation(session, job)
 
 
 def no_evaluation(session: Session, job: Job) -> Exhausted | None:
@@ -55,6 +55,9 @@ def evaluations_left(session: Session, job: Job) -> int:
     return Budgets.model_validate(job.budgets).candidates - evaluations_asked(session, job)
 
 
-def cost_reached(job: Job) -> bool:
-    """Whether the job may call no model any more. A job that calls none never reaches even a budget of nothing."""
-    return job.cost_usd > 0 and job.cost_usd >= Budgets.model_validate(job.budgets).cost_usd
+def money_reached(job: Job) -> Exhausted | None:
+    """Which budget lets the job call no model any more. A job that calls none never reaches even one of nothing."""
+    if job.spending_stopped is not None:
+        return Exhausted(job.spending_stopped)
+    spent = job.cost_usd > 0 and job.cost_usd >= Budgets.model_validate(job.budgets).cost_usd
+    return Exhausted.COST if spent else None

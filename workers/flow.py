@@ -24,7 +24,7 @@ from cupilot.storage.steps import add_step, agents_queue, device_queue
 from cupilot.storage.tables import Candidate, Generation, Job, Step
 from cupilot.storage.transitions import lock_generation, move_candidate, move_generation, record_event
 from workers.attribution import give_up_attribution
-from workers.budget import Exhausted, cost_reached, evaluations_left, exhausted, no_evaluation
+from workers.budget import Exhausted, evaluations_left, exhausted, money_reached, no_evaluation
 from workers.confirmation import begin_confirmation, conclude, reached_before
 from workers.steered import add_injected, forbidden, injections, steered
 
@@ -144,7 +144,10 @@ def end_generation(session: Session, job: Job, generation: Generation) -> None:
 def give_up_generation(session: Session, job: Job, generation: Generation, reason: str, message: str) -> None:
     """No initial strategies for this generation: the job goes on with what it has, or fails where it has nothing."""
     if job.candidates == 0:
-        end_job(session, job, JobState.FAILED, reason=reason, message=message)
+        out_of_money = money_reached(job) is not None
+        end_job(
+            session, job, JobState.BUDGET_EXHAUSTED if out_of_money else JobState.FAILED, reason=reason, message=message
+        )
     elif count_down(session, generation) == 0:
         end_generation(session, job, generation)
 
@@ -180,4 +183,4 @@ def _cut(stop: StopReason, generation: Generation) -> bool:
 def _forbids(session: Session, job: Job, stage: Next) -> Exhausted | None:
     if stage.stage is Stage.EVALUATE:
         return no_evaluation(session, job)
-    return Exhausted.COST if stage.stage is not Stage.CHECK and cost_reached(job) else None
+    return None if stage.stage is Stage.CHECK else money_reached(job)

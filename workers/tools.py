@@ -22,11 +22,11 @@ from cupilot.storage.database import Database
 from cupilot.storage.steps import Claim
 from cupilot.strategy import Strategy
 from workers.devices import NoDevice, StepCancelled, alone_on, find_device, uid_of
-from workers.ledger import StepLedger
+from workers.ledger import SharedLimits, StepLedger
 
 if TYPE_CHECKING:
     from agents.interface import Agents, Briefing
-    from agents.llm.ledger import Ledger
+    from agents.llm.ledger import Ledger, Limits
     from agents.playbook.ablation import Ablation
     from cupilot.storage.pool import StrategyPool
 
@@ -109,7 +109,7 @@ def make_tools(settings: Settings, database: Database, device: Device | None) ->
         return StrategyPool(settings.chroma_url)
 
     def agents(kind: AgentKind, claim: Claim) -> Agents:
-        return _agents(kind, StepLedger(database, claim))
+        return _agents(kind, StepLedger(database, claim), SharedLimits(database))
 
     return Tools(
         settings=settings, database=database, agents=agents, judge=judge, pool=pool, device_fault=lambda: _fault(device)
@@ -181,7 +181,7 @@ def _fault(device: Device | None) -> str | None:
     return None
 
 
-def _agents(kind: AgentKind, ledger: Ledger) -> Agents:
+def _agents(kind: AgentKind, ledger: Ledger, limits: Limits) -> Agents:
     from agents.interface import AgentError
     from agents.llm.models import from_environment
     from agents.llm.players import hybrid, llm
@@ -192,4 +192,4 @@ def _agents(kind: AgentKind, ledger: Ledger) -> Agents:
     models = from_environment()
     if models is None:
         raise AgentError("no model is configured", hint="set CUPILOT_LLM_MODEL for the agent workers")
-    return (llm if kind is AgentKind.LLM else hybrid)(models, ledger)
+    return (llm if kind is AgentKind.LLM else hybrid)(models, ledger, limits)

@@ -1,35 +1,36 @@
 """The one way from an agent to a model: choose, record, call, retry, store, check, ask once for a repair.
 
-Knows nothing of strategies or kernels: what an answer must look like is the caller's parser's business. The transport
-and the ledger are given to it, so that nothing here knows HTTP or a database.
+Knows nothing of strategies or kernels: what an answer must look like is the caller's parser's business. The transport,
+the ledger and the rate limits are given to it, so that nothing here knows HTTP or a database.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
-import tenacity
-
 from agents.interface import AgentError
-from agents.llm.ledger import Ledger
+from agents.llm.ledger import Ledger, Limits, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels
-from agents.llm.transport import TransportError, complete, count_tokens, price
+from agents.llm.redaction import without_secrets
+from agents.llm.transport import TransportError, complete, count_tokens, parameters, price
 from cupilot.model_call import Answer, Call
 
 T = TypeVar("T")
 
 MAX_TRIES = 5
 """Tries of one call; with waits of about 1, 2, 4 and 8 s this outlasts a provider's short hiccup."""
+MAX_LOST_TRIES = 3
+"""Of these, such as may have been charged without an answer (timeouts, broken connections): each reserves money."""
 MAX_WAIT_SECONDS = 60.0
 """Longest wait between tries, whatever Retry-After says: a step must not sleep past its lease's patience."""
+MAX_TURN_SECONDS = 600.0
+"""Longest wait for the shared rate limits to let a call through."""
 MAX_ECHO_CHARACTERS = 8_000
 """How much of a bad answer is shown back to the model."""
-
-_SECRET = re.compile(r"(?i)\b(sk-[a-z0-9_-]{16,}|cpk_[a-z0-9_-]{16,}|hf_[a-z0-9]{16,}|bearer\s+[a-z0-9._-]{16,})")
 
 
 class ModelUnavailable(AgentError):
@@ -48,11 +49,6 @@ class AnswerError(Exception):
     """A parser's complaint about an answer, worded for the model."""
 
 
-def without_secrets(text: str) -> str:
-    """The text with everything that looks like an API key blanked."""
-    return _SECRET.sub("[removed]", text)
-
-
 @dataclass(frozen=True)
 class Question:
     """What a role wants to know."""
@@ -69,12 +65,20 @@ class Question:
 
 
 class Gateway:
-    """Models by role, one ledger."""
+    """Models by role, one ledger, shared limits."""
 
-    def __init__(self, models: RoleModels, ledger: Ledger, *, sleep: Callable[[float], None] | None = None) -> None:
+    def __init__(
+        self,
+        models: RoleModels,
+        ledger: Ledger,
+        limits: Limits | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._models = models
         self._ledger = ledger
-        self._sleep = sleep or tenacity.nap.sleep
+        self._limits = limits or NoLimits()
+        self._sleep = sleep
 
     def ask(self, question: Question, parse: Callable[[str], T]) -> T:
         """The parsed answer, after one repair turn if need be.
@@ -83,30 +87,27 @@ class Gateway:
         :class:`cupilot.model_call.CostBudgetReached`.
         """
         model = self._models.choose(question.role, question.seed)
-        answer = self._answer(model, question)
+        call, answer = self._answer(model, question)
         try:
-            return self._parsed(answer, parse)
+            return self._parsed(call, answer, parse)
         except AnswerError as complaint:
             repair = _repair(question, answer, complaint)
-        second = self._answer(model, repair)
+        call, answer = self._answer(model, repair)
         try:
-            return self._parsed(second, parse)
+            return self._parsed(call, answer, parse)
         except AnswerError as complaint:
             raise BadModelAnswer(
                 f"{model.name} answered {question.purpose} twice in an unusable form: {complaint}"
             ) from complaint
 
-    def _parsed(self, answer: Answer, parse: Callable[[str], T]) -> T:
-        if not answer.text.strip():
-            raise AnswerError("the answer was empty")
+    def _parsed(self, call: Call, answer: Answer, parse: Callable[[str], T]) -> T:
         try:
-            return parse(answer.text)
+            return _checked(answer, parse)
         except AnswerError as complaint:
-            if answer.finish_reason == "length":
-                raise AnswerError(f"the answer was cut off at the token limit; be shorter ({complaint})") from complaint
+            self._ledger.rejected(call, str(complaint))
             raise
 
-    def _answer(self, model: Model, question: Question) -> Answer:
+    def _answer(self, model: Model, question: Question) -> tuple[Call, Answer]:
         messages = [{"role": turn["role"], "content": without_secrets(turn["content"])} for turn in question.messages]
         call = Call(
             role=question.role.value,
@@ -114,48 +115,87 @@ class Gateway:
             model=model.name,
             prompt_hash=question.prompt_hash,
             messages=tuple(messages),
+            parameters=parameters(model, json_answer=question.json_answer, seed=question.seed),
             worst_cost_usd=price(model, count_tokens(messages), model.max_output_tokens),
         )
-        stored = self._ledger.begin(call)
-        if stored is not None:
-            return stored
-        try:
-            answer = self._complete(model, messages, question)
-        except TransportError as error:
-            self._ledger.failed(call, f"{error.reason}: {without_secrets(str(error))}")
-            raise ModelUnavailable(
-                f"{model.name} gave no answer ({error.reason}): {without_secrets(str(error))}",
-                hint=_HINTS.get(error.reason),
-            ) from error
+        jitter, lost = Random(question.seed), 0
+        for number in range(1, MAX_TRIES + 1):
+            known = self._ledger.begin(call)
+            if known is not None:
+                return call, known
+            try:
+                return call, self._try(model, call)
+            except TransportError as error:
+                self._ledger.failed(call, f"{error.reason}: {without_secrets(str(error))}", lost=error.maybe_charged)
+                lost += error.maybe_charged
+                if not error.retryable or number == MAX_TRIES or lost == MAX_LOST_TRIES:
+                    raise _unavailable(model, error) from error
+                if error.retry_after:
+                    self._limits.hold_off(model.endpoint, min(error.retry_after, MAX_WAIT_SECONDS))
+                self._sleep(_wait(number, error, jitter))
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _try(self, model: Model, call: Call) -> Answer:
+        """One recorded try: the stored answer."""
+        tokens = count_tokens(call.messages)
+        self._wait_for_turn(model, tokens)
+        answer = complete(model, call.messages, call.parameters)
         answer = answer.model_copy(update={"text": without_secrets(answer.text)})
         self._ledger.answered(call, answer)
+        if model.limited:
+            self._limits.settle(model.endpoint, taken=tokens, used=answer.prompt_tokens + answer.completion_tokens)
         return answer
 
-    def _complete(self, model: Model, messages: Sequence[dict[str, str]], question: Question) -> Answer:
-        jitter = Random(question.seed)
-        tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error, TransportError) and error.retryable),
-            stop=tenacity.stop_after_attempt(MAX_TRIES),
-            wait=lambda state: _wait(state, jitter),
-            sleep=self._sleep,
-            reraise=True,
-        )
-        return tries(complete, model, messages, json_answer=question.json_answer, seed=question.seed)
+    def _wait_for_turn(self, model: Model, tokens: int) -> None:
+        waited = 0.0
+        while True:
+            wait = self._limits.take(
+                model.endpoint,
+                requests_per_minute=model.requests_per_minute,
+                tokens_per_minute=model.tokens_per_minute,
+                tokens=tokens,
+            )
+            if wait <= 0:
+                return
+            if waited >= MAX_TURN_SECONDS:
+                message = f"the limits set for {model.name} let no call through for {waited:.0f} s"
+                raise TransportError("rate_limited", message, retryable=False)
+            pause = min(wait, MAX_WAIT_SECONDS)
+            waited += pause
+            self._sleep(pause)
+
+
+def _checked(answer: Answer, parse: Callable[[str], T]) -> T:
+    if not answer.text.strip():
+        if answer.finish_reason == "length":
+            raise AnswerError("all tokens went into reasoning and none were left for the answer; think less")
+        raise AnswerError("the answer was empty")
+    try:
+        return parse(answer.text)
+    except AnswerError as complaint:
+        if answer.finish_reason == "length":
+            raise AnswerError(f"the answer was cut off at the token limit; be shorter ({complaint})") from complaint
+        raise
 
 
 _HINTS = {
     "refused_by_provider": "check CUPILOT_LLM_MODEL, CUPILOT_LLM_API_KEY and CUPILOT_LLM_API_BASE",
     "context_too_long": "choose a model with a longer context",
     "rate_limited": "lower the load or raise the provider's limit",
+    "timeout": "raise the model's timeout_seconds, or choose a faster one",
+    "unavailable": "see whether the provider or the server at CUPILOT_LLM_API_BASE answers: cupilot models test",
 }
 
 
-def _wait(state: tenacity.RetryCallState, jitter: Random) -> float:
-    """Exponential with full jitter, but never less than the provider asked for."""
-    error = state.outcome.exception() if state.outcome else None
-    asked = error.retry_after if isinstance(error, TransportError) and error.retry_after is not None else 0.0
-    backoff = 2.0 ** (state.attempt_number - 1) * (0.5 + jitter.random())
-    return min(max(asked, backoff), MAX_WAIT_SECONDS)
+def _unavailable(model: Model, error: TransportError) -> ModelUnavailable:
+    text = f"{model.name} gave no answer ({error.reason}): {without_secrets(str(error))}"
+    return ModelUnavailable(text, hint=_HINTS.get(error.reason))
+
+
+def _wait(number: int, error: TransportError, jitter: Random) -> float:
+    """Exponential with jitter, but never less than the provider asked for."""
+    backoff = 2.0 ** (number - 1) * (0.5 + jitter.random())
+    return min(max(error.retry_after or 0.0, backoff), MAX_WAIT_SECONDS)
 
 
 def _repair(question: Question, answer: Answer, complaint: AnswerError) -> Question:

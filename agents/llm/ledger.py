@@ -1,6 +1,7 @@
-"""The ledger of model calls: recorded before they are made, stored before their answers are used.
+"""What the gateway records and shares: the ledger of calls, and the rate limits of models.
 
-Only the contract and an in-memory ledger for one process; the workers keep theirs in Postgres.
+Calls are recorded before they are made and stored before their answers are used. Only the contracts are here, and
+implementations for one process; the workers keep theirs in Postgres.
 """
 
 from __future__ import annotations
@@ -24,9 +25,52 @@ class Ledger(Protocol):
         """Store the answer and charge its cost."""
         ...
 
-    def failed(self, call: Call, reason: str) -> None:
-        """Record that no answer came; nothing is charged."""
+    def failed(self, call: Call, reason: str, *, lost: bool) -> None:
+        """Record that no answer came; ``lost`` where it may have been charged all the same."""
         ...
+
+    def rejected(self, call: Call, complaint: str) -> None:
+        """Record that the answer could not be used, and why."""
+        ...
+
+
+class Limits(Protocol):
+    """Rate limits that all workers share; ``model`` names model and endpoint."""
+
+    def take(
+        self, model: str, *, requests_per_minute: float | None, tokens_per_minute: float | None, tokens: int
+    ) -> float:
+        """Take a request of ``tokens``: 0.0, or the seconds to wait before asking again."""
+        ...
+
+    def settle(self, model: str, *, taken: int, used: int) -> None:
+        """Correct the tokens that were taken by an estimate."""
+        ...
+
+    def hold_off(self, model: str, seconds: float) -> None:
+        """The provider wants everybody to wait for so long."""
+        ...
+
+
+class NoLimits:
+    """Nobody else asks: a single process needs to share nothing."""
+
+    def take(
+        self,
+        model: str,  # noqa: ARG002
+        *,
+        requests_per_minute: float | None,  # noqa: ARG002
+        tokens_per_minute: float | None,  # noqa: ARG002
+        tokens: int,  # noqa: ARG002
+    ) -> float:
+        """See :meth:`Limits.take`."""
+        return 0.0
+
+    def settle(self, model: str, *, taken: int, used: int) -> None:
+        """See :meth:`Limits.settle`."""
+
+    def hold_off(self, model: str, seconds: float) -> None:
+        """See :meth:`Limits.hold_off`."""
 
 
 class MemoryLedger:
@@ -35,7 +79,9 @@ class MemoryLedger:
     def __init__(self, budget_usd: float = float("inf")) -> None:
         self.budget_usd = budget_usd
         self.spent_usd = 0.0
+        """Charged, and the worst case of what was lost."""
         self.calls: list[tuple[Call, Answer | str]] = []
+        self.complaints: list[str] = []
         self._answers: dict[str, Answer] = {}
 
     def begin(self, call: Call) -> Answer | None:
@@ -51,6 +97,11 @@ class MemoryLedger:
         self._answers[call.request_hash()] = answer
         self.calls.append((call, answer))
 
-    def failed(self, call: Call, reason: str) -> None:
+    def failed(self, call: Call, reason: str, *, lost: bool) -> None:
         """See :meth:`Ledger.failed`."""
+        self.spent_usd += call.worst_cost_usd if lost else 0.0
         self.calls.append((call, reason))
+
+    def rejected(self, call: Call, complaint: str) -> None:  # noqa: ARG002
+        """See :meth:`Ledger.rejected`."""
+        self.complaints.append(complaint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agents.interface import Attempt, Briefing, InitialStrategy, StrategySource
+from agents.interface import Attempt, Briefing, Diagnosis, InitialStrategy, RooflineProphet, StrategySource
 from agents.llm import answers, prompt
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
@@ -17,8 +17,10 @@ from cupilot.technique import catalogue
 class LlmManager:
     """See :class:`agents.interface.SceManager`."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, prophet: RooflineProphet | None = None) -> None:
+        """``prophet`` says why a parent is not faster, where roofline guidance is on."""
         self._gateway = gateway
+        self._prophet = prophet
 
     def initial_strategies(
         self,
@@ -58,8 +60,8 @@ class LlmManager:
             facts=prompt.facts(briefing),
             hardware=prompt.hardware(briefing),
             roofline=prompt.roofline(briefing),
-            first=prompt.attempt(first),
-            second=prompt.attempt(second),
+            first=prompt.attempt(first, self._diagnosis(briefing, first)),
+            second=prompt.attempt(second, self._diagnosis(briefing, second)),
             catalogue=prompt.techniques(catalogue(), briefing),
             taken=_listed(taken),
         )
@@ -75,6 +77,11 @@ class LlmManager:
             return crossed
 
         return self._gateway.ask(question, parse)
+
+    def _diagnosis(self, briefing: Briefing, one: Attempt) -> Diagnosis | None:
+        if self._prophet is None or briefing.placement is None or one.evaluation is None:
+            return None
+        return self._prophet.diagnose(briefing, one)
 
 
 def _listed(taken: Sequence[Strategy]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Annotated
 
-from pydantic import Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, SecretStr, TypeAdapter, ValidationError
 
 from cupilot.errors import InvalidInput
 from cupilot.value import Value
@@ -43,10 +43,32 @@ class Model(Value):
     max_output_tokens: Annotated[int, Field(ge=256, le=200_000)] = 16_000
     """Reasoning counts. A kernel takes 1,000 to 5,000 tokens."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """None sends none: reasoning models refuse the parameter."""
+    """None sends none, which leaves it to the provider."""
+    reasoning: bool = False
+    """A reasoning model: ``max_completion_tokens`` instead of ``max_tokens``, and never a temperature. LiteLLM does the
+    same by itself for models that it knows."""
+    reasoning_effort: str | None = Field(default=None, pattern="^(none|minimal|low|medium|high)$")
+    extra: dict[str, JsonValue] = {}
+    """Further request parameters, as they stand, e.g. ``{"top_p": 0.9}``."""
+    omit: tuple[str, ...] = ()
+    """Parameters that a server refuses and that are not to be sent, e.g. ``["seed", "response_format"]``."""
+    headers: dict[str, SecretStr] = {}
+    """Further HTTP headers, e.g. of a company proxy. Never recorded."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 300.0
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     """Over all workers together; None for no limit of our own."""
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
+    """Prompt and answer, over all workers together."""
+
+    @property
+    def endpoint(self) -> str:
+        """What rate limits are counted by: the model, and where it is."""
+        return f"{self.name} {self.api_base or ''}".strip()[:300]
+
+    @property
+    def limited(self) -> bool:
+        """Whether it has limits of our own."""
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
 
     @property
     def public(self) -> dict[str, object]:

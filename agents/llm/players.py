@@ -1,7 +1,7 @@
 """The roles as models play them, alone (``llm``) or from the playbook's seeds (``hybrid``).
 
-Diagnosis and alignment are the playbook's in both: they are rules over measurements and binaries, where a model could
-only add mistakes. A model that claims a technique is believed as far as source and binary show it.
+Diagnosis and alignment rest on the playbook's rules over measurements and binaries: a model may word and rank, and
+read the code, but what it claims is believed as far as source and binary show it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from agents.interface import (
     KernelEngineer,
     Revision,
 )
+from agents.llm.alignment import LlmAligner
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway
-from agents.llm.ledger import Ledger
+from agents.llm.ledger import Ledger, Limits
 from agents.llm.manager import LlmManager
-from agents.llm.models import RoleModels
+from agents.llm.models import AgentRole, RoleModels
+from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
 from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
@@ -34,26 +36,28 @@ from cupilot.pool import PoolMatch
 from cupilot.strategy import Strategy
 
 
-def llm(models: RoleModels, ledger: Ledger) -> Agents:
+def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Agents:
     """Models in every role that writes."""
-    gateway = Gateway(models, ledger)
+    gateway = Gateway(models, ledger, limits)
     rules = playbook()
+    # Rules diagnose well enough; a model words and ranks only where one is named for that role.
+    prophet = LlmProphet(gateway, rules.prophet) if AgentRole.PROPHET in models.roles else rules.prophet
     return Agents(
-        prophet=rules.prophet,
-        manager=LlmManager(gateway),
-        translator=_Translator(LlmTranslator(gateway), rules),
+        prophet=prophet,
+        manager=LlmManager(gateway, prophet),
+        translator=_Translator(LlmTranslator(gateway), LlmAligner(gateway, rules.translator)),
         revisor=LlmRevisor(gateway),
         engineer=LlmEngineer(gateway),
     )
 
 
-def hybrid(models: RoleModels, ledger: Ledger) -> Agents:
+def hybrid(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Agents:
     """The playbook writes the first generation, as far as its templates go; models do the rest."""
-    model = llm(models, ledger)
+    model = llm(models, ledger, limits)
     rules = playbook()
     assert model.engineer is not None
     return Agents(
-        prophet=rules.prophet,
+        prophet=model.prophet,
         manager=_HybridManager(rules, model),
         translator=_HybridTranslator(rules, model),
         revisor=model.revisor,
@@ -62,11 +66,11 @@ def hybrid(models: RoleModels, ledger: Ledger) -> Agents:
 
 
 class _Translator:
-    """A model writes; rules align."""
+    """A model writes, and reads what was written."""
 
-    def __init__(self, writer: LlmTranslator, rules: Agents) -> None:
+    def __init__(self, writer: LlmTranslator, reader: LlmAligner) -> None:
         self._writer = writer
-        self._rules = rules
+        self._reader = reader
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
         """The model's kernel."""
@@ -77,8 +81,8 @@ class _Translator:
         return self._writer.merge(briefing, first, second, seed)
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
-        """What source and binary show."""
-        return self._rules.translator.align(briefing, attempt)
+        """What the model reads in the code, as far as source and binary show it."""
+        return self._reader.align(briefing, attempt)
 
 
 class _HybridManager:

@@ -29,6 +29,7 @@ class LlmTranslator:
             facts=prompt.facts(briefing),
             header=prompt.header(briefing),
             hardware=prompt.hardware(briefing),
+            roofline=prompt.roofline(briefing),
             strategy=_explained(strategy),
             parent=kernel_text(parent) if parent else "None: write it from scratch.",
             contract=prompt.contract(briefing),
@@ -65,9 +66,13 @@ def kernel_text(kernel: Kernel) -> str:
 
 
 def _explained(strategy: Strategy) -> str:
+    if not strategy.techniques:
+        return "No techniques: the plain, simple, correct kernel."
     lines = [prompt.data("strategy", prompt.strategy_json(strategy))]
     for use in strategy.techniques:
         technique = catalogue().get(use.id)
         if technique is not None:
             lines.append(f"- {use.id}: {technique.summary}")
-    return "\n".join(lines) if strategy.techniques else "No techniques: the plain, simple, correct kernel."
+        else:
+            lines.append(f"- {use.id} is not in the catalogue: the rationale says what it means.")
+    return "\n".join(lines)

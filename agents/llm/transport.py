@@ -6,10 +6,15 @@ Retrying, budgets and what the answer means are :mod:`agents.llm.gateway`'s busi
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import ModuleType
 from typing import Any
+
+from pydantic import JsonValue
 
 from agents.llm.models import Model
 from cupilot.model_call import Answer
@@ -18,13 +23,23 @@ from cupilot.model_call import Answer
 class TransportError(Exception):
     """No usable answer came."""
 
-    def __init__(self, reason: str, message: str, *, retryable: bool, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        *,
+        retryable: bool,
+        retry_after: float | None = None,
+        maybe_charged: bool = False,
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         """One of ``timeout rate_limited unavailable refused_by_provider context_too_long bad_answer``."""
         self.retryable = retryable
         self.retry_after = retry_after
         """Seconds that the provider asked us to wait."""
+        self.maybe_charged = maybe_charged
+        """Whether the provider may have worked, and charge for it, although no answer arrived."""
 
 
 def litellm() -> ModuleType:
@@ -39,7 +54,7 @@ def litellm() -> ModuleType:
 
 def price(model: Model, prompt_tokens: int, completion_tokens: int) -> float:
     """USD for these tokens: the model's own price where it is configured, else LiteLLM's local list, else 0."""
-    listed = litellm().model_cost.get(model.name) or litellm().model_cost.get(model.name.partition("/")[2]) or {}
+    listed = _listed(model)
     million = 1e6
     per_input = model.input_usd_per_million
     per_output = model.output_usd_per_million
@@ -48,45 +63,76 @@ def price(model: Model, prompt_tokens: int, completion_tokens: int) -> float:
     return prompt_tokens * input_price + completion_tokens * output_price
 
 
-def count_tokens(messages: Sequence[dict[str, str]]) -> int:
-    """An upper estimate of the prompt's tokens without a tokenizer: one for three characters, plus four a message."""
-    return sum(len(message["content"]) // 3 + 4 for message in messages) + 1
+def priced(model: Model) -> bool:
+    """Whether a price is known; a model without one costs nothing here, whatever its provider charges."""
+    own = model.input_usd_per_million is not None and model.output_usd_per_million is not None
+    return own or "output_cost_per_token" in _listed(model)
 
 
-def complete(model: Model, messages: Sequence[dict[str, str]], *, json_answer: bool, seed: int) -> Answer:
-    """Ask once; raises :class:`TransportError` for everything that is not an answer with text in it."""
+def _listed(model: Model) -> Mapping[str, Any]:
+    costs = litellm().model_cost
+    return costs.get(model.name) or costs.get(model.name.partition("/")[2]) or {}
+
+
+def count_tokens(messages: Sequence[Mapping[str, str]]) -> int:
+    """An upper estimate of the prompt's tokens without a tokenizer: one for two bytes, plus some for each message.
+
+    Source code has about three bytes a token, CJK text three for one.
+    """
+    return sum(len(message["content"].encode()) // 2 + 8 for message in messages) + 1
+
+
+def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonValue]:
+    """What is sent beside model and messages, without the key; part of what an answer is cached by."""
+    limit = "max_completion_tokens" if model.reasoning else "max_tokens"
+    sent: dict[str, JsonValue] = {limit: model.max_output_tokens, "seed": seed}
+    if model.temperature is not None and not model.reasoning:
+        sent["temperature"] = model.temperature
+    if model.reasoning_effort is not None:
+        sent["reasoning_effort"] = model.reasoning_effort
+    if json_answer:
+        sent["response_format"] = {"type": "json_object"}
+    if model.api_base:
+        sent["api_base"] = model.api_base
+    return {name: value for name, value in (sent | model.extra).items() if name not in model.omit}
+
+
+def complete(model: Model, messages: Sequence[Mapping[str, str]], sent: Mapping[str, JsonValue]) -> Answer:
+    """Ask once; raises :class:`TransportError` for everything that is not a chat completion."""
     module = litellm()
     started = time.monotonic()
     try:
-        response = module.completion(**_arguments(model, messages, json_answer=json_answer, seed=seed))
+        response = module.completion(**_arguments(model, messages, sent))
     except Exception as error:
         # LiteLLM raises its own types, its providers' and httpx's; all end here as one.
         raise _translated(module, error) from error
     return _answer(model, response, time.monotonic() - started)
 
 
-def _arguments(model: Model, messages: Sequence[dict[str, str]], *, json_answer: bool, seed: int) -> dict[str, Any]:
+def _arguments(model: Model, messages: Sequence[Mapping[str, str]], sent: Mapping[str, JsonValue]) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": model.name,
-        "messages": list(messages),
+        "messages": [dict(message) for message in messages],
         "timeout": model.timeout_seconds,
-        "max_tokens": model.max_output_tokens,
-        "seed": seed,
         "drop_params": True,
         "max_retries": 0,  # LiteLLM's default hides two retries, each of which may be paid
         "num_retries": 0,
+        **sent,
     }
-    if model.temperature is not None:
-        arguments["temperature"] = model.temperature
+    if model.reasoning:
+        # Of a model that LiteLLM does not know it drops what it takes for a mistake.
+        arguments["allowed_openai_params"] = [name for name in sent if name in ("max_completion_tokens",)]
     if model.api_base:
-        arguments["api_base"] = model.api_base
         # Clients of OpenAI-compatible servers refuse to start without a key, even where the server wants none.
         arguments["api_key"] = "none"
     if model.api_key:
         arguments["api_key"] = model.api_key.get_secret_value()
-    if json_answer:
-        arguments["response_format"] = {"type": "json_object"}
+    if model.headers:
+        arguments["extra_headers"] = {name: value.get_secret_value() for name, value in model.headers.items()}
     return arguments
+
+
+_THINKING = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 
 
 def _answer(model: Model, response: Any, seconds: float) -> Answer:
@@ -97,11 +143,15 @@ def _answer(model: Model, response: Any, seconds: float) -> Answer:
         prompt_tokens = int(response.usage.prompt_tokens or 0)
         completion_tokens = int(response.usage.completion_tokens or 0)
     except (AttributeError, IndexError, TypeError, ValueError) as error:
-        raise TransportError("bad_answer", f"the answer is not a chat completion: {error}", retryable=True) from error
+        message = f"the answer is not a chat completion: {error}"
+        raise TransportError("bad_answer", message, retryable=True, maybe_charged=True) from error
+    details = getattr(response.usage, "completion_tokens_details", None)
     return Answer(
-        text=text if isinstance(text, str) else "",
+        # Servers without a reasoning parser leave the thoughts in the text.
+        text=_THINKING.sub("", text) if isinstance(text, str) else "",
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
+        reasoning_tokens=int(getattr(details, "reasoning_tokens", None) or 0),
         cost_usd=price(model, prompt_tokens, completion_tokens),
         finish_reason=finish,
         seconds=seconds,
@@ -112,14 +162,20 @@ def _translated(module: ModuleType, error: Exception) -> TransportError:
     kinds = module.exceptions
     message = f"{type(error).__name__}: {str(error)[:500]}"
     if isinstance(error, kinds.Timeout):
-        return TransportError("timeout", message, retryable=True)
+        return TransportError("timeout", message, retryable=True, maybe_charged=True)
     if isinstance(error, kinds.RateLimitError):
         return TransportError("rate_limited", message, retryable=True, retry_after=_retry_after(error))
     if isinstance(error, kinds.ContextWindowExceededError):
         return TransportError("context_too_long", message, retryable=False)
     if isinstance(error, kinds.UnsupportedParamsError) or _is_refusal(getattr(error, "status_code", None)):
         return TransportError("refused_by_provider", message, retryable=False)
-    return TransportError("unavailable", message, retryable=True, retry_after=_retry_after(error))
+    return TransportError(
+        "unavailable",
+        message,
+        retryable=True,
+        retry_after=_retry_after(error),
+        maybe_charged=not _answered_with_error(error) and not _never_connected(error),
+    )
 
 
 def _is_refusal(status: object) -> bool:
@@ -127,14 +183,53 @@ def _is_refusal(status: object) -> bool:
     return isinstance(status, int) and 400 <= status < 500 and status not in (408, 409, 429)
 
 
+def _answered_with_error(error: BaseException) -> bool:
+    """Whether the server itself said that it failed. LiteLLM gives broken connections a status 500 of its own."""
+    return any(
+        _status_of(getattr(one, "response", None)) >= 400 and type(one).__module__.startswith("openai")
+        for one in _chain(error)
+    )
+
+
+def _never_connected(error: BaseException) -> bool:
+    return any(
+        type(one).__name__ in ("ConnectError", "ConnectTimeout", "ConnectionRefusedError") for one in _chain(error)
+    )
+
+
+def _status_of(response: object) -> int:
+    status = getattr(response, "status_code", None)
+    return status if isinstance(status, int) else 0
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in found:
+        found.append(one)
+        one = one.__cause__ or one.__context__
+    return found
+
+
 def _retry_after(error: Exception) -> float | None:
     """Seconds of the provider's Retry-After header, which LiteLLM keeps on the error or on the one it wraps."""
-    for source in (error, error.__cause__, error.__context__):
+    for source in _chain(error):
         headers = getattr(source, "litellm_response_headers", None) or getattr(
             getattr(source, "response", None), "headers", None
         )
-        try:
-            return max(0.0, float((headers or {})["retry-after"]))
-        except (KeyError, ValueError):
-            continue
+        value = (headers or {}).get("retry-after")
+        if value is not None:
+            return _seconds(str(value))
     return None
+
+
+def _seconds(value: str) -> float | None:
+    """Either form of the header (RFC 9110 section 10.2.3): seconds, or a date."""
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None

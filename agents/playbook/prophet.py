@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from agents.interface import Advice, Attempt, Briefing, Diagnosis, NoTemplate
 from agents.playbook.applicability import checks
 from agents.playbook.conditions import Case
+from agents.playbook.counters import Finding
 from agents.playbook.operators import Operator
-from agents.playbook.rules import Finding, findings
+from agents.playbook.rules import findings
 from agents.playbook.templates.source import Options
 from agents.playbook.translator import operator_of
 from cupilot.strategy import Strategy, TechniqueUse

@@ -7,9 +7,9 @@ roof is the field's line below which a kernel is latency-bound rather than limit
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from agents.interface import Attempt, Briefing
+from agents.playbook.counters import Finding, counted
 from cupilot.evaluation import Evaluation, FailureKind
 from cupilot.problem import Target
 from cupilot.roofline import NEAR_FLOOR, Zone
@@ -18,17 +18,6 @@ LATENCY_BOUND = 60.0
 LOW_OCCUPANCY = 25.0
 MAJOR, CRITICAL = 80.0, 40.0
 """Below these shares of the floor the severity is major or critical; above them minor."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a measurement shows."""
-
-    severity: str
-    cause: str
-    evidence: str
-    techniques: tuple[str, ...] = ()
-    """Catalogue ids that answer it, best first."""
 
 
 _MEMORY = {
@@ -94,7 +83,13 @@ def findings(briefing: Briefing, attempt: Attempt) -> list[Finding]:
         return [Finding("major", "the kernel has not been evaluated", "no evaluation", _first_choice(briefing))]
     if evaluation.failure is not None and not evaluation.verdict.counts:
         return [_failed(evaluation)]
-    found = [*_build(evaluation), *_profile(briefing, evaluation)]
+    roofline = list(_profile(briefing, evaluation))
+    if any(one.severity == "none" for one in roofline):
+        return roofline
+    # What says why goes before what says how much, unless it is a trifle.
+    causes = [*_build(evaluation), *counted(briefing, attempt, _zone(briefing, evaluation))]
+    grave = [one for one in causes if one.severity != "minor"]
+    found = [*grave, *roofline, *(one for one in causes if one.severity == "minor")]
     return found or [Finding("minor", "nothing in the measurement stands out", _numbers(evaluation))]
 
 
@@ -140,8 +135,7 @@ def _profile(briefing: Briefing, evaluation: Evaluation) -> Iterator[Finding]:
     severity = "minor"
     if floor is not None:
         severity = "critical" if floor < CRITICAL else "major" if floor < MAJOR else "minor"
-    placement = evaluation.placement or briefing.placement
-    zone = placement.zone if placement else (Zone.MEMORY if memory >= compute else Zone.COMPUTE)
+    zone = _zone(briefing, evaluation)
     if zone is Zone.COMPUTE:
         cause = "too little of the arithmetic rate is used" if compute < LATENCY_BOUND else "arithmetic is the limit"
         yield Finding(severity, cause, evidence, _COMPUTE[briefing.target])
@@ -152,6 +146,16 @@ def _profile(briefing: Briefing, evaluation: Evaluation) -> Iterator[Finding]:
         yield Finding(severity, "memory bandwidth is the limit", evidence, _MEMORY[briefing.target])
     if zone is Zone.MIDDLE:
         yield Finding("minor", "arithmetic and memory take about as long", evidence, _COMPUTE[briefing.target])
+
+
+def _zone(briefing: Briefing, evaluation: Evaluation) -> Zone:
+    """The problem's zone; where it is not known, that of the busier resource."""
+    placement = evaluation.placement or briefing.placement
+    if placement is not None:
+        return placement.zone
+    metrics = evaluation.profile.metrics if evaluation.profile else {}
+    memory, compute = metrics.get("memory_throughput_pct", 0.0), metrics.get("compute_throughput_pct", 0.0)
+    return Zone.MEMORY if memory >= compute else Zone.COMPUTE
 
 
 def _numbers(evaluation: Evaluation) -> str:

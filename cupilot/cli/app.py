@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from cupilot.cli import audit, experiments, exports, jobs, people, pool, results, stack, steering, webhooks
+from cupilot.cli import (
+    audit,
+    calls,
+    experiments,
+    exports,
+    jobs,
+    models,
+    people,
+    pool,
+    results,
+    stack,
+    steering,
+    webhooks,
+)
 
 EPILOG = """\b
 Exit codes: 0 fine; 1 the job failed or has no proven kernel; 2 wrong usage or
@@ -51,6 +64,7 @@ app.command("change", epilog=EPILOG)(steering.change)
 app.command("quota", epilog=EPILOG)(steering.quota)
 app.command("result", epilog=EPILOG)(results.result)
 app.add_typer(experiments.app, name="experiment")
+app.add_typer(models.app, name="models")
 app.command("export", epilog=EPILOG)(exports.export)
 app.command("whoami", epilog=EPILOG)(people.whoami)
 app.add_typer(people.team, name="team")
@@ -58,6 +72,8 @@ app.add_typer(people.user, name="user")
 app.add_typer(people.key, name="key")
 app.command("audit", epilog=EPILOG)(audit.audit)
 app.add_typer(pool.pool, name="pool")
+app.command("calls", epilog=EPILOG)(calls.calls)
+app.command("prompt", epilog=EPILOG)(calls.prompt)
 app.command("problems", epilog=EPILOG)(results.problems)
 app.command("up", epilog=EPILOG)(stack.up)
 app.command("down", epilog=EPILOG)(stack.down)

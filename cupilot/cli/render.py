@@ -10,7 +10,14 @@ import typer
 from cupilot.cli.text import clean, counts, interval, queue_words, seconds
 from cupilot.client import Client
 from cupilot.evaluation import Baseline, Evaluation
-from cupilot.report import credit_words, difference_words, factor, floor_share, technique_lines
+from cupilot.report import (
+    credit_words,
+    difference_words,
+    factor,
+    floor_share,
+    spending_lines,
+    technique_lines,
+)
 from cupilot.schemas import CandidateView, JobPage, JobView, Report
 
 REASONS_SHOWN = 5
@@ -40,6 +47,7 @@ def show_job(job: JobView) -> None:
         lines.append(("strategy", ", ".join(technique_lines(job.best.strategy))))
     spent = f"{seconds(job.wall_seconds)}, {seconds(job.gpu_seconds)} on the device, {job.cost_usd:.2f} USD"
     lines.append(("spent", spent))
+    lines += _numbered("models", spending_lines(job))
     _print_pairs(lines)
 
 
@@ -87,6 +95,7 @@ def show_report(report: Report, folder: Path) -> None:
     lines.append(("source", str(folder)))
     spent = f"{job.candidates} candidates, {seconds(job.wall_seconds)}, {job.cost_usd:.2f} USD"
     lines.append(("spent", spent))
+    lines += _numbered("models", spending_lines(job))
     lines += _numbered("next", report.next_steps)
     _print_pairs(lines)
 

@@ -29,6 +29,11 @@ def clean(text: object) -> str:
     )
 
 
+def clean_lines(text: str) -> str:
+    """The same for text of several lines, which stay lines; tabs become spaces."""
+    return "\n".join(clean(line.expandtabs(4)) for line in text.split("\n"))
+
+
 def interval(speedup: Interval) -> str:
     """A speedup with its 95 % interval, e.g. ``1.84x [1.82, 1.86]``."""
     return f"{speedup.median:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
@@ -60,6 +65,8 @@ def queue_words(position: int) -> str:
 def event_line(event: EventView) -> str | None:
     """An event in one line; None for one that only tells how work is handed around."""
     data = event.data
+    if event.kind.startswith("budget."):
+        return _budget_line(event)
     confirmed = event.kind == "candidate.measured" and data.get("purpose") == "confirm"
     if not event.kind.startswith(_SHOWN) or (event.kind in _HIDDEN and not confirmed):
         return None
@@ -81,3 +88,11 @@ def event_line(event: EventView) -> str | None:
         parts.append(f"{speedup:.2f}x")
     parts += [str(data[name]) for name in ("reason", "message") if data.get(name)]
     return clean(": ".join([parts[0], ", ".join(parts[1:])]) if parts[1:] else parts[0])
+
+
+def _budget_line(event: EventView) -> str:
+    name = clean(str(event.data.get("budget", "")).replace("_", " "))
+    share, spent, limit = (event.data.get(key) for key in ("share", "spent_usd", "limit_usd"))
+    if not isinstance(share, float) or not isinstance(spent, int | float) or not isinstance(limit, int | float):
+        return f"{name}: no further model call fits it"
+    return f"{name}: {share:.0%} are spent ({spent:.2f} of {limit:.2f} USD)"

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from cupilot import __version__
+from cupilot.client.calls import ModelCalls
 from cupilot.client.definitions import Awaited, Waiting
 from cupilot.client.event_calls import EventCalls
 from cupilot.client.experiments import ExperimentCalls
@@ -33,6 +34,7 @@ class Calls(
     SteeringCalls,
     PeopleCalls,
     EventCalls,
+    ModelCalls,
     ResultCalls,
     ExperimentCalls,
     PoolCalls,

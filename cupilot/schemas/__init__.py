@@ -6,6 +6,7 @@ and vocabularies that may grow (states, kinds) are strings here, with their pres
 
 from cupilot.schemas.audit import AuditEntryView, AuditPage
 from cupilot.schemas.base import ErrorBody, ErrorEnvelope, FieldProblem, Request, Response
+from cupilot.schemas.calls import CallPage, CallSummary, CallView, Spending, Turn
 from cupilot.schemas.experiments import (
     ArmInput,
     ArmProgress,
@@ -88,6 +89,9 @@ __all__ = [
     "AuditPage",
     "BadLine",
     "BestSummary",
+    "CallPage",
+    "CallSummary",
+    "CallView",
     "CandidatePage",
     "CandidateSummary",
     "CandidateView",
@@ -139,7 +143,9 @@ __all__ = [
     "Report",
     "Request",
     "Response",
+    "Spending",
     "TechniqueStatistics",
+    "Turn",
     "VersionView",
     "WebhookChange",
     "WebhookPage",

@@ -16,6 +16,7 @@ from cupilot.problem import NumericsPolicy, Target
 from cupilot.problems import Size
 from cupilot.roofline import Zone
 from cupilot.schemas.base import Request, Response, open_enum
+from cupilot.schemas.calls import Spending
 from cupilot.storage.states import JobState
 from cupilot.strategy import Strategy
 
@@ -142,6 +143,9 @@ class JobView(Response):
     """Since the start of preparation; 0 while queued."""
     gpu_seconds: float
     cost_usd: float
+    """Charged for model calls."""
+    spending: list[Spending] = []
+    """The same by role and model."""
     preparation: PreparationSummary | None = None
     created_at: datetime
     started_at: datetime | None = None

@@ -125,6 +125,10 @@ class LlmCallState(StrEnum):
     STARTED = "started"
     ANSWERED = "answered"
     FAILED = "failed"
+    """No answer came, and nothing was charged."""
+    LOST = "lost"
+    """No answer came, and nobody knows whether it was charged: the worker died, or the connection broke. Its worst cost
+    stays reserved."""
 
 
 class WorkerKind(StrEnum):

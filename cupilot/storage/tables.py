@@ -27,7 +27,12 @@ from cupilot.evaluation import Verdict
 from cupilot.evolution.population import Operator
 from cupilot.job import AgentKind, Priority
 from cupilot.problem import NumericsPolicy, Target
-from cupilot.storage import audit_table, pool_tables, webhook_tables  # noqa: F401 - whoever knows the schema knows these
+from cupilot.storage import (  # noqa: F401 - whoever knows the schema knows these
+    audit_table,
+    model_tables,
+    pool_tables,
+    webhook_tables,
+)
 from cupilot.storage.base import Base, Json, fk, id_column, now_column
 from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.states import (
@@ -35,7 +40,6 @@ from cupilot.storage.states import (
     EvaluationPurpose,
     GenerationState,
     JobState,
-    LlmCallState,
     StepKind,
     StepState,
     StrategyOrigin,
@@ -119,6 +123,9 @@ class Job(Base):
     candidates: Mapped[int] = mapped_column(server_default=text("0"))
     """Candidates made so far; the next one's ordinal."""
     cost_usd: Mapped[float] = mapped_column(server_default=text("0"))
+    """Charged for model calls so far."""
+    spending_stopped: Mapped[str | None] = mapped_column(String(32))
+    """Which budget a model call did not fit (:class:`cupilot.model_call.BudgetScope`): no further one is made."""
     gpu_seconds: Mapped[float] = mapped_column(server_default=text("0"))
     cancel_requested_at: Mapped[datetime | None]
     paused_at: Mapped[datetime | None]
@@ -327,28 +334,6 @@ class Event(Base):
     """E.g. ``job.evolving``, ``candidate.evaluated``, ``step.reaped``, ``generation.finished``."""
     data: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
     created_at: Mapped[datetime] = now_column()
-
-
-class LlmCall(Base):
-    """A model call: recorded before it is made, its answer stored before it is used."""
-
-    __tablename__ = "llm_calls"
-    __table_args__ = (UniqueConstraint("step_id", "purpose", "sequence"),)
-
-    id: Mapped[uuid.UUID] = id_column()
-    job_id: Mapped[uuid.UUID] = fk("jobs.id")
-    step_id: Mapped[uuid.UUID] = fk("steps.id", index=False)
-    purpose: Mapped[str] = mapped_column(String(64))
-    sequence: Mapped[int] = mapped_column(server_default=text("0"))
-    state: Mapped[LlmCallState] = mapped_column(server_default=LlmCallState.STARTED.value)
-    model: Mapped[str] = mapped_column(String(200))
-    request: Mapped[Json]
-    response: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
-    prompt_tokens: Mapped[int | None]
-    completion_tokens: Mapped[int | None]
-    cost_usd: Mapped[float | None]
-    created_at: Mapped[datetime] = now_column()
-    finished_at: Mapped[datetime | None]
 
 
 class WorkerRow(Base):

@@ -29,6 +29,7 @@ KINDS = {
     "You combine two": "cross",
     "different strategies": "initial",
     "You are the Kernel Revisor": "revise",
+    "Rewrite the strategy": "align",
     "You are the Strategy Translator": "translate_strategy",
 }
 
@@ -63,6 +64,8 @@ def competent(request: dict[str, Any]) -> Reply:
             parents = text.split("# First parent")[1].split("# Techniques you may use")[0]
             names = sorted(set(re.findall(r'"id": "(t\d+x)"', parents)))
             return Reply(text=json.dumps({"techniques": [{"id": name} for name in names], "rationale": "both"}))
+        case "align":
+            return Reply(text=_read(text))
         case "translate_strategy":
             asked = text.split("# Strategy to follow")[1].split("# Kernel to start from")[0]
             return _kernel(" ".join(dict.fromkeys(re.findall(r'"id": "(t\d+)x"', asked))) or "t1")
@@ -70,6 +73,13 @@ def competent(request: dict[str, Any]) -> Reply:
             return _kernel(" ".join(dict.fromkeys(" ".join(_shown(text)).split())))
     best = max((sum(map(int, re.findall(r"\bt(\d+)", source))) for source in _shown(text)), default=0)
     return _kernel(f"t{best + 1} s{request['seed']}", explained="THOUGHT:" in text)
+
+
+def _read(text: str) -> str:
+    """The strategy as it was asked for, with the whole source as evidence."""
+    asked = text.split("# The strategy that was asked for")[1].split("# The kernel", maxsplit=1)[0]
+    uses = [{"id": name, "evidence": _shown(text)[-1]} for name in dict.fromkeys(re.findall(r'"id": "(\w+)"', asked))]
+    return json.dumps({"techniques": uses, "rationale": "read"})
 
 
 def sloppy(request: dict[str, Any]) -> Reply:

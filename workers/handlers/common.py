@@ -60,6 +60,8 @@ def briefing(spec: JobSpec, preparation: Preparation, banned: tuple[str, ...] = 
         device=preparation.environment.device,
         placement=preparation.placement if spec.method.roofline_guidance else None,
         banned=banned,
+        peaks=preparation.peaks if spec.method.roofline_guidance else None,
+        baseline_us=preparation.baseline_us.median,
     )
 
 

@@ -56,7 +56,7 @@ def list_candidates(
 def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -> CandidateView:
     """One candidate of a job, by id or by ordinal; NotFound where the team's job has none such."""
     job = get_job(session, team, job_id)
-    row = session.execute(_listed().where(Candidate.job_id == job.id, _is(reference))).one_or_none()
+    row = session.execute(_listed().where(Candidate.job_id == job.id, candidate_is(reference))).one_or_none()
     if row is None:
         raise _no_candidate()
     candidate, generation, strategy, failure = row
@@ -86,7 +86,8 @@ def _noted(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _is(reference: str) -> ColumnElement[bool]:
+def candidate_is(reference: str) -> ColumnElement[bool]:
+    """The condition that a candidate is the one of this id or ordinal; NotFound for anything else."""
     if reference.isascii() and reference.isdigit() and len(reference) <= 10 and int(reference) <= MAX_ORDINAL:
         return Candidate.ordinal == int(reference)
     try:

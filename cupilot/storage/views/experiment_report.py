@@ -18,8 +18,9 @@ from cupilot.experiments.summary import summarise
 from cupilot.schemas import ExperimentReport
 from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.experiments import ExperimentSpec, get_experiment, spec_of
+from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.states import CandidateState, JobState
-from cupilot.storage.tables import Candidate, EvaluationRow, Generation, Job, LlmCall
+from cupilot.storage.tables import Candidate, EvaluationRow, Generation, Job
 from cupilot.storage.views.experiments import experiment_view, position_of
 
 BLAMELESS = frozenset({"worker_lost", "infrastructure", "internal_error", "cancel_requested", "not_measured"})

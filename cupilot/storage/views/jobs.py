@@ -29,6 +29,7 @@ from cupilot.storage.jobs import get_job, problem_of
 from cupilot.storage.scope import scoped
 from cupilot.storage.states import JobState
 from cupilot.storage.tables import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
+from cupilot.storage.views.calls import spending
 from cupilot.storage.views.cursor import decode_cursor, encode_cursor
 from cupilot.strategy import Strategy
 
@@ -78,6 +79,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         wall_seconds=wall,
         gpu_seconds=job.gpu_seconds,
         cost_usd=job.cost_usd,
+        spending=spending(session, job.id),
         preparation=_preparation(job),
         created_at=job.created_at,
         started_at=job.started_at,

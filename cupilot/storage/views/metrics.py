@@ -14,8 +14,9 @@ from sqlalchemy import case, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from cupilot.storage.cluster import is_live, scheduler_alive
+from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.states import StepState
-from cupilot.storage.tables import EvaluationRow, Event, Job, LlmCall, Outbox, Step, Team, WorkerRow
+from cupilot.storage.tables import EvaluationRow, Event, Job, Outbox, Step, Team, WorkerRow
 from cupilot.storage.webhook_tables import WebhookDelivery, WebhookEndpoint
 
 

@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from cupilot.schemas.steering import DirectiveList, DirectiveView, QueueShare, QuotaUse, QuotaView
 from cupilot.storage.fairness import shares
+from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.quotas import BEGUN, quota_of
 from cupilot.storage.states import JobState
 from cupilot.storage.steering import directives
-from cupilot.storage.tables import Directive, Job, LlmCall, Step, Team
+from cupilot.storage.tables import Directive, Job, Step, Team
 from cupilot.storage.usage import begin_of, gpu_seconds_since
 from cupilot.strategy import Strategy
 

@@ -19,9 +19,10 @@ from cupilot.job import AgentKind, Budgets
 from cupilot.settings import Settings
 from cupilot.storage.cluster import register_worker
 from cupilot.storage.database import Database
+from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.states import JobState, LlmCallState, StepKind, WorkerKind
 from cupilot.storage.steps import MODELS_QUEUE
-from cupilot.storage.tables import LlmCall
+from cupilot.storage.tables import Event
 from tests.scripted_model import Reply, Script, ScriptedModel
 from tests.service.doubles import preparation
 from tests.service.rig import Message, Rig, job_spec
@@ -47,6 +48,10 @@ def competent(request: dict[str, Any]) -> Reply:
         parents = text.split("# First parent")[1].split("# Techniques you may use")[0]
         names = sorted(set(re.findall(r'"id": "(t\d+x)"', parents)))
         return Reply(text=json.dumps({"techniques": [{"id": name} for name in names], "rationale": "both"}))
+    if "Rewrite the strategy" in text:
+        source = text.split('<data name="kernel">')[1].split("</data>")[0].strip()
+        uses = [{"id": f"{name}x", "evidence": source} for name in source.split()]
+        return Reply(text=json.dumps({"techniques": uses, "rationale": "read"}))
     names = re.findall(r'"id": "(t\d+)x"', text.split("# Strategy")[1].split("# Kernel to start from")[0])
     plan = {"launches": [{"kernel": "k", "args": ["x", "out"]}]}
     return Reply(text=f"```cpp\n{' '.join(names)}\n```\n```json\n{json.dumps(plan)}\n```")
@@ -73,6 +78,12 @@ class ModelRig(Rig):
             register_worker(
                 session, "llm-1", WorkerKind.AGENT, queues=[MODELS_QUEUE], slots=1, version="test", device=None
             )
+
+    def told(self, job_id: uuid.UUID, kind: str) -> list[dict[str, Any]]:
+        """Data of a job's events of a kind."""
+        query = select(Event.data).where(Event.job_id == job_id, Event.kind == kind).order_by(Event.id)
+        with self.database.transaction() as session:
+            return list(session.scalars(query))
 
     def calls(self, job_id: uuid.UUID) -> list[LlmCall]:
         with self.database.transaction() as session:
@@ -172,12 +183,76 @@ def test_a_job_never_spends_more_than_its_budget(database: Database, settings: S
     # The worst case of one call is some 12 tenths of a cent: 1,000 tokens out, a prompt of some 2,000 tokens in.
     with ScriptedModel(competent) as server:
         rig = ModelRig(database, settings, server)
-        job_id = rig.submit(agents=AgentKind.LLM, budgets=Budgets(cost_usd=0.02))
+        job_id = rig.submit(agents=AgentKind.LLM, budgets=Budgets(cost_usd=0.03))
         rig.run()
         job = rig.job(job_id)
         assert job.state.final
-        assert 0 < job.cost_usd <= 0.02
+        assert 0 < job.cost_usd <= 0.03
         assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
+
+
+def test_a_job_whose_money_pays_for_no_further_call_ends_as_exhausted_and_warns_on_the_way(
+    database: Database, settings: Settings
+) -> None:
+    # An answer of 0.0091 dollars each time; the worst case of a call is some two cents.
+    with ScriptedModel(lambda request: replace(competent(request), completion_tokens=900)) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, budgets=Budgets(cost_usd=0.04, call_usd=1.0))
+        rig.run()
+        job = rig.job(job_id)
+        assert (job.state, job.reason) == (JobState.BUDGET_EXHAUSTED, "cost_budget")
+        assert [data["budget"] for data in rig.told(job_id, "budget.reached")] == ["cost_budget"]
+        assert [data["share"] for data in rig.told(job_id, "budget.warned")][:1] == [0.5]
+        assert job.cost_usd == pytest.approx(0.0091 * len(server.paid))
+
+
+def test_a_call_that_is_too_dear_is_refused_alone(database: Database, settings: Settings) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, budgets=Budgets(call_usd=0.001))
+        rig.run()
+        assert (rig.job(job_id).state, rig.job(job_id).reason) == (JobState.FAILED, "call_budget")
+        assert not server.paid
+
+
+def test_a_team_s_money_is_one_purse_for_all_its_jobs(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cupilot.storage.money.settings", lambda: settings.model_copy(update={"team_model_usd": 0.05}))
+    with ScriptedModel(lambda request: replace(competent(request), completion_tokens=900)) as server:
+        rig = ModelRig(database, settings, server)
+        jobs = [rig.submit(agents=AgentKind.LLM, seed=seed) for seed in range(2)]
+        rig.run()
+        ends = {(rig.job(job_id).state, rig.job(job_id).reason) for job_id in jobs}
+        assert (JobState.BUDGET_EXHAUSTED, "team_budget") in ends
+        spent = sum(rig.job(job_id).cost_usd for job_id in jobs)
+        assert spent == pytest.approx(0.0091 * len(server.paid))
+        assert spent <= 0.05
+        warned = [data["share"] for job_id in jobs for data in rig.told(job_id, "budget.warned")]
+        assert warned in ([0.5], [0.5, 0.8])
+
+
+def test_an_equal_call_of_the_team_is_answered_from_what_was_paid_unless_switched_off(
+    database: Database, settings: Settings
+) -> None:
+    with ScriptedModel(competent) as server:
+        rig = ModelRig(database, settings, server)
+        alone = SceConfig(population=4, generations=2, elites=1, pool=False)
+        first = rig.submit(agents=AgentKind.LLM, seed=1, method=alone)
+        rig.run()
+        paid = len(server.paid)
+        again = rig.submit(agents=AgentKind.LLM, seed=1, method=alone)
+        rig.run()
+        assert rig.job(again).state is JobState.SUCCEEDED
+        assert len(server.paid) == paid
+        assert rig.job(again).cost_usd == 0
+        assert all(call.cached for call in rig.calls(again))
+        assert not any(call.cached for call in rig.calls(first))
+        other = rig.submit(agents=AgentKind.LLM, seed=1, method=alone, team="green")
+        fresh = rig.submit(agents=AgentKind.LLM, seed=1, method=alone, budgets=Budgets(reuse_answers=False))
+        rig.run()
+        assert rig.job(other).cost_usd == rig.job(fresh).cost_usd == rig.job(first).cost_usd
+        assert len(server.paid) == 3 * paid
 
 
 def test_steps_of_models_wait_for_a_worker_that_has_one(database: Database, settings: Settings) -> None:

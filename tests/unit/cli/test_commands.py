@@ -23,6 +23,8 @@ COMMANDS = [
     "cancel",
     "result",
     "export",
+    "calls",
+    "prompt",
     "problems",
     "up",
     "down",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from agents.llm.gateway import AnswerError, BadModelAnswer, Gateway, ModelUnavailable, Question
-from agents.llm.ledger import MemoryLedger
+from agents.llm.gateway import MAX_LOST_TRIES, AnswerError, BadModelAnswer, Gateway, ModelUnavailable, Question
+from agents.llm.ledger import Limits, MemoryLedger, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels, from_environment
 from cupilot.errors import InvalidInput
 from cupilot.model_call import CostBudgetReached
@@ -33,7 +36,15 @@ def question(content: str = "what is it?") -> Question:
 
 
 class Setup:
-    def __init__(self, model: ScriptedModel, *, budget: float = 1.0, timeout: float = 20.0) -> None:
+    def __init__(
+        self,
+        model: ScriptedModel,
+        *,
+        budget: float = 1.0,
+        timeout: float = 20.0,
+        limits: Limits | None = None,
+        **fields: Any,
+    ) -> None:
         self.ledger = MemoryLedger(budget)
         self.slept: list[float] = []
         scripted = Model(
@@ -44,8 +55,9 @@ class Setup:
             output_usd_per_million=10.0,
             max_output_tokens=1_000,
             timeout_seconds=timeout,
+            **fields,
         )
-        self.gateway = Gateway(RoleModels(default=(scripted,)), self.ledger, sleep=self.slept.append)
+        self.gateway = Gateway(RoleModels(default=(scripted,)), self.ledger, limits, sleep=self.slept.append)
 
 
 def test_a_good_answer_is_parsed_and_charged_to_the_cent() -> None:
@@ -90,6 +102,78 @@ def test_a_slow_answer_times_out_and_is_tried_again() -> None:
         setup = Setup(model, timeout=0.5)
         assert setup.gateway.ask(question(), parse) == 42
         assert len(model.requests) == 2
+
+
+def test_what_may_have_been_charged_without_an_answer_stays_reserved_and_is_not_tried_for_ever() -> None:
+    with ScriptedModel([Reply(hang_up=True)]) as model:
+        setup = Setup(model)
+        with pytest.raises(ModelUnavailable):
+            setup.gateway.ask(question(), parse)
+        assert len(model.requests) == MAX_LOST_TRIES
+        worst = setup.ledger.calls[0][0].worst_cost_usd
+        assert setup.ledger.spent_usd == pytest.approx(MAX_LOST_TRIES * worst)
+
+
+def test_a_retry_after_may_be_a_date() -> None:
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    with ScriptedModel([Reply(status=429, headers={"retry-after": soon}), GOOD]) as model:
+        setup = Setup(model)
+        assert setup.gateway.ask(question(), parse) == 42
+        assert 5 < setup.slept[0] <= 60
+
+
+def test_a_reasoning_model_gets_its_own_parameters_and_its_thoughts_are_left_out() -> None:
+    thoughtful = Reply(text='<think>42? {"answer": 1}</think>\n{"answer": 42}')
+    with ScriptedModel([thoughtful]) as model:
+        setup = Setup(model, reasoning=True, reasoning_effort="high", temperature=0.5, extra={"top_p": 0.9})
+        assert setup.gateway.ask(question(), parse) == 42
+        sent = model.requests[0]
+        assert sent["max_completion_tokens"] == 1_000
+        assert sent["reasoning_effort"] == "high"
+        assert sent["top_p"] == 0.9
+        assert {"temperature", "max_tokens"}.isdisjoint(sent)
+
+
+def test_what_a_server_refuses_is_left_out() -> None:
+    with ScriptedModel([GOOD]) as model:
+        setup = Setup(model, omit=("seed", "response_format"), headers={"x-project": "kernels"})
+        assert setup.gateway.ask(question(), parse) == 42
+        assert {"seed", "response_format"}.isdisjoint(model.requests[0])
+
+
+def test_an_answer_that_went_into_thoughts_is_explained() -> None:
+    with ScriptedModel([Reply(text="<think>hm", finish_reason="length"), GOOD]) as model:
+        setup = Setup(model)
+        assert setup.gateway.ask(question(), parse) == 42
+        assert "think less" in setup.ledger.complaints[0]
+
+
+class OneAMinute(NoLimits):
+    """Lets the first call wait twice."""
+
+    def __init__(self) -> None:
+        self.waits = [30.0, 10.0]
+        self.held: list[float] = []
+        self.settled: list[int] = []
+
+    def take(self, model: str, **_: object) -> float:  # noqa: ARG002
+        return self.waits.pop(0) if self.waits else 0.0
+
+    def settle(self, model: str, *, taken: int, used: int) -> None:  # noqa: ARG002
+        self.settled.append(used)
+
+    def hold_off(self, model: str, seconds: float) -> None:  # noqa: ARG002
+        self.held.append(seconds)
+
+
+def test_a_call_waits_for_its_turn_and_tells_the_others_to_wait() -> None:
+    limits = OneAMinute()
+    with ScriptedModel([Reply(status=429, headers={"retry-after": "7"}), GOOD]) as model:
+        setup = Setup(model, limits=limits, requests_per_minute=1)
+        assert setup.gateway.ask(question(), parse) == 42
+        assert setup.slept[:2] == [30.0, 10.0]
+        assert limits.held == [7.0]
+        assert limits.settled == [150]
 
 
 def test_a_fault_that_stays_ends_in_a_clear_error_and_costs_nothing() -> None:

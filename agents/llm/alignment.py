@@ -1,0 +1,120 @@
+"""Alignment with a model: the model rewrites the strategy to what the code does, source and binary decide.
+
+A technique stays only where the rules find its traces in source and machine code, or, where it leaves none that could
+be looked for, where the model quotes the line of the source that shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agents.interface import AgentError, Alignment, Attempt, Briefing, StrategyTranslator
+from agents.llm import answers, prompt
+from agents.llm.gateway import Gateway, Question
+from agents.llm.models import AgentRole
+from agents.llm.translator import kernel_text
+from agents.playbook.evidence import leaves_trace, missing
+from cupilot.evaluation import BuildReport
+from cupilot.kernel import Kernel
+from cupilot.model_call import CostBudgetReached
+from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.technique import catalogue
+
+logger = logging.getLogger(__name__)
+
+MAX_RATIONALE = 4_000
+
+
+class _Claim(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    id: str
+    parameters: dict[str, Any] = {}
+    evidence: str = Field(default="", max_length=2_000)
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    techniques: list[_Claim] = Field(max_length=50)
+    rationale: str = Field(min_length=1, max_length=2_000)
+
+
+class LlmAligner:
+    """The half of :class:`agents.interface.StrategyTranslator` that reads code."""
+
+    def __init__(self, gateway: Gateway, rules: StrategyTranslator, seed: int = 0) -> None:
+        self._gateway = gateway
+        self._rules = rules
+        self._seed = seed
+
+    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
+        """The strategy as the code follows it; by the rules alone where the model gives no usable answer."""
+        if attempt.kernel is None:
+            return self._rules.align(briefing, attempt)
+        file = prompt.prompt("translator_align")
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            facts=prompt.facts(briefing),
+            strategy=prompt.data("strategy", prompt.strategy_json(attempt.strategy)),
+            kernel=kernel_text(attempt.kernel),
+            build=build_facts(attempt.evaluation.build if attempt.evaluation else None),
+            catalogue=prompt.techniques(catalogue(), briefing),
+        )
+        question = Question(AgentRole.TRANSLATOR, "align", messages, file.hash, self._seed, json_answer=True)
+        try:
+            return self._gateway.ask(question, lambda text: _judged(text, briefing, attempt))
+        except (AgentError, CostBudgetReached) as error:
+            logger.info("aligned by the rules alone: %s", error)
+            return self._rules.align(briefing, attempt)
+
+
+def build_facts(build: BuildReport | None) -> str:
+    """The build report as a model reads it: resources and telling instructions."""
+    if build is None:
+        return "Unknown."
+    resources = {"registers": build.registers, "spill_bytes": build.spill_bytes, "shared_bytes": build.shared_bytes}
+    known = [f"{name} = {value}" for name, value in resources.items() if value is not None]
+    counts = [f"{name} = {count}" for name, count in sorted(build.instructions.items())]
+    return f"Resources: {', '.join(known) or 'unknown'}. Instructions: {', '.join(counts) or 'unknown'}."
+
+
+def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
+    """The model's reading, without every claim that neither binary nor source shows."""
+    assert attempt.kernel is not None
+    answer = answers.checked(_Answer, answers.json_object(text))
+    claims = list({claim.id: claim for claim in answer.techniques}.values())
+    raw = {"techniques": [{"id": one.id, "parameters": one.parameters} for one in claims]}
+    read = answers.strategy(raw | {"rationale": answer.rationale}, catalogue(), briefing)
+    quoted = {claim.id for claim in claims if _stands_in(claim.evidence, attempt.kernel.source)}
+    build = attempt.evaluation.build if attempt.evaluation else None
+    absent = missing(read, attempt.kernel, build)
+    kept = tuple(use for use in read.techniques if use.id not in absent and _shown(use, quoted, attempt.kernel))
+    struck = _struck(attempt.strategy, kept, missing(attempt.strategy, attempt.kernel, build))
+    rationale = answer.rationale
+    if struck:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in struck.items())
+        rationale = f"{rationale}\nStruck after the build: {reasons}."[:MAX_RATIONALE]
+    claimed = len(attempt.strategy.techniques)
+    fidelity = (claimed - len(struck)) / claimed if claimed else 1.0
+    return Alignment(strategy=Strategy(techniques=kept, rationale=rationale), struck=tuple(struck), fidelity=fidelity)
+
+
+def _shown(use: TechniqueUse, quoted: set[str], kernel: Kernel) -> bool:
+    return leaves_trace(use.id, kernel.target) or use.id in quoted
+
+
+def _struck(asked: Strategy, kept: tuple[TechniqueUse, ...], absent: dict[str, str]) -> dict[str, str]:
+    """The techniques that were asked for and are not there, each with the reason."""
+    there = {use.id for use in kept}
+    reason = "the code was read and does not show it"
+    return {use.id: absent.get(use.id, reason) for use in asked.techniques if use.id not in there}
+
+
+def _stands_in(line: str, source: str) -> bool:
+    """Whether the quoted line is code of the source: blanks do not matter, comments are no evidence."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
+    wanted = "".join(re.sub(r"//.*", "", line).split())
+    return len(wanted) >= 3 and wanted in "".join(code.split())

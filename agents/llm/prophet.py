@@ -1,0 +1,71 @@
+"""The Roofline Prophet with a model: rules diagnose, the model words the cause and ranks the advice.
+
+It cannot add a cause, a number or a technique, and where it gives no usable answer the rules' own words stand.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agents.interface import AgentError, Attempt, Briefing, Diagnosis, RooflineProphet
+from agents.llm import answers, prompt
+from agents.llm.gateway import AnswerError, Gateway, Question
+from agents.llm.models import AgentRole
+from cupilot.model_call import CostBudgetReached
+
+logger = logging.getLogger(__name__)
+
+
+class _Advice(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    technique: str
+    reason: str = Field(min_length=1, max_length=1_000)
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    cause: str = Field(min_length=1, max_length=2_000)
+    advice: list[_Advice] = Field(max_length=50)
+
+
+class LlmProphet:
+    """See :class:`agents.interface.RooflineProphet`."""
+
+    def __init__(self, gateway: Gateway, rules: RooflineProphet, seed: int = 0) -> None:
+        self._gateway = gateway
+        self._rules = rules
+        self._seed = seed
+
+    def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
+        """The rules' diagnosis in the model's words and order; as the rules have it where there is nothing to rank."""
+        found = self._rules.diagnose(briefing, attempt)
+        if attempt.kernel is None or len(found.advice) < 2:
+            return found
+        file = prompt.prompt("prophet")
+        messages = file.messages(
+            reference=prompt.reference(briefing),
+            facts=prompt.facts(briefing),
+            hardware=prompt.hardware(briefing),
+            roofline=prompt.roofline(briefing),
+            candidate=prompt.attempt(attempt),
+            diagnosis=prompt.data("diagnosis", prompt.diagnosis(found)),
+        )
+        purpose = f"diagnose/{attempt.kernel.content_hash()[:8]}"
+        question = Question(AgentRole.PROPHET, purpose, messages, file.hash, self._seed, json_answer=True)
+        try:
+            return self._gateway.ask(question, lambda text: _reworded(text, found))
+        except (AgentError, CostBudgetReached) as error:
+            logger.info("the rules' words stand: %s", error)
+            return found
+
+
+def _reworded(text: str, found: Diagnosis) -> Diagnosis:
+    answer = answers.checked(_Answer, answers.json_object(text))
+    known = {one.technique: one for one in found.advice}
+    unknown = sorted({one.technique for one in answer.advice} - set(known))
+    if unknown:
+        raise AnswerError(f"the rules did not name {', '.join(unknown)}; rank only {', '.join(known)}")
+    ranked = {one.technique: known[one.technique].model_copy(update={"reason": one.reason}) for one in answer.advice}
+    return found.model_copy(update={"cause": answer.cause, "advice": tuple(ranked.values()) or found.advice})

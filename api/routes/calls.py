@@ -1,0 +1,56 @@
+"""``/v1/jobs/{job}/calls``: what language models were asked for a job, what they answered, what it cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+
+from api.dependencies import Limit, TeamId, Transaction
+from api.documentation import errors
+from cupilot.schemas import CallPage, CallView
+from cupilot.storage.states import LlmCallState
+from cupilot.storage.views import calls as views
+
+router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
+
+Role = Annotated[str | None, Query(max_length=32, examples=["translator"], description="The agent that asked.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
+
+
+@router.get("/calls", summary="List a job's model calls", responses=errors(401, 404, 422))
+def list_calls(
+    *,
+    session: Transaction,
+    team: TeamId,
+    job: UUID,
+    role: Role = None,
+    state: LlmCallState | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> CallPage:
+    """Oldest first; failed, lost and cached ones too."""
+    return views.list_calls(session, team, job, role=role, state=state, cursor=cursor, limit=limit)
+
+
+@router.get("/calls/{call}", summary="A model call with its prompt and answer", responses=errors(401, 404))
+def get_call(session: Transaction, team: TeamId, job: UUID, call: UUID) -> CallView:
+    """As it was sent and came back, secrets removed."""
+    return views.call_view(session, team, job, call)
+
+
+@router.get("/candidates/{candidate}/calls", summary="List a candidate's model calls", responses=errors(401, 404, 422))
+def list_candidate_calls(
+    *,
+    session: Transaction,
+    team: TeamId,
+    job: UUID,
+    candidate: str,
+    role: Role = None,
+    state: LlmCallState | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> CallPage:
+    """The calls that made the candidate, by id or ordinal: crossover, translation, revisions."""
+    return views.list_calls(session, team, job, candidate=candidate, role=role, state=state, cursor=cursor, limit=limit)

@@ -1,0 +1,124 @@
+"""Commands about model calls: what agents asked, what came back, what it cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.outcome import outcome
+from cupilot.cli.session import connect, job_id
+from cupilot.cli.text import clean, clean_lines
+from cupilot.client import Client
+from cupilot.errors import NotFound
+from cupilot.schemas import CallPage, CallSummary, CallView
+
+PAGE = 200
+PREFIX = 8
+"""Characters of an id that a list shows; so many, or more, name a call."""
+
+
+def calls(
+    *,
+    job: JobId,
+    candidate: Annotated[
+        str | None, typer.Option("--candidate", metavar="N", help="Only this candidate's, by ordinal or id.")
+    ] = None,
+    role: Annotated[str | None, typer.Option("--role", help="Only this agent's, e.g. translator.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="Only started, answered, failed or lost ones.")] = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where a page ended.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=PAGE)] = 50,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """List a job's model calls, oldest first, with what each cost. Show one whole with: cupilot prompt JOB CALL.
+
+    \b
+    Examples:
+        cupilot calls last
+        cupilot calls last --candidate 3
+        cupilot calls last --role translator --json | jq .items
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        page = client.model_calls(
+            job_id(client, job), candidate=candidate, role=role, state=state, cursor=cursor, limit=limit
+        )
+        if as_json:
+            typer.echo(page.model_dump_json(indent=2))
+        else:
+            _show_page(page)
+
+
+def prompt(
+    job: JobId,
+    call: Annotated[str, typer.Argument(metavar="CALL", help="The call's id, or its beginning.")],
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Print a model call whole: every message that was sent, and the answer. Secrets are removed.
+
+    \b
+    Example:
+        cupilot prompt last 3f2a91c0 | less
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        owner = job_id(client, job)
+        view = client.model_call(owner, _whole_id(client, str(owner), call))
+        typer.echo(view.model_dump_json(indent=2) if as_json else _as_text(view))
+
+
+def _whole_id(client: Client, job: str, given: str) -> str:
+    """The id that begins like this; NotFound where none or several do."""
+    if len(given) == 36:
+        return given
+    found = [str(one.id) for one in client.all_model_calls(job) if str(one.id).startswith(given.lower())]
+    if len(found) != 1:
+        count = f"{len(found)} calls begin" if found else "no call of the job begins"
+        raise NotFound(f"{count} with {given}", hint="list them with cupilot calls JOB", where="CALL")
+    return found[0]
+
+
+def _show_page(page: CallPage) -> None:
+    if not page.items:
+        typer.echo("no model calls")
+        return
+    rows: list[tuple[str, ...]] = [("call", "step", "role", "model", "state", "tokens", "USD", "")]
+    rows += [_row(call) for call in page.items]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if page.next_cursor:
+        typer.echo(f"more: --cursor {page.next_cursor}")
+
+
+def _row(call: CallSummary) -> tuple[str, ...]:
+    tokens = f"{call.prompt_tokens}+{call.completion_tokens}" if call.prompt_tokens is not None else "-"
+    reserved = "" if call.state == "answered" or not call.cost_usd else " reserved"
+    return (
+        str(call.id)[:PREFIX],
+        clean(call.step),
+        clean(call.purpose),
+        clean(call.model),
+        "cached" if call.cached else clean(call.state),
+        tokens,
+        f"{call.cost_usd:.4f}{reserved}",
+        clean(call.complaint or call.error or "")[:100],
+    )
+
+
+def _as_text(view: CallView) -> str:
+    head = [
+        f"call {view.id}: {view.purpose} for step {view.step}, model {view.model}, {view.state}"
+        + (", cached" if view.cached else ""),
+        f"tokens {view.prompt_tokens or 0} + {view.completion_tokens or 0}, {view.cost_usd:.4f} USD, "
+        f"prompt file {view.prompt_hash[:12]}",
+    ]
+    parts = ["\n".join(head)]
+    parts += [f"=== {turn.role}\n{turn.content}" for turn in view.messages]
+    parts.append(f"=== answer\n{view.answer if view.answer is not None else view.error or 'none yet'}")
+    if view.complaint:
+        parts.append(f"=== why it could not be used\n{view.complaint}")
+    return clean_lines("\n\n".join(parts))

@@ -1,0 +1,47 @@
+"""Calls to language models: what agents asked, what came back."""
+
+from __future__ import annotations
+
+from cupilot.client.definitions import call, stream
+from cupilot.client.jobs import LONGEST_PAGE, JobId
+from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.schemas import CallPage, CallSummary, CallView
+
+
+class ModelCalls:
+    """``/v1/jobs/{job}/calls``."""
+
+    @call
+    def model_calls(
+        self,
+        job: JobId,
+        *,
+        candidate: JobId | int | None = None,
+        role: str | None = None,
+        state: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Call[CallPage]:
+        """A page of a job's model calls, oldest first; those of one candidate where its id or ordinal is given."""
+        where = path("v1", "jobs", job, "calls")
+        if candidate is not None:
+            where = path("v1", "jobs", job, "candidates", candidate, "calls")
+        parameters = {"role": role, "state": state, "cursor": cursor, "limit": limit}
+        return Call(CallPage, "GET", where, params=parameters)
+
+    @stream
+    def all_model_calls(
+        self, job: JobId, *, candidate: JobId | int | None = None, role: str | None = None, state: str | None = None
+    ) -> Stream[CallSummary]:
+        """All of them, fetched a page at a time."""
+        return every(
+            lambda cursor: ModelCalls.model_calls.ask(
+                self, job, candidate=candidate, role=role, state=state, cursor=cursor, limit=LONGEST_PAGE
+            ),
+            lambda page: page.next_cursor,
+        )
+
+    @call
+    def model_call(self, job: JobId, model_call: JobId) -> Call[CallView]:
+        """A model call with every message and the answer; secrets are removed."""
+        return Call(CallView, "GET", path("v1", "jobs", job, "calls", model_call))

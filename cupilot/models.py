@@ -1,0 +1,38 @@
+"""Asks the agents, in a process of their own, whether the configured models work. Calls no model itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class ModelsReport:
+    """What ``python -m agents.llm`` found."""
+
+    error: str | None
+    checks: tuple[dict[str, Any], ...]
+    """Each with ``model``, ``roles``, ``works``, ``found``, ``mend``, ``cost_usd``."""
+
+    @property
+    def fine(self) -> bool:
+        """Whether there are models, and all of them work."""
+        return self.error is None and all(check["works"] for check in self.checks)
+
+
+def try_models() -> ModelsReport:
+    """One cheap call to each configured model, with this process's environment."""
+    argv = [sys.executable, "-m", "agents.llm"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return ModelsReport(f"no answer within {SECONDS:.0f} s", ())
+    except (IndexError, json.JSONDecodeError):
+        return ModelsReport("the agents are not installed here", ())
+    return ModelsReport(answer["error"], tuple(answer["checks"]))

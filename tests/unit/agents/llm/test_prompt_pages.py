@@ -1,0 +1,70 @@
+"""The prompts that ``docs/prompts`` shows are those that the code sends, and their examples are real kernels."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from agents.llm import prompt
+from benchmarks import prompt_pages
+from cupilot.kernel import Kernel, resolve
+from cupilot.problem import DType, Graph, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
+from tests.unit.agents.playbook.nvrtc import compile_cuda
+from tests.unit.agents.playbook.references import build_cpu
+
+FENCE = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["layer_norm_rows", "conv2d_square"])
+def test_the_pages_show_what_the_code_asks(name: str) -> None:
+    shown = (prompt_pages.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    asked = prompt_pages.questions(name)
+    assert prompt_pages.page(name, Target.CUDA, asked) == shown, "python -m benchmarks.prompt_pages"
+
+
+def test_there_is_a_page_for_each_problem_with_every_role() -> None:
+    for name in prompt_pages.PROBLEMS:
+        text = (prompt_pages.PAGES / f"{name}.md").read_text(encoding="utf-8")
+        for role in (
+            "SCE Manager: initial",
+            "SCE Manager: crossover",
+            "Translator: from scratch",
+            "alignment",
+            "Revisor",
+        ):
+            assert role in text, f"{name}: {role}"
+        assert not re.search(r"\$[a-z_]+", re.sub(r"<data.*?</data>", "", text, flags=re.S)), "an unfilled placeholder"
+
+
+def _example(target: Target) -> tuple[Kernel, ProblemFacts]:
+    blocks = dict(FENCE.findall(prompt.read(f"example_{target.value}")))
+    source = blocks["cuda" if target is Target.CUDA else "cpp"]
+    kernel = Kernel.model_validate({"target": target, "source": source, "plan": json.loads(blocks["json"])})
+
+    def tensor(name: str, role: Role, shape: tuple[int, ...]) -> TensorSpec:
+        strides = (shape[1], 1) if len(shape) == 2 else (1,)
+        return TensorSpec(name=name, role=role, dtype=DType.FLOAT32, shape=shape, strides=strides)
+
+    facts = ProblemFacts(
+        problem_hash="0" * 64,
+        policy=NumericsPolicy.FP32,
+        tensors=(tensor("x", Role.INPUT, (16, 1 << 20)), tensor("out", Role.OUTPUT, (16,))),
+        graph=Graph(nodes=(), outputs=("x",)),
+        op_class="reduction",
+        flops=1.0,
+        compulsory_bytes=4,
+    )
+    return kernel, facts
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_the_example_in_the_prompt_compiles_and_its_plan_fits(target: Target, tmp_path: Path) -> None:
+    kernel, facts = _example(target)
+    assert len(resolve(kernel, facts).launches) >= 1
+    if target is Target.CUDA:
+        compile_cuda(kernel, facts)
+    else:
+        build_cpu(kernel, facts, tmp_path)

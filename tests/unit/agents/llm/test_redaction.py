@@ -1,0 +1,41 @@
+"""Secrets are blanked by shape; source code stays as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.llm.redaction import REMOVED, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("key sk-abcdefghijklmnop1234 end", "sk-abcdefghijklmnop1234"),
+        ("postgresql://user:hunter2@db:5432/x", "hunter2"),
+        ("https://me:t0ken@proxy.example/v1", "t0ken"),
+        ("OPENAI_API_KEY=abcdef123456789", "abcdef123456789"),
+        ('"db_password": "correct-horse-42"', "correct-horse-42"),
+        ("Authorization: Bearer abcdef.ghijkl.mnopqr", "abcdef.ghijkl.mnopqr"),
+        ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+        ("ghp_0123456789abcdefghij0123", "ghp_0123456789abcdefghij0123"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", "abc"),
+    ],
+)
+def test_a_secret_is_blanked(text: str, secret: str) -> None:
+    clean = without_secrets(text)
+    assert secret not in clean
+    assert REMOVED in clean
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "token_count = tokens_per_block * blockDim.x;",
+        "constexpr int TOKENS = 4096; // token = one row",
+        "self.token = nn.Embedding(vocabulary, 512)",
+        "see https://docs.nvidia.com:443/cuda/",
+        "a = b ? c : d; float* secret_sauce = out;",
+    ],
+)
+def test_code_stays_as_it_is(code: str) -> None:
+    assert without_secrets(code) == code
