@@ -16,6 +16,7 @@ from tests.scripted_model import Reply
 PLAN = json.dumps({"launches": [{"kernel": "k", "args": ["x", "out"]}]})
 
 KINDS = {
+    "Rewrite the strategy": "align",
     "You convert PyTorch modules": "convert",
     "Translate the PyTorch function": "translate",
     "Say in at most 150 words": "summarise",
@@ -51,6 +52,10 @@ def competent(request: dict[str, Any]) -> Reply:
     match kind:
         case "convert":
             return Reply(text=_conversion(text))
+        case "align":
+            source = _shown(text)[-1].strip()
+            uses = [{"id": f"{name}x", "evidence": source} for name in dict.fromkeys(re.findall(r"\bt\d+", source))]
+            return Reply(text=json.dumps({"techniques": uses, "rationale": "read"}))
         case "summarise":
             return Reply(text="The tail of the row is not guarded.")
         case "translate":
@@ -99,7 +104,7 @@ def injecting(request: dict[str, Any]) -> Reply:
 def cheating(request: dict[str, Any]) -> Reply:
     """Its kernels are too good to be true, its conversions compute something else."""
     kind = kind_of(request)
-    if kind in ("convert", "initial", "cross", "summarise"):
+    if kind in ("convert", "initial", "cross", "summarise", "align"):
         good = competent(request)
         return Reply(text=(good.text or "").replace("# right", "# wrong conversion"))
     return Reply(text=f"NOTE: faster\n{_blocks('cheat s' + str(request['seed']))}")
