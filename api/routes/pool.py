@@ -10,8 +10,6 @@ from fastapi import APIRouter, Body, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
-from agents.interface import Briefing
-from agents.playbook.preconditions import unmet
 from api import dependencies
 from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, plain_text
 from api.documentation import POOL_EXAMPLES, errors
@@ -182,6 +180,10 @@ def _answer(request: Request, session: Session, team: UUID, question: PoolQuesti
 
 def _preconditions(session: Session, team: UUID, job_id: UUID) -> Callable[[Strategy], str | None]:
     """The preconditions that code can check against what was measured of the job's problem."""
+    # Only here: the API starts where no agents are installed.
+    from agents.interface import Briefing
+    from agents.playbook.preconditions import unmet
+
     job = get_job(session, team, job_id)
     known = preparation_of(job)
     about = Briefing(
