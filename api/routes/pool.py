@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from api import dependencies
-from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, plain_text
+from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, Viewer, plain_text
 from api.documentation import POOL_EXAMPLES, errors
 from cupilot.errors import InvalidInput
 from cupilot.pool import PoolAnswer, PoolQuestion
@@ -80,16 +80,16 @@ def get_entry(session: Transaction, team: TeamId, entry: UUID) -> PoolEntryView:
 def search_pool(
     request: Request,
     session: Transaction,
-    team: TeamId,
+    caller: Viewer,
     asked: Annotated[PoolSearch, Body(openapi_examples=POOL_EXAMPLES)],
 ) -> PoolFound:
     """What a job on this problem would be shown, each match with the reasons: similarities, counts, shrunken gain."""
     if asked.job is not None:
-        question = views.question_of_job(session, team, asked.job, asked.limit)
+        question = views.question_of_job(session, caller.team_id, asked.job, asked.limit)
     else:
         assert asked.question is not None
         question = asked.question.model_copy(update={"limit": asked.limit})
-    answer = _answer(request, session, team, question, asked.job)
+    answer = _answer(request, session, caller.team_id, question, asked.job)
     return PoolFound(question=question, **{name: getattr(answer, name) for name in PoolAnswer.model_fields})
 
 

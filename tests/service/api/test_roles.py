@@ -17,10 +17,12 @@ from api.app import create_app
 from cupilot.people import Role, Scope
 from cupilot.settings import Settings
 from cupilot.steering import DirectiveKind
+from cupilot.storage.pool_rows import remember
 from cupilot.storage.tables import Directive, Job, Team
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.role_matrix import CLUSTER_ADMIN, EXPERIMENT, MATRIX, OPEN, Line
 from tests.service.api.world import World, evolved
+from tests.unit.storage.references import entry
 
 pytestmark = pytest.mark.service
 
@@ -53,6 +55,7 @@ class Things:
             "table": lambda _: "arms",
             "figure": lambda _: "convergence",
             "directive": self._directive,
+            "entry": self._entry,
             "team": lambda session: session.get_one(Team, self._team).name,
             "user": self._user,
             "key": self._key,
@@ -70,6 +73,11 @@ class Things:
         response = self._http.post(path, json=body)
         assert response.status_code < 300, response.text
         return str(response.json()["id"])
+
+    def _entry(self, session: Session) -> str:
+        made = entry("softmax", str(uuid.uuid4()), team=str(self._team))
+        remember(session, made)
+        return made.id
 
     def _directive(self, session: Session) -> uuid.UUID:
         job = uuid.UUID(self["job"])
