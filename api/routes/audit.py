@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from api.dependencies import Limit, TeamId, Transaction, plain_text
+from api.dependencies import Admin, Limit, Transaction, plain_text
 from api.documentation import errors
 from cupilot.schemas import AuditPage
 from cupilot.storage.audit import AuditFilter, list_entries
@@ -19,11 +19,14 @@ router = APIRouter(prefix="/v1/audit", tags=["service"])
 Word = Annotated[str | None, Query(max_length=200)]
 
 
-@router.get("", summary="Who did what", responses=errors(401, 422))
+@router.get("", summary="Who did what", responses=errors(401, 403, 422))
 def list_audit(
     *,
     session: Transaction,
-    team: TeamId,
+    caller: Admin,
+    all_teams: Annotated[
+        bool, Query(description="Every team's entries, and those of nobody: cluster admins only.")
+    ] = False,
     principal: Word = None,
     key_prefix: Word = None,
     route: Word = None,
@@ -35,7 +38,9 @@ def list_audit(
     before: Annotated[int | None, Query(ge=0, le=MAX_ID, description="Only older entries than this id.")] = None,
     limit: Limit = 50,
 ) -> AuditPage:
-    """Requests that changed something or were not allowed to, newest first."""
+    """Requests that changed something or were not allowed to, newest first. For the team's admins."""
+    if all_teams:
+        caller.needs_cluster_admin()
     filters = AuditFilter(
         principal=plain_text("principal", principal),
         key_prefix=plain_text("key_prefix", key_prefix),
@@ -46,4 +51,4 @@ def list_audit(
         since=since,
         until=until,
     )
-    return list_entries(session, team, filters, before=before, limit=limit)
+    return list_entries(session, None if all_teams else caller.team_id, filters, before=before, limit=limit)

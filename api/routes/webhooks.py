@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction
+from api.dependencies import Admin, Cursor, Limit, StrictRoute, TeamId, Transaction
 from api.documentation import errors
 from cupilot.schemas import (
     DeliveryDetail,
@@ -33,17 +33,17 @@ EXAMPLES = {
 }
 
 
-@router.post("", status_code=201, summary="Make a webhook", responses=errors(401, 409, 413, 422))
+@router.post("", status_code=201, summary="Make a webhook", responses=errors(401, 403, 409, 413, 422))
 def create_webhook(
     http: Request,
     session: Transaction,
-    team: TeamId,
+    caller: Admin,
     request: Annotated[WebhookRequest, Body(openapi_examples=EXAMPLES)],
     response: Response,
 ) -> WebhookWithSecret:
     """Events from now on are sent to the URL, signed with the secret in this answer, which is not shown again."""
     url = check_url(request.url, networks(http.app.state.settings.webhook_networks))
-    row = storage.create_endpoint(session, team, url, request.events, request.description)
+    row = storage.create_endpoint(session, caller.team_id, url, request.events, request.description)
     response.headers["Location"] = f"/v1/webhooks/{row.id}"
     return views.endpoint_with_secret(session, row)
 
@@ -60,12 +60,12 @@ def get_webhook(session: Transaction, team: TeamId, webhook: UUID) -> WebhookVie
     return views.endpoint_view(session, storage.get_endpoint(session, team, webhook))
 
 
-@router.patch("/{webhook}", summary="Change, disable or enable a webhook", responses=errors(401, 404, 413, 422))
+@router.patch("/{webhook}", summary="Change, disable or enable a webhook", responses=errors(401, 403, 404, 413, 422))
 def change_webhook(
-    http: Request, session: Transaction, team: TeamId, webhook: UUID, change: WebhookChange
+    http: Request, session: Transaction, caller: Admin, webhook: UUID, change: WebhookChange
 ) -> WebhookView:
     """Enabling sends what still waits. Repeating a change is harmless."""
-    row = storage.get_endpoint(session, team, webhook, lock=True)
+    row = storage.get_endpoint(session, caller.team_id, webhook, lock=True)
     if change.url is not None:
         row.url = check_url(change.url, networks(http.app.state.settings.webhook_networks))
     if change.events is not None:
@@ -79,24 +79,24 @@ def change_webhook(
     return views.endpoint_view(session, row)
 
 
-@router.delete("/{webhook}", status_code=204, summary="Delete a webhook", responses=errors(401, 404))
-def delete_webhook(session: Transaction, team: TeamId, webhook: UUID) -> None:
+@router.delete("/{webhook}", status_code=204, summary="Delete a webhook", responses=errors(401, 403, 404))
+def delete_webhook(session: Transaction, caller: Admin, webhook: UUID) -> None:
     """Its log goes with it."""
-    storage.delete_endpoint(session, team, webhook)
+    storage.delete_endpoint(session, caller.team_id, webhook)
 
 
-@router.post("/{webhook}/secret", summary="Replace a webhook's secret", responses=errors(401, 404))
-def rotate_webhook_secret(session: Transaction, team: TeamId, webhook: UUID) -> WebhookWithSecret:
+@router.post("/{webhook}/secret", summary="Replace a webhook's secret", responses=errors(401, 403, 404))
+def rotate_webhook_secret(session: Transaction, caller: Admin, webhook: UUID) -> WebhookWithSecret:
     """For 24 hours messages carry two signatures, by the new secret and by the one before."""
-    row = storage.get_endpoint(session, team, webhook, lock=True)
+    row = storage.get_endpoint(session, caller.team_id, webhook, lock=True)
     storage.rotate_secret(row)
     return views.endpoint_with_secret(session, row)
 
 
-@router.post("/{webhook}/ping", status_code=202, summary="Test a webhook", responses=errors(401, 404, 409))
-def ping_webhook(session: Transaction, team: TeamId, webhook: UUID) -> DeliveryDetail:
+@router.post("/{webhook}/ping", status_code=202, summary="Test a webhook", responses=errors(401, 403, 404, 409))
+def ping_webhook(session: Transaction, caller: Admin, webhook: UUID) -> DeliveryDetail:
     """Sends a message of the type `webhook.ping`, once; the delivery's log says what came of it."""
-    row = storage.get_endpoint(session, team, webhook)
+    row = storage.get_endpoint(session, caller.team_id, webhook)
     return views.delivery_view(session, storage.ping(session, row))
 
 
@@ -126,9 +126,9 @@ def get_delivery(session: Transaction, team: TeamId, webhook: UUID, delivery: UU
     "/{webhook}/deliveries/{delivery}/redeliver",
     status_code=202,
     summary="Send a message again",
-    responses=errors(401, 404, 409),
+    responses=errors(401, 403, 404, 409),
 )
-def redeliver(session: Transaction, team: TeamId, webhook: UUID, delivery: UUID) -> DeliveryDetail:
+def redeliver(session: Transaction, caller: Admin, webhook: UUID, delivery: UUID) -> DeliveryDetail:
     """With its old `webhook-id`, and all attempts anew; a 409 while it is still being tried."""
-    row = storage.get_endpoint(session, team, webhook)
+    row = storage.get_endpoint(session, caller.team_id, webhook)
     return views.delivery_view(session, storage.redeliver(session, row, delivery))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.schemas import AuditEntryView, AuditPage
 from cupilot.storage.audit_table import AuditEntry
-from cupilot.storage.teams import authenticate
+from cupilot.storage.teams import identify
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class AuditFilter:
 
 def add_entry(session: Session, entry: AuditEntry, secret: str | None) -> None:
     """Append; ``secret`` is the key that was sent, by which the entry's team and principal are found."""
-    key = authenticate(session, secret) if secret else None
-    if key is not None:
-        entry.team_id, entry.principal = key.team_id, key.name
+    caller = identify(session, secret) if secret else None
+    if caller is not None:
+        entry.team_id, entry.principal = caller.team_id, caller.user
     session.add(entry)
 
 

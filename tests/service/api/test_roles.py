@@ -60,6 +60,8 @@ class Things:
             "user": self._user,
             "key": self._key,
             "experiment": lambda _: self._posted("/v1/experiments", EXPERIMENT),
+            "webhook": lambda _: self._posted("/v1/webhooks", {"url": "https://ci.example.org/hook"}),
+            "delivery": lambda _: self._posted(f"/v1/webhooks/{self['webhook']}/ping", None),
             "problem": lambda session: session.get_one(Job, uuid.UUID(self["job"])).problem_id,
         }
         if name not in self._known:
@@ -123,6 +125,12 @@ class Tenant:
             set_role(session, team, user, Role(role))
         _, secret = create_api_key(session, team, role, user=user)
         return secret
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request gets things of its own, more of them than a team may have."""
+    monkeypatch.setattr("cupilot.storage.webhooks.MAX_ENDPOINTS", 10_000)
 
 
 @pytest.fixture(scope="module")
