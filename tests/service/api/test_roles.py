@@ -52,6 +52,7 @@ class Things:
             "job": self._job,
             "candidate": lambda _: "0",
             "form": lambda _: "kernelbench",
+            "form": lambda _: "kernelbench",
             "table": lambda _: "arms",
             "figure": lambda _: "convergence",
             "directive": self._directive,
