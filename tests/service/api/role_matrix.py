@@ -37,6 +37,8 @@ EXPERIMENT = {
     "seeds": [0],
 }
 
+WEBHOOK = {"url": "https://93.184.216.34/hook"}
+
 MATRIX: dict[str, Line] = {
     "POST /v1/jobs": Line("member", job_request()),
     "GET /v1/jobs": Line("viewer"),
@@ -110,6 +112,24 @@ MATRIX: dict[str, Line] = {
     "GET /v1/jobs/{job}/exports/{form}": Line("viewer"),
     "GET /v1/jobs/{job}/candidates/{candidate}/exports": Line("viewer"),
     "GET /v1/jobs/{job}/candidates/{candidate}/exports/{form}": Line("viewer"),
+    "GET /v1/pool/entries": Line("viewer"),
+    "GET /v1/pool/entries/{entry}": Line("viewer"),
+    "POST /v1/pool/search": Line("member", {"job": "{job}"}),
+    "PUT /v1/pool/sharing": Line("member", {"sharing": "private", "job": "{job}"}),
+    "GET /v1/pool/export": Line("viewer"),
+    "POST /v1/pool/import": Line("member"),
+    "GET /v1/pool/stats": Line("viewer"),
+    "POST /v1/webhooks": Line("member", WEBHOOK),
+    "GET /v1/webhooks": Line("viewer"),
+    "GET /v1/webhooks/{webhook}": Line("viewer"),
+    "PATCH /v1/webhooks/{webhook}": Line("member", {"description": "new"}),
+    "DELETE /v1/webhooks/{webhook}": Line("member"),
+    "POST /v1/webhooks/{webhook}/secret": Line("member"),
+    "POST /v1/webhooks/{webhook}/ping": Line("member"),
+    "GET /v1/webhooks/{webhook}/deliveries": Line("viewer"),
+    "GET /v1/webhooks/{webhook}/deliveries/{delivery}": Line("viewer"),
+    "POST /v1/webhooks/{webhook}/deliveries/{delivery}/redeliver": Line("member"),
+    "GET /v1/audit": Line("viewer"),
     "GET /v1/version": Line(OPEN),
     "GET /healthz": Line(OPEN),
     "GET /readyz": Line(OPEN),

@@ -20,7 +20,7 @@ from cupilot.steering import DirectiveKind
 from cupilot.storage.pool_rows import remember
 from cupilot.storage.tables import Directive, Job, Team
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
-from tests.service.api.role_matrix import CLUSTER_ADMIN, EXPERIMENT, MATRIX, OPEN, Line
+from tests.service.api.role_matrix import CLUSTER_ADMIN, EXPERIMENT, MATRIX, OPEN, WEBHOOK, Line
 from tests.service.api.world import World, evolved
 from tests.unit.storage.references import entry
 
@@ -51,7 +51,11 @@ class Things:
         makers: dict[str, Callable[[Session], Any]] = {
             "job": self._job,
             "candidate": lambda _: "0",
+            "webhook": lambda _: self._posted("/v1/webhooks", WEBHOOK),
+            "delivery": lambda _: self._posted(f"/v1/webhooks/{self['webhook']}/ping", None),
             "form": lambda _: "kernelbench",
+            "webhook": lambda _: self._posted("/v1/webhooks", WEBHOOK),
+            "delivery": lambda _: self._posted(f"/v1/webhooks/{self['webhook']}/ping", None),
             "form": lambda _: "kernelbench",
             "table": lambda _: "arms",
             "figure": lambda _: "convergence",
