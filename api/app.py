@@ -23,6 +23,8 @@ from api.routes import (
     experiments,
     exports,
     jobs,
+    leaderboards,
+    measurements,
     people,
     pool,
     problems,
@@ -75,6 +77,8 @@ def create_app(config: Settings | None = None) -> FastAPI:
         people,
         webhooks,
         audit,
+        leaderboards,
+        measurements,
     ):
         app.include_router(module.router)
     errors.install(app)

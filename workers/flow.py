@@ -17,9 +17,19 @@ from cupilot.evolution.pipeline import Course, End, Ending, Next, Outcome, Stage
 from cupilot.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.evolution.seeds import generation_rng
 from cupilot.storage.endings import end_job
-from cupilot.storage.evolving import add_candidate, add_generation, choose_best, count_down, cut_short, set_survivors
-from cupilot.storage.progress import members, preparation_of
-from cupilot.storage.states import CandidateState, GenerationState, JobState, StepKind
+from cupilot.storage.evolving import (
+    add_candidate,
+    add_generation,
+    add_strategy,
+    choose_best,
+    count_down,
+    cut_short,
+    give_kernel,
+    give_strategy,
+    set_survivors,
+)
+from cupilot.storage.progress import kernel_of, members, preparation_of, strategy_of
+from cupilot.storage.states import CandidateState, GenerationState, JobState, StepKind, StrategyOrigin
 from cupilot.storage.steps import add_step, agents_queue, device_queue
 from cupilot.storage.tables import Candidate, Generation, Job, Step
 from cupilot.storage.transitions import lock_generation, move_candidate, move_generation, record_event
@@ -69,6 +79,18 @@ def begin_generation(
         begin_stage(session, job, candidate, Next(Stage.EVALUATE if candidate.kernel_hash else Stage.TRANSLATE))
     if not proposals and not given:
         end_generation(session, job, generation)
+
+
+def begin_remeasurement(session: Session, job: Job, winner: uuid.UUID) -> None:
+    """Make one candidate of an earlier job's winner, as it is, and measure it; there is nothing else to this job."""
+    earlier = session.get_one(Candidate, winner)
+    assert earlier.kernel_hash is not None
+    generation = add_generation(session, job, 0, pending=1)
+    candidate = add_candidate(session, job, generation, Operator.INITIAL)
+    kept = add_strategy(session, job, strategy_of(session, earlier), StrategyOrigin.ALIGNMENT)
+    give_strategy(session, candidate, kept)
+    give_kernel(session, candidate, kernel_of(session, earlier.kernel_hash), repair_round=0)
+    begin_stage(session, job, candidate, Next(Stage.EVALUATE))
 
 
 def advance(session: Session, job: Job, candidate: Candidate, done: Next, outcome: Outcome) -> None:

@@ -13,9 +13,11 @@ from cupilot.cli import (
     models,
     people,
     pool,
+    rankings,
     results,
     stack,
     steering,
+    top,
     webhooks,
 )
 
@@ -74,6 +76,10 @@ app.command("audit", epilog=EPILOG)(audit.audit)
 app.add_typer(pool.pool, name="pool")
 app.command("calls", epilog=EPILOG)(calls.calls)
 app.command("prompt", epilog=EPILOG)(calls.prompt)
+app.command("leaderboard", epilog=EPILOG)(rankings.leaderboard)
+app.command("remeasure", epilog=EPILOG)(rankings.remeasure)
+app.command("compare", epilog=EPILOG)(rankings.compare)
+app.command("top", epilog=EPILOG)(top.top)
 app.command("problems", epilog=EPILOG)(results.problems)
 app.command("up", epilog=EPILOG)(stack.up)
 app.command("down", epilog=EPILOG)(stack.down)

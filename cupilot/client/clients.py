@@ -20,6 +20,7 @@ from cupilot.client.jobs import JobCalls
 from cupilot.client.people import PeopleCalls
 from cupilot.client.pool import PoolCalls
 from cupilot.client.protocol import Call, Emit, NextLine, Open, Pause, Script, Send, Service, Stream
+from cupilot.client.rankings import RankingCalls
 from cupilot.client.results import ResultCalls
 from cupilot.client.service import ServiceCalls
 from cupilot.client.steering import SteeringCalls
@@ -40,6 +41,7 @@ class Calls(
     PoolCalls,
     ServiceCalls,
     WebhookCalls,
+    RankingCalls,
 ):
     """Every method, by noun."""
 

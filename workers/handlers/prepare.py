@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,11 +14,12 @@ from cupilot.problem import Problem
 from cupilot.storage.endings import end_job
 from cupilot.storage.evolving import set_preparation
 from cupilot.storage.jobs import job_spec
+from cupilot.storage.remeasuring import PAYLOAD
 from cupilot.storage.states import JobState
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Job, Step
 from cupilot.storage.transitions import move_job
-from workers.flow import begin_generation
+from workers.flow import begin_generation, begin_remeasurement
 from workers.tools import Infrastructure, Tools
 
 
@@ -43,7 +45,7 @@ def work(problem: Problem, tools: Tools, cancelled: Callable[[], bool]) -> Prepa
     return Prepared(result, time.monotonic() - started)
 
 
-def store(session: Session, job: Job, step: Step, prepared: Prepared) -> None:  # noqa: ARG001
+def store(session: Session, job: Job, step: Step, prepared: Prepared) -> None:
     """Begin the first generation, or end a job whose reference cannot be used."""
     if prepared.result.preparation is None:
         assert prepared.result.failure is not None
@@ -53,4 +55,8 @@ def store(session: Session, job: Job, step: Step, prepared: Prepared) -> None:  
     set_preparation(session, job, prepared.result.preparation)
     if job.state is JobState.PREPARING:  # a paused job is resumed as what it has come to
         move_job(session, job, JobState.EVOLVING)
-    begin_generation(session, job, 0, [])
+    winner = step.payload.get(PAYLOAD)
+    if winner is not None:
+        begin_remeasurement(session, job, uuid.UUID(winner))
+    else:
+        begin_generation(session, job, 0, [])

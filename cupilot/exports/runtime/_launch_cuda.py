@@ -92,12 +92,17 @@ def compile_source(source: str, headers: dict[str, str], options: Sequence[str])
     every = [*options, *(f"--include-path={folder}" for folder in include_folders())]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(every), [option.encode() for option in every])
     if int(status) != 0:
-        log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program), "reading the compiler's messages")
+        log = _fresh_bytes(_check(nvrtc.nvrtcGetProgramLogSize(program), "reading the compiler's messages"))
         _check(nvrtc.nvrtcGetProgramLog(program, log), "reading the compiler's messages")
         raise RuntimeError(f"the kernel does not compile: {log.decode(errors='replace')[:4000]}")
-    code: bytes = b" " * _check(nvrtc.nvrtcGetCUBINSize(program), "reading the binary")
+    code = _fresh_bytes(_check(nvrtc.nvrtcGetCUBINSize(program), "reading the binary"))
     _check(nvrtc.nvrtcGetCUBIN(program, code), "reading the binary")
     return code
+
+
+def _fresh_bytes(size: int) -> bytes:
+    """Bytes that nobody else has: NVRTC writes into them, and Python keeps one object for each single byte."""
+    return bytes(max(size, 2))
 
 
 def include_folders() -> list[Path]:

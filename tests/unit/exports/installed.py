@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import pytest
 
 from cupilot.exports import ExportFormat, Winner, files
 
@@ -42,3 +45,16 @@ def run(folder: Path, *command: str, timeout: float = 240) -> subprocess.Complet
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout,
         check=False,
     )  # fmt: skip
+
+
+def launches_of(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of tensors of each launch from now on."""
+    made: list[int] = []
+    original = type(package.launcher).__call__
+
+    def counted(self: Any, given: Any) -> Any:
+        made.append(len(given))
+        return original(self, given)
+
+    monkeypatch.setattr(type(package.launcher), "__call__", counted)
+    return made

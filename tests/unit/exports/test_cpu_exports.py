@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cupilot.exports import ExportFormat
-from tests.unit.exports.installed import imported, run, write
+from tests.unit.exports.installed import imported, launches_of, run, write
 from tests.unit.exports.winners import CPU_CASES, GELU, GELU_CPU, winner
 
 
@@ -47,20 +47,8 @@ def _same(got: Any, expected: Any) -> None:
         torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
 
 
-def _launches(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    made: list[int] = []
-    original = type(package.launcher).__call__
-
-    def counted(self: Any, given: Any) -> Any:
-        made.append(len(given))
-        return original(self, given)
-
-    monkeypatch.setattr(type(package.launcher), "__call__", counted)
-    return made
-
-
 def test_the_kernel_computes_what_the_reference_does(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = _launches(package, monkeypatch)
+    launches = launches_of(package, monkeypatch)
     fast, slow, arguments = _models(package)
     with torch.no_grad():
         assert fast.why_not(*arguments) is None
@@ -69,7 +57,7 @@ def test_the_kernel_computes_what_the_reference_does(package: ModuleType, monkey
 
 
 def test_outside_of_what_is_proven_the_reference_answers(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = _launches(package, monkeypatch)
+    launches = launches_of(package, monkeypatch)
     fast, slow, arguments = _models(package)
 
     def changed(change: Any) -> list[Any]:
@@ -105,7 +93,7 @@ def test_a_view_at_an_odd_address_is_copied(package: ModuleType) -> None:
 
 
 def test_gradients_are_the_references(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = _launches(package, monkeypatch)
+    launches = launches_of(package, monkeypatch)
     fast, slow, arguments = _models(package)
     given = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.requires_grad_(), arguments)
     results = []
@@ -117,7 +105,7 @@ def test_gradients_are_the_references(package: ModuleType, monkeypatch: pytest.M
 
 
 def test_torch_compile_sees_one_operator(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = _launches(package, monkeypatch)
+    launches = launches_of(package, monkeypatch)
     fast, slow, arguments = _models(package)
     seen: list[str] = []
 

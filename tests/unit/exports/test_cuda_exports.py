@@ -126,7 +126,7 @@ class FakeCupy:
         every = [option.encode() for option in (*options, "--gpu-architecture=sm_90", *folders)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(every), every)
         size = nvrtc.nvrtcGetProgramLogSize(program)[1]
-        log = b" " * size
+        log = bytes(max(size, 2))
         nvrtc.nvrtcGetProgramLog(program, log)
         assert int(status) == 0, log.decode()
         for name in name_expressions:

@@ -1,0 +1,58 @@
+"""``/v1/leaderboards`` and ``/v1/compare``: proven kernels against each other."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api.dependencies import Limit, TeamId, Transaction, plain_text
+from api.documentation import errors
+from cupilot.errors import NotFound
+from cupilot.schemas import CandidateComparison, Leaderboard, LeaderboardList
+from cupilot.storage.views import leaderboards as views
+from cupilot.storage.views.comparisons import compare_candidates
+
+router = APIRouter(prefix="/v1", tags=["results"])
+
+After = Annotated[int, Query(ge=0, lt=2**31, description="`next_after` of the page before.")]
+Reference = Annotated[
+    str,
+    Query(
+        max_length=200,
+        description="A candidate's id, `job:ordinal`, or a job's id for its best kernel.",
+        examples=["3f2b8c1e-0000-4000-8000-000000000001:12"],
+    ),
+]
+
+
+@router.get("/leaderboards", summary="List leaderboards", responses=errors(401, 422))
+def list_leaderboards(session: Transaction, team: TeamId, after: After = 0, limit: Limit = 50) -> LeaderboardList:
+    """One for each problem (source and policy) and model of device on which your team has a kernel that counts."""
+    return views.list_leaderboards(session, team, after=after, limit=limit)
+
+
+@router.get("/leaderboards/{problem}", summary="A leaderboard", responses=errors(401, 404, 422))
+def get_leaderboard(
+    *,
+    session: Transaction,
+    team: TeamId,
+    problem: str,
+    device: Annotated[
+        str | None, Query(max_length=200, description="Model name; needed where there are several.")
+    ] = None,
+    after: After = 0,
+    limit: Limit = 50,
+) -> Leaderboard:
+    """Your team's `audited` and `reproduced` kernels, the fastest first, each once with its latest measurement."""
+    if "\0" in problem:
+        raise NotFound("no such problem", where="problem")
+    device = plain_text("device", device)
+    return views.leaderboard(session, team, problem, device=device, after=after, limit=limit)
+
+
+@router.get("/compare", summary="Compare two candidates", responses=errors(401, 404, 409, 422))
+def compare(session: Transaction, team: TeamId, first: Reference, second: Reference) -> CandidateComparison:
+    """From the first to the second, for the same problem: strategy, source, launch plan, metrics, and the relative
+    speedup with its interval where it can be said honestly."""
+    return compare_candidates(session, team, first, second)

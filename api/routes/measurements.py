@@ -1,0 +1,60 @@
+"""``/v1/jobs/{job}/candidates/{candidate}/measurements``: a kernel's times, then and now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Response
+
+from api.dependencies import TeamId, Transaction
+from api.documentation import errors
+from cupilot.schemas import JobView, MeasurementList
+from cupilot.storage.remeasuring import submit_remeasurement
+from cupilot.storage.tables import Candidate
+from cupilot.storage.views.jobs import job_view
+from cupilot.storage.views.measurements import counting_candidate, measurements
+
+router = APIRouter(prefix="/v1/jobs/{job}/candidates/{candidate}", tags=["results"])
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, description="Asking again with the same key answers with the first job."),
+]
+
+
+@router.get("/measurements", summary="A kernel's measurements", responses=errors(401, 404))
+def list_measurements(session: Transaction, team: TeamId, job: UUID, candidate: str) -> MeasurementList:
+    """Every measurement of the candidate's kernel in your team's jobs on this problem, the newest first."""
+    return measurements(session, team, job, candidate)
+
+
+@router.post(
+    "/remeasure",
+    status_code=202,
+    summary="Measure a kernel again",
+    responses={
+        **errors(401, 404, 409, 422),
+        202: {
+            "description": "Accepted: a job that prepares the problem afresh and measures this kernel, nothing else.",
+            "headers": {"Location": {"description": "Where to follow it.", "schema": {"type": "string"}}},
+        },
+    },
+)
+def remeasure(
+    *,
+    session: Transaction,
+    team: TeamId,
+    job: UUID,
+    candidate: str,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """Of a candidate that counts, on a device of today. The result stands beside the old one in `measurements`, and in
+    the leaderboard it takes its place."""
+    found = session.get_one(Candidate, counting_candidate(session, team, job, candidate).id)
+    made, is_new = submit_remeasurement(session, team, found, idempotency_key=idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{made.id}"
+    if not is_new:
+        response.headers["Idempotent-Replayed"] = "true"
+    return job_view(session, team, made.id)

@@ -1,0 +1,165 @@
+"""Commands about proven kernels against each other: leaderboard, compare."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.outcome import outcome
+from cupilot.cli.session import connect, job_id
+from cupilot.cli.text import clean, interval
+from cupilot.client import Client
+from cupilot.schemas import CandidateComparison, ComparedCandidate
+
+
+def leaderboard(
+    problem: Annotated[
+        str | None,
+        typer.Argument(metavar="[PROBLEM]", help="A problem's hash or its start; without, all boards."),
+    ] = None,
+    *,
+    device: Annotated[str | None, typer.Option("--device", help="Model name, where there are several.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Show your team's proven kernels for a problem on a kind of device, the fastest first.
+
+    \b
+    Examples:
+        cupilot leaderboard
+        cupilot leaderboard 3f2b8c1e --device "NVIDIA H200"
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        if problem is None:
+            boards = client.leaderboards(limit=limit)
+            if as_json:
+                typer.echo(boards.model_dump_json(indent=2))
+                return
+            for board in boards.items:
+                shown = f"{clean(board.name)}, {board.policy.value}, {clean(board.device)}"
+                typer.echo(f"{board.problem[:12]}  {board.best_speedup:6.2f}x  {board.kernels:4} kernels  {shown}")
+            return
+        found = client.leaderboard(_full(client, problem), device=device, limit=limit)
+        if as_json:
+            typer.echo(found.model_dump_json(indent=2))
+            return
+        typer.echo(f"{clean(found.name)}, {found.policy.value}, on {clean(found.device)}")
+        for entry in found.items:
+            where = f"{entry.job}:{entry.ordinal}"
+            techniques = ", ".join(entry.techniques) or "plain"
+            typer.echo(f"{entry.rank:3}  {interval(entry.speedup)}  {entry.verdict.value:10}  {where}  {techniques}")
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="JOB:N, a candidate's id, or a JOB for its best.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two candidates for the same problem: strategy, launch plan, metrics, source.
+
+    \b
+    Examples:
+        cupilot compare last:3 last:12
+        cupilot compare 3f2b... 77ac... --json | jq .relative_speedup
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        found = client.compare(_reference(client, first), _reference(client, second))
+        if as_json:
+            typer.echo(found.model_dump_json(indent=2))
+        else:
+            _show(found)
+
+
+def remeasure(
+    job: JobId,
+    *,
+    candidate: Annotated[
+        str | None, typer.Option("--candidate", metavar="N", help="Ordinal or id; the job's best where not given.")
+    ] = None,
+    history: Annotated[bool, typer.Option("--history", help="Measure nothing; list what was measured.")] = False,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a proven kernel again on today's device: a job of its own, whose id is printed.
+
+    \b
+    Examples:
+        cupilot remeasure last
+        cupilot remeasure 3f2b... --candidate 12
+        cupilot remeasure 3f2b... --history          then and now, side by side
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        chosen = job_id(client, job)
+        which = candidate if candidate is not None else str(client.best(chosen).candidate.id)
+        if history:
+            found = client.measurements(chosen, which)
+            if as_json:
+                typer.echo(found.model_dump_json(indent=2))
+                return
+            for one in found.items:
+                speed = f"{interval(one.speedup)} over eager" if one.speedup else "no time that counts"
+                versions = f"driver {clean(one.driver or '-')}, torch {clean(one.torch or '-')}"
+                place = f"{clean(one.device or '-')}, {versions}"
+                typer.echo(f"{one.measured_at:%Y-%m-%d %H:%M}  {one.verdict.value:10}  {speed}  {place}  {one.job}")
+            return
+        made = client.remeasure(chosen, which)
+        typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
+
+
+def _full(client: Client, start: str) -> str:
+    """The hash that starts so, where there is one such; else what was given."""
+    after: int | None = 0
+    found: set[str] = set()
+    while len(start) < 64 and after is not None:
+        page = client.leaderboards(after=after, limit=200)
+        found |= {board.problem for board in page.items if board.problem.startswith(start)}
+        after = page.next_after
+    return found.pop() if len(found) == 1 else start
+
+
+def _reference(client: Client, given: str) -> str:
+    job, colon, ordinal = given.partition(":")
+    return f"{job_id(client, job)}{colon}{ordinal}" if job == "last" else given
+
+
+def _show(found: CandidateComparison) -> None:
+    for name, side in (("A", found.first), ("B", found.second)):
+        typer.echo(f"{name}  {_side(side)}")
+    if found.relative_speedup is None:
+        typer.echo(f"B over A cannot be said: {clean(found.relative_note)}")
+    else:
+        typer.echo(f"B is {interval(found.relative_speedup)} as fast as A ({clean(found.relative_note)})")
+    if found.strategy is not None:
+        lines = [f"+ {name}" for name in found.strategy.added] + [f"- {name}" for name in found.strategy.removed]
+        for change in found.strategy.changed:
+            lines += [f"~ {change.id}: {name} {old} -> {new}" for name, (old, new) in change.parameters.items()]
+        lines += ["~ in another order"] if found.strategy.reordered else []
+        _section("strategy", lines or ["the same techniques"])
+    _section("launch plan", [f"{one.where}: {one.first} -> {one.second}" for one in found.plan] or ["the same"])
+    differing = [pair for pair in found.metrics if pair.first != pair.second]
+    _section("metrics", [f"{pair.name}: {_number(pair.first)} -> {_number(pair.second)}" for pair in differing])
+    _section("source", found.source_diff.splitlines() or ["the same"])
+
+
+def _side(side: ComparedCandidate) -> str:
+    verdict = side.verdict.value if side.verdict else "not evaluated"
+    speed = f"{interval(side.speedup)} over eager" if side.speedup else "no time that counts"
+    return f"{side.job}:{side.ordinal}  {verdict}, {speed}, {clean(side.device or 'no device')}"
+
+
+def _section(title: str, lines: list[str]) -> None:
+    if lines:
+        typer.echo(f"\n{title}")
+        for line in lines:
+            typer.echo(f"  {clean(line)}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,166 @@
+"""Two candidates side by side, and the leaderboards."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from pydantic import JsonValue
+
+from cupilot.evaluation import Interval, Verdict
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.schemas.base import Response
+from cupilot.strategy import Strategy
+
+
+class ComparedCandidate(Response):
+    """One side."""
+
+    job: UUID
+    candidate: UUID
+    ordinal: int
+    verdict: Verdict | None = None
+    device: str | None = None
+    driver: str | None = None
+    kernel_us: Interval | None = None
+    """When it was timed against PyTorch eager."""
+    speedup: Interval | None = None
+    """Over PyTorch eager; only of a kernel that counts."""
+    speedup_over_compile: Interval | None = None
+    strategy: Strategy | None = None
+    """As aligned with the code, else as asked for."""
+
+
+class ChangedTechnique(Response):
+    """A technique that both strategies use, with other parameters."""
+
+    id: str
+    parameters: dict[str, list[JsonValue]]
+    """First's and second's value of each parameter that differs; null where one does not give it."""
+
+
+class StrategyDifference(Response):
+    """From the first strategy to the second."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[ChangedTechnique]
+    reordered: bool
+    """Whether the techniques of both stand in another order."""
+
+
+class PlanChange(Response):
+    """One value of the launch plan that differs."""
+
+    where: str
+    """E.g. ``launches.0.grid`` or ``tunables.BLOCK``."""
+    first: JsonValue
+    second: JsonValue
+
+
+class MetricPair(Response):
+    """A measured value of both; null where one was not measured."""
+
+    name: str
+    first: float | None = None
+    second: float | None = None
+
+
+class CandidateComparison(Response):
+    """Two candidates for the same problem, from the first to the second."""
+
+    first: ComparedCandidate
+    second: ComparedCandidate
+    relative_speedup: Interval | None = None
+    """How many times as fast the second is as the first, with its 95 % interval; null where that cannot be said."""
+    relative_note: str
+    """How the relative speedup was found, or why it cannot be said."""
+    strategy: StrategyDifference | None = None
+    """Null where one has no strategy."""
+    source_diff: str
+    """Unified diff of the sources; empty where they are equal."""
+    plan: list[PlanChange]
+    metrics: list[MetricPair]
+
+
+class LeaderboardSummary(Response):
+    """The leaderboard of one problem on one kind of device."""
+
+    problem: str
+    """The problem's hash, by which the leaderboard is asked for; it covers source and policy."""
+    name: str
+    policy: NumericsPolicy
+    target: Target
+    device: str
+    """Model name, e.g. ``NVIDIA H200``."""
+    kernels: int
+    """Distinct kernels that count."""
+    best_speedup: float
+    """Median over PyTorch eager."""
+
+
+class LeaderboardList(Response):
+    """Leaderboards, by problem and device."""
+
+    items: list[LeaderboardSummary]
+    next_after: int | None = None
+    """Give it as ``after`` to get the next page; null on the last."""
+
+
+class LeaderboardEntry(Response):
+    """A proven kernel and its place."""
+
+    rank: int
+    job: UUID
+    candidate: UUID
+    ordinal: int
+    kernel: str
+    """Content hash; the same kernel stands here once, with its latest measurement."""
+    verdict: Verdict
+    speedup: Interval
+    """Over PyTorch eager, at that measurement."""
+    speedup_over_compile: Interval | None = None
+    kernel_us: Interval
+    techniques: list[str]
+    driver: str | None = None
+    torch: str | None = None
+    measured_at: datetime
+
+
+class Leaderboard(Response):
+    """Proven kernels for one problem on one kind of device, the fastest first."""
+
+    problem: str
+    name: str
+    policy: NumericsPolicy
+    device: str
+    items: list[LeaderboardEntry]
+    next_after: int | None = None
+    """Give it as ``after`` to get the next page; null on the last."""
+
+
+class Measurement(Response):
+    """One measurement of a kernel."""
+
+    job: UUID
+    candidate: UUID
+    purpose: str
+    """``evaluate`` or ``confirm``."""
+    verdict: Verdict
+    speedup: Interval | None = None
+    """Over PyTorch eager of that day; only where the kernel counted."""
+    speedup_over_compile: Interval | None = None
+    kernel_us: Interval | None = None
+    device: str | None = None
+    device_uid: str | None = None
+    driver: str | None = None
+    torch: str | None = None
+    measured_at: datetime
+
+
+class MeasurementList(Response):
+    """Every measurement of one kernel on one problem, the newest first."""
+
+    kernel: str | None = None
+    """Content hash; null where the candidate has none."""
+    items: list[Measurement]

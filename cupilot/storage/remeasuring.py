@@ -1,0 +1,51 @@
+"""Measuring an old winner again, on today's device: a job of its own that begins from the kernel, not from agents.
+
+A job, so that budgets, cancelling, fair share and recovery from any fault hold for it as for every other. Its first
+step prepares the problem afresh, since driver, PyTorch and device may be others now; its payload says what follows.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from cupilot.evolution.sce import SceConfig
+from cupilot.job import AgentKind, Budgets, JobSpec, Learning
+from cupilot.storage.jobs import get_job, job_spec, submit_job
+from cupilot.storage.states import StepKind
+from cupilot.storage.tables import Candidate, Job, Step
+from cupilot.value import digest
+
+PAYLOAD = "remeasures"
+"""Key, in the payload of the first step, of the candidate whose kernel is measured."""
+LABEL = "remeasures"
+"""Label of the job: the candidate, so that such jobs can be listed."""
+MAX_LABELS = 16
+WALL_SECONDS = 3_600.0
+
+
+def submit_remeasurement(
+    session: Session, team: uuid.UUID, candidate: Candidate, *, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """A job that measures the kernel of a candidate that counts, and whether it is new."""
+    before = job_spec(session, get_job(session, team, candidate.job_id))
+    labels = dict(list(before.labels.items())[: MAX_LABELS - 1]) | {LABEL: str(candidate.id)}
+    spec = JobSpec(
+        problem=before.problem,
+        target=before.target,
+        method=SceConfig(population=2, generations=1, elites=1, repair_rounds=0, pool=False, alignment=False),
+        agents=AgentKind.PLAYBOOK,
+        budgets=Budgets(candidates=1, wall_seconds=WALL_SECONDS, cost_usd=0),
+        priority=before.priority,
+        labels=labels,
+        learning=Learning(),
+    )
+    request = digest({LABEL: str(candidate.id)})
+    job, is_new = submit_job(session, team, spec, idempotency_key=idempotency_key, request_hash=request)
+    if is_new:
+        first = session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
+        first.payload = {**first.payload, PAYLOAD: str(candidate.id)}
+        session.flush()
+    return job, is_new

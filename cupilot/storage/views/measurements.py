@@ -1,0 +1,78 @@
+"""Every measurement of one kernel on one problem: the first, the confirmation, and those of later days."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from cupilot.errors import Conflict
+from cupilot.evaluation import Baseline, Evaluation
+from cupilot.schemas import CandidateView, Measurement, MeasurementList
+from cupilot.storage.jobs import get_job, problem_of
+from cupilot.storage.states import EvaluationPurpose
+from cupilot.storage.tables import EvaluationRow, Job
+from cupilot.storage.views.candidates import candidate_view
+
+MAX_MEASUREMENTS = 200
+"""The newest so many; a kernel that is measured daily has them for half a year."""
+
+
+class NothingToMeasure(Conflict):
+    """The candidate has no kernel that counts."""
+
+    code = "not_proven"
+
+
+def counting_candidate(session: Session, team: UUID, job: UUID, reference: str) -> CandidateView:
+    """A candidate that counts; NotFound, or :class:`NothingToMeasure` for one that does not."""
+    found = candidate_view(session, team, job, reference)
+    if found.kernel is None or found.verdict is None or not found.verdict.counts:
+        raise NothingToMeasure(
+            f"candidate {found.ordinal} is {found.verdict.value if found.verdict else found.state}: it proves nothing",
+            hint="only audited and reproduced kernels count as results",
+            where="candidate",
+        )
+    return found
+
+
+def measurements(session: Session, team: UUID, job: UUID, reference: str) -> MeasurementList:
+    """What was measured of a candidate's kernel in any of the team's jobs on its problem, the newest first."""
+    candidate = candidate_view(session, team, job, reference)
+    problem = problem_of(session, get_job(session, team, job))
+    rows = []
+    if candidate.kernel is not None:
+        query = (
+            select(EvaluationRow)
+            .join(Job, Job.id == EvaluationRow.job_id)
+            .where(Job.team_id == team, EvaluationRow.kernel_hash == candidate.kernel.hash)
+            .where(EvaluationRow.problem_hash == problem.hash)
+            .where(EvaluationRow.purpose != EvaluationPurpose.ATTRIBUTE)
+            .order_by(EvaluationRow.created_at.desc(), EvaluationRow.id)
+            .limit(MAX_MEASUREMENTS)
+        )
+        rows = list(session.scalars(query))
+    return MeasurementList(
+        kernel=candidate.kernel.hash if candidate.kernel else None, items=[_measurement(row) for row in rows]
+    )
+
+
+def _measurement(row: EvaluationRow) -> Measurement:
+    evaluation = Evaluation.model_validate(row.body)
+    eager, compiled = evaluation.comparison(), evaluation.comparison(Baseline.COMPILE)
+    environment, counts = evaluation.environment, evaluation.verdict.counts
+    return Measurement(
+        job=row.job_id,
+        candidate=row.candidate_id,
+        purpose=row.purpose.value,
+        verdict=evaluation.verdict,
+        speedup=eager.speedup if eager and counts else None,
+        speedup_over_compile=compiled.speedup if compiled and counts else None,
+        kernel_us=eager.kernel_us if eager else None,
+        device=environment.device.name if environment else None,
+        device_uid=environment.device.uid if environment else None,
+        driver=environment.driver if environment else None,
+        torch=environment.torch if environment else None,
+        measured_at=row.created_at,
+    )

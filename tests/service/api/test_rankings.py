@@ -1,0 +1,110 @@
+"""Leaderboards and comparisons over REST, through the client."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from cupilot.client import Client, ConflictError, NotFoundError
+from cupilot.exports import ExportFormat
+from cupilot.problem import Problem
+from cupilot.storage.states import JobState
+from tests.service.api.world import SOURCE, Story, Team, World, evolved, rejected
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture
+def client(world: World, team: Team) -> Iterator[Client]:
+    with Client(world.url, team.key) as client:
+        yield client
+
+
+@pytest.fixture
+def job(world: World, team: Team) -> str:
+    with world.database.transaction() as session:
+        return str(evolved(session, team.id).id)
+
+
+def test_the_fastest_kernel_stands_first_and_only_what_counts_stands_there(client: Client, job: str) -> None:
+    [board] = client.leaderboards().items
+    assert (board.kernels, board.best_speedup, board.device) == (3, 2.0, "Test CPU")
+    found = client.leaderboard(board.problem)
+    assert [entry.rank for entry in found.items] == [1, 2, 3]
+    assert [entry.speedup.median for entry in found.items] == [2.0, 1.5, 1.2]
+    assert found.items[0].techniques == ["simd", "threads"]
+    assert str(found.items[0].job) == job
+    first = client.leaderboard(board.problem, limit=2)
+    rest = client.leaderboard(board.problem, after=first.next_after or 0)
+    assert [entry.rank for entry in first.items + rest.items] == [1, 2, 3]
+    assert list(client.ranked(board.problem, device="Test CPU")) == found.items
+
+
+def test_another_teams_kernels_stand_nowhere(world: World, client: Client, job: str) -> None:
+    assert job
+    [board] = client.leaderboards().items
+    stranger = world.team()
+    with Client(world.url, stranger.key) as other:
+        assert other.leaderboards().items == []
+        for ask in (
+            lambda: other.leaderboard(board.problem),
+            lambda: other.compare(f"{job}:0", f"{job}:1"),
+            lambda: other.exports(job),
+            lambda: other.export(job, "torch"),
+        ):
+            with pytest.raises(NotFoundError):
+                ask()
+
+
+def test_two_candidates_are_compared(client: Client, job: str) -> None:
+    found = client.compare(f"{job}:0", job)
+    assert (found.first.ordinal, found.second.ordinal) == (0, 4)
+    assert found.relative_speedup is not None
+    assert found.relative_speedup.median == pytest.approx(2.0 / 1.5)
+    assert found.strategy is not None
+    assert (found.strategy.added, found.strategy.removed) == (["threads"], [])
+    assert "+// candidate 4" in found.source_diff
+    assert found == client.compare(str(found.first.candidate), str(found.second.candidate))
+    assert client.compare(f"{job}:0", f"{job}:2").relative_speedup is None
+
+
+def test_what_cannot_be_compared_says_so(world: World, team: Team, client: Client, job: str) -> None:
+    with world.database.transaction() as session:
+        story = Story(session, team.id, Problem(name="other", source=SOURCE + "# other\n")).prepare()
+        story.candidate(story.generation(0), rejected())
+        other = str(story.end(JobState.FAILED, reason="no_valid_kernel").id)
+    with pytest.raises(ConflictError) as caught:
+        client.compare(job, f"{other}:0")
+    assert caught.value.code == "not_comparable"
+    for wrong in ("nonsense", f"{job}:99", f"{job}:x", str(uuid.uuid4()), other):
+        with pytest.raises(NotFoundError):
+            client.compare(job, wrong)
+
+
+def test_what_counts_can_be_exported_and_nothing_else(client: Client, job: str) -> None:
+    offers = {offer.format: offer.refused for offer in client.exports(job).items}
+    assert offers["bundle"] is None
+    assert "CPU" in (offers["cupy"] or "")
+    for form in ExportFormat:
+        if offers[form.value] is None:
+            assert client.export(job, form.value).startswith(b"PK")
+            assert client.export(job, form.value, 0).startswith(b"PK")
+    with pytest.raises(ConflictError) as caught:
+        client.export(job, "torch", 2)
+    assert caught.value.code == "not_proven"
+
+
+def test_a_winner_is_measured_again_by_a_job_of_its_own(client: Client, job: str) -> None:
+    made = client.remeasure(job, 4, idempotency_key="k")
+    assert made.id == client.remeasure(job, 4, idempotency_key="k").id
+    assert made.state == "queued"
+    assert made.labels["remeasures"] == str(client.candidate(job, 4).id)
+    assert made.budgets.candidates == 1
+    [once] = client.measurements(job, 4).items
+    assert once.speedup is not None
+    assert once.speedup.median == 2.0
+    with pytest.raises(ConflictError) as caught:
+        client.remeasure(job, 2)
+    assert caught.value.code == "not_proven"
