@@ -9,10 +9,10 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down doctor test test-gpu check format clean
+.PHONY: help install demo up down doctor test test-gpu check check-deploy audit format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(INSTALLED): constraints.txt pyproject.toml deploy/install.sh
 	@sh deploy/install.sh
@@ -42,6 +42,12 @@ check: $(INSTALLED) ## lint, format check, types
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
+
+check-deploy: $(INSTALLED) ## render and check the Helm chart, alert rules and dashboard (says what it could not)
+	@sh deploy/helm/check.sh
+
+audit: $(INSTALLED) ## look for known holes in what constraints.txt pins (needs the advisory database)
+	@sh deploy/audit.sh
 
 format: $(INSTALLED) ## format the code
 	@$(PYTHON) -m ruff check --fix-only --quiet .

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.machine import machine
 from cupilot import embedded
 from cupilot.embedded import Progress
 
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--install", action="store_true", help="also install from nothing (downloads about 0.5 GB)")
     parser.add_argument("--runs", type=int, default=3, help="starts of a fresh stack; the median is printed")
     arguments = parser.parse_args()
-    print(f"Machine: {_machine()}\n")
+    print(f"Machine: {machine()}\n")
     print("| what | seconds |")
     print("|---|---|")
     if arguments.install:
@@ -118,18 +118,6 @@ def _size(folder: Path) -> int:
 def _median(seconds: list[float]) -> str:
     spread = f" ({min(seconds):.1f} to {max(seconds):.1f})" if len(seconds) > 1 else ""
     return f"{statistics.median(seconds):.1f}{spread}"
-
-
-def _machine() -> str:
-    models = {
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    }
-    memory = psutil.virtual_memory().total / 2**30
-    cores = len(os.sched_getaffinity(0))
-    user = "root" if os.geteuid() == 0 else "a normal user"
-    load = os.getloadavg()[0]
-    python = platform.python_version()
-    return f"{cores} cores ({', '.join(sorted(models))}), {memory:.0f} GiB, Python {python}, {user}, load {load:.1f}"
 
 
 if __name__ == "__main__":

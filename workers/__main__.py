@@ -1,5 +1,5 @@
 """``python -m workers scheduler | agent | gpu | webhooks``: the processes beside the API; ``health``: a probe of one of
-them; ``rebuild-pool``: a repair.
+them; ``rebuild-pool``: a repair; ``drain``, ``resume``, ``drains``: before and after an upgrade.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 from cupilot.errors import CupilotError
@@ -16,6 +17,7 @@ from cupilot.problem import Target
 from cupilot.settings import Settings, settings
 from cupilot.tracing import set_up_tracing
 from workers.logs import set_up_logs
+from workers.operator import add_commands
 
 logger = logging.getLogger("workers")
 
@@ -33,6 +35,8 @@ def main() -> int:
             _run_webhooks(settings())
         elif arguments.role == "rebuild-pool":
             _rebuild_pool(settings())
+        elif arguments.role in ("drain", "resume", "drains"):
+            return _command(arguments)
         else:
             _run_worker(settings(), arguments)
     except CupilotError as error:
@@ -49,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     roles.add_parser("health", help="whether the process that writes CUPILOT_HEALTH_FILE makes progress: exit 0 or 1")
     agent = roles.add_parser("agent", help="steps that need agents: strategies, kernels, repairs")
     roles.add_parser("rebuild-pool", help="make the strategy pool's index in Chroma anew from Postgres, and end")
+    add_commands(roles)
     gpu = roles.add_parser("gpu", help="steps that need a device; one worker a device")
     gpu.add_argument("--target", type=Target, choices=list(Target), default=Target.CUDA, help="what kernels run on")
     gpu.add_argument("--device", metavar="UUID", help="which GPU; needed where there are several")
@@ -57,6 +62,13 @@ def _parser() -> argparse.ArgumentParser:
     agent.add_argument("--concurrency", type=int, default=1, help="steps at a time; more for agents that call models")
     gpu.set_defaults(concurrency=1)
     return parser
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    from cupilot.storage.database import database
+    from workers.operator import run_command
+
+    return run_command(arguments, database())
 
 
 def _health(config: Settings) -> int:
@@ -106,9 +118,11 @@ def _rebuild_pool(config: Settings) -> None:
 
 
 def _run_worker(config: Settings, arguments: argparse.Namespace) -> None:
-    from workers.devices import find_device
+    from workers.devices import check_work_folder, find_device
     from workers.worker import run_worker
 
+    if arguments.role == "gpu":
+        check_work_folder(Path(config.work_dir))
     device = find_device(arguments.target, arguments.device) if arguments.role == "gpu" else None
     run_worker(config, device, concurrency=arguments.concurrency, name=arguments.name)
 

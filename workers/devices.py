@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,9 @@ from cupilot.problem import Target
 
 TIMEOUT_SECONDS = 60.0
 LOCK_POLL_SECONDS = 0.05
+LEAST_FREE_BYTES = 64 * 2**20
+"""What one evaluation may write, builds and buffers included. With less, every step would fail on this worker, fast,
+and it would eat the attempts of all jobs."""
 
 
 class StepCancelled(Exception):
@@ -53,6 +57,18 @@ def alone_on(device: Device, cancelled: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def check_work_folder(folder: Path) -> None:
+    """Raise :class:`NoDevice` where there is no room to work: a device without scratch space is of no use."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise NoDevice(f"the work folder cannot be used: {error.strerror}", hint="see CUPILOT_WORK_DIR") from error
+    if free < LEAST_FREE_BYTES:
+        what = f"the work folder has {free / 2**20:.0f} MiB free, an evaluation needs {LEAST_FREE_BYTES // 2**20}"
+        raise NoDevice(what, hint="make room, or move it with CUPILOT_WORK_DIR")
 
 
 def uid_of(device: Device) -> str | None:

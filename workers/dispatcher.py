@@ -21,6 +21,7 @@ from cupilot.storage.dispatch import (
     place_steps,
     request_pool_index,
 )
+from cupilot.storage.drains import SERVICE, drained_scopes
 from cupilot.storage.pool_rows import anything_unindexed
 from cupilot.storage.quotas import note_held_back
 from cupilot.storage.steps import AGENTS_QUEUE, UNPLACED, device_queue
@@ -35,7 +36,10 @@ def dispatch(database: Database, redispatch: timedelta) -> None:
     One transaction a queue: whoever locks steps does so in the order of their ids.
     """
     with database.transaction() as session:
-        workers = live_workers(session)
+        drained = drained_scopes(session)
+        if SERVICE in drained:
+            return
+        workers = [worker for worker in live_workers(session) if worker.name not in drained]
         slots, load = _slots(workers), loads(session)
         broker_behind = anything_unsent(session)
         if UNPLACED[Target.CUDA] in load:

@@ -1,4 +1,4 @@
-"""A flag that a worker's parent process sets and its children read: the worker has to end, let go of what can wait."""
+"""What a worker's parent process tells its children: take nothing new, or let go of what you hold because we end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import mmap
 
 
 class Draining:
-    """One byte of memory that forked children share with their parent."""
+    """Two bytes of memory that forked children share with their parent."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 1)
+        self._memory = mmap.mmap(-1, 2)
+
+    def close(self, closed: bool) -> None:
+        """Let the children take nothing new, or take work again; what they hold they finish."""
+        self._memory[1] = closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether to take nothing new."""
+        return self._memory[1] == 1 or self()
 
     def begin(self) -> None:
         """Ask the children to let go."""

@@ -21,6 +21,7 @@ from cupilot.hardware import Device
 from cupilot.settings import Settings
 from cupilot.storage.cluster import beat, forget_worker, register_worker, untaken_steps
 from cupilot.storage.database import Database
+from cupilot.storage.drains import is_drained
 from cupilot.storage.states import WorkerKind
 from workers.health import Pulse
 
@@ -45,10 +46,18 @@ class Worker:
 class Presence:
     """Reports one worker; belongs to its parent process, whose children do the work."""
 
-    def __init__(self, settings: Settings, database: Database, worker: Worker, give_up: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        worker: Worker,
+        give_up: Callable[[], None],
+        take_nothing: Callable[[bool], None],
+    ) -> None:
         self._database = database
         self._worker = worker
         self._give_up = give_up
+        self._take_nothing = take_nothing
         self._first_seen: dict[uuid.UUID, int] = {}
         """How often each step that is not taken had been sent when this worker first had room for it."""
         self._beat_seconds = settings.heartbeat_seconds
@@ -90,10 +99,12 @@ class Presence:
             row = beat(session, name) if registered else None
             if row is None:
                 self._register(session)
-            healthy = row is None or row.healthy
-            untaken = untaken_steps(session, name)
-        if not healthy:
-            self._leave("its device is lost")
+            fault = None if row is None or row.healthy else row.note
+            drained = is_drained(session, name)
+            untaken = {} if drained else untaken_steps(session, name)
+        self._take_nothing(drained)
+        if fault is not None:
+            self._leave(f"its device cannot be used: {fault}")
         elif self._neglects(untaken):
             self._leave("it is connected but takes no work")
         return True

@@ -17,6 +17,7 @@ from cupilot.storage.audit import prune_audit
 from cupilot.storage.cluster import prune_workers
 from cupilot.storage.database import Database
 from cupilot.storage.dispatch import prune_sent
+from cupilot.storage.drains import prune_drains
 from cupilot.storage.jobs import release_keys
 from cupilot.storage.leadership import Leadership
 from workers.dispatcher import dispatch, note_missing, request_index
@@ -87,6 +88,7 @@ class Scheduler:
                 prune_workers(session)
                 release_keys(session)
                 prune_audit(session, timedelta(days=self._settings.audit_keep_days))
+                prune_drains(session)
 
     def _run_relay(self) -> None:
         """Publish; while the broker is away, try less and less often, and do everything else as always."""

@@ -56,8 +56,7 @@ class Handler(Protocol):
 def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
     """Do the step, if it is to be had at this attempt; ``owner`` is the worker's name."""
     if draining():
-        with tools.database.transaction() as session:
-            decline_step(session, step_id, attempt)
+        hand_back(step_id, attempt, tools)
         return
     with tools.database.transaction() as session:
         lease = timedelta(seconds=tools.settings.lease_seconds)
@@ -82,6 +81,12 @@ def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining
             outcome = _do(claim, tools, held)
         tracing.note(outcome=outcome)
         logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
+
+
+def hand_back(step_id: uuid.UUID, attempt: int, tools: Tools) -> None:
+    """Leave a step to others that has been sent to us and is not claimed."""
+    with tools.database.transaction() as session:
+        decline_step(session, step_id, attempt)
 
 
 def fail_attempt(
@@ -120,6 +125,8 @@ def _do(claim: Claim, tools: Tools, lease: Lease) -> str:
         logger.exception("step broke step=%s attempt=%d", claim.step_id, claim.attempt)
         # Not the error's own text, which may hold SQL or paths: users see this.
         reason, message = "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
+        if claim.kind.on_device:
+            _check_device(claim, tools)
     return _stored(tools, lease, lambda session: _fail(session, claim, reason, message))
 
 

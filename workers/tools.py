@@ -21,7 +21,7 @@ from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.steps import Claim
 from cupilot.strategy import Strategy
-from workers.devices import NoDevice, StepCancelled, alone_on, find_device, uid_of
+from workers.devices import NoDevice, StepCancelled, alone_on, check_work_folder, find_device, uid_of
 from workers.ledger import SharedLimits, StepLedger
 
 if TYPE_CHECKING:
@@ -112,7 +112,12 @@ def make_tools(settings: Settings, database: Database, device: Device | None) ->
         return _agents(kind, StepLedger(database, claim), SharedLimits(database))
 
     return Tools(
-        settings=settings, database=database, agents=agents, judge=judge, pool=pool, device_fault=lambda: _fault(device)
+        settings=settings,
+        database=database,
+        agents=agents,
+        judge=judge,
+        pool=pool,
+        device_fault=lambda: _fault(device, settings),
     )
 
 
@@ -171,10 +176,11 @@ class DeviceJudge:
             raise StepCancelled from error
 
 
-def _fault(device: Device | None) -> str | None:
+def _fault(device: Device | None, settings: Settings) -> str | None:
     if device is None:
         return None
     try:
+        check_work_folder(Path(settings.work_dir))
         find_device(device.target, uid_of(device))
     except NoDevice as error:
         return error.message

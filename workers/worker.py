@@ -58,8 +58,10 @@ def run_worker(
     name = name or f"{kind.value}-{socket.gethostname()}-{os.getpid()}"
     url = settings.database_url.get_secret_value()
     worker = Worker(name, kind, queues, concurrency, device)
-    presence = Presence(settings, Database(url, pool_size=1), worker, give_up=_end_this_process)
     draining = Draining()
+    presence = Presence(
+        settings, Database(url, pool_size=1), worker, give_up=_end_this_process, take_nothing=draining.close
+    )
 
     @cache
     def child_tools() -> Tools:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from cupilot.settings import settings
 from cupilot.storage.fairness import in_turn, step_seconds
 from cupilot.storage.quotas import may_begin
 from cupilot.storage.states import JobState, StepKind, StepState
@@ -24,6 +25,9 @@ STEP_TOPIC = "step"
 POOL_TOPIC = "pool.index"
 SENT_KEPT = timedelta(hours=1)
 """How long sent messages stay, for whoever looks into an incident."""
+CLOCK_SET_BACK = 20
+"""A lease, or a sending, that lies this many times its length ahead was written before the database's clock was set
+back; it would otherwise be waited for until the clock has caught up."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,16 @@ def dispatch_ready(session: Session, queue: str, free: int) -> int:
 
 def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:
     """Publish once more what was dispatched long ago and nobody claimed: its message is lost. How many."""
+    long_ago = or_(Step.dispatched_at < func.now() - after, Step.dispatched_at > func.now() + CLOCK_SET_BACK * after)
     lost = (
         select(Step.id)
         .join(Job, Job.id == Step.job_id)
         .where(Job.state != JobState.PAUSED)
-        .where(Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatched_at < func.now() - after)
+        .where(Step.state == StepState.QUEUED, Step.queue == queue, long_ago)
         .order_by(Step.dispatched_at)
         .limit(limit)
     )
-    return _publish(session, session.scalars(lost).all(), Step.dispatched_at < func.now() - after)
+    return _publish(session, session.scalars(lost).all(), long_ago)
 
 
 def anything_unsent(session: Session) -> bool:
@@ -89,7 +94,7 @@ def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uu
     """(job id, step id) of running steps whose worker has fallen silent."""
     query = (
         select(Step.job_id, Step.id)
-        .where(Step.state == StepState.RUNNING, Step.lease_expires_at < func.now())
+        .where(Step.state == StepState.RUNNING, _expired())
         .order_by(Step.lease_expires_at)
         .limit(limit)
     )
@@ -98,9 +103,15 @@ def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uu
 
 def lock_expired(session: Session, step_id: uuid.UUID) -> Step | None:
     """The step, locked, if its lease is still expired; its job must be locked already."""
-    query = select(Step).where(Step.id == step_id, Step.state == StepState.RUNNING, Step.lease_expires_at < func.now())
+    query = select(Step).where(Step.id == step_id, Step.state == StepState.RUNNING, _expired())
     locked = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     return session.scalars(locked).one_or_none()
+
+
+def _expired() -> ColumnElement[bool]:
+    """Run out; or further ahead than any lease is given for."""
+    longest = timedelta(seconds=CLOCK_SET_BACK * settings().lease_seconds)
+    return or_(Step.lease_expires_at < func.now(), Step.lease_expires_at > func.now() + longest)
 
 
 def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:

@@ -353,3 +353,13 @@ class WorkerRow(Base):
     note: Mapped[str | None] = mapped_column(Text)
     started_at: Mapped[datetime] = now_column()
     heartbeat_at: Mapped[datetime] = now_column()
+
+
+class Drain(Base):
+    """What takes nothing new: a worker by its name, or ``*``, the whole service."""
+
+    __tablename__ = "drains"
+
+    scope: Mapped[str] = mapped_column(String(200), primary_key=True)
+    reason: Mapped[str] = mapped_column(Text)
+    since: Mapped[datetime] = now_column()

@@ -1,0 +1,122 @@
+"""Hurts a running service at every step boundary, and reports what was lost: ``python -m benchmarks.faults``.
+
+Real Postgres, Valkey, scheduler, API and Celery workers; the judge and the model are doubles, so that only the
+machinery is under test. The matrix itself is ``tests/service/faults/matrix``, whose short form runs with the tests.
+Writes ``benchmarks/results/faults.json`` and ``faults.md``; exits 1 where anything was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import UUID
+
+from benchmarks.machine import machine
+from tests.service.faults.matrix.audit import Calls, breaches, model_calls
+from tests.service.faults.matrix.cases import CASES, Case, run
+from tests.service.faults.matrix.service import Service
+from tests.service.faults.stack import adopt_orphans
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one fault did."""
+
+    fault: str
+    state: str
+    """The job's end; ``lost`` where it did not come to one."""
+    breaches: list[str]
+    """Rules that its rows break; empty is what is wanted."""
+    seconds: float
+
+
+def main() -> int:
+    """Run the matrix, write the report; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains this")
+    parser.add_argument("--rounds", type=int, default=1, help="how often the whole matrix is gone through")
+    arguments = parser.parse_args()
+    adopt_orphans()
+    where = machine()
+    chosen = [case for case in CASES if arguments.only in case.name] * arguments.rounds
+    with tempfile.TemporaryDirectory(prefix="cupilot-faults-") as folder:
+        service = Service(Path(folder))
+        jobs: list[UUID] = []
+        try:
+            outcomes = [_one(service, case, number, jobs) for number, case in enumerate(chosen)]
+            whole = breaches(service, jobs)
+            calls = model_calls(service)
+            reaped = int(service.rows("SELECT count(*) FROM events WHERE kind = 'step.reaped'")[0][0])
+            orphans = service.orphans()
+        finally:
+            orphans_after = service.stop()
+    lost = [one for one in outcomes if one.state == "lost" or one.breaches]
+    report = {
+        "machine": where,
+        "faults": len(outcomes),
+        "jobs": len(jobs),
+        "steps_reaped": reaped,
+        "lost": [asdict(one) for one in lost],
+        "breaches_over_all_jobs": whole,
+        "orphans": orphans + orphans_after,
+        "model_calls": asdict(calls) | {"unrecorded": calls.unrecorded},
+        "outcomes": [asdict(one) for one in outcomes],
+    }
+    text = _markdown(where, outcomes, whole=whole, orphans=orphans + orphans_after, calls=calls, reaped=reaped)
+    print(text)
+    if not arguments.only:
+        (RESULTS / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
+        (RESULTS / "faults.md").write_text(text)
+    return 1 if lost or whole or orphans or orphans_after or calls.unrecorded else 0
+
+
+def _one(service: Service, case: Case, number: int, jobs: list[UUID]) -> Outcome:
+    started = time.monotonic()
+    try:
+        job = run(service, case, number)
+    except AssertionError as error:
+        return Outcome(case.name, "lost", [str(error)[:2_000]], time.monotonic() - started)
+    jobs.append(job)
+    outcome = Outcome(case.name, service.client.get(job).state, breaches(service, [job]), time.monotonic() - started)
+    print(f"{outcome.state}: {outcome.fault} ({outcome.seconds:.1f} s)", file=sys.stderr, flush=True)
+    return outcome
+
+
+def _markdown(
+    where: str, outcomes: list[Outcome], *, whole: list[str], orphans: list[str], calls: Calls, reaped: int
+) -> str:
+    lost = [one for one in outcomes if one.state == "lost" or one.breaches]
+    lines = [
+        "# Fault report",
+        "",
+        f"Machine: {where}. Made by `python -m benchmarks.faults`; other load on the machine only stretches it.",
+        "",
+        f"- faults injected: {len(outcomes)}",
+        f"- jobs that did not end, or broke a rule: {len(lost)}",
+        f"- rules broken over all jobs together: {len(whole)}",
+        f"- processes left without an owner: {len(orphans)}",
+        f"- steps whose worker fell silent, and that were done again: {reaped}",
+        f"- model calls that the provider answered: {calls.paid}; stored: {calls.answered}; cut off between asking and"
+        f" storing, so recorded and reserved, and asked again: {calls.in_flight}; paid without a record:"
+        f" {calls.unrecorded}",
+        "",
+        "A call that is cut off between the provider's answer and its storage has been paid, and its answer is lost:",
+        "no client can close that window. It was recorded before it was made, and its cost stays reserved in the",
+        "budget. A stored answer was never paid for again.",
+        "",
+        "| fault | job's end | rules broken |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {one.fault} | {one.state} | {len(one.breaches) or 'none'} |" for one in outcomes]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

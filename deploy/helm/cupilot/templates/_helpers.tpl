@@ -1,0 +1,69 @@
+{{- define "cupilot.name" -}}
+{{- printf "%s-%s" .root.Release.Name .role | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "cupilot.labels" -}}
+app.kubernetes.io/name: cupilot
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .role }}
+{{- end -}}
+
+{{- define "cupilot.allLabels" -}}
+{{ include "cupilot.labels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end -}}
+
+{{- define "cupilot.image" -}}
+{{- printf "%s/cupilot-%s:%s" .root.Values.image.registry .image (default .root.Chart.AppVersion .root.Values.image.tag) | quote -}}
+{{- end -}}
+
+{{- define "cupilot.environment" -}}
+- {name: CUPILOT_ENVIRONMENT, value: production}
+- {name: CUPILOT_LOG_FORMAT, value: json}
+- name: CUPILOT_DATABASE_URL
+  valueFrom: {secretKeyRef: {name: {{ .root.Values.existingSecret }}, key: database-url}}
+- name: CUPILOT_REDIS_URL
+  valueFrom: {secretKeyRef: {name: {{ .root.Values.existingSecret }}, key: redis-url}}
+- {name: CUPILOT_CHROMA_URL, value: {{ .root.Values.chromaUrl | quote }}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- range $name, $value := .root.Values.settings }}
+- {name: CUPILOT_{{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end -}}
+
+{{- define "cupilot.podSecurity" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ .root.Values.podSecurity.runAsUser }}
+  fsGroup: {{ .root.Values.podSecurity.fsGroup }}
+  seccompProfile: {type: RuntimeDefault}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "cupilot.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "cupilot.progress" -}}
+startupProbe:
+  exec: {command: [python, -m, workers, health]}
+  periodSeconds: 10
+  timeoutSeconds: 20
+  failureThreshold: 30
+livenessProbe:
+  exec: {command: [python, -m, workers, health]}
+  periodSeconds: 30
+  timeoutSeconds: 20
+  failureThreshold: 3
+{{- end -}}

@@ -1,0 +1,38 @@
+"""A disk of a few megabytes for one process, without being root: a tmpfs in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+
+
+def small_disk(folder: Path, size: int) -> Callable[[], None]:
+    """What a new process must call before anything else: ``folder`` is then a disk of ``size`` bytes, for it alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+
+    def mount() -> None:
+        if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS):
+            raise OSError(ctypes.get_errno(), "unshare")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        if libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={size}".encode()):
+            raise OSError(ctypes.get_errno(), "mount")
+
+    return mount
+
+
+def fill(pid: int, folder: Path) -> None:
+    """Write to the disk of a process until nothing more fits."""
+    inside = Path(f"/proc/{pid}/root{folder}")
+    with suppress(OSError), (inside / "filler").open("wb", buffering=0) as file:
+        while file.write(bytes(2**20)):
+            pass

@@ -1,0 +1,177 @@
+"""A real process of the service with points to die at: ``python -m tests.service.faults.matrix.process ROLE NAME``.
+
+Scheduler, API and agents are production's own, wrapped at their boundaries. The judge of the ``gpu`` role is a double
+that takes its time; agents ask whatever model the environment names. ``gpu-real`` measures for real and is not wrapped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import workers.scheduler
+import workers.steps
+import workers.tasks
+from cupilot.hardware import Device
+from cupilot.settings import Settings, settings
+from cupilot.storage.database import Database
+from tests.service.doubles import MemoryPool, ScriptedJudge, device
+from tests.service.faults.matrix.points import Point, reached
+from workers.tools import Tools, make_tools
+
+
+class QuietPool(MemoryPool):
+    """Answers like a pool, knows nothing."""
+
+    def ping(self) -> None:
+        """It is there."""
+
+
+def main() -> None:
+    """Run the role until it is told to stop, or until a point strikes."""
+    role, name = sys.argv[1:3]
+    if role == "scheduler":
+        _wrap_scheduler()
+        sys.argv = ["workers", "scheduler"]
+        workers_main()
+    elif role == "gpu-real":
+        sys.argv = ["workers", "gpu", "--target", "cpu", "--name", name]
+        workers_main()
+    elif role == "api":
+        _run_api()
+    else:
+        _run_worker(role, name)
+
+
+def workers_main() -> None:
+    """``python -m workers`` with the arguments that are set."""
+    from workers.__main__ import main as run
+
+    sys.exit(run())
+
+
+def _run_worker(role: str, name: str) -> None:
+    from workers.worker import run_worker
+
+    _wrap_steps(role)
+    judge, pool = ScriptedJudge(), QuietPool()
+
+    def tools(config: Settings, database: Database, where: Device | None) -> Tools:
+        made = make_tools(config, database, None)
+        doubles = {"judge": lambda: judge} if where else {}
+        return replace(made, pool=lambda: pool, **doubles)  # type: ignore[arg-type]
+
+    run_worker(settings(), device() if role == "gpu" else None, concurrency=1, name=name, tools=tools)
+
+
+def _wrap_steps(role: str) -> None:
+    do_step, do, load_handler = workers.tasks.do_step, workers.steps._do, workers.steps.import_module
+
+    def whole(*arguments: Any) -> None:
+        reached(role, Point.BEFORE_CLAIM)
+        do_step(*arguments)
+        reached(role, Point.BEFORE_ACK)
+
+    def claimed(*arguments: Any) -> str:
+        reached(role, Point.AFTER_CLAIM)
+        return do(*arguments)
+
+    def handler(name: str) -> Any:
+        module = load_handler(name)
+
+        def work(*arguments: Any) -> Any:
+            reached(role, Point.DURING_WORK)
+            result = module.work(*arguments)
+            reached(role, Point.BEFORE_STORE)
+            return result
+
+        def store(session: Any, *arguments: Any) -> None:
+            module.store(session, *arguments)
+            session.flush()
+            reached(role, Point.IN_STORE)
+
+        return SimpleNamespace(load=module.load, work=work, store=store)
+
+    workers.tasks.do_step = whole
+    workers.steps._do = claimed
+    workers.steps.import_module = handler  # type: ignore[assignment]
+    _wrap_ledger(role)
+
+
+def _wrap_ledger(role: str) -> None:
+    from workers.ledger import StepLedger
+
+    _after(StepLedger, "begin", lambda known: reached(role, Point.CALL_RECORDED) if known is None else None)
+    answered = StepLedger.answered
+
+    def store_answer(self: StepLedger, *arguments: Any, **named: Any) -> Any:
+        reached(role, Point.CALL_PAID)
+        stored = answered(self, *arguments, **named)
+        reached(role, Point.CALL_STORED)
+        return stored
+
+    StepLedger.answered = store_answer  # type: ignore[method-assign]
+
+
+def _wrap_scheduler() -> None:
+    dispatch = workers.scheduler.dispatch
+
+    def dispatched(*arguments: Any) -> None:
+        dispatch(*arguments)
+        reached("scheduler", Point.AFTER_DISPATCH)
+
+    workers.scheduler.dispatch = dispatched
+    publish = workers.scheduler.Relay._publish
+
+    def published(self: Any, message: Any) -> None:
+        reached("scheduler", Point.BEFORE_PUBLISH)
+        publish(self, message)
+        reached("scheduler", Point.AFTER_PUBLISH)
+
+    workers.scheduler.Relay._publish = published  # type: ignore[method-assign]
+    _after(workers.scheduler.Scheduler, "tick", lambda _: reached("scheduler", Point.AFTER_TICK))
+
+
+def _run_api() -> None:
+    import api.__main__
+    import api.submission
+
+    _after(api.submission, "submit_job", lambda _: reached("api", Point.IN_SUBMIT))
+    make = api.__main__.create_app
+
+    def create_app(config: Settings) -> Any:
+        app = make(config)
+
+        async def before_the_answer(scope: Any, receive: Any, send: Any) -> None:
+            async def answer(message: Any) -> None:
+                if message["type"] == "http.response.start" and message["status"] == 202:
+                    reached("api", Point.BEFORE_ANSWER)
+                await send(message)
+
+            await app(scope, receive, answer)
+
+        return before_the_answer
+
+    api.__main__.create_app = create_app  # type: ignore[assignment]
+    api.__main__.main()
+
+
+def _after(owner: Any, name: str, then: Callable[[Any], None]) -> None:
+    """Wrap a function so that something looks at each of its results."""
+    whole = getattr(owner, name)
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        result = whole(*arguments, **named)
+        then(result)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    main()

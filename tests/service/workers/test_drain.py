@@ -1,0 +1,115 @@
+"""Drained: what runs is finished, nothing new is taken, nothing is lost; then it goes on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from cupilot.errors import NotFound
+from cupilot.settings import Settings
+from cupilot.storage.cluster import live_workers
+from cupilot.storage.database import Database
+from cupilot.storage.drains import SERVICE, begin_drain, end_drain, is_drained, prune_drains
+from cupilot.storage.states import JobState, StepState
+from tests.service.rig import Rig
+from workers.draining import Draining
+from workers.operator import NOT_DRAINED, add_commands, run_command
+from workers.steps import hand_back
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture
+def rig(database: Database, settings: Settings) -> Rig:
+    return Rig(database, settings)
+
+
+def command(rig: Rig, *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(dest="role", required=True))
+    return run_command(parser.parse_args(words), rig.database)
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> Sequence[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_drained_service_finishes_what_runs_and_takes_nothing_new(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = rig.submit()
+    rig.judge.hold = threading.Event()
+    working = threading.Thread(target=rig.do, args=[rig.publish()[0]])
+    working.start()
+    assert rig.judge.held.wait(10)
+    assert command(rig, "drain", "--reason", "upgrade", "--wait", "0") == NOT_DRAINED
+    second = rig.submit(request_hash="1" * 64)
+    assert rig.publish() == [], "a job is accepted, and waits"
+    rig.judge.hold.set()
+    working.join(20)
+    assert rig.step(first, "prepare").state is StepState.SUCCEEDED
+    assert command(rig, "drain", "--reason", "upgrade", "--wait", "5") == 0
+    assert [(line["scope"], line["running"]) for line in shown(capsys)] == [(SERVICE, 1), (SERVICE, 0)]
+    assert rig.publish() == []
+    assert command(rig, "resume") == 0
+    rig.run()
+    assert {rig.job(job).state for job in (first, second)} == {JobState.SUCCEEDED}
+
+
+def test_a_drained_worker_is_sent_nothing_and_the_others_go_on(rig: Rig) -> None:
+    job = rig.submit()
+    assert command(rig, "drain", "gpu-1") == 0
+    assert rig.publish() == []
+    with rig.database.transaction() as session:
+        assert is_drained(session, "gpu-1")
+        assert not is_drained(session, "agent-1")
+        assert {worker.name for worker in live_workers(session)} == {"agent-1", "gpu-1"}, "it still reports itself"
+        assert end_drain(session, "gpu-1")
+    rig.run()
+    assert rig.job(job).state is JobState.SUCCEEDED
+
+
+def test_a_message_that_was_on_its_way_is_handed_back_and_sent_again(rig: Rig) -> None:
+    job = rig.submit()
+    (message,) = rig.publish()
+    with rig.database.transaction() as session:
+        begin_drain(session, SERVICE, "test")
+    hand_back(rig.step(job, "prepare").id, 0, rig.tools)
+    step = rig.step(job, "prepare")
+    assert (step.state, step.attempt, step.dispatched_at) == (StepState.QUEUED, 0, None)
+    with rig.database.transaction() as session:
+        end_drain(session, SERVICE)
+    assert rig.publish() == [message]
+
+
+def test_a_closed_worker_keeps_what_it_holds_and_one_that_ends_lets_go() -> None:
+    draining = Draining()
+    draining.close(True)
+    assert draining.closed
+    assert not draining(), "running steps are not touched"
+    draining.close(False)
+    assert not draining.closed
+    draining.begin()
+    assert draining.closed
+    assert draining()
+
+
+def test_only_workers_that_exist_are_drained_and_gone_ones_are_forgotten(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(NotFound):
+        command(rig, "drain", "gpu-9")
+    command(rig, "drain", "gpu-1")
+    with rig.database.transaction() as session:
+        session.delete(live_workers(session)[1])
+        session.flush()
+        prune_drains(session)
+    capsys.readouterr()
+    assert command(rig, "drains") == 0
+    assert shown(capsys) == []
+    assert command(rig, "resume", "gpu-1") == 0
+    assert shown(capsys) == [{"scope": "gpu-1", "resumed": False}]

@@ -1,0 +1,227 @@
+"""The Helm chart as it was rendered: who may hold what, who reaches whom, and that nothing names what does not exist.
+
+Rendered by `make check-deploy`; a digest tells when the chart has changed since.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import runpy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from cupilot.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+HELM = ROOT / "deploy/helm"
+CHART = HELM / "cupilot"
+RENDERED = {path.stem: list(yaml.safe_load_all(path.read_text())) for path in (HELM / "rendered").glob("*.yaml")}
+OBJECTS = [
+    pytest.param(found, id=f"{name}: {found['kind']} {found['metadata']['name']}")
+    for name, objects in RENDERED.items()
+    for found in objects
+]
+WORKLOADS = [one for one in OBJECTS if one.values[0]["kind"] in ("Deployment", "Job")]  # type: ignore[index]
+ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"][0]["rules"]
+KUBERNETES = "1.33"
+SECRETS = {
+    f"CUPILOT_{name.upper()}" for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)
+}
+
+
+def pod(workload: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def container(workload: dict[str, Any]) -> dict[str, Any]:
+    [only] = pod(workload)["containers"]
+    found: dict[str, Any] = only
+    return found
+
+
+def values(*names: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    for name in names:
+        _merge(found, yaml.safe_load((HELM / "examples" / name).read_text()))
+    return found
+
+
+def _merge(into: dict[str, Any], given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value
+
+
+def of_kind(rendered: str, kind: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in RENDERED[rendered] if one["kind"] == kind}
+
+
+def test_what_was_rendered_is_this_chart() -> None:
+    now = runpy.run_path(str(HELM / "digest.py"))["digest"]()
+    assert (HELM / "rendered/DIGEST").read_text().strip() == now, "run make check-deploy"
+
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+
+@pytest.mark.parametrize("names", [(), ("everything.yaml",)], ids=["default", "everything"])
+def test_values_have_the_form_that_the_schema_asks_for(names: tuple[str, ...]) -> None:
+    jsonschema.validate(values(*names), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"imagee": {}},
+        {"api": {"replicas": 0}},
+        {"settings": {"DATABASE_URL": "postgresql://in-the-open"}},
+        {"podSecurity": {"runAsUser": 0}},
+        {"gpuWorkers": [{**values()["gpuWorkers"][0], "gpuResource": None}]},
+    ],
+    ids=["misspelt", "no API", "secret in values", "root", "cuda without a card"],
+)
+def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
+    given = copy.deepcopy(values())
+    _merge(given, wrong)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(given, SCHEMA)
+
+
+@pytest.mark.parametrize("found", OBJECTS)
+def test_objects_are_valid_for_kubernetes(found: dict[str, Any]) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    if found["apiVersion"].split("/")[0] in ("keda.sh", "monitoring.coreos.com"):
+        pytest.skip("a custom resource")
+    kubernetes_validate.validate(found, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_pods_are_confined(workload: dict[str, Any]) -> None:
+    """What the Pod Security Standard `restricted` asks for, and a read-only root file system."""
+    security, inner = pod(workload)["securityContext"], container(workload)["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["runAsUser"] > 0
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert inner == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod(workload)["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod(workload).keys()
+    assert all("hostPath" not in volume for volume in pod(workload)["volumes"])
+    assert {"requests", "limits"} <= container(workload)["resources"].keys()
+    assert "memory" in container(workload)["resources"]["limits"]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_commands_and_settings_exist_and_secrets_are_references(workload: dict[str, Any]) -> None:
+    command = container(workload)["args"]
+    assert command[:2] == ["python", "-m"]
+    assert find_spec(f"{command[2]}.__main__") is not None
+    known = {f"CUPILOT_{name.upper()}" for name in Settings.model_fields} | {"POD_NAME"}
+    for variable in container(workload)["env"]:
+        assert variable["name"] in known
+        assert variable["name"] not in SECRETS or "secretKeyRef" in variable["valueFrom"]
+    assert {"name": "CUPILOT_ENVIRONMENT", "value": "production"} in container(workload)["env"]
+
+
+@pytest.mark.parametrize("workload", [one for one in WORKLOADS if one.values[0]["kind"] == "Deployment"])  # type: ignore[index]
+def test_probes_mean_progress_and_every_deployment_has_a_budget(workload: dict[str, Any]) -> None:
+    probe = container(workload)["livenessProbe"]
+    if workload["metadata"]["name"].endswith("-api"):
+        assert probe["httpGet"]["path"] == "/healthz"
+        assert container(workload)["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    else:
+        assert probe["exec"]["command"] == ["python", "-m", "workers", "health"]
+    budgets = of_kind("everything", "PodDisruptionBudget")
+    budget = budgets[workload["metadata"]["name"]]["spec"]
+    assert budget["selector"] == workload["spec"]["selector"]
+
+
+def test_a_pod_is_a_card_and_drains_before_it_ends() -> None:
+    deployments = of_kind("everything", "Deployment")
+    gpu, cpu = deployments["cupilot-worker-h200"], deployments["cupilot-worker-cpu"]
+    assert container(gpu)["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert "nvidia.com/gpu" not in container(cpu)["resources"]["limits"]
+    assert (container(gpu)["image"], container(cpu)["image"]) == (
+        "registry.example.com/team/cupilot-gpu:1.2.3",
+        "registry.example.com/team/cupilot-cpu:1.2.3",
+    )
+    assert gpu["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    [wait] = re.findall(r"--wait (\d+)", container(gpu)["lifecycle"]["preStop"]["exec"]["command"][2])
+    assert int(wait) > Settings.model_fields["confirm_timeout_seconds"].default
+    assert pod(gpu)["terminationGracePeriodSeconds"] > int(wait)
+
+
+def test_model_keys_go_to_agents_only() -> None:
+    with_secret = {name for name, one in of_kind("everything", "Deployment").items() if "envFrom" in container(one)}
+    assert with_secret == {"cupilot-agents"}
+
+
+def test_pods_that_run_kernels_reach_nothing_but_the_servers() -> None:
+    workload = of_kind("everything", "Deployment")["cupilot-worker-h200"]
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    ports: set[int] = set()
+    denied = False
+    for policy in of_kind("everything", "NetworkPolicy").values():
+        if policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items():
+            rules = policy["spec"].get("egress", [])
+            denied |= not rules and policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+            ports |= {port["port"] for rule in rules for port in rule["ports"]}
+    assert denied, "without a rule that denies, what no rule names is allowed"
+    assert ports == {53, 5432, 6379}
+
+
+def test_scaling_counts_what_waits_in_the_database() -> None:
+    scaled = of_kind("everything", "ScaledObject")
+    assert set(scaled) == {"cupilot-agents", "cupilot-worker-h200"}
+    for name, one in scaled.items():
+        assert one["spec"]["scaleTargetRef"]["name"] == name
+        assert "replicas" not in of_kind("everything", "Deployment")[name]["spec"], "KEDA's business"
+        [trigger] = one["spec"]["triggers"]
+        assert "FROM steps WHERE queue IN" in trigger["metadata"]["query"]
+        reference = trigger["authenticationRef"]["name"]
+        assert reference in of_kind("everything", "TriggerAuthentication")
+
+
+def test_migrations_run_before_anything_else() -> None:
+    [job] = of_kind("default", "Job").values()
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert container(job)["args"] == ["python", "-m", "migrations"]
+
+
+def _documented_metrics() -> set[str]:
+    return set(re.findall(r"^\| `(cupilot_\w+)` \|", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE))
+
+
+def _named(expression: str) -> set[str]:
+    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"\bcupilot_\w+", expression)}
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_alerts_ask_for_metrics_that_exist_and_have_a_runbook(rule: dict[str, Any]) -> None:
+    assert _named(rule["expr"]) <= _documented_metrics()
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    headings = re.findall(r"^## (\w+)", (ROOT / page).read_text(), re.MULTILINE)
+    assert anchor in [heading.lower() for heading in headings]
+    assert anchor == rule["alert"].lower()
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    board = json.loads((CHART / "files/dashboard.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    assert len(asked) > 20
+    assert set().union(*map(_named, asked)) <= _documented_metrics()
+    identifiers = [panel["id"] for panel in board["panels"]]
+    assert len(set(identifiers)) == len(identifiers)

@@ -1,0 +1,74 @@
+"""Commands of whoever runs the service: ``python -m workers drain | resume | drains``.
+
+Draining stops nothing that runs. What it means is :mod:`cupilot.storage.drains`' business.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from cupilot.storage.database import Database
+from cupilot.storage.drains import SERVICE, DrainView, begin_drain, drains, end_drain
+
+NOT_DRAINED = 3
+"""Exit status where the time to wait was over before all steps were finished."""
+LOOK_SECONDS = 0.5
+
+
+def add_commands(roles: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands to the command line."""
+    drain = roles.add_parser("drain", help="let the service, or one worker, finish what runs and take nothing new")
+    drain.add_argument("worker", nargs="?", default=SERVICE, help="the whole service where none is named")
+    drain.add_argument("--reason", default="drained by an operator", help="shown to whoever looks")
+    drain.add_argument(
+        "--wait", type=float, metavar="SECONDS", help="until nothing runs any more; exit 3 if not by then"
+    )
+    resume = roles.add_parser("resume", help="end a drain")
+    resume.add_argument("worker", nargs="?", default=SERVICE, help="the whole service where none is named")
+    roles.add_parser("drains", help="what is drained, as JSON lines")
+
+
+def run_command(arguments: argparse.Namespace, database: Database) -> int:
+    """Do what a command says; the exit status."""
+    if arguments.role == "drain":
+        return _drain(arguments, database)
+    with database.transaction() as session:
+        if arguments.role == "resume":
+            ended = end_drain(session, arguments.worker)
+            _print({"scope": arguments.worker, "resumed": ended})
+        else:
+            for view in drains(session):
+                _print(_shown(view))
+    return 0
+
+
+def _drain(arguments: argparse.Namespace, database: Database) -> int:
+    with database.transaction() as session:
+        begin_drain(session, arguments.worker, arguments.reason)
+    deadline = time.monotonic() + (arguments.wait or 0.0)
+    while True:
+        with database.transaction() as session:
+            [view] = [one for one in drains(session) if one.scope == arguments.worker]
+        if view.running == 0 or time.monotonic() >= deadline:
+            break
+        time.sleep(LOOK_SECONDS)
+    _print(_shown(view))
+    return NOT_DRAINED if arguments.wait is not None and view.running else 0
+
+
+def _shown(view: DrainView) -> dict[str, Any]:
+    return {
+        "scope": view.scope,
+        "reason": view.reason,
+        "since": view.since.isoformat(),
+        "running": view.running,
+        "drained": view.running == 0,
+    }
+
+
+def _print(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
