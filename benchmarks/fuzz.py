@@ -78,7 +78,8 @@ def _markdown(where: str, outcomes: list[Outcome], examples: int, seed: int) -> 
     errors = sum(count for one in outcomes for status, count in one.statuses.items() if status >= 500)
     failures = sum(len(one.failures) for one in outcomes)
     return (
-        f"# Fuzz report\n\nMachine: {where}. Made by `python -m benchmarks.fuzz --examples {examples} --seed {seed}`.\n\n"
+        f"# Fuzz report\n\nMachine: {where}.\n"
+        f"Made by `python -m benchmarks.fuzz --examples {examples} --seed {seed}`.\n\n"
         f"- operations: {len(outcomes)}\n- calls: {calls}\n- answers with a status of 500 or above: {errors}\n"
         f"- answers that the documentation does not promise: {failures}\n\n{report(outcomes)}"
     )
