@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cupilot.production import unsafe
 from cupilot.webhooks import networks
 
 DEFAULT_DATABASE_URL = "postgresql+psycopg2://cupilot:cupilot@127.0.0.1:5432/cupilot"
@@ -19,10 +20,10 @@ DEFAULT_DATABASE_URL = "postgresql+psycopg2://cupilot:cupilot@127.0.0.1:5432/cup
 class Settings(BaseSettings):
     """Where the parts are and how they behave."""
 
-    model_config = SettingsConfigDict(env_prefix="CUPILOT_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="CUPILOT_", extra="ignore", hide_input_in_errors=True)
 
     environment: Literal["development", "production"] = "development"
-    """``production`` refuses to start with the default secrets."""
+    """``production`` refuses to start with unsafe settings."""
 
     database_url: SecretStr = SecretStr(DEFAULT_DATABASE_URL)
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
@@ -100,9 +101,10 @@ class Settings(BaseSettings):
         return text
 
     @model_validator(mode="after")
-    def _no_default_secrets_in_production(self) -> Settings:
-        if self.environment == "production" and self.database_url.get_secret_value() == DEFAULT_DATABASE_URL:
-            raise ValueError("CUPILOT_DATABASE_URL is the built-in default; production refuses to start with it")
+    def _safe_in_production(self) -> Settings:
+        wrong = unsafe(self) if self.environment == "production" else []
+        if wrong:
+            raise ValueError(f"production refuses to start: {'; '.join(wrong)}")
         return self
 
 

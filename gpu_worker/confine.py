@@ -28,6 +28,9 @@ _ALL_LATEST = (1 << 16) - 1  # ABI 5 adds ioctl on devices
 _TCP_BOTH = 3
 _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
+_MAKE_DEVICES = 1 << 6 | 1 << 11
+"""Nobody may: root could otherwise make, and then read, a disk of the machine in a folder of its own."""
+_SCOPE_ALL = 3  # ABI 6: no signals and no abstract Unix sockets to processes outside
 
 _PR_SET_PDEATHSIG = 1
 
@@ -53,7 +56,8 @@ def die_with_parent() -> None:
 
 
 def landlock(readable: Sequence[str], writable: Sequence[str], listable: Sequence[str]) -> None:
-    """Leave only these paths, and what is beneath them, to this process; no TCP at all.
+    """Leave only these paths, and what is beneath them, to this process; no TCP at all; no
+    signals to processes outside, where the system's landlock knows of them (ABI 6, Linux 6.12).
 
     Of ``listable`` folders only the names of files may be read: Python's imports list the folders on their path.
     """
@@ -61,12 +65,12 @@ def landlock(readable: Sequence[str], writable: Sequence[str], listable: Sequenc
     if abi == 0:
         raise OSError("this system has no landlock")
     handled = _ALL_BY_ABI.get(abi, _ALL_LATEST)
-    attributes = struct.pack("<QQ", handled, _TCP_BOTH) if abi >= 4 else struct.pack("<Q", handled)
+    attributes = struct.pack("<QQQ", handled, _TCP_BOTH, _SCOPE_ALL)[: 8 if abi < 4 else 16 if abi < 6 else 24]
     ruleset = _checked(_libc().syscall(_CREATE_RULESET, attributes, len(attributes), 0), "landlock_create_ruleset")
     for path in readable:
         _allow(ruleset, path, _READ & handled)
     for path in writable:
-        _allow(ruleset, path, handled)
+        _allow(ruleset, path, handled & ~_MAKE_DEVICES)
     for path in listable:
         _allow(ruleset, path, _READ_DIR)
     _checked(_libc().prctl(38, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")

@@ -57,12 +57,14 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "prlimit64": (302, 261), "open_by_handle_at": (304, 265), "getcpu": (309, 168), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "setns": (308, 268), "getrandom": (318, 278), "bpf": (321, 280),
     "userfaultfd": (323, 282), "membarrier": (324, 283), "statx": (332, 291), "rseq": (334, 293),
+    "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
     "io_uring_setup": (425, 425), "clone3": (435, 435), "faccessat2": (439, 439), "futex_waitv": (449, 449),
 }  # fmt: skip
 
 _NEVER = (
     "ptrace", "process_vm_readv", "process_vm_writev", "mount", "umount2", "pivot_root", "add_key", "request_key",
     "keyctl", "bpf", "perf_event_open", "unshare", "setns", "userfaultfd", "io_uring_setup", "open_by_handle_at",
+    "pidfd_open", "pidfd_getfd", "pidfd_send_signal",
 )  # fmt: skip
 
 _KERNEL_ALLOWED = (

@@ -38,6 +38,7 @@ def test_production_refuses_the_built_in_password(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValidationError, match="CUPILOT_DATABASE_URL"):
         Settings()
     monkeypatch.setenv("CUPILOT_DATABASE_URL", "postgresql+psycopg2://cupilot:long-and-random@db/cupilot")
+    monkeypatch.setenv("CUPILOT_REDIS_URL", "redis://:long-and-random@redis/0")
     assert Settings().environment == "production"
 
 

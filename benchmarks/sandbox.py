@@ -1,0 +1,73 @@
+"""Attacks the sandbox of this machine and reports: ``python -m benchmarks.sandbox``.
+
+Every attack of ``tests/exploits/attacks.py`` on each kind of sandbox that works here, and the harmless ones outside of
+any, where they must succeed. Writes ``benchmarks/results/sandbox.md``; exits 1 where one gets what it wants.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.machine import machine
+from gpu_worker import confine
+from gpu_worker.sandbox import Sandbox, strongest
+from tests.exploits.attacks import ATTACKS, BREACHED, breached, clean, run, run_outside
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    """Attack, print, write; the exit status."""
+    kinds = [kind for kind, works in _kinds().items() if works]
+    os.environ["CUPILOT_SECRET"] = "what an attack looks for"
+    lines = [f"| attack | {' | '.join(kinds)} | without a sandbox |", "|---|" + "---|" * (len(kinds) + 1)]
+    breaches: list[str] = []
+    pointless: list[str] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="cupilot-sandbox-") as scratch,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        folder, port = Path(scratch) / "own", listener.getsockname()[1]
+        victim = subprocess.Popen(["sleep", "3600"])
+        try:
+            for attack in ATTACKS:
+                cells = []
+                for kind in kinds:
+                    clean(folder)
+                    through = breached(run(attack, Sandbox(kind), folder, port=port, victim=victim.pid))
+                    through |= victim.poll() is not None
+                    cells.append("**BREACHED**" if through else "repelled")
+                    breaches += [f"{attack.name} ({kind})"] if through else []
+                outside = ""
+                if attack.control:
+                    clean(folder)
+                    effective = BREACHED in run_outside(attack, folder, port=port, victim=victim.pid)
+                    outside = "succeeds" if effective else "**fails too**"
+                    pointless += [] if effective else [attack.name]
+                lines.append(f"| {attack.kind}: {attack.name} | {' | '.join(cells)} | {outside} |")
+        finally:
+            victim.kill()
+            victim.wait()
+    text = (
+        f"# Sandbox report\n\nMachine: {machine()}, Linux {os.uname().release},"
+        f" landlock ABI {confine.landlock_abi()}.\n"
+        f"Made by `python -m benchmarks.sandbox`. In force here: {strongest()}.\n\n- attacks: {len(ATTACKS)}, on"
+        f" {len(kinds)} kinds of sandbox\n- breaches: {len(breaches)}\n- controls that fail without a sandbox too:"
+        f" {len(pointless)}\n\n" + "\n".join(lines) + "\n"
+    )
+    print(text)
+    (RESULTS / "sandbox.md").write_text(text)
+    return 1 if breaches or pointless else 0
+
+
+def _kinds() -> dict[str, bool]:
+    return {"bwrap+seccomp": strongest().startswith("bwrap"), "landlock+seccomp": confine.landlock_abi() > 0}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
