@@ -18,7 +18,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from kombu import Consumer
+from kombu.messaging import Consumer
 
 from cupilot.errors import CupilotError
 from cupilot.settings import settings
@@ -28,8 +28,9 @@ from cupilot.storage.states import WorkerKind
 from cupilot.storage.steps import AGENTS_QUEUE
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, strategy
 from workers.app import make_app
+from workers.devices import StepCancelled
 from workers.steps import do_step
-from workers.tools import StepCancelled, Tools
+from workers.tools import Tools
 
 SECONDS = {"prepare": (10.0, 30.0), "evaluate": (15.0, 45.0), "confirm": (40.0, 80.0)}
 """How long real work takes on a card: uniformly between these."""
@@ -85,7 +86,8 @@ def main() -> None:
     with ThreadPoolExecutor(count) as threads, app.connection_for_read() as connection:
         got: list[Any] = []
         queue = app.amqp.queues[QUEUES[kind]]
-        with Consumer(connection, queues=[queue], on_message=got.append, accept=["json"], prefetch_count=1):
+        consumer: Any = Consumer  # has no types
+        with consumer(connection, queues=[queue], on_message=got.append, accept=["json"], prefetch_count=1):
             while True:
                 name = free.get()
                 while not got:

@@ -252,7 +252,8 @@ def _report(samples: list[Sample], waits: list[float], workers: int, compression
 def _half(samples: list[Sample], name: str, *, late: bool) -> float:
     """Median memory of the later or the earlier half: growth is their ratio."""
     middle = len(samples) // 2
-    return median(getattr(one, name) for one in (samples[middle:] if late else samples[: max(middle, 1)]))
+    half = samples[middle:] if late else samples[: max(middle, 1)]
+    return float(median(getattr(one, name) for one in half))
 
 
 if __name__ == "__main__":
