@@ -30,7 +30,6 @@ KINDS = {
     "You combine two": "cross",
     "different strategies": "initial",
     "You are the Kernel Revisor": "revise",
-    "Rewrite the strategy": "align",
     "You are the Strategy Translator": "translate_strategy",
 }
 

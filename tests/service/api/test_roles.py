@@ -54,9 +54,6 @@ class Things:
             "webhook": lambda _: self._posted("/v1/webhooks", WEBHOOK),
             "delivery": lambda _: self._posted(f"/v1/webhooks/{self['webhook']}/ping", None),
             "form": lambda _: "kernelbench",
-            "webhook": lambda _: self._posted("/v1/webhooks", WEBHOOK),
-            "delivery": lambda _: self._posted(f"/v1/webhooks/{self['webhook']}/ping", None),
-            "form": lambda _: "kernelbench",
             "table": lambda _: "arms",
             "figure": lambda _: "convergence",
             "directive": self._directive,
@@ -65,8 +62,6 @@ class Things:
             "user": self._user,
             "key": self._key,
             "experiment": lambda _: self._posted("/v1/experiments", EXPERIMENT),
-            "webhook": lambda _: self._posted("/v1/webhooks", {"url": "https://ci.example.org/hook"}),
-            "delivery": lambda _: self._posted(f"/v1/webhooks/{self['webhook']}/ping", None),
             "problem": lambda session: session.get_one(Job, uuid.UUID(self["job"])).problem_id,
         }
         if name not in self._known:
