@@ -11,18 +11,21 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.app import create_app
+from cupilot.model_call import Call
 from cupilot.people import Role, Scope
 from cupilot.settings import Settings
 from cupilot.steering import DirectiveKind
+from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.pool_rows import remember
-from cupilot.storage.tables import Directive, Job, Team
+from cupilot.storage.tables import Directive, Job, Step, Team
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.role_matrix import CLUSTER_ADMIN, EXPERIMENT, MATRIX, OPEN, WEBHOOK, Line
 from tests.service.api.world import World, evolved
-from tests.unit.storage.references import entry
+from tests.unit.storage.references import entry as pool_entry
 
 pytestmark = pytest.mark.service
 
@@ -51,13 +54,14 @@ class Things:
         makers: dict[str, Callable[[Session], Any]] = {
             "job": self._job,
             "candidate": lambda _: "0",
-            "webhook": lambda _: self._posted("/v1/webhooks", WEBHOOK),
+            "webhook": lambda _: self._webhook(),
+            "entry": self._entry,
             "delivery": lambda _: self._posted(f"/v1/webhooks/{self['webhook']}/ping", None),
+            "call": self._call,
             "form": lambda _: "kernelbench",
             "table": lambda _: "arms",
             "figure": lambda _: "convergence",
             "directive": self._directive,
-            "entry": self._entry,
             "team": lambda session: session.get_one(Team, self._team).name,
             "user": self._user,
             "key": self._key,
@@ -76,11 +80,6 @@ class Things:
         assert response.status_code < 300, response.text
         return str(response.json()["id"])
 
-    def _entry(self, session: Session) -> str:
-        made = entry("softmax", str(uuid.uuid4()), team=str(self._team))
-        remember(session, made)
-        return made.id
-
     def _directive(self, session: Session) -> uuid.UUID:
         job = uuid.UUID(self["job"])
         row = Directive(id=uuid.uuid4(), job_id=job, kind=DirectiveKind.BAN, technique="simd", author="test")
@@ -95,6 +94,42 @@ class Things:
     def _key(self, session: Session) -> uuid.UUID:
         key, _ = create_api_key(session, session.get_one(Team, self._team), uuid.uuid4().hex)
         return key.id
+
+    def _webhook(self) -> str:
+        """A team has few of them, so the ones of earlier requests go first."""
+        for one in self._http.get("/v1/webhooks").json()["items"]:
+            self._http.delete(f"/v1/webhooks/{one['id']}")
+        return self._posted("/v1/webhooks", WEBHOOK)
+
+    def _call(self, session: Session) -> uuid.UUID:
+        job = uuid.UUID(self["job"])
+        step = session.scalars(select(Step.id).where(Step.job_id == job)).first()
+        row = LlmCall(
+            id=uuid.uuid4(),
+            team_id=self._team,
+            job_id=job,
+            step_id=step,
+            role="translator",
+            purpose="translate",
+            model="test",
+            request=Call(
+                role="translator",
+                purpose="translate",
+                model="test",
+                messages=(),
+                prompt_hash="0",
+                parameters={},
+                worst_cost_usd=0.0,
+            ).model_dump(mode="json"),
+            request_hash="0" * 64,
+        )
+        session.add(row)
+        return row.id
+
+    def _entry(self, session: Session) -> uuid.UUID:
+        identity = uuid.uuid4()
+        remember(session, pool_entry("softmax", str(identity), team=str(self._team)))
+        return identity
 
     def _job(self, session: Session) -> uuid.UUID:
         return evolved(session, self._team).id
@@ -116,7 +151,6 @@ class Tenant:
                 user = ensure_user(session, f"{self.name}-admin")
                 _, secret = create_api_key(session, team, scope.value, user=user, scope=scope)
                 self.http[f"scope:{scope.value}"] = world.http(secret)
-        self.things = Things(self)
 
     def _key(self, session: Session, team: Team, role: str) -> str:
         user = ensure_user(session, f"{self.name}-{role}")
@@ -125,12 +159,6 @@ class Tenant:
             set_role(session, team, user, Role(role))
         _, secret = create_api_key(session, team, role, user=user)
         return secret
-
-
-@pytest.fixture(autouse=True)
-def _room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request gets things of its own, more of them than a team may have."""
-    monkeypatch.setattr("cupilot.storage.webhooks.MAX_ENDPOINTS", 10_000)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +177,7 @@ def test_every_route_has_a_line_and_every_line_a_route() -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_without_a_key_only_what_is_open_answers(route: str, world: World, us: Tenant) -> None:
-    response = ask(world.http(), route, us.things)
+    response = ask(world.http(), route, Things(us))
     if MATRIX[route].role == OPEN:
         assert response.status_code in (200, 503), response.text  # nothing but Postgres runs here
         return
@@ -186,7 +214,7 @@ def test_a_key_does_no_more_than_its_scope(route: str, us: Tenant) -> None:
 )
 def test_what_belongs_to_another_team_does_not_exist(route: str, us: Tenant, strangers: Tenant) -> None:
     for role in ("viewer", "member", "admin"):
-        response = ask(strangers.http[role], route, us.things)
+        response = ask(strangers.http[role], route, Things(us))
         if MATRIX[route].role == CLUSTER_ADMIN or ROLES.index(role) < ROLES.index(MATRIX[route].role):
             # The role in its own team is too small; that says nothing about the other team.
             assert response.status_code in (403, 404), response.text
