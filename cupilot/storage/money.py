@@ -43,8 +43,11 @@ class Allowance:
 
 
 def allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
-    """What the team may spend on models in this period; None where nothing limits it."""
+    """What the team may spend on models in this period, by its quota, else by the settings; None for no limit."""
+    team = session.get_one(Team, team_id)
     limit, period = settings().team_model_usd, settings().team_model_period
+    if team.model_usd is not None:
+        limit, period = team.model_usd, team.period.value
     if limit is None:
         return None
     since = session.scalars(select(func.date_trunc(period, func.now()))).one()

@@ -269,7 +269,9 @@ def _refuse_ended(job: Job) -> None:
 
 
 def _add(session: Session, job: Job, author: str, **values: object) -> Directive:
-    directive = Directive(id=uuid.uuid4(), job_id=job.id, author=author, **values)
+    # By the clock, not by the transaction: several that are given in one keep their order.
+    now = func.clock_timestamp()
+    directive = Directive(id=uuid.uuid4(), job_id=job.id, author=author, created_at=now, **values)
     session.add(directive)
     session.flush()
     session.refresh(directive)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from cupilot.schemas.steering import DirectiveList, DirectiveView, QueueShare, QuotaUse, QuotaView
 from cupilot.storage.fairness import shares
 from cupilot.storage.model_tables import LlmCall
+from cupilot.storage.money import allowance
 from cupilot.storage.quotas import BEGUN, quota_of
 from cupilot.storage.states import JobState
 from cupilot.storage.steering import directives
@@ -55,7 +56,7 @@ def quota_view(session: Session, team_id: UUID) -> QuotaView:
         running_jobs=QuotaUse(used=_jobs(session, team_id, BEGUN), limit=quota.max_running_jobs),
         queued_jobs=QuotaUse(used=_jobs(session, team_id, (JobState.QUEUED,)), limit=quota.max_queued_jobs),
         gpu_seconds=QuotaUse(used=gpu_seconds_since(session, team_id, began), limit=quota.gpu_seconds),
-        model_usd=QuotaUse(used=_model_usd(session, team_id, began), limit=quota.model_usd),
+        model_usd=_money(session, team_id, began),
         period_began_at=began,
         shares=_shares(session, team_id),
     )
@@ -65,10 +66,14 @@ def _jobs(session: Session, team: UUID, states: Sequence[JobState]) -> int:
     return session.execute(select(func.count()).where(Job.team_id == team, Job.state.in_(states))).scalar_one()
 
 
-def _model_usd(session: Session, team: UUID, since: datetime) -> float:
+def _money(session: Session, team: UUID, since: datetime) -> QuotaUse:
     """Charged, and reserved for calls whose cost is not known."""
-    spent = select(func.coalesce(func.sum(LlmCall.cost_usd), 0.0)).join(Job, Job.id == LlmCall.job_id)
-    return session.scalars(spent.where(Job.team_id == team, LlmCall.created_at >= since)).one() or 0.0
+    limited = allowance(session, team)
+    if limited is not None:
+        return QuotaUse(used=limited.spent_usd, limit=limited.limit_usd)
+    spent = select(func.coalesce(func.sum(LlmCall.cost_usd), 0.0))
+    query = spent.where(LlmCall.team_id == team, LlmCall.created_at >= since)
+    return QuotaUse(used=session.scalars(query).one() or 0.0)
 
 
 def _shares(session: Session, team: UUID) -> list[QueueShare]:

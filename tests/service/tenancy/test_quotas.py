@@ -14,6 +14,7 @@ from cupilot.job import Budgets
 from cupilot.quota import QuotaExceeded
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
+from cupilot.storage.money import allowance
 from cupilot.storage.states import JobState
 from cupilot.storage.steering import pause_job, resume_job
 from cupilot.storage.steps import claim_step
@@ -152,6 +153,16 @@ def test_a_team_without_gpu_seconds_keeps_its_best_kernel_and_its_queue(rig: Rig
     last = rig.submit()
     finish(rig)
     assert rig.job(last).state is JobState.SUCCEEDED
+
+
+def test_a_teams_own_money_goes_before_the_settings(rig: Rig) -> None:
+    team = limit(rig, model_usd=5.0)
+    with rig.database.transaction() as session:
+        found = allowance(session, team)
+        assert found is not None
+        assert (found.limit_usd, found.period, found.left_usd) == (5.0, "month", 5.0)
+        assert quota_view(session, team).model_usd.limit == 5.0
+        assert allowance(session, ensure_team(session, "red").id) is None
 
 
 def test_gpu_seconds_are_charged_once_whatever_came_of_the_step(rig: Rig) -> None:
