@@ -5,6 +5,7 @@ Only kernels that count stand here, each once, with the latest measurement of it
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from cupilot.errors import NotFound
 from cupilot.evaluation import Baseline, Evaluation, Verdict
 from cupilot.schemas import Leaderboard, LeaderboardEntry, LeaderboardList, LeaderboardSummary
 from cupilot.storage.tables import Candidate, EvaluationRow, Job, ProblemRow, StrategyRow
+from cupilot.storage.views.problems import get_problem
 from cupilot.strategy import Strategy
 
 COUNTS = (Verdict.AUDITED, Verdict.REPRODUCED)
@@ -55,6 +57,9 @@ def leaderboard(
     session: Session, team: UUID, problem: str, *, device: str | None, after: int, limit: int
 ) -> Leaderboard:
     """Of a problem, by hash; NotFound where the team has no kernel that counts for it (on that device)."""
+    """Of a problem, by hash or id; NotFound where the team has no kernel that counts for it (on that device)."""
+    with suppress(NotFound):
+        problem = get_problem(session, team, problem).hash
     device = device or _only_device(session, team, problem)
     ranked = _latest(team, problem, device).subquery()
     query = (
