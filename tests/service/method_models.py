@@ -51,10 +51,6 @@ def competent(request: dict[str, Any]) -> Reply:
     match kind:
         case "convert":
             return Reply(text=_conversion(text))
-        case "align":
-            source = _shown(text)[-1].strip()
-            uses = [{"id": f"{name}x", "evidence": source} for name in dict.fromkeys(re.findall(r"\bt\d+", source))]
-            return Reply(text=json.dumps({"techniques": uses, "rationale": "read"}))
         case "summarise":
             return Reply(text="The tail of the row is not guarded.")
         case "translate":
@@ -72,7 +68,8 @@ def competent(request: dict[str, Any]) -> Reply:
             return Reply(text=_read(text))
         case "translate_strategy":
             asked = text.split("# Strategy to follow")[1].split("# Kernel to start from")[0]
-            return _kernel(" ".join(dict.fromkeys(re.findall(r'"id": "(t\d+)x"', asked))) or "t1")
+            names = dict.fromkeys(re.findall(r'"id": "(t\d+)x"', asked))
+            return _kernel(f"{' '.join(names) or 't1'} ;")  # a quotation of it is long enough to be evidence
         case "merge":
             return _kernel(" ".join(dict.fromkeys(" ".join(_shown(text)).split())))
     best = max((sum(map(int, re.findall(r"\bt(\d+)", source))) for source in _shown(text)), default=0)

@@ -242,12 +242,14 @@ def differing(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> set[
     return {kind for kind, _ in one ^ other}
 
 
-def test_roofline_guidance_changes_the_managers_prompts_only(
+def test_roofline_guidance_changes_the_prompts_that_tell_of_it_only(
     database: Database, settings: Settings, usual: dict[str, Any]
 ) -> None:
     rig, server, job_id = run_sce(database, settings, roofline_guidance=False)
     assert {step.key for step in rig.steps(job_id)} == usual["keys"]
-    assert differing(usual["requests"], server.requests) == {"initial", "cross"}
+    told = {kind_of(request) for request in usual["requests"] if "Roofline:" in text_of(request)}
+    assert told == {"initial", "cross", "translate_strategy"}
+    assert differing(usual["requests"], server.requests) == told
     assert all("Roofline:" not in text for text in map(text_of, server.requests))
     assert len(server.requests) == len(usual["requests"])
 
@@ -258,7 +260,7 @@ def test_the_pool_changes_the_initial_prompt_only(
     rig, server, job_id = run_sce(database, settings, pool=False)
     assert {step.key for step in rig.steps(job_id)} == usual["keys"]
     assert differing(usual["requests"], server.requests) == {"initial"}
-    assert "Nothing about similar operators yet." in prompts(server, "initial")[0]
+    assert "Nothing about similar operators" in prompts(server, "initial")[0]
     pinned = [step.payload for step in rig.steps(job_id) if step.key == "initialise/0"]
     assert all("matches" not in payload for payload in pinned)
 
