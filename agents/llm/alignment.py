@@ -117,4 +117,4 @@ def _stands_in(line: str, source: str) -> bool:
     """Whether the quoted line is code of the source: blanks do not matter, comments are no evidence."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
     wanted = "".join(re.sub(r"//.*", "", line).split())
-    return len(wanted) >= 3 and wanted in "".join(code.split())
+    return len(wanted) >= 2 and wanted in "".join(code.split())

@@ -31,7 +31,9 @@ from workers.ledger import StepLedger
 
 pytestmark = [
     pytest.mark.service,
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning", "ignore:Item .* on TypedDict:UserWarning"
+    ),
 ]
 
 CALL_USD = 100 * 1e-6 + 50 * 10e-6
@@ -197,7 +199,7 @@ def test_a_job_whose_money_pays_for_no_further_call_ends_as_exhausted_and_warns_
     # An answer of 0.0091 dollars each time; the worst case of a call is some two cents.
     with ScriptedModel(lambda request: replace(competent(request), completion_tokens=900)) as server:
         rig = ModelRig(database, settings, server)
-        job_id = rig.submit(agents=AgentKind.LLM, budgets=Budgets(cost_usd=0.04, call_usd=1.0))
+        job_id = rig.submit(agents=AgentKind.LLM, budgets=Budgets(cost_usd=0.06, call_usd=1.0))
         rig.run()
         job = rig.job(job_id)
         assert (job.state, job.reason) == (JobState.BUDGET_EXHAUSTED, "cost_budget")
