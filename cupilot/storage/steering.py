@@ -44,15 +44,24 @@ def pause_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: s
         return job
     _refuse_ended(job)
     move_job(session, job, JobState.PAUSED, reason="pause_requested", message=f"paused by {author}")
-    # Call back what was handed out and nobody has claimed: the scheduler hands it out again after a resume.
+    _call_back(session, job)
+    notify(session)
+    return job
+
+
+def _call_back(session: Session, job: Job) -> None:
+    """Take back what was handed out and nobody has claimed: the scheduler hands it out again after a resume.
+
+    The rows are locked in the order of their ids, as the dispatcher locks them, so that the two cannot deadlock.
+    """
+    unclaimed = select(Step.id).where(Step.job_id == job.id, Step.state == StepState.QUEUED)
+    steps = session.scalars(unclaimed.order_by(Step.id).with_for_update(key_share=True)).all()
     session.execute(
         update(Step)
-        .where(Step.job_id == job.id, Step.state == StepState.QUEUED)
+        .where(Step.id.in_(steps))
         .values(dispatched_at=None, dispatches=0)
         .execution_options(synchronize_session=False)
     )
-    notify(session)
-    return job
 
 
 def resume_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: str) -> Job:

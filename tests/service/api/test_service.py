@@ -161,18 +161,22 @@ def test_metrics_come_from_the_database_and_count_requests(world: World) -> None
     assert second["cupilot_snapshot_age_seconds"] > first["cupilot_snapshot_age_seconds"]
 
 
+RIGHT = "a token of some length"
+
+
 @pytest.mark.parametrize(
     ("changes", "given", "status"),
     [
         ({"environment": "production"}, None, 404),
-        ({"environment": "production", "metrics_token": "right"}, None, 401),
-        ({"environment": "production", "metrics_token": "right"}, "wrong", 401),
-        ({"environment": "production", "metrics_token": "right"}, "right", 200),
+        ({"environment": "production", "metrics_token": RIGHT}, None, 401),
+        ({"environment": "production", "metrics_token": RIGHT}, "wrong", 401),
+        ({"environment": "production", "metrics_token": RIGHT}, RIGHT, 200),
     ],
 )
 def test_metrics_are_guarded(changes: dict[str, str], given: str | None, status: int) -> None:
     nowhere = "postgresql+psycopg2://nobody:hunter2@127.0.0.1:1/nothing"
-    app = create_app(Settings.model_validate({"database_url": nowhere, **changes}))
+    broker = "redis://:hunter2hunter2@127.0.0.1:1/0"
+    app = create_app(Settings.model_validate({"database_url": nowhere, "redis_url": broker, **changes}))
     with live(app) as url, httpx.Client(base_url=url) as http:
         response = http.get("/metrics", headers={"Authorization": f"Bearer {given}"} if given else {})
     app.state.database.close()

@@ -56,7 +56,7 @@ def test_a_job_is_one_trace_from_the_request_to_the_last_step(
         assert span.parent is not None
         assert span.parent.span_id == _id(request)[1], "beside each other, not one in the other"
         assert (span.attributes or {})["outcome"] == "succeeded"
-    prepare, initialise = steps["prepare"], steps["initialise"]
+    prepare, initialise = steps["prepare"], steps["initialise/0"]
     assert [link.context.span_id for link in initialise.links] == [_id(prepare)[1]]
     published = [span for span in finished if span.name == "publish"]
     assert len(published) == len(steps)
