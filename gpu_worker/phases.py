@@ -39,8 +39,8 @@ class Phases:
 
     def until_now(self) -> tuple[Phase, ...]:
         """All phases, the last one up to now."""
-        ends = [start for _, start in self._marks[1:]] + [time.monotonic() - self._began]
+        starts = [start for _, start in self._marks] + [time.monotonic() - self._began]
         return tuple(
             Phase(name=name, start=start, seconds=max(end - start, 0.0))
-            for (name, start), end in zip(self._marks, ends, strict=True)
+            for (name, start), end in zip(self._marks, starts[1:], strict=True)
         )

@@ -34,6 +34,19 @@ COMMANDS = [
     "down",
     "doctor",
     "version",
+    "whoami",
+    "quota",
+    "audit",
+    "pause",
+    "resume",
+    "retry",
+    "fork",
+    "pin",
+    "ban",
+    "inject",
+    "directives",
+    "lift",
+    "change",
 ]
 JOB = "3f2b8c1e-0000-4000-8000-000000000001"
 SOURCE = "class Model:\n    def forward(self): ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
