@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from cupilot.embedded.servers import Running, start_chroma
@@ -176,6 +178,8 @@ def test_a_server_that_hangs_does_not_hang_the_worker(monkeypatch: pytest.Monkey
         pool.ping()
         os.killpg(chroma.process.pid, signal.SIGSTOP)
         try:
+            while psutil.Process(chroma.process.pid).status() != psutil.STATUS_STOPPED:
+                time.sleep(0.01)  # a thread may still answer what comes just after the signal
             for each in (pool, newcomer):
                 with pytest.raises(Unavailable):
                     each.ping()
