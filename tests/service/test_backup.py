@@ -81,14 +81,14 @@ def test_a_restored_service_goes_on(
     restored = Database(other_database_url)
     try:
         after = contents(restored)
-        indexing = {"pool_entries"}  # knows that it is indexed again
+        indexing = {"pool_references"}  # they know that they are indexed again
         assert {k: v for k, v in after.items() if k not in indexing} == {
             k: v for k, v in before.items() if k not in indexing
         }
         with restored.transaction() as session:
-            entries = int(session.execute(text("SELECT count(*) FROM pool_entries")).scalar_one())
-        assert entries > 0
-        assert StrategyPool(chroma.url).count() == entries
+            described = int(session.execute(text("SELECT count(*) FROM pool_references")).scalar_one())
+        assert described > 0
+        assert StrategyPool(chroma.url).count() == described
         with restored.transaction() as session:  # its messages went to the broker of before
             session.execute(text("UPDATE steps SET dispatched_at = NULL WHERE state = 'queued'"))
         other = Rig(restored, settings)
