@@ -32,8 +32,9 @@ down: ## stop that stack; its data stays
 doctor: $(INSTALLED) ## say what this machine has and lacks
 	@$(CUPILOT) doctor
 
+# In the files' order, so that a run can be repeated. Plain pytest shuffles, to show what leans on what.
 test: $(INSTALLED) ## all tests that need no GPU
-	@$(PYTHON) -m pytest -q -m "not gpu"
+	@$(PYTHON) -m pytest -q -m "not gpu" -p no:randomly
 
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
 	@$(PYTHON) -m pytest -q -m gpu

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -76,8 +76,9 @@ class PythonLink:
 
 
 @pytest.fixture(autouse=True)
-def _no_gradients() -> None:
-    torch.set_grad_enabled(False)
+def _no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 def softmax(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
