@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     records: list[dict[str, Any]] = []
     with Evaluator(Target(options.target), options.work_dir) as evaluator:
-        print(f"{'problem':<50}{'class':<12}{'laws: tolerance':<126}null kernels rejected")
+        print(f"{'problem':<50}{'class':<12}{'laws: tolerance':<146}null kernels rejected")
         for name in options.problems or problems.names("level1"):
             problem = problems.load(name, size=options.size, policy=NumericsPolicy(options.policy))
             result = evaluator.prepare(problem, timeout=options.timeout)
@@ -47,7 +47,7 @@ def _lines(name: str, result: PreparationResult) -> list[str]:
     known = result.preparation
     tolerances = ", ".join(f"{law} {tolerance:.1e}" for law, tolerance in known.tolerances.items())
     nulls = f"{sum(known.admission.values())}/{len(known.admission)} {' '.join(known.admission)}"
-    return [f"{name:<50}{known.facts.op_class:<12}{tolerances:<126}{nulls}", *(f"{'':6}{note}" for note in known.notes)]
+    return [f"{name:<50}{known.facts.op_class:<12}{tolerances:<146}{nulls}", *(f"{'':6}{note}" for note in known.notes)]
 
 
 def _record(name: str, problem_hash: str, result: PreparationResult) -> dict[str, Any]:

@@ -138,10 +138,12 @@ class LawResult(Value):
     """A kernel against one input law."""
 
     law: str
-    """Name of the law, e.g. ``own``, ``signed``, ``wide_range``, ``planted_extremes``, ``constant_rows``."""
+    """Name of the law, e.g. ``own``, ``signed``, ``wide_range``, ``planted_extremes``, ``constant_rows``,
+    ``perturbed``, ``integers``."""
     passed: bool
     error: float
-    """Largest deviation from the float64 reference over all outputs, relative to the output's own spread."""
+    """Largest deviation from the float64 reference over all outputs, relative to the output's own spread; under the law
+    ``integers`` as it is."""
     tolerance: float
     reference_error: float
     """The same of PyTorch's own answer under the policy."""
@@ -256,7 +258,7 @@ class Preparation(Value):
     laws: tuple[str, ...]
     """Input laws that are meaningful for this reference."""
     tolerances: dict[str, float]
-    """Accepted spread-relative error, by law."""
+    """Accepted error, by law, in the units of :class:`LawResult`."""
     admission: dict[str, bool]
     """Null kernels that were tried, and whether the judge rejected each (all must be true)."""
     notes: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from cupilot.problem import NumericsPolicy, Role, TensorSpec
-from gpu_worker.judge import laws
+from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, Expected, flat, largest
 from gpu_worker.judge.reference import Reference
@@ -99,6 +99,9 @@ def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], polic
             notes += [f"law {laws.PERTURBED} left out: {why}"] if why else []
         else:
             notes.append(f"law {laws.PERTURBED} left out: no single input element visibly moves the output")
+        admitted, why = _try_integers(reference, cases, specs, policy, previous)
+        kept += [admitted] if admitted else []
+        notes += [f"law {laws.INTEGERS} left out: {why}"] if why else []
     nulls = _verdicts(kept, notes)
     passing = sorted(name for name, rejected in nulls.items() if not rejected)
     if passing:
@@ -109,9 +112,36 @@ def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], polic
     return Admission(tuple(kept), nulls, tuple(notes))
 
 
-def _try_law(
-    law: str, reference: Reference, cases: Cases, policy: NumericsPolicy, previous: Sequence[torch.Tensor]
+def _try_integers(
+    reference: Reference,
+    cases: Cases,
+    specs: Sequence[TensorSpec],
+    policy: NumericsPolicy,
+    previous: Sequence[torch.Tensor],
 ) -> tuple[Admitted | None, str]:
+    """The law of whole numbers, where the operator has exact answers to them."""
+    given = [spec for spec in specs if spec.role is not Role.OUTPUT]
+    try:
+        unit = exactness.quantum(reference, cases.get(laws.INTEGERS).given, given, policy)
+    except exactness.NotExact as error:
+        return None, str(error)
+    tolerance = exactness.ALLOWED_QUANTA * unit
+    admitted, why = _try_law(laws.INTEGERS, reference, cases, policy, previous, exact_tolerance=tolerance)
+    if admitted is not None and admitted.reference_error > tolerance / 2:
+        return None, f"PyTorch itself errs by {admitted.reference_error / unit:.2g} of the outputs' unit"
+    return admitted, why
+
+
+def _try_law(
+    law: str,
+    reference: Reference,
+    cases: Cases,
+    policy: NumericsPolicy,
+    previous: Sequence[torch.Tensor],
+    *,
+    exact_tolerance: float | None = None,
+) -> tuple[Admitted | None, str]:
+    """A law with a calibrated tolerance, or with the one given; None and the reason where it is not meaningful."""
     case = cases.get(law)
     if law != laws.OWN and not finite(case):
         return None, "the reference is not finite there"
@@ -119,9 +149,12 @@ def _try_law(
         return None, "the reference's output is the same everywhere"
     own = reference.run(case.given)
     error = largest(case.expected, own)
-    if not usable_error(error):
+    if exact_tolerance is None and not usable_error(error):
         return None, f"PyTorch itself errs by {error:.2g} of the output's spread"
-    tolerance, lower = calibrate(reference, case, error, policy)
+    if exact_tolerance is None:
+        tolerance, lower = calibrate(reference, case, error, policy)
+    else:
+        tolerance, lower = exact_tolerance, None
     nulls = null_outputs(case, own, previous)
     passes = {name for name, outputs in nulls.items() if largest(case.expected, outputs, tolerance) <= tolerance}
     if lower is not None:

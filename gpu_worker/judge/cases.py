@@ -16,7 +16,7 @@ import torch
 
 from cupilot.problem import Role, TensorSpec
 from gpu_worker.judge import laws
-from gpu_worker.judge.deviation import Expected, largest, unit_of
+from gpu_worker.judge.deviation import ABSOLUTE, Expected, largest, unit_of
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.selections import SelectionWatch
 
@@ -80,7 +80,7 @@ class Cases:
             outputs = self._reference.run_exact(given)
         expected = []
         for tensor in outputs:
-            unit = unit_of(tensor)
+            unit = ABSOLUTE if law == laws.INTEGERS else unit_of(tensor)
             values = tensor.contiguous()
             if values.dtype is torch.float64 and values.numel() > EXACT_ELEMENTS:
                 values = values.float()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 
 from pydantic import JsonValue
 
@@ -16,14 +17,15 @@ from cupilot.problem import Graph, GraphNode, Role, TensorSpec
 _PER_RESULT: dict[str, float] = {
     "_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8, "native_group_norm": 8, "native_batch_norm": 8,
     "gelu": 8, "silu": 4, "sigmoid": 3, "tanh": 4, "elu": 4, "celu": 4, "softplus": 4, "mish": 8, "hardsigmoid": 4,
-    "hardswish": 5, "hardtanh": 2, "leaky_relu": 2, "log_sigmoid_forward": 4, "addcmul": 3, "addcdiv": 3, "lerp": 3,
+    "xlogy": 2, "hardswish": 5, "hardtanh": 2, "leaky_relu": 2, "log_sigmoid_forward": 4, "addcmul": 3, "addcdiv": 3,
+    "lerp": 3,
 }  # fmt: skip
 
 _PER_INPUT: dict[str, float] = {
     "sum": 1, "mean": 1, "prod": 1, "max": 1, "min": 1, "amax": 1, "amin": 1, "argmax": 1, "argmin": 1, "any": 1,
     "all": 1, "var": 4, "std": 4, "var_mean": 4, "std_mean": 4, "linalg_vector_norm": 2, "norm": 2, "logsumexp": 3,
     "cumsum": 1, "cumprod": 1, "_cumsum": 1, "logcumsumexp": 3, "cummax": 1, "cummin": 1, "mse_loss": 3,
-    "huber_loss": 4, "smooth_l1_loss": 4, "nll_loss_forward": 1, "binary_cross_entropy": 5, "kl_div": 3, "sort": 1,
+    "huber_loss": 4, "smooth_l1_loss": 4, "binary_cross_entropy": 5, "kl_div": 3, "sort": 1,
     "topk": 1, "max_pool2d_with_indices": 1, "max_pool3d_with_indices": 1, "native_norm": 2, "median": 1,
 }  # fmt: skip
 
@@ -94,13 +96,20 @@ def _node_flops(node: GraphNode, shapes: Mapping[str, tuple[int, ...]]) -> float
     source = max((float(prod(shapes[ref])) for ref in _references(node) if ref in shapes), default=result)
     if any(pool in name for pool in _POOLS):
         return max(source, result)
+    if name.startswith("nll_loss"):  # one logarithm of each row is picked and added
+        return float(prod(shapes.get(_references(node)[1], ())))
     if name in _PER_INPUT:
         return _PER_INPUT[name] * max(source, result)
     return result
 
 
-def compulsory_bytes(graph: Graph, tensors: tuple[TensorSpec, ...]) -> int:
-    """Bytes of every input element that the graph reads, once, and of every output element, once."""
+def compulsory_bytes(
+    graph: Graph, tensors: tuple[TensorSpec, ...], zero_shares: Mapping[str, float] = MappingProxyType({})
+) -> int:
+    """Bytes of every input element that the graph reads, once, and of every output element, once.
+
+    ``zero_shares``: how much of an input is zero by construction; a kernel need not read that (half of a triangle).
+    """
     specs = {spec.name: spec for spec in tensors}
     sizes = {spec.name: spec.nbytes for spec in tensors if spec.role is not Role.OUTPUT}
     itemsizes = {name: specs[name].dtype.itemsize for name in sizes}
@@ -108,7 +117,10 @@ def compulsory_bytes(graph: Graph, tensors: tuple[TensorSpec, ...]) -> int:
     for node in graph.nodes:
         for name in dict.fromkeys(_references(node)):
             readers.setdefault(name, []).append(node)
-    total = sum(_bytes_read(name, size, itemsizes[name], readers, graph) for name, size in sizes.items())
+    total = 0
+    for name, size in sizes.items():
+        filled = 1.0 - zero_shares.get(name, 0.0)
+        total += int(filled * _bytes_read(name, size, itemsizes[name], readers, graph))
     return total + sum(spec.nbytes for spec in tensors if spec.role is Role.OUTPUT)
 
 
@@ -123,6 +135,12 @@ def _bytes_read(name: str, size: int, itemsize: int, readers: Mapping[str, list[
         else:
             return size
     return min(total, size)
+
+
+def products(graph: Graph) -> int:
+    """How many matrix products, convolutions and attentions the graph has."""
+    names = [base_name(node) for node in graph.nodes]
+    return sum(name in _MATRIX or "convolution" in name or name.startswith(_ATTENTION) for name in names)
 
 
 def used(graph: Graph, name: str) -> bool:
@@ -163,13 +181,14 @@ def op_class(graph: Graph, output_shapes: tuple[tuple[int, ...], ...]) -> str:
         return "pool"
     if present & _SCANS:
         return "scan"
+    if present & _REDUCTIONS and output_shapes == ((),) and len(present - _FREE) > 1:
+        return "loss"
     if {"_softmax", "_log_softmax"} & present:
         return "softmax"
     if _is_norm(names):
         return "norm"
     if present & _REDUCTIONS:
-        scalar_output = output_shapes == ((),)
-        return "loss" if scalar_output and len(present - _FREE) > 1 else "reduction"
+        return "reduction"
     return "elementwise" if present - _FREE else "other"
 
 

@@ -37,7 +37,11 @@ class Unit:
     """
 
     spread: float = 1.0
-    centre: float = 0.0
+    centre: float | None = 0.0
+    """None: errors are absolute, all measured in ``spread``."""
+
+
+ABSOLUTE = Unit(centre=None)
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,10 @@ def deviation(expected: Expected, got: torch.Tensor, window: slice | None = None
 
 
 def _errors(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> torch.Tensor:
-    distance = (wanted - unit.centre).abs_().clamp_min_(unit.spread)
-    return (given.to(wanted.dtype) - wanted).abs_().div_(distance)
+    error = (given.to(wanted.dtype) - wanted).abs_()
+    if unit.centre is None:
+        return error.div_(unit.spread)
+    return error.div_((wanted - unit.centre).abs_().clamp_min_(unit.spread))
 
 
 def largest(expected: Sequence[Expected], got: Sequence[torch.Tensor], enough: float = math.inf) -> float:

@@ -16,6 +16,7 @@ from cupilot.problem import Role, TensorSpec
 
 OWN = "own"
 PERTURBED = "perturbed"
+INTEGERS = "integers"
 
 STRUCTURAL_ZEROS = 0.1
 """More zeros than this share cannot be chance in floating-point draws."""
@@ -39,6 +40,9 @@ _MANTISSAS = {
 
 ROW_CONSTANTS = (-1.0, -0.5, 0.25, 0.5, 1.0)
 """Few mantissa bits: sums of them are exact, so that equal rows test the algorithm and not the order of summation."""
+
+LARGEST_INTEGER = 2
+"""The law ``integers`` draws from -2, -1, 1, 2: no term is silent, and sums stay exact for long."""
 
 Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
@@ -89,26 +93,39 @@ def constant_rows(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     return rows.reshape(own.shape)
 
 
+def integers(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Whole numbers from -:data:`LARGEST_INTEGER` to it, but no zeros."""
+    chance = noise(own, generator)
+    size = chance.abs().mul_(LARGEST_INTEGER).floor_().clamp_max_(LARGEST_INTEGER - 1).add_(1)
+    return torch.where(chance < 0, -size, size)
+
+
 LAWS: dict[str, Transform] = {
     "signed": signed,
     "wide_range": wide_range,
     "planted_extremes": planted_extremes,
     "constant_rows": constant_rows,
 }
+"""Laws that are tried on every reference; :data:`INTEGERS` and :data:`PERTURBED` have conditions of their own."""
 
 
 def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], seed: int) -> list[torch.Tensor]:
-    """The given tensors under a law, from an own draw; strides and dtypes are kept."""
+    """The given tensors under a law, from an own draw; strides and dtypes are kept.
+
+    Parameters and buffers move a little with every law; under :data:`INTEGERS` they are whole numbers too.
+    """
     if law == OWN:
         return list(own)
     generator = torch.Generator(device=own[0].device).manual_seed(seed)
-    transform = LAWS[law]
+    transform = integers if law == INTEGERS else LAWS[law]
     result = []
     for tensor, spec in zip(own, specs, strict=True):
         if not tensor.is_floating_point():
             result.append(tensor)
         elif spec.role is Role.INPUT:
             result.append(like(tensor, keep_structure(tensor, transform(tensor, generator))))
+        elif law == INTEGERS:
+            result.append(like(tensor, integers(tensor, generator)))
         else:
             result.append(like(tensor, jitter(tensor, generator)))
     return result
@@ -130,12 +147,16 @@ def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def keep_structure(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """``new`` with the structural zeros and the symmetry of ``own``."""
-    zeros = own == 0
-    if float(zeros.float().mean()) > STRUCTURAL_ZEROS:
-        new = new.masked_fill(zeros, 0)
+    if zero_share(own) > STRUCTURAL_ZEROS:
+        new = new.masked_fill(own == 0, 0)
     if symmetric(own):
         new = new.triu() + new.triu(1).mT
     return new
+
+
+def zero_share(tensor: torch.Tensor) -> float:
+    """Share of elements that are zero."""
+    return float((tensor == 0).float().mean())
 
 
 def symmetric(tensor: torch.Tensor) -> bool:

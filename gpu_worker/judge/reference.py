@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cupilot.problem import DType, NumericsPolicy, ProblemFacts, Role, TensorSpec
-from gpu_worker.judge import counting, loading
+from cupilot.problem import DType, Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
+from gpu_worker.judge import counting, laws, loading
 from gpu_worker.judge.naming import identifier
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference
 from gpu_worker.judge.trace import trace
@@ -39,6 +39,8 @@ class Reference:
         )
         self.state = self._own_state()
         self._output_dtypes: list[torch.dtype] = []
+        self.graph = Graph(nodes=(), outputs=())
+        """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
 
@@ -51,6 +53,7 @@ class Reference:
         arguments = self._inputs.arguments(tensors)
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
             graph, matmul_flops, outputs = trace(lambda: _outputs(self._functional(state, arguments)), named)
+        self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
         specs = self._specs(outputs)
         return ProblemFacts(
@@ -62,7 +65,7 @@ class Reference:
             op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
             flops=counting.pointwise_flops(graph, specs) + matmul_flops,
             matmul_flops=matmul_flops,
-            compulsory_bytes=counting.compulsory_bytes(graph, specs),
+            compulsory_bytes=counting.compulsory_bytes(graph, specs, self._zero_shares()),
         )
 
     def draw(self, seed: int) -> list[torch.Tensor]:
@@ -127,6 +130,16 @@ class Reference:
         with torch.no_grad():
             for key, tensor in _live_state(self._model).items():
                 tensor.copy_(self.state[key])
+
+    def _zero_shares(self) -> dict[str, float]:
+        """Of the inputs that are partly zero by construction."""
+        shares = zip(self._input_names, map(laws.zero_share, self._inputs.tensors), strict=True)
+        floats = [tensor.is_floating_point() for tensor in self._inputs.tensors]
+        return {
+            name: share
+            for (name, share), real in zip(shares, floats, strict=True)
+            if real and share > laws.STRUCTURAL_ZEROS
+        }
 
     def _own_state(self) -> dict[str, torch.Tensor]:
         live = _live_state(self._model)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from cupilot.problem import Graph, GraphNode
+from gpu_worker.judge.laws import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.judge.refusal import UnusableReference
 
 MAX_NODES = 20_000
@@ -27,6 +28,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         self.nodes: list[GraphNode] = []
         self.matmul_flops = 0.0
         self._names = {id(tensor): name for name, tensor in named.items()}
+        self._given = frozenset(self._names)
         self._alive: list[torch.Tensor] = list(named.values())  # an id is a name only while its tensor lives
         self._count = 0
 
@@ -43,7 +45,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         encoded_kwargs = {name: self._encode(argument) for name, argument in kwargs.items()}
         result = func(*args, **kwargs)
         count = _matrix_flops(func)
-        if count is not None:
+        if count is not None and not self._structured(func, args):
             self.matmul_flops += float(count(*args, **kwargs, out_val=result))
         self._record(str(func), encoded, encoded_kwargs, _tensors(result) + self._aliases(func, args, kwargs, result))
         return result
@@ -52,6 +54,19 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         """The value that this tensor is now."""
         known = self._names.get(id(tensor))
         return known if known is not None else self._constant(tensor)
+
+    def _structured(self, func: Any, args: Sequence[Any]) -> bool:
+        """Count a product with a given matrix that is mostly zeros by construction; False for any other call.
+
+        Only products of what is not zero are work: a kernel that skips the other half of a triangle is honest.
+        """
+        if str(func._overloadpacket) not in ("aten.mm", "aten.bmm"):
+            return False
+        if not any(id(tensor) in self._given and zero_share(tensor) > STRUCTURAL_ZEROS for tensor in args[:2]):
+            return False
+        first, second = ((tensor != 0).double() for tensor in args[:2])
+        self.matmul_flops += 2.0 * float((first.sum(-2) * second.sum(-1)).sum())
+        return True
 
     def _record(
         self, op: str, args: tuple[JsonValue, ...], kwargs: dict[str, JsonValue], results: Sequence[torch.Tensor]

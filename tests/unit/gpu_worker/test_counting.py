@@ -70,3 +70,86 @@ def test_the_family_of_an_operator(
 ) -> None:
     graph, specs, _, _ = _counted(function, torch.randn(*shape))
     assert op_class(graph, (specs[-1].shape,)) == family
+
+
+F = torch.nn.functional
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "by_hand"),
+    [
+        pytest.param(lambda x: x.sum(1, keepdim=True), [(16, 32, 8)], 16 * 32 * 8, id="sum"),
+        pytest.param(lambda x: x.mean(1), [(16, 32, 8)], 16 * 32 * 8, id="mean"),
+        pytest.param(lambda x: x.max(1)[0], [(16, 32, 8)], 16 * 32 * 8, id="max"),
+        pytest.param(lambda x: x.argmin(1), [(16, 32, 8)], 16 * 32 * 8, id="argmin"),
+        pytest.param(lambda x: x.cumsum(1), [(16, 32)], 16 * 32, id="scan"),
+        pytest.param(lambda x, m: (x * m).cumsum(1), [(16, 32), (16, 32)], 2 * 16 * 32, id="masked scan"),
+        pytest.param(lambda x: x.softmax(1), [(16, 32)], 5 * 16 * 32, id="softmax"),
+        pytest.param(lambda x: F.layer_norm(x, (32,)), [(16, 32)], 8 * 16 * 32, id="layer norm"),
+        pytest.param(lambda x: x / x.abs().sum(1, keepdim=True), [(16, 32)], 3 * 16 * 32, id="L1 norm"),
+        pytest.param(lambda x: x / x.norm(), [(16, 32)], 3 * 16 * 32, id="Frobenius norm"),
+        pytest.param(F.mse_loss, [(16, 32), (16, 32)], 3 * 16 * 32, id="squared error"),
+        pytest.param(
+            lambda x, y: F.kl_div(x, y, reduction="batchmean"), [(16, 32), (16, 32)], 5 * 16 * 32 + 1, id="divergence"
+        ),
+        pytest.param(
+            lambda x, y: F.cross_entropy(x, y.argmax(1)), [(16, 32), (16, 32)], 6 * 16 * 32 + 16, id="cross entropy"
+        ),
+        pytest.param(lambda x: F.max_pool2d(x, 2), [(2, 3, 8, 8)], 2 * 3 * 64, id="max pool"),
+        pytest.param(lambda x: F.avg_pool1d(x, 4), [(2, 3, 8)], 2 * 3 * 8, id="average pool"),
+        pytest.param(lambda x: x * x.sigmoid(), [(16, 32)], 4 * 16 * 32, id="swish"),
+        pytest.param(F.hardtanh, [(16, 32)], 2 * 16 * 32, id="hardtanh"),
+    ],
+)
+def test_operations_are_those_counted_by_hand(
+    function: Callable[..., torch.Tensor], inputs: list[tuple[int, ...]], by_hand: int
+) -> None:
+    _, _, flops, matmul_flops = _counted(function, *(torch.rand(shape) + 0.1 for shape in inputs))
+    assert (flops, matmul_flops) == (by_hand, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "by_hand"),
+    [
+        pytest.param(F.conv2d, [(2, 3, 8, 8), (4, 3, 3, 3)], 2 * 2 * 4 * 36 * 27, id="convolution"),
+        pytest.param(
+            lambda x, w: F.conv2d(x, w, groups=3), [(2, 3, 8, 8), (3, 1, 3, 3)], 2 * 2 * 3 * 36 * 9, id="depthwise"
+        ),
+        pytest.param(F.conv_transpose1d, [(2, 3, 8), (3, 4, 5)], 2 * 2 * 8 * 3 * 4 * 5, id="transposed"),
+        pytest.param(torch.bmm, [(3, 8, 16), (3, 16, 4)], 2 * 3 * 8 * 16 * 4, id="batched product"),
+        pytest.param(lambda a, b: a @ b, [(8, 16), (16,)], 2 * 8 * 16, id="matrix and vector"),
+    ],
+)
+def test_products_are_those_counted_by_hand(
+    function: Callable[..., torch.Tensor], inputs: list[tuple[int, ...]], by_hand: int
+) -> None:
+    _, _, flops, matmul_flops = _counted(function, *(torch.rand(shape) for shape in inputs))
+    assert (flops, matmul_flops) == (0, by_hand)
+
+
+def test_zeros_by_construction_are_no_work() -> None:
+    """A kernel that skips the empty half of triangles is honest and must stay above the floor."""
+    n = 16
+    graph, specs, _, products = _counted(lambda a, b: (a @ b).tril(), torch.ones(n, n).tril(), torch.ones(n, n).tril())
+    by_hand = sum(2 for i in range(n) for j in range(n) for k in range(n) if j <= k <= i)
+    assert products == by_hand
+    full = compulsory_bytes(graph, specs)
+    share = (n - 1) / (2 * n)
+    assert full == 3 * 4 * n * n
+    assert compulsory_bytes(graph, specs, {"x0": share, "x1": share}) == 2 * 4 * n * (n + 1) // 2 + 4 * n * n
+
+
+@pytest.mark.parametrize(
+    ("function", "family"),
+    [
+        (lambda x: F.kl_div(x, x.softmax(1), reduction="batchmean"), "loss"),
+        (lambda x: F.kl_div(x.log(), x, reduction="batchmean"), "loss"),
+        (lambda x: F.relu(1 - x).mean(), "loss"),
+        (lambda x: x.sum(), "reduction"),
+        (lambda x: x / x.norm(), "norm"),
+        (lambda x: x / x.pow(2).mean(1, keepdim=True).sqrt(), "norm"),
+    ],
+)
+def test_losses_are_told_from_norms(function: Callable[[torch.Tensor], torch.Tensor], family: str) -> None:
+    graph, specs, _, _ = _counted(function, torch.rand(4, 8))
+    assert op_class(graph, (specs[-1].shape,)) == family
