@@ -15,17 +15,23 @@ from cupilot.settings import settings
 from cupilot.storage.cluster import scheduler_alive
 from cupilot.storage.database import Database
 from cupilot.storage.revision import schema_revision
+from cupilot.storage.webhooks import waiting_seconds
 
 PROBE_SECONDS = 2.0
+WEBHOOK_SECONDS = 60.0
+"""A message that is due is taken within a second where there is a process that delivers, unless all of it is busy."""
 OK = "ok"
 
 
 def check(database: Database) -> Readiness:
     """Ask every dependency, each for at most a few seconds."""
+    migrations = _outcome(lambda: _migrated(database))
     checks = {
         "database": _outcome(database.ready),
-        "migrations": _outcome(lambda: _migrated(database)),
+        "migrations": migrations,
         "scheduler": _outcome(lambda: _scheduled(database)),
+        # An older schema may not have the tables.
+        "webhooks": _outcome(lambda: _delivered(database)) if migrations == OK else migrations,
         "redis": _outcome(_redis),
         "chroma": _outcome(_chroma),
     }
@@ -69,6 +75,20 @@ def _scheduled(database: Database) -> None:
     with database.transaction() as session:
         if not scheduler_alive(session):
             raise _NoScheduler("none is in charge: jobs are accepted and wait")
+
+
+class _WebhooksBehind(CupilotError):
+    """Everything moves, but nobody is told."""
+
+    code = "webhooks_behind"
+    status = 503
+
+
+def _delivered(database: Database) -> None:
+    with database.transaction() as session:
+        seconds = waiting_seconds(session)
+    if seconds > WEBHOOK_SECONDS:
+        raise _WebhooksBehind(f"messages wait for {seconds:.0f} s; is python -m workers webhooks running?")
 
 
 @cache

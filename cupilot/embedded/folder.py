@@ -53,6 +53,10 @@ class Folder:
         """Scratch and caches of the GPU workers."""
         return self.root / "work"
 
+    def pulse(self, part: str) -> Path:
+        """Where a part leaves its sign of progress (:mod:`workers.health`)."""
+        return self.root / f"{part}.pulse"
+
     def log(self, part: str) -> Path:
         """The log file of a part."""
         return self.root / "logs" / f"{part}.log"

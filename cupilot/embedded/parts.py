@@ -113,24 +113,38 @@ class Part:
             code = await self._exit(every=WATCH_SECONDS)
             if time.monotonic() - ready_at > STEADY_SECONDS:
                 failures = 0
-            note = f"ended with code {code}"
-            while True:
-                self._forget()
-                self._change(PartState.RESTARTING, note)
-                await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)])
-                failures += 1
-                self.restarts += 1
-                try:
-                    await self.start()
-                    await self.become_ready()
-                    break
-                except Exception as error:
-                    # Whatever it is (a full disk, a broken file), it may pass; the state file says it meanwhile.
-                    note = str(error)
+            failures = await self._revive(f"ended with code {code}", failures)
+
+    async def start_and_watch(self) -> None:
+        """For a part that nobody waits for: a start that fails is tried again like any later one."""
+        try:
+            await self.start()
+            await self.become_ready()
+        except Exception as error:
+            await self._revive(str(error), 0)
+        await self.watch()
+
+    async def _revive(self, note: str, failures: int) -> int:
+        """Start it until it is ready; how many times in a row it has been tried now."""
+        while True:
+            self._forget()
+            self._change(PartState.RESTARTING, note)
+            await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)])
+            failures += 1
+            self.restarts += 1
+            try:
+                await self.start()
+                await self.become_ready()
+                return failures
+            except Exception as error:
+                # Whatever it is (a full disk, a broken file), it may pass; the state file says it meanwhile.
+                note = str(error)
 
     async def stop(self) -> None:
         """Ask it to stop, wait, then kill whatever of its group is left."""
         if self._process is None:
+            if self.state in (PartState.STARTING, PartState.RESTARTING):
+                self.state = PartState.STOPPED
             return
         self._change(PartState.STOPPING)
         self._process.ask_to_stop()

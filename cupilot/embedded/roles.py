@@ -161,6 +161,27 @@ class Worker(Role):
         )
 
 
+class Webhooks(Role):
+    """Sends events to the teams' webhooks. It is ready once its loop has come round."""
+
+    def __init__(self, folder: Folder, settings: dict[str, str]) -> None:
+        self._pulse = folder.pulse("webhooks")
+        seen = without_secrets(environment(settings | {"CUPILOT_HEALTH_FILE": str(self._pulse)}))
+        super().__init__("webhooks", ["-m", "workers", "webhooks"], seen)
+        self._started = 0.0
+
+    def command(self) -> Command:
+        """As any role's; notes the time, to tell this process's sign from its predecessor's."""
+        self._started = time.monotonic()
+        return super().command()
+
+    def is_ready(self) -> bool:
+        """Whether it has left a sign of progress since it was started."""
+        with suppress(OSError, ValueError, KeyError):
+            return bool(json.loads(self._pulse.read_text())["monotonic"] >= self._started)
+        return False
+
+
 def make_workers(
     folder: Folder, settings: dict[str, str], cluster: Cluster, gpus: Sequence[Gpu]
 ) -> list[Scheduler | Worker]:

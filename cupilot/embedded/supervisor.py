@@ -1,7 +1,8 @@
 """The process that starts, watches and stops the parts of one embedded stack in the right order.
 
-Servers start together, then the schema is brought to head, then the roles' gates open. Every lasting child is spawned
-from this process's main thread (see :mod:`cupilot.embedded.process`); checks that may block run in other threads.
+Servers start together, then the schema is brought to head, then the roles' gates open. What no job needs (webhooks)
+starts once the stack is ready, so that nobody waits for it. Every lasting child is spawned from this process's main
+thread (see :mod:`cupilot.embedded.process`); checks that may block run in other threads.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cupilot.embedded.log_files import bound_logs
 from cupilot.embedded.parts import Part, Service
 from cupilot.embedded.process import group_exists, kill_group
 from cupilot.embedded.report import Endpoint, OnProgress, PartState, Progress, Status, load_status, save_status
-from cupilot.embedded.roles import Api, Cluster, Schema, make_workers, stack_settings
+from cupilot.embedded.roles import Api, Cluster, Schema, Webhooks, make_workers, stack_settings
 from cupilot.embedded.servers import Chroma, Postgres, Valkey
 from cupilot.embedded.target import Choice
 
@@ -52,6 +53,7 @@ class Supervisor:
         self._schema = self._part(Schema(folder, settings))
         workers = make_workers(folder, settings, cluster, choice.gpus)
         self._roles = [self._part(role) for role in (Api(settings, cluster), *workers)]
+        self._late = [self._part(Webhooks(folder, settings))]
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[Endpoint], None]) -> None:
         """Start everything, call ``on_ready``, watch until ``stop`` is set, then stop everything.
@@ -66,9 +68,10 @@ class Supervisor:
             await asyncio.wait({boot, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if boot.done():
                 boot.result()
-                tasks += [asyncio.create_task(part.watch()) for part in self._lasting]
+                tasks += [asyncio.create_task(part.watch()) for part in self._awaited]
                 tasks.append(asyncio.create_task(self._keep_house()))
                 on_ready(self._announce())
+                tasks += [asyncio.create_task(part.start_and_watch()) for part in self._late]
                 await stopped
         finally:
             for task in tasks:
@@ -87,8 +90,12 @@ class Supervisor:
         return time.monotonic() - self._since
 
     @property
-    def _lasting(self) -> list[Part]:
+    def _awaited(self) -> list[Part]:
         return [self._postgres, *self._other_servers, *self._roles]
+
+    @property
+    def _lasting(self) -> list[Part]:
+        return [*self._awaited, *self._late]
 
     @property
     def _all(self) -> list[Part]:
@@ -126,7 +133,7 @@ class Supervisor:
         """Roles first, while they can still say goodbye to the servers; Postgres last."""
         self._since, self._ready = time.monotonic(), False
         self._folder.url.unlink(missing_ok=True)
-        for parts in ([*self._roles, self._schema], self._other_servers, [self._postgres]):
+        for parts in ([*self._late, *self._roles, self._schema], self._other_servers, [self._postgres]):
             await asyncio.gather(*(part.stop() for part in parts))
         self._guard.close()
         self._save()

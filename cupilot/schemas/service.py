@@ -96,5 +96,5 @@ class Readiness(Response):
 
     ready: bool
     checks: dict[str, str]
-    """``ok``, or what is wrong, for ``database`` and ``migrations``, which decide, and ``scheduler``, ``redis`` and
-    ``chroma``, which do not."""
+    """``ok``, or what is wrong, for ``database`` and ``migrations``, which decide, and ``scheduler``, ``webhooks``,
+    ``redis`` and ``chroma``, which do not."""

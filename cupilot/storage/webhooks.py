@@ -251,6 +251,26 @@ def record(session: Session, attempt: Attempt, result: Result, *, luck: float, d
     return None
 
 
+def waiting_seconds(session: Session) -> float:
+    """How long the oldest message has been due, or the oldest event has not been looked at; 0 where nobody waits.
+
+    Events count too: where no process delivers, nothing becomes a delivery.
+    """
+    anybody = select(WebhookEndpoint.id).where(WebhookEndpoint.enabled).exists()
+    if not session.execute(select(anybody)).scalar_one():
+        return 0.0
+    due = (
+        select(func.min(WebhookDelivery.next_attempt_at))
+        .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+        .where(WebhookDelivery.finished_at.is_(None), WebhookEndpoint.enabled)
+    )
+    position = select(WebhookPosition.event_id).scalar_subquery()
+    unseen = select(Event.created_at).where(Event.id > position).order_by(Event.id).limit(1)
+    oldest = func.least(due.scalar_subquery(), unseen.scalar_subquery())  # of the two that there are
+    waited = session.execute(select(func.extract("epoch", func.now() - oldest))).scalar_one()
+    return max(float(waited), 0.0) if waited is not None else 0.0
+
+
 def prune_deliveries(session: Session, kept: timedelta) -> None:
     """Forget what was finished long ago; and what waits for an endpoint that has been disabled for as long."""
     old = func.now() - kept

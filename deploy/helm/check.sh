@@ -1,7 +1,7 @@
 #!/bin/sh
 # Renders the chart and checks what came out: make check-deploy. Needs Go with sprig (Debian: golang-go,
-# golang-github-masterminds-sprig-dev, golang-gopkg-yaml.v3-dev), kubernetes-validate (from PyPI) and promtool (Debian:
-# prometheus). Says what is missing, and fails if anything is.
+# golang-github-masterminds-sprig-dev, golang-gopkg-yaml.v3-dev), uv, which fetches Helm's library, and promtool (Debian:
+# prometheus). Says what is missing, and fails if anything is. What was rendered is also checked by make test.
 set -eu
 cd "$(dirname "$0")/../.."
 missing=0
@@ -16,10 +16,12 @@ if command -v go >/dev/null && [ -d /usr/share/gocode/src/github.com/Masterminds
 else
     echo "NOT RENDERED: no Go with sprig"; missing=1
 fi
-if .venv/bin/python -c 'import kubernetes_validate' 2>/dev/null; then
-    .venv/bin/python -m pytest -q tests/unit/deploy/test_chart.py
+.venv/bin/python -m pytest -q tests/unit/deploy
+UV=$(command -v uv || ls .venv/bin/uv 2>/dev/null || true)
+if [ -n "$UV" ] && "$UV" run --quiet --no-project --with helm-python-sdk==0.2.2 --with pyyaml python -c 'import helm_python'; then
+    "$UV" run --quiet --no-project --with helm-python-sdk==0.2.2 --with pyyaml python deploy/helm/with_helm.py
 else
-    echo "NOT VALIDATED against Kubernetes' schemas: pip install kubernetes-validate"; missing=1
+    echo "NOT COMPARED with Helm's own rendering: helm-python-sdk cannot be had"; missing=1
 fi
 PROMTOOL=$(command -v promtool || true)
 if [ -n "$PROMTOOL" ]; then

@@ -15,6 +15,7 @@ from cupilot.settings import Settings
 from cupilot.storage.base import Base
 from cupilot.storage.database import Database
 from migrations import upgrade
+from tests.service.receiver import Receiver, receiving
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,13 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running = start_valkey(tmp_path_factory.mktemp("valkey"))
     yield running
     running.stop()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Somebody who receives webhooks on this machine."""
+    with receiving() as receiver:
+        yield receiver
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.states import StepState
 from cupilot.storage.tables import EvaluationRow, Event, Job, Outbox, Step, Team, WorkerRow
 from cupilot.storage.webhook_tables import WebhookDelivery, WebhookEndpoint
+from cupilot.storage.webhooks import waiting_seconds
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Present:
     """Webhooks by state: ``enabled``, ``failing``, ``disabled``."""
     webhook_pending: int
     webhook_lag_seconds: float
-    """How long the oldest due message of an enabled webhook has been due."""
+    """How long the oldest due message of an enabled webhook has been due, or the oldest event not been looked at."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,12 @@ def present(session: Session) -> Present:
         else_="enabled",
     )
     webhooks = session.execute(select(standing, func.count()).group_by(standing))
-    pending, late = session.execute(
-        select(func.count(), _age(func.min(WebhookDelivery.next_attempt_at)))
+    pending = session.execute(
+        select(func.count())
+        .select_from(WebhookDelivery)
         .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
         .where(WebhookDelivery.finished_at.is_(None), WebhookEndpoint.enabled)
-    ).one()
+    ).scalar_one()
     return Present(
         jobs={job.value: count for job, count in session.execute(select(Job.state, func.count()).group_by(Job.state))},
         queues=_queues(session),
@@ -110,7 +112,7 @@ def present(session: Session) -> Present:
         outbox_lag_seconds=_seconds(lag),
         webhooks={"enabled": 0, "failing": 0, "disabled": 0} | {str(state): int(count) for state, count in webhooks},
         webhook_pending=pending,
-        webhook_lag_seconds=_seconds(late),
+        webhook_lag_seconds=waiting_seconds(session),
     )
 
 

@@ -14,6 +14,9 @@ import pytest
 
 from cupilot import embedded
 from cupilot.schemas import Report
+from cupilot.webhooks import verify
+from tests.service.processes import wait_until
+from tests.service.receiver import Receiver
 
 pytestmark = pytest.mark.service
 
@@ -42,6 +45,7 @@ class Home:
         self.data = folder / "data"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("CUPILOT_")}
         self.environment |= {"HOME": str(folder), "CUPILOT_DATA": str(self.data)}
+        self.environment |= {"CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8"}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """The command, running."""
@@ -69,7 +73,9 @@ def home(tmp_path: Path) -> Iterator[Home]:
     embedded.down(home.data)
 
 
-def test_up_detached_is_found_without_an_address_and_down_ends_it(home: Home) -> None:
+def test_up_detached_is_found_without_an_address_delivers_webhooks_and_down_ends_it(
+    home: Home, receiver: Receiver
+) -> None:
     code, out, err = home.run("up", "--detach", "--target", "cpu", "--json")
     assert code == 0, err
     url = json.loads(out)["url"]
@@ -77,8 +83,15 @@ def test_up_detached_is_found_without_an_address_and_down_ends_it(home: Home) ->
     assert (code, json.loads(out)["url"]) == (0, url)
     code, out, err = home.run("up", "--detach", "--json")
     assert (code, json.loads(out)["url"]) == (0, url), err
+    code, out, err = home.run("webhooks", "add", receiver.url, "--event", "job.*", "--json")
+    assert code == 0, err
+    secret = json.loads(out)["secret"]
     code, job, err = home.run("submit", "softmax", "--label", "kept=yes")
     assert code == 0, err
+    wait_until(lambda: receiver.got, "the job's first event arrives")
+    headers, body = receiver.got[0]
+    verify(secret, headers, body)
+    assert json.loads(body)["data"]["job"] == job.strip()
     assert home.run("cancel", "last")[0] == 0
     code, out, _ = home.run("down", "--json")
     assert (code, json.loads(out)["stopped"]) == (0, True)

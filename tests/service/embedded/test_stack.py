@@ -118,8 +118,9 @@ def test_nothing_is_lost_over_down_and_up(data: Path) -> None:
 def test_a_running_stack_is_found_and_left_as_it_is(stack: Path) -> None:
     data, first = stack, embedded.running(stack)
     assert first is not None
+    _eventually(lambda: all(part.state is PartState.READY for part in embedded.status(data).parts))
     parts = _names(data)
-    assert list(parts) == ["postgres", "valkey", "chroma", "api", "scheduler", "agent", "gpu-cpu"]
+    assert list(parts) == ["postgres", "valkey", "chroma", "api", "scheduler", "agent", "gpu-cpu", "webhooks"]
     assert _up(data) == first
     assert _names(data) == parts
     status = embedded.status(data)
@@ -146,10 +147,11 @@ def test_a_killed_supervisor_leaves_no_orphan_and_the_next_one_starts(data: Path
         assert client.get(job.id).problem.name == "relu"
 
 
-@pytest.mark.parametrize("name", ["postgres", "valkey", "chroma", "api", "scheduler", "agent", "gpu-cpu"])
+@pytest.mark.parametrize("name", ["postgres", "valkey", "chroma", "api", "scheduler", "agent", "gpu-cpu", "webhooks"])
 def test_a_killed_part_is_started_again(stack: Path, name: str) -> None:
     data, endpoint = stack, embedded.running(stack)
     assert endpoint is not None
+    _eventually(lambda: all(part.state is PartState.READY for part in embedded.status(data).parts))
     [restarts] = [part.restarts for part in embedded.status(data).parts if part.name == name]
     before = _names(data)
     os.kill(before[name] or 0, signal.SIGKILL)
@@ -177,7 +179,7 @@ def test_two_stacks_do_not_disturb_each_other(data: Path, tmp_path: Path) -> Non
             assert client.list().items == []
         embedded.down(data)
         assert embedded.running(other) == two
-        assert {part.state for part in embedded.status(other).parts} == {PartState.READY}
+        _eventually(lambda: {part.state for part in embedded.status(other).parts} == {PartState.READY})
     finally:
         embedded.down(other)
 
@@ -228,7 +230,8 @@ embedded.up(Path(sys.argv[1]), foreground=True, target=Target.CPU, on_progress=s
     assert running.wait(WAIT_SECONDS) == 0
     assert _alive(processes[1:]) == []
     order = [line.split()[0] for line in said if line.endswith(" stopped")]
-    assert set(order[:4]) == {"api", "scheduler", "agent", "gpu-cpu"}
+    assert {"api", "scheduler", "agent", "gpu-cpu"} <= set(order[:-3]), "webhooks, too, if it had been started"
+    assert set(order[-3:-1]) == {"valkey", "chroma"}
     assert order[-1] == "postgres"
 
 
@@ -236,6 +239,7 @@ def test_processes_see_only_the_secrets_they_need(data: Path, monkeypatch: pytes
     monkeypatch.setenv("CUPILOT_LLM_API_KEY", "a-model-key")
     monkeypatch.setenv("SOME_CLOUD_TOKEN", "a-token")
     _up(data)
+    _eventually(lambda: all(part.pid for part in embedded.status(data).parts))
     seen = {part.name: psutil.Process(part.pid).environ() for part in embedded.status(data).parts}
     assert {name for name, environment in seen.items() if "a-model-key" in environment.values()} == {"agent"}
     assert {name for name, environment in seen.items() if "a-token" in environment.values()} == {"agent"}

@@ -1,23 +1,21 @@
-"""Webhooks end to end: real receivers, real kills, real names that change their mind."""
+"""Webhooks from an event to its receiver: retries, endpoints that fail, real kills, several who deliver."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text
 
+from api.readiness import check
 from cupilot.errors import Conflict
 from cupilot.settings import Settings
 from cupilot.storage import webhooks as storage
@@ -25,73 +23,13 @@ from cupilot.storage.database import Database
 from cupilot.storage.tables import Team
 from cupilot.storage.transitions import record_event
 from cupilot.storage.webhook_tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from cupilot.webhooks import MAX_ATTEMPTS, networks, verify
+from cupilot.webhooks import MAX_ATTEMPTS, verify
 from tests.service.processes import ROOT, wait_until
+from tests.service.receiver import Receiver, receiving
 from tests.service.rig import Rig
-from workers.webhooks import sender
 from workers.webhooks.deliverer import Deliverer
 
 pytestmark = pytest.mark.service
-
-LOCAL = networks("127.0.0.0/8")
-Answer = Callable[[BaseHTTPRequestHandler, bytes], None]
-
-
-class Receiver:
-    """An HTTP server that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[dict[str, str], bytes]] = []
-        self.status = 200
-        self.hold = threading.Event()
-        self.hold.set()
-        self.url = ""
-
-    def ids(self) -> list[str]:
-        return [headers["webhook-id"] for headers, _ in self.got]
-
-
-@contextmanager
-def receiving() -> Iterator[Receiver]:
-    receiver = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            receiver.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
-            receiver.hold.wait(30)
-            self.send_response(receiver.status)
-            if 300 <= receiver.status < 400:
-                self.send_header("Location", "http://169.254.169.254/")
-            self.end_headers()
-            self.wfile.write(b"thanks\x1b[31m" + b"x" * 5_000)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_: object) -> None:
-            pass
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    receiver.url = f"http://127.0.0.1:{server.server_port}/hook?x=1"
-    try:
-        yield receiver
-    finally:
-        receiver.hold.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as receiver:
-        yield receiver
 
 
 @pytest.fixture
@@ -164,6 +102,31 @@ def test_events_that_are_wanted_arrive_signed_and_once(
     deliverer.round()
     assert len(receiver.got) == 2
     assert [row.outcome for row in _deliveries(database)] == ["delivered", "delivered"]
+
+
+def test_that_nobody_delivers_is_seen_before_anything_is_due(
+    database: Database, job: uuid.UUID, deliverer: Deliverer, receiver: Receiver
+) -> None:
+    def waits() -> tuple[float, str]:
+        with database.transaction() as session:
+            return storage.waiting_seconds(session), check(database).checks["webhooks"]
+
+    _happen(database, job, "hooked.before")
+    assert waits() == (0, "ok"), "without an endpoint nobody waits"
+    _endpoint(database, receiver.url)
+    _happen(database, job, "hooked.one")
+    with database.transaction() as session:
+        session.execute(text("UPDATE events SET created_at = created_at - interval '1 hour' WHERE kind = 'hooked.one'"))
+        session.execute(text("UPDATE webhook_endpoints SET created_at = created_at - interval '2 hours'"))
+    seconds, said = waits()
+    assert seconds >= 3_600
+    assert "python -m workers webhooks" in said
+    _run_until(deliverer, _finished(database, 1), "it is delivered")
+    assert waits() == (0, "ok")
+    receiver.status = 500
+    _happen(database, job, "hooked.two")
+    _run_until(deliverer, lambda: len(receiver.got) == 2, "the second one is refused, and waits for its next attempt")
+    assert waits() == (0, "ok")
 
 
 def test_a_failure_is_tried_again_later_with_the_same_id_and_logged(
@@ -321,8 +284,6 @@ def test_two_deliverers_share_the_work(
 
 
 def test_a_late_result_does_not_undo_a_success(database: Database, job: uuid.UUID, receiver: Receiver) -> None:
-    from datetime import timedelta
-
     _endpoint(database, receiver.url)
     _happen(database, job, "hooked.one")
     lease, after = timedelta(seconds=-1), timedelta(hours=1)
@@ -337,70 +298,3 @@ def test_a_late_result_does_not_undo_a_success(database: Database, job: uuid.UUI
         with database.transaction() as session:
             storage.record(session, attempt, result, luck=0.5, disable_after=after)
     assert [(row.outcome, row.attempts) for row in _deliveries(database)] == [("delivered", 2)]
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [("127.0.0.1", "8.8.8.8"), ("8.8.8.8", "127.0.0.1"), ("169.254.169.254", "1.1.1.1")]
-)
-def test_a_name_with_a_private_address_among_others_is_not_called(
-    monkeypatch: pytest.MonkeyPatch, first: str, second: str
-) -> None:
-    entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443)) for address in (first, second)]
-    monkeypatch.setattr(sender.socket, "getaddrinfo", lambda *_, **__: entries)
-    monkeypatch.setattr(sender.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
-    assert sender.post("https://evil.example/", b"{}", {}, seconds=2).outcome == "refused_address"
-
-
-def test_a_name_is_looked_up_once_and_the_checked_address_is_called(
-    monkeypatch: pytest.MonkeyPatch, receiver: Receiver
-) -> None:
-    """DNS rebinding: the second answer would be another one, and nobody asks for it."""
-    port = int(receiver.url.split(":")[2].split("/")[0])
-    answers = iter(["127.0.0.1", "10.0.0.1"])
-    real = socket.getaddrinfo
-
-    def lookup(host: str, *rest: Any, **named: Any) -> Any:
-        return real(next(answers) if host == "rebind.example" else host, *rest, **named)
-
-    monkeypatch.setattr(sender.socket, "getaddrinfo", lookup)
-    result = sender.post(f"http://rebind.example:{port}/hook", b"{}", {}, seconds=5, allowed=LOCAL)
-    assert (result.outcome, result.status) == ("ok", 200)
-    assert receiver.got[0][0]["host"] == f"rebind.example:{port}"
-    assert next(answers) == "10.0.0.1"
-
-
-def test_nothing_is_sent_to_this_machine_unless_it_is_allowed(receiver: Receiver) -> None:
-    for url in (receiver.url, receiver.url.replace("http:", "https:"), receiver.url.replace("127.0.0.1", "localhost")):
-        assert sender.post(url, b"{}", {}, seconds=2).outcome == "refused_address"
-    assert not receiver.got
-
-
-def test_a_receiver_that_trickles_or_says_nothing_or_nonsense_is_cut_off() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    ended = threading.Event()
-
-    def trickle() -> None:
-        silent, _ = listener.accept()
-        slow, _ = listener.accept()
-        slow.recv(1)
-        slow.sendall(b"HTTP/1.1 200 OK\r\n")
-        while not ended.wait(0.02):
-            try:
-                slow.sendall(b"X-A: b\r\n")
-            except OSError:
-                break
-        rude, _ = listener.accept()
-        rude.sendall(b"nonsense\r\n\r\n")
-        for one in (silent, slow, rude):
-            one.close()
-
-    thread = threading.Thread(target=trickle)
-    thread.start()
-    outcomes = [sender.post(url, b"{}", {}, seconds=0.5, allowed=LOCAL).outcome for _ in range(2)]
-    ended.set()
-    outcomes.append(sender.post(url, b"{}", {}, seconds=5, allowed=LOCAL).outcome)
-    thread.join()
-    listener.close()
-    assert outcomes == ["timeout", "timeout", "connection_error"]
-    assert sender.post(url, b"{}", {}, seconds=2, allowed=LOCAL).outcome == "connection_error"

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from cupilot.settings import Settings
+from tests.unit.deploy.kubernetes_objects import BUILT_IN, problems
 
 ROOT = Path(__file__).parents[3]
 HELM = ROOT / "deploy/helm"
@@ -30,7 +31,6 @@ OBJECTS = [
 ]
 WORKLOADS = [one for one in OBJECTS if one.values[0]["kind"] in ("Deployment", "Job")]  # type: ignore[index]
 ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"][0]["rules"]
-KUBERNETES = "1.33"
 SECRETS = {
     f"CUPILOT_{name.upper()}" for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)
 }
@@ -97,12 +97,45 @@ def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
         jsonschema.validate(given, SCHEMA)
 
 
-@pytest.mark.parametrize("found", OBJECTS)
+@pytest.mark.parametrize("found", [one for one in OBJECTS if one.values[0]["apiVersion"] in BUILT_IN])  # type: ignore[index]
 def test_objects_are_valid_for_kubernetes(found: dict[str, Any]) -> None:
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    if found["apiVersion"].split("/")[0] in ("keda.sh", "monitoring.coreos.com"):
-        pytest.skip("a custom resource")
-    kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    assert problems(found) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("spec.replica", 2, "spec.replica: Extra inputs are not permitted"),
+        ("spec.replicas", "2", "spec.replicas: Input should be a valid integer"),
+        ("spec.replicas", True, "spec.replicas: Input should be a valid integer"),
+        ("spec.selector", None, "spec.selector: "),
+        (
+            "spec.template.spec.containers",
+            {"name": "api"},
+            "spec.template.spec.containers: Input should be a valid list",
+        ),
+        ("spec.template.spec.volumes", [{"emptyDir": {}}], "spec.template.spec.volumes.0.name: Field required"),
+        ("metadata.labels", {"app": 1}, "metadata.labels.app: Input should be a valid string"),
+    ],
+)
+def test_an_invalid_object_is_seen(path: str, value: object, problem: str) -> None:
+    found = copy.deepcopy(of_kind("default", "Deployment")["cupilot-api"])
+    *inner, last = path.split(".")
+    place = found
+    for name in inner:
+        place = place[name]
+    place[last] = value
+    assert problem in " ".join(problems(found))
+
+
+def test_custom_resources_are_of_two_operators() -> None:
+    others = {(one.values[0]["apiVersion"], one.values[0]["kind"]) for one in OBJECTS}  # type: ignore[index]
+    assert {pair for pair in others if pair[0] not in BUILT_IN} == {
+        ("keda.sh/v1alpha1", "ScaledObject"),
+        ("keda.sh/v1alpha1", "TriggerAuthentication"),
+        ("monitoring.coreos.com/v1", "ServiceMonitor"),
+        ("monitoring.coreos.com/v1", "PrometheusRule"),
+    }
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -169,18 +202,45 @@ def test_model_keys_go_to_agents_only() -> None:
     assert with_secret == {"cupilot-agents"}
 
 
-def test_pods_that_run_kernels_reach_nothing_but_the_servers() -> None:
-    workload = of_kind("everything", "Deployment")["cupilot-worker-h200"]
-    labels = workload["spec"]["template"]["metadata"]["labels"]
+def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    def holds(one: dict[str, Any]) -> bool:
+        assert one["operator"] == "NotIn"
+        return labels.get(one["key"]) not in one["values"]
+
+    return selector["matchLabels"].items() <= labels.items() and all(map(holds, selector.get("matchExpressions", [])))
+
+
+@pytest.mark.parametrize(
+    ("name", "reached"),
+    [
+        ("worker-h200", {53, 5432, 6379}),
+        ("worker-cpu", {53, 5432, 6379}),
+        ("scheduler", {53, 5432, 6379}),
+        ("api", {53, 5432, 6379, 8000}),
+        ("agents", {53, 5432, 6379, 8000, 443}),
+        ("webhooks", {53, 5432, 443}),
+        ("migrations", {53, 5432}),
+    ],
+)
+def test_a_pod_reaches_what_its_role_needs_and_nothing_else(name: str, reached: set[int]) -> None:
+    workloads = of_kind("everything", "Deployment") | of_kind("everything", "Job")
+    labels = workloads[f"cupilot-{name}"]["spec"]["template"]["metadata"]["labels"]
     ports: set[int] = set()
     denied = False
     for policy in of_kind("everything", "NetworkPolicy").values():
-        if policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items():
+        if _selects(policy["spec"]["podSelector"], labels):
             rules = policy["spec"].get("egress", [])
             denied |= not rules and policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
             ports |= {port["port"] for rule in rules for port in rule["ports"]}
     assert denied, "without a rule that denies, what no rule names is allowed"
-    assert ports == {53, 5432, 6379}
+    assert ports == reached
+
+
+def test_every_role_of_the_compose_file_has_a_pod() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+    commands = {tuple(one["command"][:4]) for one in services if "build" in one}
+    started = {tuple(container(one.values[0])["args"][:4]) for one in WORKLOADS}  # type: ignore[arg-type]
+    assert started == commands
 
 
 def test_scaling_counts_what_waits_in_the_database() -> None:
