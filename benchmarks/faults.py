@@ -12,10 +12,12 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import UUID
 
+from benchmarks.ending import end_well
 from benchmarks.machine import machine
 from tests.service.faults.matrix.audit import Calls, breaches, model_calls
 from tests.service.faults.matrix.cases import CASES, Case, run
@@ -43,6 +45,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains this")
     parser.add_argument("--rounds", type=int, default=1, help="how often the whole matrix is gone through")
     arguments = parser.parse_args()
+    end_well()
     adopt_orphans()
     where = machine()
     chosen = [case for case in CASES if arguments.only in case.name] * arguments.rounds
@@ -89,6 +92,11 @@ def _one(service: Service, case: Case, number: int, jobs: list[UUID]) -> Outcome
     return outcome
 
 
+def _kind(fault: str) -> str:
+    """What a fault hurts: the part of its name before the step boundary."""
+    return fault.split(":", maxsplit=1)[0]
+
+
 def _markdown(
     where: str, outcomes: list[Outcome], *, whole: list[str], orphans: list[str], calls: Calls, reaped: int
 ) -> str:
@@ -98,7 +106,8 @@ def _markdown(
         "",
         f"Machine: {where}. Made by `python -m benchmarks.faults`; other load on the machine only stretches it.",
         "",
-        f"- faults injected: {len(outcomes)}",
+        f"- faults injected: {len(outcomes)}, each into a job under way ({sum(one.seconds for one in outcomes):.0f} s)",
+        f"- lost: {len(lost) or 'nothing'}",
         f"- jobs that did not end, or broke a rule: {len(lost)}",
         f"- rules broken over all jobs together: {len(whole)}",
         f"- processes left without an owner: {len(orphans)}",
@@ -110,6 +119,10 @@ def _markdown(
         "A call that is cut off between the provider's answer and its storage has been paid, and its answer is lost:",
         "no client can close that window. It was recorded before it was made, and its cost stays reserved in the",
         "budget. A stored answer was never paid for again.",
+        "",
+        "| what is hurt | faults |",
+        "|---|---|",
+        *(f"| {kind} | {count} |" for kind, count in Counter(_kind(one.fault) for one in outcomes).items()),
         "",
         "| fault | job's end | rules broken |",
         "|---|---|---|",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.ending import end_well
 from benchmarks.machine import machine
 from cupilot import embedded
 from cupilot.client import Client
@@ -26,11 +27,12 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> int:
     """Run, print, write; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=60, help="calls an operation, of each of valid and invalid")
+    parser.add_argument("--examples", type=int, default=25, help="calls an operation, of each of valid and invalid")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="operations whose name contains this")
     arguments = parser.parse_args()
     where = machine()
+    end_well()
     with tempfile.TemporaryDirectory(prefix="cupilot-fuzz-") as folder:
         data = Path(folder)
         endpoint = embedded.up(data, foreground=False, target=Target.CPU, on_progress=lambda _: None)

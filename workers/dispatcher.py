@@ -49,7 +49,7 @@ def dispatch(database: Database, redispatch: timedelta) -> None:
         room = slots.get(queue, 0) - there.running
         free = room + 1 - there.published
         with database.transaction() as session:
-            if there.waiting and queue in slots and free > 0:
+            if queue in slots and free > 0:
                 dispatch_ready(session, queue, free)
             if there.published and room > 0 and not broker_behind:
                 dispatch_again(session, queue, redispatch, BATCH)

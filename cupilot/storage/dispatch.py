@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from cupilot.settings import settings
-from cupilot.storage.fairness import in_turn, step_seconds
+from cupilot.storage.fairness import in_turn, step_seconds, touched
 from cupilot.storage.quotas import may_begin
 from cupilot.storage.states import JobState, StepKind, StepState
 from cupilot.storage.tables import Job, Outbox, Step
@@ -37,27 +37,35 @@ class Load:
     running: int = 0
     published: int = 0
     """Dispatched and not claimed yet."""
-    waiting: int = 0
-    """In Postgres only."""
 
 
 def loads(session: Session) -> Mapping[str, Load]:
-    """The load of each queue that has any open step."""
+    """The load of each queue that has steps which run or wait; what waits is not counted, it may be a great deal."""
     running = func.count().filter(Step.state == StepState.RUNNING)
     published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))
-    waiting = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_(None))
     query = (
-        select(Step.queue, running, published, waiting)
+        select(Step.queue, running, published)
         .join(Job, Job.id == Step.job_id)
-        .where(Step.finished_at.is_(None), or_(Job.state != JobState.PAUSED, Step.state == StepState.RUNNING))
+        .where(Step.finished_at.is_(None), touched())
+        .where(or_(Job.state != JobState.PAUSED, Step.state == StepState.RUNNING))
         .group_by(Step.queue)
     )
-    return {queue: Load(*counts) for queue, *counts in session.execute(query)}
+    counted = {queue: Load(*counts) for queue, *counts in session.execute(query)}
+    return {queue: counted.get(queue, Load()) for queue in {*counted, *_queues_with_waiting(session)}}
+
+
+def _queues_with_waiting(session: Session) -> Sequence[str]:
+    """From queue to queue along the index, so that the steps between are not read."""
+    first = select(func.min(Step.queue).label("queue")).where(_waits()).cte("queues", recursive=True)
+    beyond = select(func.min(Step.queue)).where(_waits(), Step.queue > first.c.queue).scalar_subquery()
+    queues = first.union_all(select(beyond).where(first.c.queue.is_not(None)))
+    return session.scalars(select(queues.c.queue).where(queues.c.queue.is_not(None))).all()
 
 
 def dispatch_ready(session: Session, queue: str, free: int) -> int:
     """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; how many."""
-    query = in_turn(_ready(select(Step.id)), queue, step_seconds(session, queue)).limit(free)
+    ready = _waits() & or_(Step.not_before.is_(None), Step.not_before <= func.now())
+    query = in_turn(_goes_on(), ready, queue, step_seconds(session, queue), free)
     return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
 
 
@@ -68,7 +76,7 @@ def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -
         select(Step.id)
         .join(Job, Job.id == Step.job_id)
         .where(Job.state != JobState.PAUSED)
-        .where(Step.state == StepState.QUEUED, Step.queue == queue, long_ago)
+        .where(Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatches > 0, long_ago)
         .order_by(Step.dispatched_at)
         .limit(limit)
     )
@@ -175,29 +183,35 @@ def prune_sent(session: Session) -> None:
     session.execute(delete(Outbox).where(Outbox.sent_at < func.now() - SENT_KEPT))
 
 
-def _ready(query: Any) -> Any:
-    return (
-        query.select_from(Step)
-        .join(Job, Job.id == Step.job_id)
-        .where(Step.state == StepState.QUEUED, Step.dispatched_at.is_(None))
-        .where(or_(Step.not_before.is_(None), Step.not_before <= func.now()))
-        .where(Job.finished_at.is_(None), Job.cancel_requested_at.is_(None), Job.state != JobState.PAUSED)
-        .where(or_(Job.state != JobState.QUEUED, may_begin()))
+def _waits() -> ColumnElement[bool]:
+    """Condition on a step: it is in Postgres only."""
+    return (Step.state == StepState.QUEUED) & Step.dispatched_at.is_(None)
+
+
+def _goes_on() -> ColumnElement[bool]:
+    """Condition on a job: its steps may be done."""
+    return and_(
+        Job.finished_at.is_(None),
+        Job.cancel_requested_at.is_(None),
+        Job.state != JobState.PAUSED,
+        or_(Job.state != JobState.QUEUED, may_begin()),
     )
 
 
-def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: Any) -> int:
-    """Mark steps as dispatched, in the order of their ids, and write their messages in the order given."""
-    for each in sorted(steps):
-        session.execute(
-            update(Step)
-            .where(Step.id == each, Step.state == StepState.QUEUED, *conditions)
-            .values(dispatched_at=func.clock_timestamp(), dispatches=Step.dispatches + 1)
-            .execution_options(synchronize_session=False)
-        )
+def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: ColumnElement[bool]) -> int:
+    """Mark steps as dispatched, locked in the order of their ids, and write their messages in the order given."""
+    if not steps:
+        return 0
+    still = select(Step.id).where(Step.id.in_(steps), Step.state == StepState.QUEUED, *conditions)
+    locked = still.order_by(Step.id).with_for_update(key_share=True).cte("locked")
+    rows = session.execute(
+        update(Step)
+        .where(Step.id == locked.c.id, Job.id == Step.job_id)
+        .values(dispatched_at=func.clock_timestamp(), dispatches=Step.dispatches + 1)
+        .returning(Step.id, Step.attempt, Step.queue, Job.traceparent)
+        .execution_options(synchronize_session=False)
+    )
     rank = {each: position for position, each in enumerate(steps)}
-    wanted = select(Step.id, Step.attempt, Step.queue, Job.traceparent).join(Job, Job.id == Step.job_id)
-    rows = session.execute(wanted.where(Step.id.in_(steps)))
     messages = [
         {"topic": STEP_TOPIC, "payload": {"step": str(each), "attempt": attempt, "queue": queue, "trace": trace}}
         for each, attempt, queue, trace in sorted(rows, key=lambda row: rank[row[0]])

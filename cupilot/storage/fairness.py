@@ -15,7 +15,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Subquery, and_, case, cast, func, or_, select
+from sqlalchemy import CTE, ColumnElement, Double, and_, case, cast, func, or_, select, true
 from sqlalchemy.orm import Session
 
 from cupilot.job import Priority
@@ -37,33 +37,46 @@ def step_seconds(session: Session, queue: str) -> float:
     return FIRST_GUESS_SECONDS if average is None else float(average)
 
 
-def in_turn(ready: Any, queue: str, step_seconds: float) -> Any:
-    """A query for the ids of ready steps of a queue, which has joined their jobs, in the order in which they go."""
-    jobs = _jobs(queue, step_seconds)
-    teams = select(jobs.c.team_id, func.sum(jobs.c.seconds).label("seconds")).group_by(jobs.c.team_id).subquery()
+def in_turn(jobs: ColumnElement[bool], ready: ColumnElement[bool], queue: str, step_seconds: float, count: int) -> Any:
+    """A query for the ids of the next ``count`` steps of a queue, in the order in which they go.
 
-    in_job = func.row_number().over(partition_by=Job.id, order_by=(Step.created_at, Step.id))
-    job_use = func.coalesce(jobs.c.seconds, 0.0) + in_job * step_seconds
+    ``jobs`` and ``ready`` are the conditions on jobs that may go on and on steps that wait. Of each job only as many
+    steps are looked at as could go, so that a backlog costs what its jobs cost, not what its steps do.
+    """
+    used = _jobs(queue, step_seconds)
+    teams = select(used.c.team_id, func.sum(used.c.seconds).label("seconds")).group_by(used.c.team_id).subquery()
+    oldest = (
+        select(Step.id, Step.created_at)
+        .where(Step.job_id == Job.id, Step.queue == queue, ready)
+        .order_by(Step.created_at, Step.id)
+        .limit(count)
+        .lateral("oldest")
+    )
+    in_job = func.row_number().over(partition_by=Job.id, order_by=(oldest.c.created_at, oldest.c.id))
+    job_use = func.coalesce(used.c.seconds, 0.0) + in_job * step_seconds
     rows = (
-        ready.add_columns(
+        select(
+            oldest.c.id,
             Job.team_id,
             (job_use / PRIORITY_WEIGHT).label("job_share"),
             func.coalesce(teams.c.seconds, 0.0).label("team_use"),
             Team.weight,
             Job.created_at.label("age"),
-            Step.created_at.label("step_age"),
+            oldest.c.created_at.label("step_age"),
         )
+        .select_from(Job)
+        .join(oldest, true())
         .join(Team, Team.id == Job.team_id)
-        .outerjoin(jobs, jobs.c.job_id == Job.id)
+        .outerjoin(used, used.c.job_id == Job.id)
         .outerjoin(teams, teams.c.team_id == Team.id)
-        .where(Step.queue == queue)
+        .where(jobs)
         .subquery()
     )
     job_order = (rows.c.job_share, rows.c.age, rows.c.step_age, rows.c.id)
     turn = func.row_number().over(partition_by=rows.c.team_id, order_by=job_order).label("turn")
     turns = select(rows, turn).subquery()
     team_share = (turns.c.team_use + turns.c.turn * step_seconds) / turns.c.weight
-    return select(turns.c.id).order_by(team_share, turns.c.age, turns.c.turn)
+    return select(turns.c.id).order_by(team_share, turns.c.age, turns.c.turn).limit(count)
 
 
 def shares(queue: str) -> Any:
@@ -72,7 +85,7 @@ def shares(queue: str) -> Any:
     return select(jobs.c.team_id, func.sum(jobs.c.seconds)).group_by(jobs.c.team_id)
 
 
-def _jobs(queue: str, step_seconds: float) -> Subquery:
+def _jobs(queue: str, step_seconds: float) -> CTE:
     """What each job has used of the queue lately, or holds of it now."""
     age = func.extract("epoch", func.now() - Step.finished_at)
     going_on = func.extract("epoch", func.now() - Step.started_at)
@@ -82,14 +95,19 @@ def _jobs(queue: str, step_seconds: float) -> Subquery:
         (Step.dispatched_at.is_not(None), Step.busy_seconds + step_seconds),
         else_=Step.busy_seconds,
     )
-    counted = or_((Step.queue == queue) & Step.finished_at.is_(None), and_(*_lately(queue)))
+    counted = or_((Step.queue == queue) & Step.finished_at.is_(None) & touched(), and_(*_lately(queue)))
     return (
         select(Job.id.label("job_id"), Job.team_id, cast(func.sum(seconds), Double).label("seconds"))
         .join(Step, Step.job_id == Job.id)
         .where(counted)
         .group_by(Job.id, Job.team_id)
-        .subquery()
+        .cte()
     )
+
+
+def touched() -> ColumnElement[bool]:
+    """Condition on an open step: it is with a worker, on its way to one, or was; all others have used nothing."""
+    return or_(Step.state == StepState.RUNNING, Step.dispatched_at.is_not(None), Step.busy_seconds > 0)
 
 
 def _lately(queue: str) -> tuple[ColumnElement[bool], ...]:

@@ -59,13 +59,19 @@ def check_resume(session: Session, job: Job) -> None:
 def may_begin() -> ColumnElement[bool]:
     """Condition on a queued job: its turn has come within its team's quota. A hint; the claim checks again."""
     begun = aliased(Job)
-    running = (
-        select(func.count()).where(begun.team_id == Team.id, begun.state.in_(BEGUN)).correlate(Team).scalar_subquery()
-    )
+    # Counted once for all teams: a look for each queued job would cost the square of their number.
+    running = select(begun.team_id, func.count().label("jobs")).where(begun.state.in_(BEGUN)).group_by(begun.team_id)
+    counts = running.subquery()
     turn = func.row_number().over(partition_by=Job.team_id, order_by=(_RANK, Job.created_at, Job.id)).label("turn")
     queued = select(Job.id, Job.team_id, turn).where(Job.state == JobState.QUEUED).subquery()
-    within = or_(Team.max_running_jobs.is_(None), running + queued.c.turn <= Team.max_running_jobs)
-    allowed = select(queued.c.id).join(Team, Team.id == queued.c.team_id).where(within, Team.id.not_in(_without_gpu()))
+    taken = func.coalesce(counts.c.jobs, 0) + queued.c.turn
+    allowed = (
+        select(queued.c.id)
+        .join(Team, Team.id == queued.c.team_id)
+        .outerjoin(counts, counts.c.team_id == Team.id)
+        .where(or_(Team.max_running_jobs.is_(None), taken <= Team.max_running_jobs))
+        .where(Team.id.not_in(_without_gpu()))
+    )
     return Job.id.in_(allowed)
 
 

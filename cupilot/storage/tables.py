@@ -266,7 +266,20 @@ class Step(Base):
         CheckConstraint("attempt BETWEEN 0 AND max_attempts", name="attempt"),
         CheckConstraint("(state IN ('succeeded','failed','cancelled')) = (finished_at IS NOT NULL)", name="finished"),
         UniqueConstraint("job_id", "key"),
-        Index("ix_steps_ready", "queue", "created_at", postgresql_where=text("state = 'queued'")),
+        # What waits may be 100,000 rows, what is held or on its way never is: each look has an index of its own.
+        Index(
+            "ix_steps_waiting",
+            *("queue", "job_id", "created_at", "id"),
+            postgresql_where=text("state = 'queued' AND dispatched_at IS NULL"),
+        ),
+        Index(
+            "ix_steps_touched",
+            *("queue", "job_id"),
+            postgresql_where=text(
+                "finished_at IS NULL AND (state = 'running' OR dispatched_at IS NOT NULL OR busy_seconds > 0)"
+            ),
+        ),
+        Index("ix_steps_sent", "queue", "created_at", postgresql_where=text("state = 'queued' AND dispatches > 0")),
         Index("ix_steps_open", "queue", "state", postgresql_where=text("finished_at IS NULL")),
         Index("ix_steps_usage", "queue", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
         Index("ix_steps_leased", "lease_expires_at", postgresql_where=text("state = 'running'")),

@@ -15,7 +15,7 @@ from cupilot.evolution.sce import SceConfig
 from cupilot.job import Budgets, JobSpec, Priority
 from cupilot.problem import Target
 from cupilot.settings import Settings
-from cupilot.storage.cluster import register_worker
+from cupilot.storage.cluster import beat, register_worker
 from cupilot.storage.database import Database
 from cupilot.storage.jobs import submit_job
 from cupilot.storage.states import WorkerKind
@@ -94,6 +94,9 @@ class Rig:
         """Take one message, as a worker would."""
         step, attempt = message[1]
         worker = "agent-1" if message[2].startswith(AGENTS_QUEUE) else "gpu-1"
+        with self.database.transaction() as session:  # a slow machine's test may last longer than a heartbeat counts
+            for name in ("agent-1", "gpu-1"):
+                beat(session, name)
         do_step(uuid.UUID(step), attempt, worker, self.tools, lambda: draining)
 
     def run(self, rounds: int = 1_000) -> None:

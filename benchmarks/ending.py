@@ -1,0 +1,17 @@
+"""Lets a script's cleaning up happen however it is stopped: by Ctrl-C, by ``kill``, or by its terminal going away."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+
+def end_well() -> None:
+    """From now on SIGTERM and SIGHUP end the script as Ctrl-C does, by an exception: all its ``finally`` run."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, _leave)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
