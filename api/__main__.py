@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import uvicorn
 
 from api.app import create_app
+from cupilot.errors import CupilotError
 from cupilot.logs import set_up_logs
+from cupilot.production import check_environment
 from cupilot.settings import settings
 from cupilot.tracing import set_up_tracing
 
 
-def main() -> None:
-    """Serve until a signal says stop."""
-    config = settings()
+def main() -> int:
+    """Serve until a signal says stop; the exit status."""
+    try:
+        config = settings()
+        if config.environment == "production":
+            check_environment("the API", os.environ)
+    except CupilotError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        return 1
     secrets = (config.database_url.get_secret_value(), config.redis_url.get_secret_value())
     set_up_logs(config.log_level, config.log_format, secrets)
     set_up_tracing(config.traces, "api")
@@ -26,7 +37,8 @@ def main() -> None:
         forwarded_allow_ips=config.trusted_proxies,
         timeout_graceful_shutdown=5,
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

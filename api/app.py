@@ -46,12 +46,14 @@ POOL_SIZE = 20
 def create_app(config: Settings | None = None) -> FastAPI:
     """The API as an ASGI application, on the database that the settings name."""
     config = config or settings()
-    app: FastAPI = FastAPIOffline(
+    documented = config.api_docs == "on"
+    app: FastAPI = (FastAPIOffline if documented else FastAPI)(
         title="cuPilot",
         version=__version__,
         description=DESCRIPTION,
         openapi_tags=TAGS,
         redoc_url=None,
+        openapi_url="/openapi.json" if documented else None,
         redirect_slashes=False,
         # Swagger UI would show a badge from validator.swagger.io.
         swagger_ui_parameters={"validatorUrl": None},

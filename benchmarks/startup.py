@@ -1,7 +1,8 @@
 """How long cuPilot takes to install from nothing and to come up: ``python -m benchmarks.startup [--install]``.
 
 Prints Markdown with the machine named. The install is that of ``make install`` in a fresh clone with an empty home
-folder; the stack is started in a fresh data folder, stopped, and started again. Nothing is kept.
+folder; the stack is started in a fresh data folder, stopped, and started again. Nothing is kept. With ``--against
+FOLDER``, another checkout, both start in turns on the same packages, and the ratio is printed.
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--install", action="store_true", help="also install from nothing (downloads about 0.5 GB)")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="compare with the checkout in this folder")
     parser.add_argument("--runs", type=int, default=3, help="starts of a fresh stack; the median is printed")
     arguments = parser.parse_args()
     print(f"Machine: {machine()}\n")
+    if arguments.against:
+        _compare(arguments.against.resolve(), arguments.runs)
+        return 0
     print("| what | seconds |")
     print("|---|---|")
     if arguments.install:
@@ -81,6 +86,27 @@ def _stack(runs: int) -> None:
     print(f"| stop | {_median(downs)} |")
     print(f"\nMemory (PSS) of the idle stack: {sum(parts.values()) / 1e6:.0f} MB: ", end="")
     print(", ".join(f"{name} {size / 1e6:.0f}" for name, size in parts.items()))
+
+
+def _compare(other: Path, runs: int) -> None:
+    """Each pair begins with the other one first every second time: what comes first warms the caches."""
+    seconds: dict[Path, list[float]] = {ROOT: [], other: []}
+    with tempfile.TemporaryDirectory(prefix="cupilot-stack-") as scratch:
+        for number in range(runs + 1):
+            for tree in (ROOT, other) if number % 2 else (other, ROOT):
+                data = str(Path(scratch, f"{number}-{tree.name}"))
+                command = [sys.executable, "-P", "-m", "cupilot.cli"]
+                environment = os.environ | {"PYTHONPATH": str(tree)}
+                taken = _timed([*command, "up", "--detach", "--target", "cpu", "--data", data], tree, environment)
+                _timed([*command, "down", "--data", data], tree, environment)
+                if number:  # the first pair writes bytecode
+                    seconds[tree].append(taken)
+    ratios = [mine / its for mine, its in zip(seconds[ROOT], seconds[other], strict=True)]
+    print("| first start of a stack, seconds | here | there | here / there |")
+    print("|---|---|---|---|")
+    for number, (mine, its, ratio) in enumerate(zip(seconds[ROOT], seconds[other], ratios, strict=True), start=1):
+        print(f"| pair {number} | {mine:.1f} | {its:.1f} | {ratio:.2f} |")
+    print(f"| median | {_median(seconds[ROOT])} | {_median(seconds[other])} | {statistics.median(ratios):.2f} |")
 
 
 def _up(data: Path) -> float:

@@ -1,15 +1,44 @@
-"""What production refuses to start with: defaults that are right on a laptop and wrong where others can reach it."""
+"""What production refuses to start with: defaults that are right on a laptop and wrong where others can reach it.
+
+Of a role's own environment: model keys belong to agent workers only, and are not sent in the clear to a host outside.
+The sandbox of kernels has no switch: a GPU worker that has none refuses to work, everywhere.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from cupilot.errors import CupilotError
+from cupilot.webhooks import networks
 
 if TYPE_CHECKING:
     from cupilot.settings import Settings
 
 KNOWN_PASSWORDS = frozenset({"", "cupilot", "postgres", "redis", "password", "secret", "changeme", "admin"})
 LEAST_TOKEN_LENGTH = 16
+NEVER_CALLED = tuple(
+    ip_network(text)
+    for text in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::/127", "fe80::/10", "ff00::/8")
+)
+"""Loopback, link-local (where clouds keep their metadata and credentials) and multicast."""
+MODEL_KEYS = re.compile(
+    r"CUPILOT_LLM_(API_KEY|MODELS_FILE)|(OPENAI|ANTHROPIC|AZURE|GEMINI|GOOGLE|MISTRAL|COHERE|GROQ|TOGETHERAI|OPENROUTER"
+    r"|DEEPSEEK|XAI|FIREWORKS_AI|HUGGINGFACE|REPLICATE|PERPLEXITYAI)_API_KEY|HF_TOKEN"
+)
+"""Variables that hold a model's key, or name a file with some: ours, and those that LiteLLM reads."""
+OWN_NAMES = re.compile(r"[^.]+|.+\.(local|internal|svc|lan|intranet|home\.arpa)|.+\.svc\.[^.]+\.[^.]+")
+"""Names that mean something inside one network only."""
+
+
+class UnsafeProduction(CupilotError):
+    """A process of production must not run with this environment."""
+
+    code = "unsafe_production"
+    status = 500
 
 
 def unsafe(settings: Settings) -> list[str]:
@@ -24,8 +53,73 @@ def unsafe(settings: Settings) -> list[str]:
         found.append(f"CUPILOT_METRICS_TOKEN is shorter than {LEAST_TOKEN_LENGTH} characters")
     if settings.log_level == "DEBUG":
         found.append("CUPILOT_LOG_LEVEL is DEBUG: libraries then log what they send")
-    return found
+    return [*found, *_networks(settings), *_times(settings)]
+
+
+def check_environment(role: str, environment: Mapping[str, str]) -> None:
+    """Refuse model keys in the environment of a role that calls no model (any but ``agent``)."""
+    keys = sorted(name for name, value in environment.items() if value and MODEL_KEYS.fullmatch(name))
+    if keys and role != "agent":
+        raise UnsafeProduction(
+            f"production refuses to start {role}: its environment holds {', '.join(keys)}",
+            hint="give them to agent workers only: GPU workers run foreign code, webhooks call foreign addresses",
+        )
+
+
+def check_model_urls(urls: Iterable[str]) -> None:
+    """Refuse to send keys and prompts in the clear to a host outside the own network."""
+    wrong = sorted({urlsplit(url).hostname or url for url in urls if _is_in_the_clear(url)})
+    if wrong:
+        raise UnsafeProduction(
+            f"production refuses to send keys and prompts to {', '.join(wrong)} without TLS",
+            hint="use https in CUPILOT_LLM_API_BASE or the models file, or a private address or name (.internal, .svc)",
+        )
+
+
+def _networks(settings: Settings) -> Iterator[str]:
+    wrong = [
+        str(network)
+        for network in networks(settings.webhook_networks)
+        if any(network.version == one.version and network.overlaps(one) for one in NEVER_CALLED)
+    ]
+    if wrong:
+        yield (
+            f"CUPILOT_WEBHOOK_NETWORKS allows {', '.join(wrong)}: users could call this machine or the cloud's "
+            "metadata service; list the receivers' own networks"
+        )
+    trusted = {part.strip() for part in settings.trusted_proxies.split(",")}
+    if trusted & {"*", "0.0.0.0/0", "::/0"}:
+        yield (
+            "CUPILOT_TRUSTED_PROXIES trusts everybody: any client could pass for another address, in rate limits and "
+            "in the audit log; list the proxies"
+        )
+
+
+def _times(settings: Settings) -> Iterator[str]:
+    if settings.heartbeat_seconds * 2 > settings.lease_seconds:
+        yield (
+            "CUPILOT_HEARTBEAT_SECONDS is more than half of CUPILOT_LEASE_SECONDS: one late heartbeat loses the step; "
+            "a sixth is right"
+        )
+    limits = ("prepare", "evaluate", "confirm", "agent")
+    longest = max(getattr(settings, f"{name}_timeout_seconds") for name in limits)
+    if settings.visibility_timeout_seconds <= longest:
+        yield (
+            f"CUPILOT_VISIBILITY_TIMEOUT_SECONDS is not above the longest step ({longest:.0f} s): the broker would "
+            "deliver messages again while their steps still run"
+        )
 
 
 def _password(url: str) -> str:
     return (urlsplit(url).password or "").lower()
+
+
+def _is_in_the_clear(url: str) -> bool:
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        return False
+    host = (parts.hostname or "").lower()
+    try:
+        return ip_address(host).is_global
+    except ValueError:
+        return OWN_NAMES.fullmatch(host) is None

@@ -8,13 +8,21 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cupilot.errors import CupilotError
 from cupilot.production import unsafe
 from cupilot.webhooks import networks
 
 DEFAULT_DATABASE_URL = "postgresql+psycopg2://cupilot:cupilot@127.0.0.1:5432/cupilot"
+
+
+class WrongSettings(CupilotError):
+    """The environment's settings cannot be started with."""
+
+    code = "wrong_settings"
+    status = 500
 
 
 class Settings(BaseSettings):
@@ -31,6 +39,8 @@ class Settings(BaseSettings):
 
     api_host: str = "127.0.0.1"
     api_port: int = 8080
+    api_docs: Literal["on", "off"] = "on"
+    """Whether ``/docs`` and ``/openapi.json`` are there, for anybody who reaches the API. They hold no data."""
     max_body_bytes: int = 1_048_576
     """A job request is a problem file (at most 256 KiB) and a few numbers."""
 
@@ -110,5 +120,18 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read from its environment once."""
-    return Settings()
+    """The settings of this process, read from its environment once; :class:`WrongSettings` says all that is wrong."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise WrongSettings(_sentence(error), hint="docs/configuration.md has all of them") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    """What is wrong, by variables and without their values."""
+    found = []
+    for one in error.errors(include_url=False, include_input=False):
+        name = "_".join(str(part) for part in one["loc"]).upper()
+        said = one["msg"].removeprefix("Value error, ")
+        found.append(f"CUPILOT_{name}: {said}" if name else said)
+    return "; ".join(found)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 
+from cupilot.errors import CupilotError
 from cupilot.settings import settings
 from migrations import downgrade, new_revision, upgrade
 
@@ -18,7 +20,10 @@ def main() -> None:
     commands.add_parser("revision", help="write a new revision from the tables").add_argument("message")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
-    url = settings().database_url.get_secret_value()
+    try:
+        url = settings().database_url.get_secret_value()
+    except CupilotError as error:
+        sys.exit(f"{error.message}\n{error.hint}")
     if arguments.command == "downgrade":
         downgrade(url, arguments.revision)
     elif arguments.command == "revision":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from types import FrameType
 
 from cupilot.errors import CupilotError
 from cupilot.problem import Target
+from cupilot.production import check_environment, check_model_urls
 from cupilot.settings import Settings, settings
 from cupilot.tracing import set_up_tracing
 from workers.logs import set_up_logs
@@ -21,14 +23,18 @@ from workers.operator import add_commands
 
 logger = logging.getLogger("workers")
 
+ROLES = ("scheduler", "webhooks", "agent", "gpu")
+"""What runs on and on; the other words are commands."""
+
 
 def main() -> int:
     """Run the command line; the exit status."""
     arguments = _parser().parse_args()
-    if arguments.role == "health":
-        return _health(settings())
-    set_up_logs()
     try:
+        if arguments.role == "health":
+            return _health(settings())
+        set_up_logs()
+        _check(settings(), arguments.role)
         if arguments.role == "scheduler":
             _run_scheduler(settings())
         elif arguments.role == "webhooks":
@@ -69,6 +75,19 @@ def _command(arguments: argparse.Namespace) -> int:
     from workers.operator import run_command
 
     return run_command(arguments, database())
+
+
+def _check(config: Settings, role: str) -> None:
+    """Whether production may start this role with this environment."""
+    if config.environment != "production" or role not in ROLES:
+        return
+    check_environment(role, os.environ)
+    if role == "agent":
+        from agents.llm.models import from_environment
+
+        models = from_environment()
+        every = [*models.default, *(one for some in models.roles.values() for one in some)] if models else []
+        check_model_urls(model.api_base for model in every if model.api_base)
 
 
 def _health(config: Settings) -> int:

@@ -45,6 +45,11 @@ def up(
     ``stack`` is reported ready in between, with the URL as its note. Otherwise a supervisor of its own session keeps
     the stack. Without ``target`` a usable NVIDIA GPU decides. Raises :class:`StartFailed`.
     """
+    if os.environ.get("CUPILOT_ENVIRONMENT") == "production":
+        raise StartFailed(
+            "the embedded stack is for one person on one machine, and CUPILOT_ENVIRONMENT is production",
+            hint="unset it here, or run the roles by themselves: docs/deploy.md",
+        )
     folder = open_folder(data)
     endpoint = _wait_for_other(folder)
     if endpoint:

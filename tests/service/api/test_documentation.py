@@ -11,8 +11,10 @@ import httpx
 import pytest
 
 import api.routes
+from api.app import create_app
 from cupilot.schemas import ErrorEnvelope
-from tests.service.api.world import Team, World
+from cupilot.settings import Settings
+from tests.service.api.world import Team, World, live
 
 pytestmark = pytest.mark.service
 
@@ -105,3 +107,20 @@ def test_the_documentation_page_needs_no_other_server(world: World) -> None:
         assert http.get("/redoc").status_code == 404
         assert page.headers["Content-Security-Policy"].startswith("default-src 'self'")
         assert '"validatorUrl": null' in page.text
+
+
+def test_documentation_can_be_turned_off() -> None:
+    app = create_app(Settings(api_docs="off"))
+    with live(app) as url, httpx.Client(base_url=url) as http:
+        assert {http.get(path).status_code for path in ("/docs", "/openapi.json", "/redoc")} == {404}
+        assert http.get("/healthz").status_code == 200
+    app.state.database.close()
+
+
+def test_no_page_of_another_origin_may_call(world: World, team: Team) -> None:
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    with httpx.Client(base_url=world.url) as http:
+        preflight = http.options("/v1/jobs", headers=asked)
+        simple = http.get("/v1/jobs", headers={"Origin": asked["Origin"], "Authorization": f"Bearer {team.key}"})
+    for response in (preflight, simple):
+        assert not [name for name in response.headers if name.lower().startswith("access-control-")]

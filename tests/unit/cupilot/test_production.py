@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
+from cupilot import embedded
+from cupilot.embedded.errors import StartFailed
+from cupilot.production import UnsafeProduction, check_environment, check_model_urls
 from cupilot.settings import Settings
 
+ROOT = Path(__file__).parents[3]
 SAFE = {
     "environment": "production",
     "database_url": "postgresql+psycopg2://cupilot:Zx81kq@db:5432/cupilot",
@@ -30,6 +38,14 @@ def test_safe_settings_start() -> None:
         ("redis_url", "redis://:redis@redis:6379/0"),
         ("metrics_token", "short"),
         ("log_level", "DEBUG"),
+        ("webhook_networks", "10.20.0.0/16, 127.0.0.0/8"),
+        ("webhook_networks", "0.0.0.0/0"),
+        ("webhook_networks", "169.254.169.254/32"),
+        ("webhook_networks", "::1/128"),
+        ("trusted_proxies", "*"),
+        ("trusted_proxies", "10.0.0.1, 0.0.0.0/0"),
+        ("heartbeat_seconds", "20"),
+        ("visibility_timeout_seconds", "300"),
     ],
 )
 def test_an_unsafe_setting_is_named_and_its_value_is_not(name: str, value: str) -> None:
@@ -43,3 +59,73 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(ValidationError) as raised:
         Settings(environment="production")
     assert {"CUPILOT_DATABASE_URL", "CUPILOT_REDIS_URL"} <= set(str(raised.value).replace(":", " ").split())
+
+
+def test_receivers_and_proxies_of_a_private_network_may_be_named() -> None:
+    Settings.model_validate(SAFE | {"webhook_networks": "10.20.0.0/16, fd00::/8", "trusted_proxies": "10.0.0.0/8"})
+
+
+@pytest.mark.parametrize("name", ["CUPILOT_LLM_API_KEY", "CUPILOT_LLM_MODELS_FILE", "OPENAI_API_KEY", "HF_TOKEN"])
+def test_model_keys_are_for_agents_only(name: str) -> None:
+    check_environment("agent", {name: "sk-hunter2"})
+    check_environment("gpu", {name: "", "OPENAI_BASE_URL": "http://vllm/v1", "DD_API_KEY": "not a model's"})
+    for role in ("gpu", "scheduler", "webhooks", "the API"):
+        with pytest.raises(UnsafeProduction, match=name) as raised:
+            check_environment(role, {name: "sk-hunter2"})
+        assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "fine"),
+    [
+        ("https://api.example.com/v1", True),
+        ("http://api.example.com/v1", False),
+        ("http://8.8.8.8/v1", False),
+        ("http://[2606:4700::1]/v1", False),
+        ("http://10.3.2.1:8000/v1", True),
+        ("http://127.0.0.1:11434", True),
+        ("http://vllm:8000/v1", True),
+        ("http://vllm.models.svc/v1", True),
+        ("http://vllm.models.svc.cluster.local/v1", True),
+        ("http://vllm.internal/v1", True),
+        ("http://internal.example.com/v1", False),
+    ],
+)
+def test_keys_and_prompts_are_not_sent_in_the_clear_to_others(url: str, fine: bool) -> None:
+    if fine:
+        check_model_urls([url])
+        return
+    with pytest.raises(UnsafeProduction, match="without TLS"):
+        check_model_urls(["https://fine.example.com", url])
+
+
+@pytest.mark.parametrize(
+    ("command", "changes", "said"),
+    [
+        (["api"], {"CUPILOT_REDIS_URL": "redis://redis/0"}, "CUPILOT_REDIS_URL has no password"),
+        (["api"], {"OPENAI_API_KEY": "sk-hunter2"}, "OPENAI_API_KEY"),
+        (["api"], {"CUPILOT_API_PORT": "many"}, "CUPILOT_API_PORT: Input should be a valid integer"),
+        (["workers", "webhooks"], {"CUPILOT_LLM_API_KEY": "sk-hunter2"}, "CUPILOT_LLM_API_KEY"),
+        (
+            ["workers", "agent"],
+            {"CUPILOT_LLM_MODEL": "openai/m", "CUPILOT_LLM_API_BASE": "http://api.example.com/v1"},
+            "without TLS",
+        ),
+        (["migrations"], {"CUPILOT_DATABASE_URL": "postgresql://cupilot:cupilot@db/x"}, "CUPILOT_DATABASE_URL"),
+    ],
+)
+def test_a_process_says_what_is_wrong_and_ends(command: list[str], changes: dict[str, str], said: str) -> None:
+    environment = {f"CUPILOT_{name.upper()}": value for name, value in SAFE.items()} | changes
+    process = [sys.executable, "-m", *command]
+    done = subprocess.run(process, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_the_embedded_stack_is_not_production(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPILOT_ENVIRONMENT", "production")
+    with pytest.raises(StartFailed, match="for one person"):
+        embedded.up(tmp_path / "data", foreground=False, on_progress=lambda _: None)
+    assert not (tmp_path / "data").exists()
