@@ -316,10 +316,12 @@ def test_a_directive_and_a_finishing_step_do_not_deadlock(rig: Rig) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         steered = pool.submit(steer)
-        while not rig.job(job_id).state.final:
-            for message in rig.publish():
-                rig.do(message)
-        stop.set()
+        try:
+            while not rig.job(job_id).state.final:
+                for message in rig.publish():
+                    rig.do(message)
+        finally:
+            stop.set()
         assert steered.result() > 0
     assert rig.job(job_id).state is JobState.SUCCEEDED
     once(rig, job_id)
