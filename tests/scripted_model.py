@@ -78,6 +78,10 @@ class ScriptedModel:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def handle(self) -> None:
+                with suppress(ConnectionResetError):  # of a client that was killed
+                    super().handle()
+
             def do_POST(self) -> None:
                 length = int(self.headers.get("content-length", 0))
                 reply = model._next(json.loads(self.rfile.read(length)))

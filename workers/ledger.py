@@ -1,49 +1,78 @@
 """The ledger of one claimed step's model calls, and the rate limits that all workers share, both in Postgres.
 
-Each method is one short transaction.
+Each method is one short transaction. An answer that has been paid is stored for as long as it takes: while the database
+is away it is held and tried again, rather than thrown away and paid a second time.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+import uuid
+from collections.abc import Callable
+
+from cupilot.errors import Unavailable
 from cupilot.model_call import Answer, BudgetScope, Call, CostBudgetReached
 from cupilot.storage import llm_rates
 from cupilot.storage.database import Database
 from cupilot.storage.llm_calls import answer_call, begin_call, fail_call, reject_answer, stop_spending
 from cupilot.storage.steps import Claim
 
+logger = logging.getLogger(__name__)
+
+STORE_SECONDS = 600.0
+"""How long a paid answer is held for a database that is away; beyond that the outage is no short one."""
+STORE_RETRY_SECONDS = 1.0
+
 
 class StepLedger:
     """See :class:`agents.llm.ledger.Ledger`."""
 
-    def __init__(self, database: Database, claim: Claim) -> None:
+    def __init__(self, database: Database, claim: Claim, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._database = database
         self._claim = claim
+        self._sleep = sleep
+        self._records: dict[str, uuid.UUID] = {}
+        """The record of each purpose's latest try. By its id, so that a worker whose step has gone to another one
+        meanwhile never writes into that one's record."""
 
     def begin(self, call: Call) -> Answer | None:
         """Record the call, unless its answer is known."""
         try:
             with self._database.transaction() as session:
-                return begin_call(session, self._claim, call)
+                begun = begin_call(session, self._claim, call)
         except CostBudgetReached as error:
             if error.scope is not BudgetScope.CALL:
                 with self._database.transaction() as session:
                     stop_spending(session, self._claim, error.scope)
             raise
+        self._records[call.purpose] = begun.id
+        return begun.answer
 
     def answered(self, call: Call, answer: Answer) -> None:
         """Store the answer and charge it."""
-        with self._database.transaction() as session:
-            answer_call(session, self._claim, call, answer)
+        deadline = time.monotonic() + STORE_SECONDS
+        while True:
+            try:
+                with self._database.transaction() as session:
+                    answer_call(session, self._records[call.purpose], answer)
+            except Unavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                logger.warning("a paid answer waits for the database: step=%s", self._claim.step_id)
+                self._sleep(STORE_RETRY_SECONDS)
+            else:
+                return
 
     def failed(self, call: Call, reason: str, *, lost: bool) -> None:
         """Record that no answer came."""
         with self._database.transaction() as session:
-            fail_call(session, self._claim, call, reason, lost=lost)
+            fail_call(session, self._records[call.purpose], reason, lost=lost)
 
     def rejected(self, call: Call, complaint: str) -> None:
         """Record what was wrong with the answer."""
         with self._database.transaction() as session:
-            reject_answer(session, self._claim, call, complaint)
+            reject_answer(session, self._records[call.purpose], complaint)
 
 
 class SharedLimits:

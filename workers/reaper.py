@@ -11,6 +11,7 @@ from cupilot.errors import Unavailable
 from cupilot.storage.database import Database
 from cupilot.storage.dispatch import expired_leases, lock_expired, over_time, overdue_cancels
 from cupilot.storage.endings import end_job
+from cupilot.storage.llm_calls import lose_open_calls
 from cupilot.storage.quotas import BEGUN, jobs_without_gpu
 from cupilot.storage.states import JobState, StepState
 from cupilot.storage.transitions import lock_generation, lock_job, move_step
@@ -84,6 +85,7 @@ def _reap_one(database: Database, job_id: uuid.UUID, step_id: uuid.UUID) -> None
             return
         owner, attempt = step.lease_owner, step.attempt
         if job.cancel_requested_at is not None:
+            lose_open_calls(session, [step_id])
             move_step(session, step, StepState.CANCELLED, attempt=attempt)
             done = "cancelled"
         else:

@@ -21,6 +21,7 @@ from cupilot.logs import log_context
 from cupilot.storage.cluster import mark_unhealthy
 from cupilot.storage.endings import end_job
 from cupilot.storage.jobs import anything_running
+from cupilot.storage.llm_calls import lose_open_calls
 from cupilot.storage.states import JobState, StepState
 from cupilot.storage.steps import Claim, claim_step, decline_step, lock_claimed, release_step, retry_step
 from cupilot.storage.tables import Job, Step
@@ -97,6 +98,7 @@ def fail_attempt(
     Job and step are locked. Says what was done, in a word.
     """
     error = {"reason": reason, "message": message[:2_000]}
+    lose_open_calls(session, [step.id])
     if step.attempt < step.max_attempts:
         after = timedelta(seconds=min(RETRY_SECONDS * 2 ** (step.attempt - 1), LONGEST_RETRY_SECONDS))
         retry_step(session, step, error, after=after, event=event)

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cupilot.storage.database import notify
+from cupilot.storage.llm_calls import lose_open_calls
 from cupilot.storage.states import CandidateState, GenerationState, JobState, StepState
 from cupilot.storage.tables import Candidate, Generation, Job, Step
 from cupilot.storage.transitions import lock_generation, move_candidate, move_generation, move_job, move_step
@@ -42,5 +43,7 @@ def _open_generations(session: Session, job: Job) -> list[Generation]:
 def _cancel_steps(session: Session, job: Job, states: tuple[StepState, ...]) -> None:
     query = select(Step).where(Step.job_id == job.id, Step.state.in_(states)).order_by(Step.id)
     locked = query.with_for_update(key_share=True).execution_options(populate_existing=True)
-    for step in session.scalars(locked).all():
+    steps = session.scalars(locked).all()
+    lose_open_calls(session, [step.id for step in steps if step.state is StepState.RUNNING])
+    for step in steps:
         move_step(session, step, StepState.CANCELLED, attempt=step.attempt)

@@ -1,14 +1,17 @@
 """Model calls on record: begun before they are made, answered before their answers are used, each in one transaction.
 
 The job's row is locked for each, which serialises what its calls may still spend. A call whose worker died before the
-answer was stored may have been paid all the same: it ends as ``lost``, and its worst cost stays reserved.
+answer was stored may have been paid all the same: it ends as ``lost``, and its worst cost stays reserved. Should that
+worker live after all and bring the answer later, the call is answered and charged what it cost.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from cupilot.job import Budgets
@@ -22,34 +25,51 @@ from cupilot.storage.tables import Job
 from cupilot.storage.transitions import lock_generation, lock_job, record_event
 
 
-def begin_call(session: Session, claim: Claim, call: Call) -> Answer | None:
-    """Record that the claimed step makes this call now; the stored answer instead where it was answered before.
+@dataclass(frozen=True)
+class Begun:
+    """A call on record."""
 
-    Where the job allows it, that is also an answer to an equal call of another step or job of the team, which costs
-    nothing. Raises :class:`cupilot.model_call.CostBudgetReached`, and :class:`cupilot.storage.transitions.Stale` where
-    the claim is lost: a worker that came too late must not pay.
+    id: uuid.UUID
+    answer: Answer | None
+    """What is known already; None where the call is to be made now."""
+
+
+def begin_call(session: Session, claim: Claim, call: Call) -> Begun:
+    """Record that the claimed step makes this call now, or find the stored answer where it was answered before.
+
+    A step's earlier attempt asked for the same purpose, if perhaps in other words (what the job has tried meanwhile is
+    part of some prompts): its answer is paid for, so it stands. Where the job allows it, so does the answer to an equal
+    call of another step or job of the team, which costs nothing. Raises
+    :class:`cupilot.model_call.CostBudgetReached`, and :class:`cupilot.storage.transitions.Stale` where the claim is
+    lost: a worker that came too late must not pay.
     """
     job, _ = lock_claimed(session, claim)
+    # This step runs here, so whoever began a call of it before is gone.
+    lose_open_calls(session, [claim.step_id])
     known = _rows(session, claim, call)
     for row in known:
-        if row.state is LlmCallState.ANSWERED and row.request_hash == call.request_hash():
-            return Answer.model_validate(row.response)
-        if row.state is LlmCallState.STARTED:
-            # This step runs here, so whoever began that call is gone.
-            _end(row, LlmCallState.LOST, "the worker was lost before the answer was stored")
+        if row.state is LlmCallState.ANSWERED:
+            return Begun(row.id, Answer.model_validate(row.response))
     found = _answer_of_team(session, job, call) if Budgets.model_validate(job.budgets).reuse_answers else None
+    row = _row(job, claim, call, len(known))
     if found is not None:
-        session.add(_answered_before(_row(job, claim, call, len(known)), found))
-        return found
+        session.add(_answered_before(row, found))
+        return Begun(row.id, found)
     check_budgets(session, job, call)
-    session.add(_row(job, claim, call, len(known)))
-    return None
+    session.add(row)
+    return Begun(row.id, None)
 
 
-def answer_call(session: Session, claim: Claim, call: Call, answer: Answer) -> None:
-    """Store the answer and charge its true cost, also for a worker that came too late: the money is spent."""
-    job = lock_job(session, claim.job_id)
-    row = _current(session, claim, call)
+def answer_call(session: Session, call_id: uuid.UUID, answer: Answer) -> None:
+    """Store the answer and charge its true cost, also for a worker that came too late: the money is spent.
+
+    May be repeated: a worker whose connection broke during the commit cannot know whether it was done.
+    """
+    row = session.get_one(LlmCall, call_id)
+    job = lock_job(session, row.job_id)
+    session.refresh(row)
+    if row.state is LlmCallState.ANSWERED:
+        return
     row.state = LlmCallState.ANSWERED
     row.response = answer.model_dump(mode="json")
     row.prompt_tokens, row.completion_tokens = answer.prompt_tokens, answer.completion_tokens
@@ -58,15 +78,33 @@ def answer_call(session: Session, claim: Claim, call: Call, answer: Answer) -> N
     charge_call(session, job, answer.cost_usd)
 
 
-def fail_call(session: Session, claim: Claim, call: Call, reason: str, *, lost: bool) -> None:
+def fail_call(session: Session, call_id: uuid.UUID, reason: str, *, lost: bool) -> None:
     """No answer came. Nothing is charged; where it is not known whether the provider does, the worst stays reserved."""
-    lock_job(session, claim.job_id)
-    _end(_current(session, claim, call), LlmCallState.LOST if lost else LlmCallState.FAILED, reason)
+    row = session.get_one(LlmCall, call_id)
+    lock_job(session, row.job_id)
+    session.refresh(row)
+    row.state = LlmCallState.LOST if lost else LlmCallState.FAILED
+    row.response = {"error": reason[:2_000]}
+    row.cost_usd = row.cost_usd if lost else 0.0
+    row.finished_at = func.now()
 
 
-def reject_answer(session: Session, claim: Claim, call: Call, complaint: str) -> None:
+def lose_open_calls(session: Session, steps: Sequence[uuid.UUID]) -> None:
+    """Calls on their way whose worker is gone: nobody knows what they cost, so their worst cost stays reserved."""
+    session.execute(
+        update(LlmCall)
+        .where(LlmCall.step_id.in_(steps), LlmCall.state == LlmCallState.STARTED)
+        .values(
+            state=LlmCallState.LOST,
+            response={"error": "the worker was lost before the answer was stored; it may have been paid"},
+            finished_at=func.now(),
+        )
+    )
+
+
+def reject_answer(session: Session, call_id: uuid.UUID, complaint: str) -> None:
     """The answer could not be used: kept with what was wrong, and never given to another step."""
-    _current(session, claim, call).complaint = complaint[:2_000]
+    session.get_one(LlmCall, call_id).complaint = complaint[:2_000]
 
 
 def stop_spending(session: Session, claim: Claim, scope: BudgetScope) -> None:
@@ -82,12 +120,6 @@ def stop_spending(session: Session, claim: Claim, scope: BudgetScope) -> None:
 def _rows(session: Session, claim: Claim, call: Call) -> list[LlmCall]:
     query = select(LlmCall).where(LlmCall.step_id == claim.step_id, LlmCall.purpose == call.purpose)
     return list(session.scalars(query.order_by(LlmCall.sequence)))
-
-
-def _current(session: Session, claim: Claim, call: Call) -> LlmCall:
-    """The row of the latest try of this call: only this worker adds any while it holds the claim."""
-    rows = [row for row in _rows(session, claim, call) if row.request_hash == call.request_hash()]
-    return rows[-1]
 
 
 def _row(job: Job, claim: Claim, call: Call, sequence: int) -> LlmCall:
@@ -128,11 +160,3 @@ def _answer_of_team(session: Session, job: Job, call: Call) -> Answer | None:
     if stored is None:
         return None
     return Answer.model_validate(stored).model_copy(update={"cached": True, "cost_usd": 0.0, "seconds": 0.0})
-
-
-def _end(row: LlmCall, state: LlmCallState, reason: str) -> None:
-    row.state = state
-    row.response = {"error": reason[:2_000]}
-    if state is LlmCallState.FAILED:
-        row.cost_usd = 0.0
-    row.finished_at = func.now()

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import uuid
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from cupilot.evaluation import Verdict
 from cupilot.evolution.ai_cuda_engineer import AiCudaEngineerConfig
@@ -28,13 +23,12 @@ from cupilot.job import AgentKind, MethodNeedsModel
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.states import JobState, StepState
-from cupilot.storage.tables import CandidateParent, Event, Step
+from cupilot.storage.tables import CandidateParent
 from tests.scripted_model import ScriptedModel
 from tests.service.doubles import problem, strategy
 from tests.service.method_models import MODELS, competent, kind_of, text_of
 from tests.service.rig import Rig
 from tests.service.workers.test_models import CALL_USD, ModelRig
-from workers.reaper import reap
 
 pytestmark = [
     pytest.mark.service,
@@ -159,35 +153,6 @@ def test_the_ai_cuda_engineer_goes_through_its_four_stages(database: Database, s
         assert Notes(**first.notes).repairs == ("guarded the tail",)
         keys = [step.key for step in rig.steps(job_id) if step.key.startswith("c0/")]
         assert keys[:5] == ["c0/convert/0", "c0/check/0", "c0/convert/1", "c0/check/1", "c0/write/0"]
-
-
-def test_a_killed_worker_is_never_paid_for_twice(database: Database, settings: Settings) -> None:
-    with ScriptedModel(competent) as server:
-        rig = ModelRig(database, settings, server)
-        job_id = rig.submit(agents=AgentKind.LLM, method=SMALL["full"])
-        _, (step, attempt), _ = rig.run_until(job_id, "c2/write/0")
-        paid = len(server.paid)
-        command = [sys.executable, "-m", "tests.service.dying_step", step, str(attempt), server.api_base]
-        environment = os.environ | {
-            "CUPILOT_DATABASE_URL": settings.database_url.get_secret_value(),
-            "CUPILOT_REDIS_URL": settings.redis_url.get_secret_value(),
-        }
-        died = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=120)
-        assert died.returncode == -signal.SIGKILL, died.stderr.decode()
-        assert len(server.paid) == paid + 1
-        with database.transaction() as session:
-            gone = datetime(2020, 1, 1, tzinfo=UTC)
-            session.execute(update(Step).where(Step.id == uuid.UUID(step)).values(lease_expires_at=gone))
-        reap(database)
-        rig.make_ready(uuid.UUID(step))
-        rig.run()
-        job = rig.job(job_id)
-        assert job.state is JobState.SUCCEEDED
-        assert len(rig.calls(job_id)) == len(server.paid)
-        assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
-        with database.transaction() as session:
-            done = session.scalars(select(Event.step_id).where(Event.kind == "step.succeeded")).all()
-        assert set(Counter(done).values()) == {1}
 
 
 def test_the_playbook_refuses_what_it_cannot_play(database: Database, settings: Settings) -> None:

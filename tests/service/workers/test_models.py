@@ -59,6 +59,12 @@ def competent(request: dict[str, Any]) -> Reply:
     return Reply(text=f"```cpp\n{' '.join(names)}\n```\n```json\n{json.dumps(plan)}\n```")
 
 
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Nobody dies here unless he is killed: a lease must not run out on a machine that is busy with other things."""
+    return settings.model_copy(update={"lease_seconds": 600.0})
+
+
 class ModelRig(Rig):
     """A rig whose agent worker has a model."""
 

@@ -40,8 +40,8 @@ RULES = {
         " AND candidates <> (SELECT count(*) FROM candidates WHERE job_id = j.id)"
     ),
     "an answer was paid twice": (
-        "SELECT step_id, purpose, request->>'hash', count(*) FROM llm_calls WHERE job_id = ANY(:jobs)"
-        " AND state = 'answered' GROUP BY 1, 2, 3 HAVING count(*) > 1"
+        "SELECT step_id, purpose, count(*) FROM llm_calls WHERE job_id = ANY(:jobs)"
+        " AND state = 'answered' AND NOT cached GROUP BY 1, 2 HAVING count(*) > 1"
     ),
     "a job was charged wrongly": (
         "SELECT j.id, j.cost_usd, sum(c.cost_usd) FROM jobs j JOIN llm_calls c ON c.job_id = j.id"
@@ -77,6 +77,6 @@ def breaches(service: Service, jobs: list[UUID]) -> list[str]:
 
 def model_calls(service: Service) -> Calls:
     """The account of all model calls so far."""
-    count = "SELECT count(*) FROM llm_calls WHERE state = :state"
-    answered, started = (int(service.rows(count, state=state)[0][0]) for state in ("answered", "started"))
-    return Calls(len(service.model.paid), answered, started)
+    count = "SELECT count(*) FROM llm_calls WHERE state = :state AND NOT cached"
+    answered, started, lost = (int(service.rows(count, state=state)[0][0]) for state in ("answered", "started", "lost"))
+    return Calls(len(service.model.paid), answered, started + lost)

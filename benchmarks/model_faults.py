@@ -1,0 +1,201 @@
+"""Kills model steps at every point, with models that misbehave, and compares the books.
+
+``python -m benchmarks.model_faults``: real Postgres, real processes that are ended by SIGKILL, the production model
+stack over HTTP; the judge and the model are doubles. Each method's job is done once undisturbed, once for each point
+with every call dying there, once with all points in turn while the model misbehaves, and once for each fault with a
+model that does nothing else. The machinery is ``tests/service/model_faults``, a short form of which runs with the
+tests. Writes ``benchmarks/results/model_faults.json`` and ``.md``, anew after each method; exits 1 where the books do
+not agree or a job does not end as it should.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from benchmarks.machine import machine
+from cupilot.embedded.servers import start_postgres
+from cupilot.settings import Settings
+from cupilot.storage.database import Database
+from cupilot.storage.states import JobState
+from migrations import upgrade
+from tests.service.method_models import competent
+from tests.service.model_faults.moods import FAULTS, UNANSWERED, USABLE, Script, always, at_first
+from tests.service.model_faults.sweep import METHODS, Outcome, Worker, run
+from tests.service.model_faults.worker import Point
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where jobs run."""
+
+    database: Database
+    settings: Settings
+    worker: Worker
+
+    def run(self, method: str, script: Script, points: Sequence[Point] = (), *, hangs: bool = False) -> Outcome:
+        """One job."""
+        return run(self.database, self.settings, self.worker, method, script, points=points, hangs=hangs)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One job of the report."""
+
+    method: str
+    disturbance: str
+    end: str
+    kills: dict[str, int]
+    requests: int
+    """What the server was asked."""
+    server_usd: float
+    """What it charges."""
+    charged_usd: float
+    reserved_usd: float
+    """Worst cost of calls of which nobody knows whether they were paid."""
+    unknown_calls: int
+    wrong: list[str]
+    """Books that do not agree, or an end that is not the undisturbed job's."""
+    message: str | None = None
+
+
+def main() -> int:
+    """Run the sweep, write the report; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="methods whose name contains this; writes no file")
+    only = parser.parse_args().only
+    where, started = machine(), time.monotonic()
+    lines: list[Line] = []
+    with _bench() as bench:
+        for method in METHODS:
+            if only not in method:
+                continue
+            for line in _lines(bench, method):
+                lines.append(line)
+                print(f"{line.method}; {line.disturbance}: {line.end} {line.wrong or ''}", file=sys.stderr, flush=True)
+            if not only:
+                _write(where, lines, time.monotonic() - started)
+    print(_markdown(where, lines, time.monotonic() - started))
+    return 1 if any(line.wrong for line in lines) else 0
+
+
+def _write(where: str, lines: list[Line], seconds: float) -> None:
+    report = {"machine": where, "jobs": [asdict(line) for line in lines]}
+    (RESULTS / "model_faults.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / "model_faults.md").write_text(_markdown(where, lines, seconds))
+
+
+@contextmanager
+def _bench() -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory(prefix="cupilot-model-faults-") as folder:
+        postgres = start_postgres(Path(folder) / "postgres")
+        try:
+            upgrade(postgres.url)
+            settings = Settings(database_url=SecretStr(postgres.url), lease_seconds=600.0)
+            database = Database(postgres.url)
+            worker = Worker(settings, Path(folder) / "worker.log")
+            yield Bench(database, settings, worker)
+            worker.close()
+            database.close()
+        finally:
+            postgres.stop()
+
+
+def _lines(bench: Bench, method: str) -> Iterator[Line]:
+    usual = bench.run(method, competent)
+    yield _line(method, "none", usual, usual)
+    for point in Point:
+        yield _line(method, f"killed at each call: {point}", bench.run(method, competent, [point]), usual)
+    passing = [name for name in FAULTS if name != "hang"]
+    hurt = bench.run(method, at_first(passing), tuple(Point))
+    yield _line(method, "every first answer bad, killed at each call at all points in turn", hurt, usual)
+    for fault in FAULTS:
+        outcome = bench.run(method, always(fault), hangs=fault == "hang")
+        yield _line(method, f"always: {fault}", outcome, usual if fault in USABLE else None)
+
+
+def _line(method: str, disturbance: str, outcome: Outcome, usual: Outcome | None) -> Line:
+    """``usual`` is the undisturbed job, where this one must come to the same."""
+    wrong = list(outcome.breaches)
+    if usual is not None and (outcome.state, outcome.story) != (usual.state, usual.story):
+        wrong.append(f"it came to something else than the undisturbed job: {outcome.state}, {outcome.story}")
+    if usual is None and "hybrid" not in method and outcome.state is not JobState.FAILED:
+        wrong.append("a model without one usable answer made a job that did not fail")
+    return Line(
+        method=method,
+        disturbance=disturbance,
+        end=outcome.state.value + (f" ({outcome.reason})" if outcome.reason else ""),
+        kills=dict(outcome.kills),
+        requests=len(outcome.asked),
+        server_usd=sum(one.usd for one in outcome.asked),
+        charged_usd=outcome.charged_usd,
+        reserved_usd=outcome.reserved_usd,
+        unknown_calls=outcome.lost,
+        wrong=wrong,
+        message=outcome.message,
+    )
+
+
+def _markdown(where: str, lines: list[Line], seconds: float) -> str:
+    kills: Counter[str] = Counter()
+    for line in lines:
+        kills.update(line.kills)
+    return "\n".join(
+        [
+            "# Model faults",
+            "",
+            f"Machine: {where}; {seconds:.0f} s. Made by `python -m benchmarks.model_faults`; load only stretches it.",
+            "",
+            f"- jobs: {len(lines)}; of {len({line.method for line in lines})} methods and kinds of agents",
+            f"- processes killed in the middle of a model step: {sum(kills.values())}",
+            f"- requests that the model's server got: {sum(line.requests for line in lines)}",
+            f"- jobs that came to a wrong end, or whose books do not agree: {sum(bool(line.wrong) for line in lines)}",
+            f"- the server charges {sum(line.server_usd for line in lines):.6f} USD; on record are"
+            f" {sum(line.charged_usd for line in lines):.6f} USD as charged, and"
+            f" {sum(line.unknown_calls for line in lines)} calls of unknown cost, for which"
+            f" {sum(line.reserved_usd for line in lines):.6f} USD stay reserved",
+            "",
+            "What is promised: an answer that is stored is never asked for again, whatever dies afterwards. A process",
+            "that dies between the request and the storing may have been charged for an answer that nobody has. No",
+            "client can know; so that call stands in the ledger as `lost`, with its worst cost reserved in the",
+            "budgets, and is made again.",
+            "",
+            f"Bad answers: {', '.join(name for name in FAULTS if name not in UNANSWERED)}."
+            f" No answers: {', '.join(sorted(UNANSWERED))}.",
+            "",
+            "## Kills by kind of step and point",
+            "",
+            "| step: point | kills |",
+            "|---|---|",
+            *(f"| {name} | {count} |" for name, count in sorted(kills.items())),
+            "",
+            "## Jobs",
+            "",
+            "| method | disturbance | end | kills | requests | server USD | charged | reserved | unknown | wrong |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+            *(_row(line) for line in lines),
+            "",
+        ]
+    )
+
+
+def _row(line: Line) -> str:
+    cells = [line.method, line.disturbance, line.end, sum(line.kills.values()), line.requests]
+    money = [f"{usd:.6f}" for usd in (line.server_usd, line.charged_usd, line.reserved_usd)]
+    return f"| {' | '.join(map(str, [*cells, *money, line.unknown_calls, len(line.wrong) or 'none']))} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

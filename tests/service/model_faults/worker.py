@@ -1,0 +1,165 @@
+"""An agent worker whose steps can be killed: ``python -m tests.service.model_faults.worker API_BASE``.
+
+As in production a parent, which has imported everything, forks a process for each piece of work. Orders come as JSON
+lines on stdin; on stdout the processes say which calls they make and where they die. The model stack, the ledger and
+the steps are production's own; the judge and the pool are not needed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import uuid
+from contextlib import suppress
+from enum import StrEnum
+from types import SimpleNamespace
+from typing import Any
+
+import workers.steps
+from agents.llm.gateway import Gateway
+from agents.llm.models import Model, RoleModels
+from agents.llm.players import hybrid, llm
+from agents.llm.transport import TransportError, complete, parameters
+from cupilot.job import AgentKind
+from cupilot.model_call import Answer, Call
+from cupilot.settings import settings
+from cupilot.storage.database import Database
+from tests.service.doubles import MemoryPool, ScriptedJudge
+from workers.ledger import SharedLimits, StepLedger
+from workers.tools import Tools
+
+INPUT_USD, OUTPUT_USD = 1.0, 10.0
+"""Prices of a million tokens."""
+
+
+class Point(StrEnum):
+    """Where a step can die, in the order in which it passes them."""
+
+    RECORDED = "recorded, not sent"
+    SENT = "sent, not answered"
+    RECEIVED = "answered, not stored"
+    STORED = "stored, not used"
+    WORKED = "used, result not stored"
+
+
+class Order:
+    """One attempt of a step, and where it is to die: at the first due point that has not struck it before."""
+
+    def __init__(self, line: str) -> None:
+        said = json.loads(line)
+        self.step, self.attempt, self.timeout = uuid.UUID(said["step"]), said["attempt"], said["timeout"]
+        self._points = {Point(one) for one in said["points"]}
+        self._struck = {(purpose, Point(point)) for purpose, point in said["struck"]}
+        self.called = False
+
+    def due(self, purpose: str, point: Point) -> bool:
+        """Whether to die here."""
+        return point in self._points and (purpose, point) not in self._struck
+
+    def reach(self, purpose: str, point: Point) -> None:
+        """Die here if it is due."""
+        if self.due(purpose, point):
+            say(died=[purpose, point])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def say(**words: Any) -> None:
+    """One line, in one system call."""
+    os.write(1, (json.dumps(words) + "\n").encode())
+
+
+class DyingLedger(StepLedger):
+    """Dies around its records."""
+
+    order: Order
+
+    def begin(self, call: Call) -> Answer | None:
+        """See :meth:`agents.llm.ledger.Ledger.begin`."""
+        known = super().begin(call)
+        if known is None:
+            self.order.called = True
+            self.order.reach(call.purpose, Point.RECORDED)
+            say(calls=call.purpose, pid=os.getpid(), kill=self.order.due(call.purpose, Point.SENT))
+        return known
+
+    def answered(self, call: Call, answer: Answer) -> None:
+        """See :meth:`agents.llm.ledger.Ledger.answered`."""
+        self.order.reach(call.purpose, Point.RECEIVED)
+        super().answered(call, answer)
+        self.order.reach(call.purpose, Point.STORED)
+
+
+def do(order: Order, api_base: str) -> None:
+    """Do the step, as far as it comes."""
+    config = settings()
+    database = Database(config.database_url.get_secret_value())
+    models = RoleModels(default=(model(api_base, order.timeout),))
+    pool = MemoryPool()
+    load_handler = workers.steps.import_module
+
+    def handler(name: str) -> Any:
+        module = load_handler(name)
+
+        def work(*arguments: Any) -> Any:
+            result = module.work(*arguments)
+            if order.called:
+                order.reach("the result", Point.WORKED)
+            return result
+
+        return SimpleNamespace(load=module.load, work=work, store=module.store)
+
+    workers.steps.import_module = handler  # type: ignore[assignment]
+
+    def agents(kind: AgentKind, claim: Any) -> Any:
+        ledger = DyingLedger(database, claim)
+        ledger.order = order
+        return (llm if kind is AgentKind.LLM else hybrid)(models, ledger, SharedLimits(database))
+
+    tools = Tools(
+        settings=config,
+        database=database,
+        agents=agents,
+        judge=ScriptedJudge,
+        pool=lambda: pool,  # type: ignore[arg-type,return-value]
+    )
+    workers.steps.do_step(order.step, order.attempt, "llm-1", tools, lambda: False)
+
+
+def model(api_base: str, timeout: float = 300.0) -> Model:
+    """The scripted model."""
+    return Model(
+        name="openai/scripted",
+        api_base=api_base,
+        input_usd_per_million=INPUT_USD,
+        output_usd_per_million=OUTPUT_USD,
+        max_output_tokens=2_000,
+        timeout_seconds=timeout,
+    )
+
+
+def main(api_base: str) -> None:
+    """Fork a process for each order, until stdin ends."""
+    Gateway.__init__.__kwdefaults__["sleep"] = lambda _: None  # that waits are right, the gateway's own tests show
+    with suppress(TransportError):
+        # Imports what the first call imports. Nobody is there: no connection is open when processes are forked.
+        nobody = model("http://127.0.0.1:1/v1")
+        complete(nobody, [{"role": "user", "content": "x"}], parameters(nobody, json_answer=True, seed=1))
+    say(ready=True)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                do(Order(line), api_base)
+                status = 0
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        say(ended=os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
