@@ -18,6 +18,7 @@ from cupilot.kernel import Kernel
 from cupilot.pool import PoolMatch
 from cupilot.problem import Problem, ProblemFacts, Target
 from cupilot.roofline import Placement
+from cupilot.standing import LearnedTechnique
 from cupilot.strategy import Strategy
 from cupilot.value import Value
 
@@ -46,6 +47,8 @@ class Briefing(Value):
     """None where roofline guidance is switched off."""
     banned: tuple[str, ...] = ()
     """Techniques that a person does not want proposed."""
+    learned: tuple[LearnedTechnique, ...] = ()
+    """Invented techniques that the team's earlier jobs have proven; empty where the pool is switched off."""
     peaks: Peaks | None = None
     """The device's measured rates; None where roofline guidance is switched off."""
     baseline_us: float | None = None

@@ -31,6 +31,7 @@ from api.routes import (
     results,
     service,
     steering,
+    techniques,
     webhooks,
 )
 from api.streams import Hub
@@ -81,6 +82,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         audit,
         leaderboards,
         measurements,
+        techniques,
     ):
         app.include_router(module.router)
     errors.install(app)

@@ -137,6 +137,27 @@ POOL_EXAMPLES: dict[str, Any] = {
     },
 }
 
+TECHNIQUES_EXAMPLE: dict[str, Any] = {
+    "items": [
+        {
+            "id": "two_rows_a_warp",
+            "target": "cuda",
+            "kind": "promoted",
+            "meaning": "Each warp keeps two rows in flight, so that one row's loads hide the other's reduction.",
+            "tries": 9,
+            "wins": 7,
+            "problems": 3,
+            "families": ["norm", "softmax"],
+            "failures": {"wrong_value": 2},
+            "effect": {"factor": 1.19, "low": 1.04, "high": 1.36, "places": 3},
+            "origin": "idea",
+            "job": "3f2c8a52-9d0e-4a62-9a3f-0c3f8f1f6a10",
+            "since": "2026-01-12T09:30:00Z",
+        }
+    ],
+    "next_cursor": None,
+}
+
 _ERRORS = {
     401: ("No API key, or not a valid one.", "unauthorized", "the API key is unknown or was revoked"),
     403: ("Your role, or your key's scope, does not allow this.", "role_too_low", "this needs the role member"),

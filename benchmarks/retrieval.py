@@ -22,10 +22,9 @@ from sqlalchemy import select
 
 from benchmarks.retrieval_statistics import Left, Measured, judge, readable
 from cupilot.embedded.servers import start_chroma, start_postgres
-from cupilot.pool import PoolEntry, PoolQuestion
+from cupilot.pool import FAILURE_GAIN, PoolEntry, PoolQuestion
 from cupilot.storage.database import Database
 from cupilot.storage.pool import StrategyPool
-from cupilot.storage.pool_ranking import FAILURE_GAIN
 from cupilot.storage.pool_rows import remember
 from cupilot.storage.pool_search import search
 from cupilot.storage.pool_similar import similar

@@ -14,6 +14,9 @@ from cupilot.strategy import Strategy
 from cupilot.technique import catalogue
 from cupilot.value import Value
 
+FAILURE_GAIN = -0.7
+"""A failure is as bad as a kernel of half the baseline's speed (ln 0.5)."""
+
 
 class Sharing(StrEnum):
     """Who may learn from an entry."""

@@ -15,12 +15,17 @@ from cupilot.value import Value, digest
 
 MAX_TECHNIQUES = 12
 
+MAX_MEANING = 600
+"""Characters that say what an invented technique does: it stands in prompts, and a model may have written it."""
+
 
 class TechniqueUse(Value):
     """A technique as a strategy uses it."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]{1,63}$")
     parameters: dict[str, Scalar] = {}
+    meaning: str = Field(default="", max_length=MAX_MEANING)
+    """What it does to the code, of one that the catalogue does not know; prose, which asks for no other code."""
 
 
 class Strategy(Value):
@@ -50,7 +55,7 @@ class Strategy(Value):
         return digest(sorted([use.id, sorted(use.parameters.items())] for use in self.techniques))
 
     def _identity(self) -> Any:
-        return self.model_dump(mode="json", exclude={"rationale"})
+        return self.model_dump(mode="json", exclude={"rationale": True, "techniques": {"__all__": {"meaning"}}})
 
 
 def union(first: Strategy, second: Strategy) -> Strategy:

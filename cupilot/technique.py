@@ -1,6 +1,7 @@
 """A technique: one named optimisation, and the catalogue that the whole system shares.
 
 The catalogue says what a technique is for and when it applies; how code is changed by it is the agents' business.
+Techniques that agents invent are not in it: :mod:`cupilot.standing` says how they prove themselves.
 """
 
 from __future__ import annotations
@@ -71,8 +72,6 @@ class Technique(Value):
     policies: tuple[str, ...] = ()
     """Numerics policies under which it is allowed; empty for all."""
     expected: tuple[MetricChange, ...] = ()
-    novel: bool = False
-    """True for one that an agent invented and results have not yet promoted."""
 
 
 class Catalogue:

@@ -18,6 +18,7 @@ from cupilot.storage.progress import kernel_of
 from cupilot.storage.states import StrategyOrigin
 from cupilot.storage.steering import banned_in, banned_strategies, in_force
 from cupilot.storage.tables import Candidate, Directive, Generation, Job, StrategyRow
+from cupilot.storage.techniques import enter_techniques
 from cupilot.strategy import Strategy
 
 
@@ -31,6 +32,7 @@ def add_injected(session: Session, job: Job, generation: Generation, directive: 
     candidate = add_candidate(session, job, generation, Operator.INJECTED)
     strategy = Strategy.model_validate(directive.strategy)
     give_strategy(session, candidate, add_strategy(session, job, strategy, StrategyOrigin.IDEA))
+    enter_techniques(session, job, [strategy], StrategyOrigin.IDEA)
     if directive.kernel_hash is not None:
         kernel: Kernel = kernel_of(session, directive.kernel_hash)
         give_kernel(session, candidate, kernel, repair_round=0)

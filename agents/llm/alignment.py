@@ -33,6 +33,7 @@ class _Claim(BaseModel):
     model_config = ConfigDict(extra="ignore")
     id: str
     parameters: dict[str, Any] = {}
+    meaning: str = Field(default="", max_length=2_000)
     evidence: str = Field(default="", max_length=2_000)
 
 
@@ -86,7 +87,7 @@ def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
     assert attempt.kernel is not None
     answer = answers.checked(_Answer, answers.json_object(text))
     claims = list({claim.id: claim for claim in answer.techniques}.values())
-    raw = {"techniques": [{"id": one.id, "parameters": one.parameters} for one in claims]}
+    raw = {"techniques": [_claimed(one, attempt.strategy) for one in claims]}
     read = answers.strategy(raw | {"rationale": answer.rationale}, catalogue(), briefing)
     quoted = {claim.id for claim in claims if _stands_in(claim.evidence, attempt.kernel.source)}
     build = attempt.evaluation.build if attempt.evaluation else None
@@ -100,6 +101,13 @@ def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
     claimed = len(attempt.strategy.techniques)
     fidelity = (claimed - len(struck)) / claimed if claimed else 1.0
     return Alignment(strategy=Strategy(techniques=kept, rationale=rationale), struck=tuple(struck), fidelity=fidelity)
+
+
+def _claimed(claim: _Claim, asked: Strategy) -> dict[str, Any]:
+    """A claim as a technique of a strategy; what was asked for means what it meant."""
+    use = asked.use(claim.id)
+    meaning = use.meaning if use and use.meaning else claim.meaning
+    return {"id": claim.id, "parameters": claim.parameters, "meaning": meaning}
 
 
 def _shown(use: TechniqueUse, quoted: set[str], kernel: Kernel) -> bool:

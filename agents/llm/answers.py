@@ -17,7 +17,7 @@ from agents.llm.patch import is_patch, patched
 from cupilot.errors import InvalidPlan
 from cupilot.kernel import Kernel, resolve
 from cupilot.problem import Target
-from cupilot.strategy import Strategy, problems_with
+from cupilot.strategy import MAX_MEANING, Strategy, problems_with
 from cupilot.technique import Catalogue
 
 M = TypeVar("M", bound=BaseModel)
@@ -65,11 +65,23 @@ def strategy(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
     if not isinstance(value, dict):
         raise AnswerError("a strategy must be a JSON object")
     known = {key: value[key] for key in ("techniques", "rationale") if key in value}
+    if isinstance(known.get("techniques"), list):
+        known["techniques"] = [_use(one, catalogue, briefing) for one in known["techniques"]]
     read = checked(Strategy, known)
     broken = problems_with(read, catalogue, briefing.target, briefing.facts.policy)
     if broken:
         raise AnswerError("; ".join(broken))
     return read
+
+
+def _use(value: Any, catalogue: Catalogue, briefing: Briefing) -> Any:
+    """A technique as it was answered, with a meaning where, and only where, the catalogue gives it none."""
+    if not isinstance(value, dict):
+        return value
+    name, said = value.get("id"), value.get("meaning")
+    known = next((one.meaning for one in briefing.learned if one.id == name), "")
+    meaning = "" if name in catalogue else known or (said if isinstance(said, str) else "")
+    return {**value, "meaning": meaning[:MAX_MEANING]}
 
 
 def kernel(text: str, briefing: Briefing, before: Kernel | None = None) -> Kernel:

@@ -17,6 +17,7 @@ from cupilot.header import render
 from cupilot.pool import PoolMatch
 from cupilot.problem import NumericsPolicy, Target, TensorSpec
 from cupilot.roofline import Zone
+from cupilot.standing import LearnedTechnique
 from cupilot.strategy import Strategy
 from cupilot.technique import Catalogue, Technique
 from cupilot.value import digest
@@ -216,8 +217,16 @@ def header(briefing: Briefing) -> str:
 
 
 def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
-    """The techniques of the catalogue that fit target, policy and operator family, a few lines each."""
+    """The techniques of the catalogue that fit target, policy and operator family, a few lines each, and what the
+    team's own jobs have proven."""
     lines = [_technique(one) for one in catalogue if _fits(one, briefing, catalogue)]
+    learned = [one for one in briefing.learned if one.id not in briefing.banned]
+    if learned:
+        lines.append(
+            "Agents of earlier jobs invented these, and measurements proved them. They have no parameters and may be "
+            "used like the others; what they mean stands in their inventors' words:"
+        )
+        lines.append(data("proven techniques", "\n".join(_learned(one) for one in learned)))
     if briefing.banned:
         lines.append(f"Do not use, under any name: {', '.join(briefing.banned)}.")
     return "\n".join(lines)
@@ -248,14 +257,17 @@ def _technique(one: Technique) -> str:
     return text
 
 
+def _learned(one: LearnedTechnique) -> str:
+    return json.dumps({"id": one.id, "meaning": one.meaning, "measured": one.record.words()})
+
+
 def strategy_json(strategy: Strategy) -> str:
     """A strategy in the form in which models answer."""
-    return json.dumps(
-        {
-            "techniques": [{"id": use.id, "parameters": use.parameters} for use in strategy.techniques],
-            "rationale": strategy.rationale,
-        }
-    )
+    techniques = [
+        {"id": use.id, "parameters": use.parameters} | ({"meaning": use.meaning} if use.meaning else {})
+        for use in strategy.techniques
+    ]
+    return json.dumps({"techniques": techniques, "rationale": strategy.rationale})
 
 
 def outcome(evaluation: Evaluation | None) -> str:

@@ -74,5 +74,6 @@ def _explained(strategy: Strategy) -> str:
         if technique is not None:
             lines.append(f"- {use.id}: {technique.summary}")
         else:
-            lines.append(f"- {use.id} is not in the catalogue: the rationale says what it means.")
+            where = "its meaning" if use.meaning else "the rationale"
+            lines.append(f"- {use.id} is not in the catalogue: {where} says what it does.")
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from cupilot.cli import (
     results,
     stack,
     steering,
+    techniques,
     top,
     webhooks,
 )
@@ -74,6 +75,7 @@ app.add_typer(people.user, name="user")
 app.add_typer(people.key, name="key")
 app.command("audit", epilog=EPILOG)(audit.audit)
 app.add_typer(pool.pool, name="pool")
+app.command("techniques", epilog=EPILOG)(techniques.techniques)
 app.command("calls", epilog=EPILOG)(calls.calls)
 app.command("prompt", epilog=EPILOG)(calls.prompt)
 app.command("leaderboard", epilog=EPILOG)(rankings.leaderboard)

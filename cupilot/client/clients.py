@@ -24,6 +24,7 @@ from cupilot.client.rankings import RankingCalls
 from cupilot.client.results import ResultCalls
 from cupilot.client.service import ServiceCalls
 from cupilot.client.steering import SteeringCalls
+from cupilot.client.techniques import TechniqueCalls
 from cupilot.client.webhook_calls import WebhookCalls
 from cupilot.endpoint import find_endpoint
 
@@ -42,6 +43,7 @@ class Calls(
     ServiceCalls,
     WebhookCalls,
     RankingCalls,
+    TechniqueCalls,
 ):
     """Every method, by noun."""
 

@@ -82,6 +82,7 @@ from cupilot.schemas.service import (
     VersionView,
     WorkerView,
 )
+from cupilot.schemas.techniques import TechniqueEffect, TechniquePage, TechniqueView
 from cupilot.schemas.webhooks import (
     AttemptView,
     DeliveryDetail,
@@ -170,7 +171,10 @@ __all__ = [
     "Response",
     "Spending",
     "StrategyDifference",
+    "TechniqueEffect",
+    "TechniquePage",
     "TechniqueStatistics",
+    "TechniqueView",
     "Turn",
     "VersionView",
     "WebhookChange",

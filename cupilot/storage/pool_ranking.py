@@ -1,10 +1,11 @@
 """Ranks what the strategy pool found: what a strategy gained on similar problems, less what is not known. Pure.
 
-A group (a strategy, or a technique) has weighted observations: ln of the speedup, :data:`FAILURE_GAIN` for a failure.
-Its mean is shrunk towards the neighbourhood's as in empirical Bayes for normal means (Efron and Morris, "Data analysis
-using Stein's estimator", JASA 70, 1975), with both variances estimated from the groups by moments; the
-neighbourhood's own mean is pulled towards no gain by :data:`PRIOR`. Groups are ranked by the posterior mean less one
-posterior standard deviation, so that of two equal means the better proven one comes first.
+A group (a strategy, or a technique) has weighted observations: ln of the speedup, or
+:data:`cupilot.pool.FAILURE_GAIN` for a failure. Its mean is shrunk towards the neighbourhood's as in empirical Bayes
+for normal means (Efron and Morris, "Data analysis using Stein's estimator", JASA 70, 1975), with both variances
+estimated from the groups by moments; the neighbourhood's own mean is pulled towards no gain by :data:`PRIOR`. Groups
+are ranked by the posterior mean less one posterior standard deviation, so that of two equal means the better proven one
+comes first.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-FAILURE_GAIN = -0.7
-"""A failure is as bad as a kernel of half the baseline's speed (ln 0.5)."""
+from cupilot.pool import FAILURE_GAIN
 
 PRIOR = 1.0
 """Imaginary evaluations without gain that every neighbourhood starts with."""

@@ -17,8 +17,18 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
 from cupilot.evaluation import FailureKind
-from cupilot.pool import PoolAnswer, PoolEntry, PoolMatch, PoolQuestion, Sharing, TechniqueAdvice, Why, unfit
-from cupilot.storage.pool_ranking import FAILURE_GAIN, IMPORTED, OTHER_DEVICE, Group, Ranked, pick, scored
+from cupilot.pool import (
+    FAILURE_GAIN,
+    PoolAnswer,
+    PoolEntry,
+    PoolMatch,
+    PoolQuestion,
+    Sharing,
+    TechniqueAdvice,
+    Why,
+    unfit,
+)
+from cupilot.storage.pool_ranking import IMPORTED, OTHER_DEVICE, Group, Ranked, pick, scored
 from cupilot.storage.pool_similar import Index, Similar, Similarity, similar
 from cupilot.storage.pool_tables import PoolRow
 from cupilot.strategy import Strategy

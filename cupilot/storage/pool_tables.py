@@ -57,6 +57,8 @@ class PoolRow(Base):
         CheckConstraint("sharing IN ('private', 'anonymous', 'open')", name="sharing"),
         CheckConstraint("(sharing = 'private') = (shared_reference_id IS NULL)", name="shared"),
         Index("ix_pool_entries_team_created", "team_id", text("created_at DESC"), text("id DESC")),
+        Index("ix_pool_entries_team_problem", "team_id", "problem_hash"),
+        Index("ix_pool_entries_techniques", "techniques", postgresql_using="gin"),
         Index("ix_pool_entries_unread", "created_at", postgresql_where=text("reference_id IS NULL")),
         Index("ix_pool_entries_shared", "shared_reference_id", postgresql_where=text("sharing <> 'private'")),
     )
@@ -81,6 +83,27 @@ class PoolRow(Base):
     failure: Mapped[str | None] = mapped_column(String(64))
     imported: Mapped[bool] = mapped_column(server_default=text("false"))
     measured_at: Mapped[datetime] = now_column()
+    created_at: Mapped[datetime] = now_column()
+
+
+class NovelTechnique(Base):
+    """A technique that a team's agents or people named and the catalogue does not know: when first, and what it is.
+
+    What kernels with it came to stands in the pool's entries and is reckoned from them.
+    """
+
+    __tablename__ = "novel_techniques"
+    __table_args__ = (UniqueConstraint("team_id", "technique", "target"),)
+
+    id: Mapped[uuid.UUID] = id_column()
+    team_id: Mapped[uuid.UUID] = fk("teams.id", index=False)
+    technique: Mapped[str] = mapped_column(String(64))
+    target: Mapped[str] = mapped_column(String(16))
+    meaning: Mapped[str] = mapped_column(Text)
+    """Untrusted: a model may have written it. At most :data:`cupilot.strategy.MAX_MEANING` characters."""
+    origin: Mapped[str] = mapped_column(String(16))
+    """:class:`cupilot.storage.states.StrategyOrigin` of the strategy that named it first."""
+    job_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = now_column()
 
 

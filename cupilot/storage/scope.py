@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select
 
 from cupilot.storage.experiment_table import Experiment
-from cupilot.storage.pool_tables import PoolRow
+from cupilot.storage.pool_tables import NovelTechnique, PoolRow
 from cupilot.storage.tables import Candidate, Generation, Job, ProblemRow, Step
 from cupilot.storage.webhook_tables import WebhookEndpoint
 
@@ -22,7 +22,7 @@ def scoped(select: Query, team_id: uuid.UUID) -> Query:
     it has not joined with jobs yet. Raises TypeError for any other, so that a forgotten scope is an error at once.
     """
     entity = select.column_descriptions[0]["entity"]
-    if entity in (Experiment, Job, ProblemRow, PoolRow, WebhookEndpoint):
+    if entity in (Experiment, Job, NovelTechnique, ProblemRow, PoolRow, WebhookEndpoint):
         return select.where(entity.team_id == team_id)
     if entity in (Candidate, Generation, Step):
         return select.join(Job, entity.job_id == Job.id).where(Job.team_id == team_id)

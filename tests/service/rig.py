@@ -98,6 +98,13 @@ class Rig:
             for name in ("agent-1", "gpu-1"):
                 beat(session, name)
         do_step(uuid.UUID(step), attempt, worker, self.tools, lambda: draining)
+        self._beat()
+
+    def _beat(self) -> None:
+        """The workers live, however long a step takes on a slow machine."""
+        with self.database.transaction() as session:
+            for worker in ("agent-1", "llm-1", "gpu-1"):
+                beat(session, worker)
 
     def run(self, rounds: int = 1_000) -> None:
         """Until nothing is dispatched any more."""

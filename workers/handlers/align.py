@@ -14,6 +14,7 @@ from cupilot.storage.progress import evaluation_of, kernel_of, strategy_of
 from cupilot.storage.states import StrategyOrigin
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import EvaluationRow, Job, Step
+from cupilot.storage.techniques import enter_techniques
 from workers.flow import advance
 from workers.handlers.common import Assignment, ask, candidate_of, load_assignment, stage_of
 from workers.remember import correct
@@ -56,6 +57,7 @@ def store(session: Session, job: Job, step: Step, answer: Alignment | Refused) -
     else:
         row = add_strategy(session, job, answer.strategy, StrategyOrigin.ALIGNMENT)
         give_alignment(session, candidate, row, answer.fidelity)
+        enter_techniques(session, job, [answer.strategy], StrategyOrigin.ALIGNMENT)
         correct(session, session.get_one(EvaluationRow, candidate.evaluation_id), strategy=answer.strategy)
         outcome = Done()
     advance(session, job, candidate, stage_of(step), outcome)

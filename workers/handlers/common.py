@@ -15,13 +15,18 @@ from sqlalchemy.orm import Session
 from cupilot import tracing
 from cupilot.evaluation import Evaluation, FailureKind, Preparation
 from cupilot.evolution.pipeline import Next, Refused, Stage
+from cupilot.evolution.sce import SceConfig
 from cupilot.job import JobSpec
 from cupilot.model_call import CostBudgetReached
+from cupilot.standing import LearnedTechnique
+from cupilot.storage.experiments import pool_cutoff
 from cupilot.storage.jobs import job_spec
 from cupilot.storage.progress import evaluation_of, kernel_of, notes_of, preparation_of, strategy_of
+from cupilot.storage.states import StepKind
 from cupilot.storage.steering import banned_techniques
-from cupilot.storage.steps import Claim
+from cupilot.storage.steps import Claim, pin
 from cupilot.storage.tables import Candidate, Job, Step
+from cupilot.storage.techniques import learned_techniques
 from workers.tools import Infrastructure, Tools
 
 if TYPE_CHECKING:
@@ -30,6 +35,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+
+LISTING = (StepKind.CROSS, StepKind.ALIGN)
+"""A candidate's steps whose prompts list the techniques that there are."""
+
+LEARNED = "learned"
 
 
 @dataclass(frozen=True)
@@ -42,14 +52,20 @@ class Assignment:
     ordinal: int
     stage: Next
     banned: tuple[str, ...] = ()
+    learned: tuple[LearnedTechnique, ...] = ()
 
     @property
     def briefing(self) -> Briefing:
         """What the agents may know."""
-        return briefing(self.spec, self.preparation, self.banned)
+        return briefing(self.spec, self.preparation, self.banned, self.learned)
 
 
-def briefing(spec: JobSpec, preparation: Preparation, banned: tuple[str, ...] = ()) -> Briefing:
+def briefing(
+    spec: JobSpec,
+    preparation: Preparation,
+    banned: tuple[str, ...] = (),
+    learned: tuple[LearnedTechnique, ...] = (),
+) -> Briefing:
     """What the agents may know about a job."""
     from agents.interface import Briefing
 
@@ -60,6 +76,7 @@ def briefing(spec: JobSpec, preparation: Preparation, banned: tuple[str, ...] = 
         device=preparation.environment.device,
         placement=preparation.placement if spec.method.roofline_guidance else None,
         banned=banned,
+        learned=learned,
         peaks=preparation.peaks if spec.method.roofline_guidance else None,
         baseline_us=preparation.baseline_us.median,
     )
@@ -70,8 +87,24 @@ def load_assignment(session: Session, claim: Claim) -> tuple[Candidate, Assignme
     job = session.get_one(Job, claim.job_id)
     candidate = session.get_one(Candidate, claim.candidate_id)
     stage = Next(Stage(claim.kind.value), claim.payload["round"])
-    banned = banned_techniques(session, job.id)
-    return candidate, Assignment(claim, job_spec(session, job), preparation_of(job), candidate.ordinal, stage, banned)
+    spec, banned = job_spec(session, job), banned_techniques(session, job.id)
+    learned = learned_of(session, job, spec, claim) if claim.kind in LISTING else ()
+    return candidate, Assignment(claim, spec, preparation_of(job), candidate.ordinal, stage, banned, learned)
+
+
+def learned_of(session: Session, job: Job, spec: JobSpec, claim: Claim) -> tuple[LearnedTechnique, ...]:
+    """Invented techniques that results had promoted when the job was submitted, as the step's first attempt saw it.
+
+    Not those that the job itself proves on its way: equal jobs evolve alike, and an experiment's do not teach each
+    other. None where the job does without the pool.
+    """
+    if not isinstance(spec.method, SceConfig) or not spec.method.pool:
+        return ()
+    found = learned_techniques(session, job.team_id, job.target, pool_cutoff(session, job) or job.created_at)
+    if not found and LEARNED not in claim.payload:
+        return ()
+    pinned = pin(session, claim, LEARNED, [one.model_dump(mode="json") for one in found])
+    return tuple(LearnedTechnique.model_validate(one) for one in pinned)
 
 
 def attempt_of(session: Session, candidate: Candidate) -> Attempt:

@@ -16,6 +16,7 @@ from cupilot.storage.progress import parents_of, strategies_of
 from cupilot.storage.states import StrategyOrigin
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Job, Step
+from cupilot.storage.techniques import enter_techniques
 from cupilot.strategy import Strategy
 from cupilot.technique import catalogue
 from workers.flow import advance
@@ -63,5 +64,6 @@ def store(session: Session, job: Job, step: Step, answer: Strategy | Refused) ->
         outcome = Duplicate()
     else:
         give_strategy(session, candidate, add_strategy(session, job, answer, StrategyOrigin.CROSSOVER))
+        enter_techniques(session, job, [answer], StrategyOrigin.CROSSOVER)
         outcome = Done()
     advance(session, job, candidate, stage_of(step), outcome)

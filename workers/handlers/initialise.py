@@ -18,6 +18,7 @@ from cupilot.evolution.seeds import initialise_seed
 from cupilot.job import JobSpec
 from cupilot.model_call import CostBudgetReached
 from cupilot.pool import PoolMatch
+from cupilot.standing import LearnedTechnique
 from cupilot.storage.evolving import add_candidate, add_strategy, count_down, give_strategy
 from cupilot.storage.experiments import pool_cutoff
 from cupilot.storage.jobs import job_spec
@@ -26,11 +27,12 @@ from cupilot.storage.states import StrategyOrigin
 from cupilot.storage.steering import banned_techniques
 from cupilot.storage.steps import Claim, pin
 from cupilot.storage.tables import Candidate, Job, Step
+from cupilot.storage.techniques import enter_techniques
 from cupilot.storage.transitions import lock_generation, record_event
 from cupilot.strategy import Strategy
 from cupilot.technique import catalogue
 from workers.flow import begin_stage, course_of, give_up_generation
-from workers.handlers.common import attempt_of, briefing
+from workers.handlers.common import attempt_of, briefing, learned_of
 from workers.retrieval import retrieved
 from workers.tools import Tools
 
@@ -49,6 +51,7 @@ class Wish:
     seeds: list[Attempt]
     """The kernels that an epoch begins from."""
     banned: tuple[str, ...] = ()
+    learned: tuple[LearnedTechnique, ...] = ()
     pool_until: datetime | None = None
     """Pool entries made later are not shown: an experiment's jobs must not teach each other."""
 
@@ -78,6 +81,7 @@ def load(session: Session, claim: Claim) -> Wish:
         taken=strategies_of(session, job.id),
         seeds=[attempt_of(session, one) for one in begun],
         banned=banned_techniques(session, job.id),
+        learned=learned_of(session, job, spec, claim),
         pool_until=pool_cutoff(session, job),
     )
 
@@ -88,7 +92,7 @@ def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Strategies:
     seed = initialise_seed(wish.spec.seed, wish.number)
     try:
         manager = tools.agents(wish.spec.agents, wish.claim).manager
-        about = briefing(wish.spec, wish.preparation, wish.banned)
+        about = briefing(wish.spec, wish.preparation, wish.banned, wish.learned)
         found = manager.initial_strategies(about, matches, wish.count, seed, taken=wish.taken, seeds=wish.seeds)
     except (AgentError, CostBudgetReached) as error:
         return Strategies([], len(matches), error)
@@ -121,6 +125,7 @@ def store(session: Session, job: Job, step: Step, strategies: Strategies) -> Non
     if not candidates:
         give_up_generation(session, job, generation, "no_strategies", "the agents know nothing more to try")
         return
+    enter_techniques(session, job, [one.strategy for one in strategies.found], StrategyOrigin.IDEA)
     count_down(session, generation, len(candidates) - 1)
     for candidate in candidates:
         begin_stage(session, job, candidate, first(course_of(job, Operator.INITIAL)))

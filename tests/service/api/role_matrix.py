@@ -119,6 +119,7 @@ MATRIX: dict[str, Line] = {
     "POST /v1/jobs/{job}/candidates/{candidate}/remeasure": Line("member"),
     "GET /v1/leaderboards": Line("viewer"),
     "GET /v1/leaderboards/{problem}": Line("viewer"),
+    "GET /v1/techniques": Line("viewer"),
     "GET /v1/compare": Line("viewer", query="first={job}:0&second={job}:1"),
     "GET /v1/version": Line(OPEN),
     "GET /healthz": Line(OPEN),

@@ -28,6 +28,7 @@ COMMANDS = [
     "leaderboard",
     "compare",
     "remeasure",
+    "techniques",
     "top",
     "problems",
     "up",

@@ -1,0 +1,41 @@
+"""``/v1/techniques``: the catalogue, and what the team's agents invented, with what came of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction
+from api.documentation import TECHNIQUES_EXAMPLE, errors
+from cupilot.problem import Target
+from cupilot.schemas import TechniquePage
+from cupilot.standing import Standing
+from cupilot.storage.views import techniques as views
+
+router = APIRouter(prefix="/v1", tags=["pool"], route_class=StrictRoute)
+
+
+@router.get(
+    "/techniques",
+    summary="List techniques",
+    responses={**errors(401, 422), 200: {"content": {"application/json": {"example": TECHNIQUES_EXAMPLE}}}},
+)
+def list_techniques(
+    *,
+    session: Transaction,
+    team: TeamId,
+    kind: Annotated[Standing | None, Query(description="Only those that stand like this.")] = None,
+    target: Target | None = None,
+    technique: Annotated[str | None, Query(max_length=64, description="Only this one.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> TechniquePage:
+    """The catalogue's, and those that your team's agents invented, each on each target, by id.
+
+    Counts and effects are of your team's own measurements. An invented technique is `novel` until results promote it,
+    with at least three kernels that count on two problems and a positive effect; then agents are offered it.
+    """
+    return views.list_techniques(
+        session, team, kind=kind, target=target, technique=technique, cursor=cursor, limit=limit
+    )

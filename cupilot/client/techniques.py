@@ -1,0 +1,40 @@
+"""Techniques: the catalogue, and what the team's agents invented."""
+
+from __future__ import annotations
+
+from cupilot.client.definitions import call, stream
+from cupilot.client.jobs import LONGEST_PAGE
+from cupilot.client.protocol import Call, Stream, every
+from cupilot.problem import Target
+from cupilot.schemas import TechniquePage, TechniqueView
+from cupilot.standing import Standing
+
+
+class TechniqueCalls:
+    """``/v1/techniques``."""
+
+    @call
+    def techniques(
+        self,
+        *,
+        kind: Standing | str | None = None,
+        target: Target | str | None = None,
+        technique: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Call[TechniquePage]:
+        """A page of techniques on targets by id, with what the team's kernels with them came to."""
+        parameters = {"kind": kind, "target": target, "technique": technique, "cursor": cursor, "limit": limit}
+        return Call(TechniquePage, "GET", "/v1/techniques", params=parameters)
+
+    @stream
+    def all_techniques(
+        self, *, kind: Standing | str | None = None, target: Target | str | None = None
+    ) -> Stream[TechniqueView]:
+        """All of them, fetched a page at a time."""
+        return every(
+            lambda cursor: TechniqueCalls.techniques.ask(
+                self, kind=kind, target=target, cursor=cursor, limit=LONGEST_PAGE
+            ),
+            lambda page: page.next_cursor,
+        )

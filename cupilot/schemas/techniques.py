@@ -1,0 +1,60 @@
+"""Techniques as a team sees them: what there are, how they stand, and what kernels with them came to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from cupilot.problem import Target
+from cupilot.schemas.base import Response, open_enum
+from cupilot.standing import Standing
+
+
+class TechniqueEffect(Response):
+    """How fast kernels with a technique were, against your team's kernels without it on the same problems."""
+
+    factor: float
+    """1.2 means 20 % faster; shrunk towards 1 the more, the less is known."""
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    places: int
+    """Problems, each on one class of device, where both were tried."""
+
+
+class TechniqueView(Response):
+    """A technique on one target."""
+
+    id: str
+    target: Target
+    kind: Annotated[Standing, open_enum(Standing)]
+    """``catalogued``; or invented: ``novel``, ``promoted`` by results and offered to agents, or ``demoted`` by them."""
+    meaning: str
+    """What it does. Of an invented one in the words of whoever invented it, usually a model."""
+    tries: int
+    """Evaluations of kernels with it, by your team's jobs."""
+    wins: int
+    """Those of them whose kernel counts: audited or reproduced."""
+    problems: int
+    """Different problems that it won on."""
+    families: list[str]
+    """Their operator classes."""
+    failures: dict[str, int]
+    """The others, by kind."""
+    effect: TechniqueEffect | None
+    """None where no problem was tried with it and without it."""
+    origin: str | None = None
+    """How it came about, of an invented one: ``idea``, ``crossover`` or ``alignment``."""
+    job: UUID | None = None
+    """The job in which it was first named."""
+    since: datetime | None = None
+    """When."""
+
+
+class TechniquePage(Response):
+    """Techniques in the order of their ids."""
+
+    items: list[TechniqueView]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
