@@ -39,8 +39,15 @@ PROBED_SLOTS = 8
 PROBED_ELEMENTS = 64
 MISMATCHED_SHARE = 0.75
 MISMATCHED_BLOCKS = 6
-"""A busy machine's scheduler spoils many blocks (a third was seen at four times as many processes as cores); a tampered
-clock spoils all."""
+"""Fewer say nothing: a busy machine's scheduler spoils many blocks (all of six were seen at six processes a core)."""
+
+BUSY_BLOCKS = 60
+"""So many, mostly spoilt by waiting, and the machine cannot time at all now."""
+
+LYING_SHARE = 0.5
+PROPORTIONAL = 0.1
+"""A clock lies where it reports less than this share of the judge's time in every block, and always the same share to
+within this. Waiting is erratic. So does one that reports more than the judge waited."""
 
 TIMED_FACTOR = 1.25
 """Timed outputs are compared with PyTorch's own on other draws than the tolerance was measured on."""
@@ -99,6 +106,8 @@ class PairedTimer:
         self._hold = hold
         self._launch_timeout = launch_timeout
         self._random = random.Random()
+        self._disagreements: list[tuple[float, float]] = []
+        """Seconds by the judge's clock and by the runner's, of blocks where the two do not agree."""
 
     def compare(self, baseline: Baseline, caller: Caller, kernel_hint: float, effort: Effort) -> Comparison:
         """Measure until the effort is spent. Raises :class:`KernelFailed` for wrong timed outputs and false clocks."""
@@ -108,17 +117,15 @@ class PairedTimer:
         baseline_count = self._block_length(baseline_first)
         kernel_times: list[float] = []
         baseline_times: list[float] = []
-        mismatched = 0
+        self._disagreements.clear()
         started = time.monotonic()
         while True:
             leads = len(kernel_times) % 2 == 0
             kernel, reference = self._pair(caller, kernel_count, baseline_count, kernel_leads=leads)
-            if kernel is None:
-                mismatched += 1
-            else:
+            if kernel is not None:
                 kernel_times.append(kernel)
                 baseline_times.append(reference)
-            self._check_clock(mismatched, len(kernel_times))
+            self._check_clock(len(kernel_times))
             if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
                 break
         return Comparison(
@@ -168,7 +175,10 @@ class PairedTimer:
         host, reported = self._link.run(order, self._launch_timeout * len(order))
         self._hold(True)
         seconds = self._device.kernel_seconds(host, reported, len(order))
-        return None if seconds is None else seconds / len(order)
+        if seconds is None:
+            self._disagreements.append((host, reported))
+            return None
+        return seconds / len(order)
 
     def _baseline_block(self, caller: Caller, order: Sequence[int]) -> tuple[float, Any]:
         kept: list[Any] = []
@@ -207,11 +217,17 @@ class PairedTimer:
                 message = "a timed launch wrote outside of its buffers"
                 raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
 
-    @staticmethod
-    def _check_clock(mismatched: int, good: int) -> None:
-        if mismatched >= MISMATCHED_BLOCKS and mismatched > MISMATCHED_SHARE * (mismatched + good):
-            message = f"the runner's clock disagreed with the judge's in {mismatched} of {mismatched + good} blocks"
+    def _check_clock(self, good: int) -> None:
+        """Raises where the runner's clock lies, or where the machine is too busy for any clock."""
+        mismatched = len(self._disagreements)
+        if mismatched < MISMATCHED_BLOCKS or mismatched <= MISMATCHED_SHARE * (mismatched + good):
+            return
+        message = f"the runner's clock disagreed with the judge's in {mismatched} of {mismatched + good} blocks"
+        if clock_lies(self._disagreements):
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
+        if mismatched >= BUSY_BLOCKS:
+            message += ", by waiting: the machine is too busy to time a kernel"
+            raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
 
     @staticmethod
     def _enough(kernel: Sequence[float], baseline: Sequence[float], elapsed: float, effort: Effort) -> bool:
@@ -224,6 +240,13 @@ class PairedTimer:
             return True
         speedup = _speedup(kernel, baseline)
         return half_width(speedup) < effort.half_width or speedup.high < effort.hopeless
+
+
+def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:
+    """Whether blocks of (judge's seconds, runner's seconds) tell of a false clock, and not of a busy machine."""
+    shares = [reported / host for host, reported in disagreements]
+    slow = max(shares) < LYING_SHARE and max(shares) - min(shares) <= PROPORTIONAL * max(shares)
+    return slow or sum(share > 1 for share in shares) > len(shares) / 2
 
 
 def _timed_error(values: torch.Tensor, got: torch.Tensor, bounds: OutputBounds, chance: random.Random) -> float:

@@ -21,7 +21,7 @@ from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
-from gpu_worker.judge.timing import Effort, OutputBounds, PairedTimer
+from gpu_worker.judge.timing import Effort, OutputBounds, PairedTimer, clock_lies
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
 Body = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
@@ -254,6 +254,21 @@ def test_results_from_earlier_blocks_are_caught() -> None:
         timer(subject, memo).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.WRONG_VALUE
     assert caught.value.details["law"] == "timed"
+
+
+@pytest.mark.parametrize(
+    ("disagreements", "lies"),
+    [
+        ([(0.008, 0.0)] * 6, True),
+        ([(0.010, 0.001), (0.012, 0.0012)] * 3, True),
+        ([(0.008, 0.02)] * 6, True),
+        ([(0.030, 0.008), (0.250, 0.009), (0.012, 0.008)] * 2, False),
+        ([(0.030, 0.028), (0.090, 0.081)] * 3, False),
+        ([(0.012, 0.0003), (0.020, 0.0003)] * 3, False),
+    ],
+)
+def test_waiting_is_told_from_a_false_clock(disagreements: list[tuple[float, float]], lies: bool) -> None:
+    assert clock_lies(disagreements) is lies
 
 
 def test_a_clock_that_lies_all_the_time_is_caught() -> None:

@@ -1,0 +1,55 @@
+"""The page about the judge can be followed: every defence has code and a test, and its numbers are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpu_worker.judge import exactness, laws
+from gpu_worker.judge.admission import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
+from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
+from gpu_worker.judge.timing import BUSY_BLOCKS, MIN_PAIRS, MISMATCHED_BLOCKS, TIMED_FACTOR
+from gpu_worker.verdict import BELOW_FLOOR
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/judge.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+DEFENCES = [
+    line.strip("| \n").split(" | ")
+    for line in TEXT.partition("## Defences and their tests")[2].partition("## What is not")[0].splitlines()
+    if line.startswith("| ") and "](" in line
+]
+
+
+@pytest.mark.parametrize("defence", DEFENCES, ids=lambda defence: str(defence[0]))
+def test_a_defence_leads_to_its_code_and_its_test(defence: list[str]) -> None:
+    _, code, tests = defence
+    for path in re.findall(r"\]\(([^)]+)\)", code):
+        assert (PAGE.parent / path).resolve().is_relative_to(ROOT)
+        assert (PAGE.parent / path).exists()
+    named = re.findall(r"\[`(test_\w+)`\]\(([^)]+)\)", tests)
+    assert named
+    for name, path in named:
+        assert f"def {name}(" in (PAGE.parent / path).read_text(encoding="utf-8"), f"{path} has no {name}"
+
+
+def test_the_laws_of_the_page_are_those_of_the_judge() -> None:
+    section = TEXT.partition("## What a kernel is given")[2].partition("## What is timed")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert listed == [laws.OWN, *laws.LAWS, laws.PERTURBED, laws.INTEGERS]
+
+
+def test_the_numbers_of_the_page_are_those_of_the_judge() -> None:
+    for policy, precision in PRECISIONS.items():
+        row = (
+            rf"^\| `{policy.value}` \| {precision.factor:.0f} \| ([\de.-]+) \| [^|]*\({precision.lower_bits} bits\) \|$"
+        )
+        match = re.search(row, TEXT, re.MULTILINE)
+        assert match, policy
+        assert float(match[1]) == precision.floor
+    assert LEAST_ERROR == 16 * 2.0**-24
+    assert (TIGHTEST_FACTOR, exactness.ALLOWED_QUANTA, BELOW_FLOOR, TIMED_FACTOR) == (4.0, 0.25, 0.85, 1.25)
+    assert (RESAMPLES, CONFIDENCE) == (2000, (2.5, 97.5))
+    assert (MIN_PAIRS, MISMATCHED_BLOCKS, BUSY_BLOCKS) == (6, 6, 60)
