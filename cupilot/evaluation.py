@@ -222,6 +222,10 @@ class Evaluation(Value):
     """What the evaluation took, builds included and queueing not."""
     phases: tuple[Phase, ...] = ()
     """What it was spent on, one after the other."""
+    measurement: str = ""
+    """Names the run of the judge that this rests on; evaluations of one measurement have one name."""
+    reused: bool = False
+    """Whether that run was an earlier one: the same machine code, problem, device and judge."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:

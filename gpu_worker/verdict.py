@@ -73,6 +73,10 @@ class Measured:
     environment: Environment | None = None
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
+    key: str | None = None
+    """Under which the evaluation may be kept; None: it may not."""
+    known: Evaluation | None = None
+    """An earlier evaluation of the same; nothing else was measured then."""
 
     def repetition(self) -> Measured:
         """An empty record for the same kernel and build."""

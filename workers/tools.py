@@ -129,7 +129,7 @@ class DeviceJudge:
 
         self._device = device
         self._cancelled = Cancelled
-        self._evaluator = Evaluator(device.target, Path(settings.work_dir), device=uid_of(device))
+        self._evaluator = Evaluator(device.target, Path(settings.work_dir), device=uid_of(device), reuse=True)
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         """See :class:`Judge`."""

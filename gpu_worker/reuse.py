@@ -1,0 +1,94 @@
+"""Evaluations that were made before, on disk by what decides them, so that nothing is measured twice.
+
+The key covers the machine code and how it is launched, the problem with its policy and laws, the judge's own code, the
+device and the software around it. Not the source: kernels that differ in words only are one. What the machine did
+wrong, or another time might do otherwise, is never kept; compile errors are the build cache's.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import cupilot
+from cupilot.evaluation import Evaluation, FailureKind
+from cupilot.hardware import Environment
+from cupilot.kernel import ResolvedPlan
+from cupilot.value import digest
+from gpu_worker.verdict import Measured
+
+_UNSETTLED = frozenset(
+    {
+        FailureKind.INFRASTRUCTURE, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.CLOCK_MISMATCH,
+        FailureKind.BELOW_FLOOR,
+    }
+)  # fmt: skip
+"""Failures that may be the machine's, or that new peaks may take back."""
+
+
+class EvaluationStore:
+    """Evaluations under one folder; several processes may use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, key: str) -> Evaluation | None:
+        """The evaluation that was kept under this key; None where there is none that can be read."""
+        try:
+            return Evaluation.model_validate_json(self._path(key).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def put(self, key: str, evaluation: Evaluation) -> None:
+        """Keep an evaluation, if another run could not come to another end."""
+        if evaluation.failure is not None and evaluation.failure.kind in _UNSETTLED:
+            return
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(f".{os.getpid()}")
+        scratch.write_text(evaluation.model_dump_json())
+        scratch.replace(path)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key}.json"
+
+
+def key_of(measured: Measured, plan: ResolvedPlan, environment: Environment) -> str:
+    """What decides an evaluation of a kernel that was built."""
+    assert measured.build is not None
+    preparation = measured.preparation
+    return digest(
+        [
+            measured.build.binary_hash,
+            plan.model_dump(mode="json"),
+            measured.problem.content_hash(),
+            list(preparation.laws),
+            preparation.environment.torch,
+            environment.device.uid,
+            [environment.driver, environment.cuda, environment.compiler, environment.sandbox, environment.threads],
+            judge_version(),
+        ]
+    )
+
+
+def reused(known: Evaluation, measured: Measured) -> Evaluation:
+    """A known evaluation as one of this kernel; its ``measurement`` says which run of the judge it rests on."""
+    return known.model_copy(
+        update={
+            "kernel_hash": measured.kernel.content_hash(),
+            "build": measured.build,
+            "tunables": measured.kernel.plan.values(),
+            "seconds": measured.seconds,
+            "phases": measured.phases,
+            "reused": True,
+        }
+    )
+
+
+@cache
+def judge_version() -> str:
+    """Digest of the judge's own code: another version of it might judge otherwise."""
+    domain = Path(cupilot.__file__).parent
+    sources = [*domain.glob("*.py"), *Path(__file__).parent.rglob("*.py")]
+    return digest([[path.name, path.read_text(encoding="utf-8")] for path in sorted(sources)])

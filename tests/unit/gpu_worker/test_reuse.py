@@ -1,0 +1,84 @@
+"""Nothing is measured twice: what is the same is given again and says so, what might differ is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cupilot.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
+from cupilot.hardware import Environment
+from cupilot.kernel import Kernel, resolve
+from cupilot.problem import Problem, Target
+from gpu_worker import reuse
+from gpu_worker.evaluator import Evaluator
+from gpu_worker.reuse import EvaluationStore, key_of
+from gpu_worker.verdict import Measured
+from tests.unit.gpu_worker.records import DEVICE, PROBLEM, kernel, preparation
+from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, SOURCE
+
+ENVIRONMENT = Environment(device=DEVICE, driver="1", torch="2")
+
+
+def failed(kind: FailureKind) -> Evaluation:
+    failure = Failure(kind=kind, message="why")
+    return Evaluation(kernel_hash="k", problem_hash="p", verdict=Verdict.REJECTED, failure=failure, measurement="m")
+
+
+def key(binary: str = "b", plan_of: Kernel | None = None, environment: Environment = ENVIRONMENT) -> str:
+    prepared = preparation()
+    subject = plan_of or kernel()
+    build = BuildReport(ok=True, compiler="g++", seconds=0.1, binary_hash=binary)
+    measured = Measured(PROBLEM, prepared, subject, build)
+    return key_of(measured, resolve(subject, prepared.facts), environment)
+
+
+def test_failures_are_kept_but_not_what_another_run_may_not_find(tmp_path: Path) -> None:
+    store = EvaluationStore(tmp_path)
+    assert store.get("ab") is None
+    for kind in (FailureKind.INFRASTRUCTURE, FailureKind.TIMEOUT, FailureKind.BELOW_FLOOR, FailureKind.CLOCK_MISMATCH):
+        store.put("ab", failed(kind))
+        assert store.get("ab") is None, kind
+    store.put("ab", failed(FailureKind.WRONG_VALUE))
+    assert EvaluationStore(tmp_path).get("ab") == failed(FailureKind.WRONG_VALUE)
+    (tmp_path / "ab" / "ab.json").write_text("{")
+    assert store.get("ab") is None
+
+
+def test_words_do_not_count_but_all_that_decides_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = key()
+    assert key(plan_of=kernel("other words, one binary")) == same
+    others = {
+        key(binary="c"),
+        key(environment=ENVIRONMENT.model_copy(update={"driver": "2"})),
+        key(environment=ENVIRONMENT.model_copy(update={"device": DEVICE.model_copy(update={"uid": "cpu-1"})})),
+    }
+    monkeypatch.setattr(reuse, "judge_version", lambda: "another")
+    others.add(key())
+    assert len(others | {same}) == 5
+
+
+def test_equal_binaries_are_judged_once(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    assert request.config.cache is not None
+    work_dir = Path(request.config.cache.mkdir("gpu_worker"))
+    problem = Problem(name="line", source=SOURCE)
+    wrong = KERNEL.replace("+ 1.0f", "+ 1.5f")
+
+    def of(source: str) -> Kernel:
+        return Kernel.model_validate({"target": Target.CPU, "source": source, "plan": PLAN})
+
+    with Evaluator(Target.CPU, work_dir, reuse=True) as evaluator:
+        evaluator._known = EvaluationStore(tmp_path)  # of this test alone: the work folder outlives it
+        prepared = evaluator.prepare(problem).preparation
+        assert prepared is not None
+        first = evaluator.evaluate(problem, prepared, of(wrong))
+        second = evaluator.evaluate(problem, prepared, of("// in other words\n" + wrong))
+    assert first.failure is not None
+    assert first.failure.kind is FailureKind.WRONG_VALUE
+    assert not first.reused
+    assert first.measurement
+    assert second.reused
+    assert second.measurement == first.measurement
+    assert second.failure == first.failure
+    assert second.kernel_hash != first.kernel_hash
+    assert {phase.name for phase in second.phases} == {"build"}
