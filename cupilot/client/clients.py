@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -68,9 +69,11 @@ class Calls(
             headers["Authorization"] = f"Bearer {endpoint.api_key}"
         # A proxy for the Internet must not swallow calls to a stack on this machine.
         local = httpx.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
-        self._options: dict[str, Any] = {
-            "base_url": self.url, "headers": headers, "timeout": timeout, "trust_env": not local
-        }  # fmt: skip
+        self._connect(base_url=self.url, headers=headers, timeout=timeout, trust_env=not local)
+
+    @abstractmethod
+    def _connect(self, **options: Any) -> None:
+        """Make the client of httpx with these options."""
 
 
 class Client(Calls, Waiting):
@@ -79,17 +82,10 @@ class Client(Calls, Waiting):
     Threads may share it.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        api_key: str | None = None,
-        *,
-        data: Path | str | None = None,
-        timeout: float = 30.0,
-        retries: int = 4,
-    ) -> None:
-        super().__init__(url, api_key, data=data, timeout=timeout, retries=retries)
-        self._http = httpx.Client(**self._options)
+    _http: httpx.Client
+
+    def _connect(self, **options: Any) -> None:
+        self._http = httpx.Client(**options)
 
     def __enter__(self) -> Client:
         return self
@@ -165,17 +161,10 @@ class Client(Calls, Waiting):
 class AsyncClient(Calls, Awaited):
     """The same for an event loop: ``async with``, ``await client.get(job)``, ``async for job in client.all_jobs()``."""
 
-    def __init__(
-        self,
-        url: str | None = None,
-        api_key: str | None = None,
-        *,
-        data: Path | str | None = None,
-        timeout: float = 30.0,
-        retries: int = 4,
-    ) -> None:
-        super().__init__(url, api_key, data=data, timeout=timeout, retries=retries)
-        self._http = httpx.AsyncClient(**self._options)
+    _http: httpx.AsyncClient
+
+    def _connect(self, **options: Any) -> None:
+        self._http = httpx.AsyncClient(**options)
 
     async def __aenter__(self) -> AsyncClient:
         return self

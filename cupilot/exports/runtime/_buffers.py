@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ ALIGNMENT = {"cuda": 256, "cpu": 64}
 
 def is_aligned(tensor: torch.Tensor) -> bool:
     """Whether it starts where the kernel may expect it to."""
-    return tensor.data_ptr() % ALIGNMENT[tensor.device.type] == 0
+    return tensor.data_ptr() % ALIGNMENT["cuda" if tensor.is_cuda else "cpu"] == 0
 
 
 def allocate(spec: dict[str, Any], device: torch.device) -> torch.Tensor:
@@ -29,6 +30,9 @@ def allocate(spec: dict[str, Any], device: torch.device) -> torch.Tensor:
 def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
     """Uninitialised bytes, aligned."""
     step = ALIGNMENT[device.type]
+    whole = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    if is_aligned(whole):
+        return whole
     flat = torch.empty(nbytes + step, dtype=torch.uint8, device=device)
     return flat[-flat.data_ptr() % step :][:nbytes]
 
@@ -38,3 +42,17 @@ def aligned(tensor: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
     if is_aligned(tensor):
         return tensor
     return allocate(spec, tensor.device).copy_(tensor)
+
+
+def prepare(spec: dict[str, Any], given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Everything that a call needs, in the order of :func:`places`, to be kept until it has ended; and the outputs."""
+    device = given[0].device
+    outputs = [allocate(item, device) for item in spec["outputs"]]
+    inputs = [aligned(tensor, item) for tensor, item in zip(given, spec["given"], strict=True)]
+    return [*inputs, *outputs, *[scratch(nbytes, device) for nbytes in spec["workspace"].values()]], outputs
+
+
+def places(spec: dict[str, Any]) -> list[list[int]]:
+    """For each launch, where its arguments stand among the tensors given, the outputs and the workspace."""
+    names = [*(item["name"] for item in (*spec["given"], *spec["outputs"])), *spec["workspace"]]
+    return [[names.index(name) for name in launch["args"]] for launch in spec["launches"]]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ._buffers import aligned, allocate, scratch
+from ._buffers import places, prepare
 
 
 class Launcher:
@@ -28,6 +28,7 @@ class Launcher:
         self._headers = headers
         self._functions: list[Any] | None = None
         self._lock = threading.Lock()
+        self._places = places(spec)
 
     def trouble(self, device: torch.device) -> str | None:
         """Why the kernel cannot run on this device; None where it can (it is compiled and loaded then)."""
@@ -41,21 +42,18 @@ class Launcher:
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs."""
-        spec, device = self.spec, given[0].device
-        functions = self._load()
-        outputs = [allocate(item, device) for item in spec["outputs"]]
-        buffers = {item["name"]: aligned(tensor, item) for item, tensor in zip(spec["given"], given, strict=True)}
-        buffers.update((item["name"], tensor) for item, tensor in zip(spec["outputs"], outputs, strict=True))
-        buffers.update((name, scratch(nbytes, device)) for name, nbytes in spec["workspace"].items())
-        for launch, function in zip(spec["launches"], functions, strict=True):
-            function(*(ctypes.c_void_p(buffers[name].data_ptr()) for name in launch["args"]))
+        functions = self._load() if self._functions is None else self._functions
+        buffers, outputs = prepare(self.spec, given)
+        addresses = [tensor.data_ptr() for tensor in buffers]
+        for function, wanted in zip(functions, self._places, strict=True):
+            function(*[addresses[place] for place in wanted])
         return outputs
 
     def _load(self) -> list[Any]:
         with self._lock:
             if self._functions is None:
                 library = ctypes.CDLL(str(compile_source(self._source, self._headers, self.spec["options"])))
-                self._functions = [_function(library, launch["kernel"]) for launch in self.spec["launches"]]
+                self._functions = [_function(library, launch) for launch in self.spec["launches"]]
             return self._functions
 
 
@@ -82,12 +80,13 @@ def compile_source(source: str, headers: dict[str, str], options: Sequence[str])
     return place
 
 
-def _function(library: ctypes.CDLL, name: str) -> Any:
+def _function(library: ctypes.CDLL, launch: dict[str, Any]) -> Any:
+    name = launch["kernel"]
     try:
         function = library[name]
     except AttributeError as error:
         raise RuntimeError(f'the library has no function {name}; is it declared extern "C"?') from error
-    function.restype = None
+    function.restype, function.argtypes = None, [ctypes.c_void_p] * len(launch["args"])
     return function
 
 

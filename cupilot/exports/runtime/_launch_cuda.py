@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ._buffers import aligned, allocate, scratch
+from ._buffers import places, prepare
 
 SHARED_BYTES_UNASKED = 48 * 1024
 PORTABLE_CLUSTER = 8
@@ -30,7 +30,7 @@ class Launcher:
         self.spec = spec
         self._source = source
         self._headers = headers
-        self._loaded: dict[int, list[tuple[Any, Any]]] = {}
+        self._loaded: dict[int, list[_Launch]] = {}
         self._lock = threading.Lock()
 
     def trouble(self, device: torch.device) -> str | None:
@@ -48,28 +48,24 @@ class Launcher:
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs, computed on the current stream of the tensors' device."""
-        from cuda.bindings import driver
+        device = given[0].device
+        if device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return self._call(given, device)
+        return self._call(given, device)
 
-        spec, device = self.spec, given[0].device
-        with torch.cuda.device(device):
-            launches = self._launches(device)
-            outputs = [allocate(item, device) for item in spec["outputs"]]
-            buffers = {item["name"]: aligned(tensor, item) for item, tensor in zip(spec["given"], given, strict=True)}
-            buffers.update((item["name"], tensor) for item, tensor in zip(spec["outputs"], outputs, strict=True))
-            buffers.update((name, scratch(nbytes, device)) for name, nbytes in spec["workspace"].items())
-            stream = torch.cuda.current_stream(device).cuda_stream
-            with self._lock:
-                for launch, (function, config) in zip(spec["launches"], launches, strict=True):
-                    pointers = [ctypes.c_void_p(buffers[name].data_ptr()) for name in launch["args"]]
-                    addresses = (ctypes.c_void_p * len(pointers))(*map(ctypes.addressof, pointers))
-                    config.hStream = stream
-                    _check(
-                        driver.cuLaunchKernelEx(config, function, ctypes.addressof(addresses), 0),
-                        f"launching {launch['kernel']}",
-                    )
+    def _call(self, given: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+        """On the device that is the current one."""
+        launches = self._loaded.get(device.index) or self._launches(device)
+        buffers, outputs = prepare(self.spec, given)
+        addresses = [tensor.data_ptr() for tensor in buffers]
+        stream = torch.cuda.current_stream(device).cuda_stream
+        with self._lock:
+            for launch in launches:
+                launch.start(addresses, stream)
         return outputs
 
-    def _launches(self, device: torch.device) -> list[tuple[Any, Any]]:
+    def _launches(self, device: torch.device) -> list[_Launch]:
         index = torch.cuda.current_device() if device.index is None else device.index
         with self._lock:
             if index not in self._loaded:
@@ -77,8 +73,34 @@ class Launcher:
                     torch.cuda.current_stream()  # PyTorch makes its context the current one
                     torch.empty(1, device="cuda")
                     binary = compile_source(self._source, self._headers, self.spec["options"])
-                    self._loaded[index] = _load(binary, self.spec["launches"])
+                    self._loaded[index] = _load(binary, self.spec)
             return self._loaded[index]
+
+
+class _Launch:
+    """One launch of the plan: everything but addresses and stream is laid out once. Not for two threads at a time."""
+
+    def __init__(self, name: str, function: Any, config: Any, wanted: Sequence[int]) -> None:
+        from cuda.bindings import driver
+
+        self._name = name
+        self._function = function
+        self._config = config
+        self._wanted = wanted
+        self._driver_launch = driver.cuLaunchKernelEx
+        # The driver copies the arguments while it launches, so that the same memory serves the next call.
+        self._values = (ctypes.c_uint64 * len(wanted))()
+        size, first = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self._values)
+        self._pointers = (ctypes.c_void_p * len(wanted))(*[first + size * number for number in range(len(wanted))])
+        self._parameters = ctypes.addressof(self._pointers)
+
+    def start(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch on the stream; ``addresses`` in the order of :func:`places`."""
+        self._values[:] = [addresses[place] for place in self._wanted]
+        self._config.hStream = stream
+        result = self._driver_launch(self._config, self._function, self._parameters, 0)
+        if int(result[0]) != 0:
+            _check(result, f"launching {self._name}")
 
 
 def compile_source(source: str, headers: dict[str, str], options: Sequence[str]) -> bytes:
@@ -118,14 +140,17 @@ def include_folders() -> list[Path]:
     raise RuntimeError("no CUDA headers found; pip install nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt")
 
 
-def _load(binary: bytes, launches: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
+def _load(binary: bytes, spec: dict[str, Any]) -> list[_Launch]:
     from cuda.bindings import driver
 
     module = _check(driver.cuModuleLoadData(binary), "loading the kernel")
     count = _check(driver.cuModuleGetFunctionCount(module), "counting kernels")
     handles = _check(driver.cuModuleEnumerateFunctions(count, module), "listing kernels")
     functions = {_check(driver.cuFuncGetName(handle), "naming a kernel").decode(): handle for handle in handles}
-    return [_configured(functions, launch) for launch in launches]
+    return [
+        _Launch(launch["kernel"], *_configured(functions, launch), wanted)
+        for launch, wanted in zip(spec["launches"], places(spec), strict=True)
+    ]
 
 
 def _configured(functions: dict[str, Any], launch: dict[str, Any]) -> tuple[Any, Any]:

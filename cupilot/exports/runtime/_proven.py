@@ -35,6 +35,56 @@ def outside(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> str | None
     return None
 
 
+class Proof:
+    """The same question as :func:`outside` answers, for those who ask it often: exact equality with what was proven.
+
+    A tensor that is not exactly equal may still be fine (the stride of a dimension of size 1 means nothing), so a no is
+    to be asked again. Nothing of a call is kept: each tensor of each call is looked at.
+    """
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._wanted = [
+            (getattr(torch, item["dtype"]), torch.Size(item["shape"]), tuple(item["strides"])) for item in spec["given"]
+        ]
+
+    def covers(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether dtype, layout, shape, strides and device of each are the proven ones."""
+        if len(tensors) != len(self._wanted):
+            return False
+        device = tensors[0].device
+        for (dtype, shape, strides), tensor in zip(self._wanted, tensors, strict=True):
+            if tensor.dtype is not dtype or tensor.layout is not torch.strided or tensor.shape != shape:
+                return False
+            if tensor.stride() != strides or tensor.device != device:
+                return False
+        return True
+
+
+def plain(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether nobody but us would see these tensors pass through PyTorch's dispatcher.
+
+    Subclasses, modes (fake tensors, profilers of operators), function transforms, tracing and forward-mode derivatives
+    all work there; an operator is for them.
+    """
+    if torch.compiler.is_compiling() or _somebody_watches() or torch.autograd.forward_ad._current_level >= 0:
+        return False
+    return all(type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter for tensor in tensors)
+
+
+def _watchers() -> Callable[[], bool]:
+    try:
+        dispatch, function = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+        transforms, tracing = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
+        profiler = torch._C._autograd._profiler_enabled
+        torch.autograd.forward_ad._current_level  # noqa: B018
+    except AttributeError:  # another version of PyTorch: it cannot be known
+        return lambda: True
+    return lambda: bool(dispatch() or function() or profiler()) or not (transforms() is None and tracing() is None)
+
+
+_somebody_watches = _watchers()
+
+
 class _Built:
     """How forward's arguments and its result are built; copies of a module share it."""
 
@@ -53,6 +103,8 @@ class ProvenForward:
     spec: dict[str, Any]
     run: Run
     """The kernel as a function of all given tensors."""
+    direct: Run | None = None
+    """The same, past PyTorch's dispatcher; None where ``run`` is that already."""
     trouble: Callable[[str], str | None]
     """Why the kernel cannot run on the device of this name, or None."""
     arguments: Callable[[], Any]
@@ -68,7 +120,10 @@ class ProvenForward:
         self._state: list[tuple[torch.nn.Module, str]] = []
         self._others: list[Any] = []
         self._places: list[int] = []
+        self._flat = -1
+        """How many tensors forward takes, where it takes nothing else."""
         self._built = _Built()
+        self._proof = Proof(type(self).spec)
         cls = type(self)
         with torch.random.fork_rng(devices=[]):
             if not _same_construction(args, kwargs, cls.constructor()):
@@ -83,7 +138,8 @@ class ProvenForward:
         tensors = None if kwargs or self._why_not is not None else self._tensors(args)
         if tensors is None or self._left_to_the_reference(tensors):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        outputs = type(self).run(tensors)
+        cls = type(self)
+        outputs = cls.run(tensors) if cls.direct is None or not plain(tensors) else cls.direct(tensors)
         structure = self._built.result
         return outputs[0] if structure is None else pytree.tree_unflatten(list(outputs), structure)
 
@@ -109,10 +165,14 @@ class ProvenForward:
             return True
         if cls.spec["depends_on_mode"] and not self.training:  # type: ignore[attr-defined]
             return True
-        return outside(cls.spec, tensors) is not None or cls.trouble(str(device)) is not None
+        if torch.compiler.is_compiling() or not self._proof.covers(tensors):
+            return outside(cls.spec, tensors) is not None or cls.trouble(str(device)) is not None
+        return cls.trouble(str(device)) is not None
 
     def _tensors(self, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
         """All that the kernel is given: the tensors among the arguments, then parameters and buffers."""
+        if len(args) == self._flat and all(type(tensor) is torch.Tensor for tensor in args):
+            return [*args, *self._states()]
         leaves, structure = pytree.tree_flatten(list(args))
         if structure != self._built.arguments:
             return None
@@ -122,7 +182,15 @@ class ProvenForward:
             return None
         if any(isinstance(leaf, torch.Tensor) for leaf in others) or others != self._others:
             return None
-        return given + [getattr(module, name) for module, name in self._state]
+        return given + self._states()
+
+    def _states(self) -> list[torch.Tensor]:
+        """Parameters and buffers. Where PyTorch keeps them, if they are there: a module's own lookup is slow."""
+        found = []
+        for module, name in self._state:
+            tensor = module._parameters.get(name)
+            found.append(getattr(module, name) if tensor is None else tensor)
+        return found
 
     def _learn(self) -> None:
         """Note how arguments and result are built, by running the reference without data."""
@@ -141,6 +209,8 @@ class ProvenForward:
         leaves, self._built.arguments = pytree.tree_flatten(list(arguments))
         self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         self._others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        if self._built.arguments == pytree.tree_flatten(leaves)[1] and not self._others:
+            self._flat = len(leaves)
         leaves = [leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         state = {key: tensor.to("meta") for key, tensor in named.items()}
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cupilot.exports import ExportFormat
 from tests.unit.exports.installed import imported, launches_of, run, write
@@ -178,3 +180,47 @@ def test_model_new_is_what_kernelbench_loads(name: str, tmp_path: Path) -> None:
     type(fast).run = staticmethod(lambda given: calls.append(1) or context["LAUNCHER"](given))
     _same(fast(*arguments), pytree.tree_map(lambda tensor: tensor.detach(), slow(*arguments)))
     assert calls == [1], "the kernel was not used"
+
+
+def test_the_operator_is_passed_by_only_where_nobody_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    class Own(torch.Tensor):
+        pass
+
+    folder = write(winner("gelu", GELU, GELU_CPU), ExportFormat.TORCH, tmp_path)
+    with imported(folder, "cupilot_gelu") as package, torch.no_grad():
+        fast, slow, arguments = _models(package)
+        asked: list[int] = []
+        op = package.op
+        monkeypatch.setattr(package, "op", lambda *given: asked.append(1) or op(*given))
+        launches = launches_of(package, monkeypatch)
+        _same(fast(*arguments), slow(*arguments))
+        assert (len(asked), len(launches)) == (0, 1)
+        for watching in (Watching(), torch.device("cpu"), torch.autograd.profiler.profile()):
+            before = len(asked)
+            with watching:
+                _same(fast(*arguments), slow(*arguments))
+            assert len(asked) == before + 1, watching
+        before = len(asked)
+        fast(*(tensor.as_subclass(Own) for tensor in arguments))
+        with torch.autograd.forward_ad.dual_level():
+            fast(*arguments)
+        assert len(asked) == before + 2
+
+
+def test_a_stride_that_means_nothing_does_not_matter(tmp_path: Path) -> None:
+    folder = write(winner("gelu", GELU, GELU_CPU), ExportFormat.TORCH, tmp_path)
+    with imported(folder, "cupilot_gelu"):
+        runtime = sys.modules["cupilot_gelu._proven"]
+        item = {"name": "x", "dtype": "float32", "shape": [1, 8], "strides": [8, 1]}
+        proof, given = runtime.Proof({"given": [item]}), torch.zeros(8).as_strided((1, 8), (3, 1))
+        assert not proof.covers([given])
+        assert runtime.outside({"given": [item]}, [given]) is None
+        assert proof.covers([torch.zeros(1, 8)])
+        for other in (torch.zeros(1, 8).double(), torch.zeros(1, 9), torch.zeros(1, 16)[:, ::2]):
+            assert not proof.covers([other])
+            assert runtime.outside({"given": [item]}, [other]) is not None
+        assert not proof.covers([torch.zeros(1, 8)] * 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import json
 import re
 import sys
@@ -45,6 +46,29 @@ def test_the_package_imports_compiles_and_leaves_other_devices_to_the_reference(
                 got = fast(*arguments)
             torch.testing.assert_close(got, slow(*arguments))
             assert "CUDA devices" in fast.why_not(*arguments)
+
+
+def test_a_launch_is_given_the_addresses_of_its_own_arguments_each_time(tmp_path: Path) -> None:
+    made = cuda_winner("everything")
+    with imported(write(made, ExportFormat.TORCH, tmp_path), "cupilot_everything") as package:
+        runtime = sys.modules["cupilot_everything._launch_cuda"]
+        seen: list[tuple[int, list[int]]] = []
+
+        def launch(config: Any, function: str, parameters: int, extra: int) -> tuple[int]:
+            assert (function, extra) == ("function", 0)
+            pointers = (ctypes.c_void_p * 3).from_address(parameters)
+            seen.append((config.hStream, [ctypes.c_uint64.from_address(pointer).value for pointer in pointers]))
+            return (0 if config.hStream else 1,)
+
+        wanted = runtime.places(package.spec)
+        assert wanted == [[0, 3], [3, 1, 2]], "x; partial is the workspace, after both outputs"
+        second = runtime._Launch("write_out", "function", SimpleNamespace(hStream=0), wanted[1])
+        second._driver_launch = launch
+        second.start([10, 20, 30, 2**48 + 40], 7)
+        second.start([11, 21, 31, 41], 8)
+        assert seen == [(7, [2**48 + 40, 20, 30]), (8, [41, 21, 31])]
+        with pytest.raises(RuntimeError, match="launching write_out"):
+            second.start([1, 2, 3, 4], 0)
 
 
 def test_every_feature_of_a_plan_is_carried() -> None:
