@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,7 +42,10 @@ from cupilot.storage.database import Database
 from cupilot.storage.pool import StrategyPool
 
 POOL_SIZE = 20
-"""With as many above it, a connection for each of the 40 threads that Starlette runs endpoints in: none waits."""
+"""Connections; in need as many again, so that each of the 40 threads that Starlette runs endpoints in finds one."""
+TURNS = 20
+"""Requests that have a transaction at once. The threads and connections beyond these are for those who look briefly:
+waiting for events, streams, probes."""
 
 
 def create_app(config: Settings | None = None) -> FastAPI:
@@ -62,6 +66,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.database = Database(config.database_url.get_secret_value(), pool_size=POOL_SIZE)
+    app.state.turns = asyncio.Semaphore(TURNS)
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)
     app.state.settings = config

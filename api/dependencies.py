@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import cache
 from math import isfinite
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pydantic_core
 from fastapi import Depends, Query, Request
+from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.orm import Session
@@ -35,9 +36,14 @@ def database(request: Request) -> Database:
     return found
 
 
-def transaction(database: Annotated[Database, Depends(database)]) -> Iterator[Session]:
-    """The request's one transaction. It commits before the answer is sent, so that an answer is never a lie."""
-    with database.transaction() as session:
+async def transaction(request: Request, database: Annotated[Database, Depends(database)]) -> AsyncIterator[Session]:
+    """The request's one transaction. It commits before the answer is sent, so that an answer is never a lie.
+
+    Requests wait for their turn here, where they hold nothing. A request goes from thread to thread, for its
+    dependencies and for its endpoint, and keeps its connection meanwhile: with more transactions than threads, all
+    threads could wait for connections whose holders wait for a thread.
+    """
+    async with request.app.state.turns, contextmanager_in_threadpool(database.transaction()) as session:
         yield session
 
 

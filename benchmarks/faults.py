@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import count, zip_longest
 from pathlib import Path
 from uuid import UUID
 
@@ -44,6 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains this")
     parser.add_argument("--rounds", type=int, default=1, help="how often the whole matrix is gone through")
+    parser.add_argument("--minutes", type=float, default=8.0, help="no fault is begun after that; 0: no end")
     arguments = parser.parse_args()
     end_well()
     adopt_orphans()
@@ -53,7 +57,7 @@ def main() -> int:
         service = Service(Path(folder))
         jobs: list[UUID] = []
         try:
-            outcomes = [_one(service, case, number, jobs) for number, case in enumerate(chosen)]
+            outcomes, left = _all(service, chosen, arguments.minutes * 60 or math.inf, jobs)
             whole = breaches(service, jobs)
             calls = model_calls(service)
             reaped = int(service.rows("SELECT count(*) FROM events WHERE kind = 'step.reaped'")[0][0])
@@ -64,6 +68,7 @@ def main() -> int:
     report = {
         "machine": where,
         "faults": len(outcomes),
+        "not_begun_in_time": [case.name for case in left],
         "jobs": len(jobs),
         "steps_reaped": reaped,
         "lost": [asdict(one) for one in lost],
@@ -72,12 +77,45 @@ def main() -> int:
         "model_calls": asdict(calls) | {"unrecorded": calls.unrecorded},
         "outcomes": [asdict(one) for one in outcomes],
     }
-    text = _markdown(where, outcomes, whole=whole, orphans=orphans + orphans_after, calls=calls, reaped=reaped)
+    text = _markdown(
+        where,
+        outcomes,
+        left=[case.name for case in left],
+        whole=whole,
+        orphans=orphans + orphans_after,
+        calls=calls,
+        reaped=reaped,
+    )
     print(text)
     if not arguments.only:
         (RESULTS / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
         (RESULTS / "faults.md").write_text(text)
     return 1 if lost or whole or orphans or orphans_after or calls.unrecorded else 0
+
+
+def _all(service: Service, cases: list[Case], seconds: float, jobs: list[UUID]) -> tuple[list[Outcome], list[Case]]:
+    """Go through the cases until the time is up; what they did, and those that were not begun."""
+    end = time.monotonic() + seconds
+    outcomes: list[Outcome] = []
+    numbers = count()
+    groups = _groups(cases)
+    with ThreadPoolExecutor(max(map(len, groups), default=1)) as threads:
+        while groups and time.monotonic() < end:
+            group = groups.pop(0)
+            outcomes += threads.map(lambda case, number: _one(service, case, number, jobs), group, numbers)
+    return outcomes, [case for group in groups for case in group]
+
+
+def _groups(cases: list[Case]) -> list[list[Case]]:
+    """Cases that are struck at once: one a role, each with a job of its own. Those that hurt everybody come singly.
+
+    One that hurts everybody follows each group of the others, so that whoever has less time sees some of all kinds.
+    """
+    roles = {role: [case for case in cases if case.role == role] for role in ("agent", "gpu")}
+    roles["one of a kind"] = [case for case in cases if case.role in ("scheduler", "api")]
+    together = [[case for case in group if case] for group in zip_longest(*roles.values())]
+    alone = [[case] for case in cases if case.role is None]
+    return [group for pair in zip_longest(alone, together) for group in pair if group]
 
 
 def _one(service: Service, case: Case, number: int, jobs: list[UUID]) -> Outcome:
@@ -98,7 +136,14 @@ def _kind(fault: str) -> str:
 
 
 def _markdown(
-    where: str, outcomes: list[Outcome], *, whole: list[str], orphans: list[str], calls: Calls, reaped: int
+    where: str,
+    outcomes: list[Outcome],
+    *,
+    left: list[str],
+    whole: list[str],
+    orphans: list[str],
+    calls: Calls,
+    reaped: int,
 ) -> str:
     lost = [one for one in outcomes if one.state == "lost" or one.breaches]
     lines = [
@@ -106,7 +151,8 @@ def _markdown(
         "",
         f"Machine: {where}. Made by `python -m benchmarks.faults`; other load on the machine only stretches it.",
         "",
-        f"- faults injected: {len(outcomes)}, each into a job under way ({sum(one.seconds for one in outcomes):.0f} s)",
+        f"- faults injected: {len(outcomes)}, each into a job under way",
+        f"- faults of the matrix that were not injected, for time: {', '.join(left) or 'none'}",
         f"- lost: {len(lost) or 'nothing'}",
         f"- jobs that did not end, or broke a rule: {len(lost)}",
         f"- rules broken over all jobs together: {len(whole)}",

@@ -33,6 +33,8 @@ class Case:
     """Hurts the service (the number makes the job's content unique); the job meanwhile under way."""
     quick: bool = False
     """Part of the short form."""
+    role: str | None = None
+    """Whose process dies, where nothing else is hurt: faults of different roles do not disturb each other."""
 
 
 def _kill(role: str, point: Point, act: Act, service: Service, number: int) -> UUID:
@@ -142,13 +144,19 @@ def _cases() -> list[Case]:
         for point in points:
             for act in (Act.CHILD, Act.WORKER):
                 chosen = (role, point, act) in quick
-                found.append(Case(f"{role} {act}: {point}", partial(_kill, role, point, act), chosen))
+                found.append(Case(f"{role} {act}: {point}", partial(_kill, role, point, act), chosen, role))
     for point in (Point.AFTER_DISPATCH, Point.BEFORE_PUBLISH, Point.AFTER_PUBLISH, Point.AFTER_TICK):
         found.append(
-            Case(f"scheduler: {point}", partial(_kill, "scheduler", point, Act.CHILD), point is Point.AFTER_PUBLISH)
+            Case(
+                f"scheduler: {point}",
+                partial(_kill, "scheduler", point, Act.CHILD),
+                point is Point.AFTER_PUBLISH,
+                "scheduler",
+            )
         )
     for point in (Point.IN_SUBMIT, Point.BEFORE_ANSWER):
-        found.append(Case(f"api: {point}", partial(_kill, "api", point, Act.CHILD), point is Point.BEFORE_ANSWER))
+        answer = point is Point.BEFORE_ANSWER
+        found.append(Case(f"api: {point}", partial(_kill, "api", point, Act.CHILD), answer, "api"))
     for role, point in (("gpu", Point.DURING_WORK), ("gpu", Point.BEFORE_STORE), ("agent", Point.BEFORE_STORE)):
         found.append(Case(f"{role} paused beyond its lease: {point}", partial(_pause, role, point), role == "gpu"))
     found += [

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -41,7 +42,7 @@ from tests.service.faults.matrix.proxy import Proxy
 from tests.service.workers.test_models import competent
 
 ROOT = Path(__file__).parents[4]
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 """Longer than any recovery takes on a busy machine; what is not over by then has failed."""
 
 LEASE_SECONDS = 5.0
@@ -87,6 +88,7 @@ class Service:
         self._others = {child.pid for child in psutil.Process().children()}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._roles: dict[str, str] = {}
+        self._reviving = threading.Lock()
         self._starts = 0
         self._port = _free_port()
         with self.database.transaction() as session:
@@ -142,10 +144,11 @@ class Service:
 
     def revive(self) -> int:
         """Start again what has ended, as a supervisor would; how many that were."""
-        ended = [name for name, process in self._processes.items() if process.poll() is not None]
-        for name in ended:
-            self.start(name, self._roles[name])
-        return len(ended)
+        with self._reviving:
+            ended = [name for name, process in self._processes.items() if process.poll() is not None]
+            for name in ended:
+                self.start(name, self._roles[name])
+            return len(ended)
 
     def stop_process(self, name: str) -> int:
         """Ask a process to end, wait until it has, and do not start it again; its exit status."""
