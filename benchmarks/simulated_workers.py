@@ -22,11 +22,12 @@ from kombu.messaging import Consumer
 
 from cupilot.errors import CupilotError
 from cupilot.settings import settings
-from cupilot.storage.cluster import beat, register_worker
+from cupilot.storage.cluster import beat, register_worker, untaken_steps
 from cupilot.storage.database import Database
 from cupilot.storage.states import WorkerKind
 from cupilot.storage.steps import AGENTS_QUEUE
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, strategy
+from workers import lease
 from workers.app import make_app
 from workers.devices import StepCancelled
 from workers.steps import do_step
@@ -57,6 +58,7 @@ class WaitingJudge(ScriptedJudge):
 def main() -> None:
     """Work until killed."""
     kind, count, compression = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    lease.WATCH_SECONDS /= compression
     config = settings()
     database = Database(config.database_url.get_secret_value(), pool_size=CONNECTIONS)
     tag = uuid.uuid4().hex[:6]
@@ -118,7 +120,8 @@ def _beat(database: Database, kind: str, names: list[str], every: float) -> None
                         version="simulated",
                         device=where,
                     )
-            time.sleep(every / len(names) / 2)
+                untaken_steps(session, name)  # as real ones do with each beat
+            time.sleep(every / len(names))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 Real scheduler, Postgres and Valkey; GPU workers are simulated (:mod:`benchmarks.simulated_workers`): everything but the
 evaluation itself is real. Time is compressed by dividing the evaluations' lengths and the lease, heartbeat and
 redispatch times by the compression, so the database and the scheduler see as many beats, claims and results in a
-minute as a real cluster makes in ``compression`` minutes. The scheduler's tick is not compressed.
-Writes ``benchmarks/results/simulation.json`` and prints a summary.
+minute as a real cluster makes in ``compression`` minutes: 200 workers, ten times faster, are 2,000 cards to them. The
+scheduler's tick is not compressed. Smaller clusters go first, for a shorter time, so that one sees what grows.
+Writes ``benchmarks/results/simulation.json`` and prints a summary. The default takes some eight minutes.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ from typing import Any
 
 import psutil
 import redis
-from pydantic import SecretStr
 from sqlalchemy import text
 
+from benchmarks.ending import end_well
 from benchmarks.machine import machine
 from cupilot.embedded.servers import start_postgres, start_valkey
 from cupilot.evolution.sce import SceConfig
 from cupilot.job import Budgets, JobSpec
 from cupilot.problem import Target
-from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.jobs import submit_job
 from cupilot.storage.teams import ensure_team
@@ -62,33 +62,45 @@ class Sample:
     postgres_mb: float
     valkey_mb: float
     scheduler_cpu: float
-    """Seconds of processor time so far."""
+    """Seconds of processor time so far; likewise the others."""
+    postgres_cpu: float
+    valkey_cpu: float
+    workers_cpu: float
+    card_steps: int
+    """Steps that a GPU worker finished so far."""
+    card_seconds: float
+    """How long GPU workers held them."""
     connections: int
     transactions: int
     reaped: int
 
 
 def main() -> int:
-    """Run and report; exit 1 where the cluster lost a lease or stood still."""
+    """Run and report; exit 1 where a cluster stood still."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=60.0, help="simulated time")
     parser.add_argument("--compression", type=float, default=10.0)
-    parser.add_argument("--write", action="store_true", help="keep the raw result in benchmarks/results")
+    parser.add_argument("--before", type=int, nargs="*", default=[50], help="smaller clusters, for ten minutes each")
+    parser.add_argument("--dry", action="store_true", help="print only")
     arguments = parser.parse_args()
-    where = machine()
-    with (
-        tempfile.TemporaryDirectory(prefix="cupilot-simulation-") as folder,
-        _cluster(Path(folder), arguments.workers, arguments.compression) as cluster,
-    ):
-        samples = cluster.run(arguments.minutes * 60 / arguments.compression)
-        latency = cluster.waits()
-    report = _report(samples, latency, arguments.workers, arguments.compression)
-    whole = {"machine": where, "arguments": vars(arguments), **report, "samples": [asdict(one) for one in samples]}
-    print(json.dumps({"machine": where, **report}, indent=1))
-    if arguments.write:
+    end_well()
+    whole: dict[str, Any] = {"machine": machine(), "arguments": vars(arguments), "clusters": []}
+    for workers in [*arguments.before, arguments.workers]:
+        minutes = arguments.minutes if workers == arguments.workers else 10.0
+        with (
+            tempfile.TemporaryDirectory(prefix="cupilot-simulation-") as folder,
+            _cluster(Path(folder), workers, arguments.compression) as cluster,
+        ):
+            samples = cluster.run(minutes * 60 / arguments.compression)
+            report = _report(samples, cluster.stages(), workers, arguments.compression)
+        print(json.dumps(report, indent=1), flush=True)
+        whole["clusters"].append(report | {"samples": [asdict(one) for one in samples]})
+    whole["machine_afterwards"] = machine()
+    if not arguments.dry:
         (RESULTS / "simulation.json").write_text(json.dumps(whole, indent=1) + "\n")
-    return 0 if report["steps"] > 0 and report["leases_lost"] == 0 else 1
+    print(whole["machine"], whole["machine_afterwards"], sep="\n")
+    return 0 if all(one["steps"] > 0 for one in whole["clusters"]) else 1
 
 
 class Cluster:
@@ -111,16 +123,18 @@ class Cluster:
             time.sleep(SAMPLE_SECONDS)
         return samples
 
-    def waits(self) -> list[float]:
-        """Seconds between the end of a step and the claim of the next on the same worker: what scheduling costs."""
+    def stages(self) -> dict[str, dict[str, float]]:
+        """Median seconds of real time that a step spends in each stage, by what does it: cards, or agents."""
+        median_of = "percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM {} - {}))"
+        pairs = (("dispatched_at", "created_at"), ("started_at", "dispatched_at"), ("finished_at", "started_at"))
         query = (
-            "SELECT extract(epoch FROM started_at - before) FROM (SELECT e.data->>'owner' AS owner, s.started_at,"
-            " lag(s.finished_at) OVER (PARTITION BY e.data->>'owner' ORDER BY s.started_at) AS before FROM steps s"
-            " JOIN events e ON e.step_id = s.id AND e.kind = 'step.running' WHERE s.queue LIKE 'gpu.%'"
-            " AND s.attempt <= 1) gaps WHERE before IS NOT NULL"
+            f"SELECT queue, {', '.join(median_of.format(*pair) for pair in pairs)} FROM steps"
+            " WHERE state = 'succeeded' AND attempt = 1 GROUP BY queue"
         )
+        names = ("waits_for_a_slot", "waits_for_its_message", "is_done")
         with self._database.transaction() as session:
-            return sorted(float(row[0]) for row in session.execute(text(query)))
+            rows = session.execute(text(query)).all()
+        return {queue: dict(zip(names, (round(float(one), 3) for one in rest), strict=True)) for queue, *rest in rows}
 
     def _fill(self) -> None:
         method = SceConfig(population=8, generations=3, elites=2)
@@ -144,25 +158,34 @@ class Cluster:
             "SELECT (SELECT count(*) FROM steps WHERE finished_at IS NOT NULL),"
             " (SELECT count(*) FROM events WHERE kind = 'step.reaped'),"
             " (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cupilot'),"
-            " (SELECT xact_commit FROM pg_stat_database WHERE datname = current_database())"
+            " (SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()),"
+            " (SELECT count(*) FROM steps WHERE finished_at IS NOT NULL AND queue LIKE 'gpu.%'),"
+            " (SELECT coalesce(sum(busy_seconds), 0) FROM steps WHERE finished_at IS NOT NULL AND queue LIKE 'gpu.%')"
         )
         with self._database.transaction() as session:
-            done, reaped, connections, transactions = session.execute(text(counts)).one()
+            row = session.execute(text(counts)).one()
+        done, reaped, connections, transactions, card_steps, card_seconds = row
         with redis.Redis.from_url(self._valkey_url) as broker:
             valkey = broker.info("memory")["used_memory"] / 2**20
-        scheduler = psutil.Process(self._started["scheduler"].pid)
-        times = scheduler.cpu_times()
+        scheduler, postgres = psutil.Process(self._started["scheduler"].pid), psutil.Process(self._started["postgres"])
+        workers = [psutil.Process(one.pid) for one in self._started["workers"]]
+        backends = postgres.children(recursive=True)
         return Sample(
-            seconds,
-            done,
-            _megabytes(scheduler),
-            sum(_megabytes(psutil.Process(one.pid)) for one in self._started["workers"]),
-            sum(_megabytes(one) for one in psutil.Process(self._started["postgres"]).children(recursive=True)),
-            valkey,
-            times.user + times.system,
-            connections,
-            transactions,
-            reaped,
+            seconds=seconds,
+            done=done,
+            scheduler_mb=_megabytes(scheduler),
+            workers_mb=sum(map(_megabytes, workers)),
+            postgres_mb=sum(map(_megabytes, backends)),
+            valkey_mb=valkey,
+            scheduler_cpu=_cpu(scheduler),
+            postgres_cpu=sum(map(_cpu, [postgres, *backends])),
+            valkey_cpu=_cpu(psutil.Process(self._started["valkey"])),
+            workers_cpu=sum(map(_cpu, workers)),
+            card_steps=card_steps,
+            card_seconds=float(card_seconds),
+            connections=connections,
+            transactions=transactions,
+            reaped=reaped,
         )
 
 
@@ -178,15 +201,15 @@ def _cluster(folder: Path, workers: int, compression: float) -> Iterator[Cluster
         "CUPILOT_REDISPATCH_SECONDS": str(REDISPATCH_SECONDS / compression),
     }
     groups = [("gpu", min(PER_PROCESS, workers - begun)) for begun in range(0, workers, PER_PROCESS)]
-    groups.append(("agent", max(workers // 25, 2)))
-    started: dict[str, Any] = {"postgres": postgres.process.pid}
+    groups.append(("agent", max(workers // 8, 4)))
+    started: dict[str, Any] = {"postgres": postgres.process.pid, "valkey": valkey.process.pid}
     log = (folder / "log").open("ab")
 
     def start(*module: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", *module]
         return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
 
-    database = Database(Settings(database_url=SecretStr(postgres.url)).database_url.get_secret_value())
+    database = Database(postgres.url)
     started["scheduler"] = start("workers", "scheduler")
     started["workers"] = [
         start("benchmarks.simulated_workers", kind, str(count), str(compression)) for kind, count in groups
@@ -205,8 +228,8 @@ def _cluster(folder: Path, workers: int, compression: float) -> Iterator[Cluster
 
 
 def _wait_for(database: Database, workers: int) -> None:
-    """Until all simulated workers have reported themselves; TimeoutError after two minutes."""
-    deadline = time.monotonic() + 120
+    """Until all simulated workers have reported themselves; TimeoutError after five minutes."""
+    deadline = time.monotonic() + 300
     while True:
         with database.transaction() as session:
             known = int(session.execute(text("SELECT count(*) FROM workers")).scalar_one())
@@ -217,6 +240,15 @@ def _wait_for(database: Database, workers: int) -> None:
         time.sleep(0.2)
 
 
+def _cpu(process: psutil.Process) -> float:
+    """Seconds of processor time, of children that have ended too."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
 def _megabytes(process: psutil.Process) -> float:
     try:
         return float(process.memory_full_info().pss) / 2**20
@@ -224,23 +256,34 @@ def _megabytes(process: psutil.Process) -> float:
         return 0.0
 
 
-def _report(samples: list[Sample], waits: list[float], workers: int, compression: float) -> dict[str, Any]:
+def _report(
+    samples: list[Sample], stages: dict[str, dict[str, float]], workers: int, compression: float
+) -> dict[str, Any]:
     """From the second quarter on: before that, processes start and caches fill."""
     steady = samples[len(samples) // 4 :]
     first, last = steady[0], steady[-1]
-    steps, seconds = last.done - first.done, last.seconds - first.seconds
-    share = max(steps, 1)
+    seconds, share = max(last.seconds - first.seconds, 1e-9), max(last.done - first.done, 1)
+    card_steps = last.card_steps - first.card_steps
+    card_seconds = (last.card_seconds - first.card_seconds) / max(card_steps, 1) * compression
+    parts = ("scheduler", "postgres", "valkey", "workers")
+    cpu = {part: getattr(last, f"{part}_cpu") - getattr(first, f"{part}_cpu") for part in parts}
     return {
         "simulated_workers": workers,
+        "load_of_so_many_cards": round(workers * compression),
         "simulated_minutes": round(last.seconds * compression / 60, 1),
         "steps": last.done,
-        "steps_a_second": round(steps / max(seconds, 1e-9), 1),
-        "scheduler_cpu_ms_a_step": round(1e3 * (last.scheduler_cpu - first.scheduler_cpu) / share, 2),
-        "scheduler_share_of_a_core": round((last.scheduler_cpu - first.scheduler_cpu) / max(seconds, 1e-9), 3),
+        "steps_a_second": round((last.done - first.done) / seconds, 1),
+        "cards_busy": round((last.card_seconds - first.card_seconds) / seconds / workers, 3),
+        "seconds_a_step_holds_a_card": round(card_seconds, 1),
+        "cpu_ms_a_step": {part: round(1e3 * spent / share, 2) for part, spent in cpu.items()},
+        "cores": {part: round(spent / seconds, 3) for part, spent in cpu.items()},
+        # At this price of a step, cards that keep one core of the part busy: the scheduler has no more than one.
+        "cards_a_core": {
+            part: round(card_seconds * card_steps / spent) for part, spent in cpu.items() if part != "workers" and spent
+        },
         "transactions_a_step": round((last.transactions - first.transactions) / share, 1),
         "connections": last.connections,
-        "gap_between_steps_seconds_median": round(median(waits), 3) if waits else None,
-        "gap_between_steps_seconds_p95": round(waits[int(len(waits) * 0.95)], 3) if waits else None,
+        "stages": stages,
         "leases_lost": last.reaped,
         "memory_growth": {
             name: round(_half(steady, name, late=True) / max(_half(steady, name, late=False), 1e-9), 3)
