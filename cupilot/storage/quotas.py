@@ -29,6 +29,8 @@ def quota_of(team: Team) -> Quota:
 
 def check_queue(session: Session, team_id: uuid.UUID) -> None:
     """After a job was queued: raise :class:`QuotaExceeded` where the team has more of them than it may."""
+    if session.get_one(Team, team_id, populate_existing=True).max_queued_jobs is None:
+        return  # nothing to count: submissions of the team need not wait for each other
     quota = quota_of(_locked(session, team_id))
     queued = _count(session, team_id, (JobState.QUEUED,))
     if quota.max_queued_jobs is not None and queued > quota.max_queued_jobs:

@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from cupilot.job import Budgets
 from cupilot.quota import QuotaExceeded
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
+from cupilot.storage.jobs import submit_job
 from cupilot.storage.money import allowance
 from cupilot.storage.states import JobState
 from cupilot.storage.steering import pause_job, resume_job
@@ -21,7 +22,8 @@ from cupilot.storage.steps import claim_step
 from cupilot.storage.tables import GpuUsage, Team, WorkerRow
 from cupilot.storage.teams import ensure_team
 from cupilot.storage.views.steering import quota_view
-from tests.service.rig import Rig
+from tests.service.doubles import problem
+from tests.service.rig import Rig, job_spec
 from workers.dispatcher import note_missing
 from workers.reaper import end_over_quota
 
@@ -40,7 +42,7 @@ def finish(rig: Rig) -> None:
     rig.run()
 
 
-def limit(rig: Rig, **limits: float) -> uuid.UUID:
+def limit(rig: Rig, **limits: float | None) -> uuid.UUID:
     with rig.database.transaction() as session:
         team = ensure_team(session, "blue")
         session.execute(update(Team).where(Team.id == team.id).values(limits))
@@ -64,6 +66,15 @@ def test_two_submissions_race_for_the_last_place_in_the_queue(rig: Rig) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(submit, range(4))) == [False, False, False, True]
     rig.submit("red")  # another team's queue is its own
+
+
+def test_without_a_quota_submissions_do_not_wait_for_each_other(rig: Rig) -> None:
+    team = limit(rig, max_queued_jobs=None)
+    with rig.database.transaction() as first, rig.database.transaction() as second:
+        second.execute(text("SET LOCAL lock_timeout = '1s'"))
+        for number, session in enumerate((first, second)):
+            spec = job_spec(problem=problem(f"p{number}"))
+            submit_job(session, team, spec, idempotency_key=None, request_hash="0" * 64)
 
 
 def test_a_repeated_submission_is_no_second_job_and_needs_no_place(rig: Rig) -> None:
