@@ -140,10 +140,14 @@ def change_user(session: Transaction, caller: ClusterAdmin, user: str, request: 
     return _user(session, changed)
 
 
-@router.get("/keys", summary="List API keys", responses=errors(401))
-def list_keys(session: Transaction, caller: Viewer) -> KeyList:
+@router.get("/keys", summary="List API keys", responses=errors(401, 404, 422))
+def list_keys(
+    session: Transaction,
+    caller: Viewer,
+    team: Annotated[str | None, Query(max_length=100, description="Another team: cluster admins only.")] = None,
+) -> KeyList:
     """Yours for your key's team; an admin sees all of the team's. Secrets are never shown again."""
-    return KeyList(items=[_key(*row) for row in people.keys_for(session, caller)])
+    return KeyList(items=[_key(*row) for row in people.keys_for(session, caller, plain_text("team", team))])
 
 
 @router.post("/keys", status_code=201, summary="Make an API key", responses=errors(401, 403, 404, 422))
@@ -164,7 +168,8 @@ def make_key(session: Transaction, caller: Viewer, request: KeyRequest) -> NewKe
 
 @router.delete("/keys/{key}", summary="Revoke an API key", responses=errors(401, 403, 404))
 def revoke_key(session: Transaction, caller: Viewer, key: str) -> KeyView:
-    """By id or prefix; yours, or as an admin any of the team's. Refused from now on; repeating it is harmless."""
+    """By id or prefix; yours, as an admin any of the team's, as a cluster admin any. Refused from now on; repeating it
+    is harmless."""
     return _key(*people.revoke_key(session, caller, key))
 
 

@@ -22,6 +22,9 @@ def audit(
     result: Annotated[str | None, typer.Option("--outcome", metavar="done|refused|failed")] = None,
     since: Annotated[datetime | None, typer.Option("--since")] = None,
     until: Annotated[datetime | None, typer.Option("--until")] = None,
+    all_teams: Annotated[
+        bool, typer.Option("--all-teams", help="Every team's, and those of nobody; for cluster admins.")
+    ] = False,
     before: Annotated[int | None, typer.Option("--before", help="From the page before.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
     server: Server = None,
@@ -33,6 +36,7 @@ def audit(
     \b
     Examples:
         cupilot audit --outcome refused
+        cupilot audit --all-teams --since 2026-01-31
         cupilot audit --resource /v1/jobs/3f2b --json
     """
     with outcome(as_json=as_json), connect(server, data) as client:
@@ -42,6 +46,7 @@ def audit(
             route=route,
             resource=resource,
             outcome=result,
+            all_teams=all_teams,
             since=since.astimezone() if since else None,
             until=until.astimezone() if until else None,
             before=before,

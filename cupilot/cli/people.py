@@ -22,6 +22,7 @@ from cupilot.schemas.people import (
     TeamRequest,
     TeamView,
     UserChange,
+    UserPage,
     UserRequest,
     UserView,
 )
@@ -154,10 +155,10 @@ def remove_member(
 
 @user.command("list")
 def list_users(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """List users with their teams."""
+    """List users with their teams; with --json as an object whose items they are."""
     with outcome(as_json=as_json), connect(server, data) as client:
-        for one in client.all_users():
-            typer.echo(one.model_dump_json() if as_json else _user_line(one))
+        found = list(client.all_users())
+        _show(UserPage(items=found), "\n".join(_user_line(one) for one in found), as_json=as_json)
 
 
 @user.command("create")
@@ -197,10 +198,16 @@ def set_user(
 
 
 @key.command("list")
-def list_keys(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+def list_keys(
+    *,
+    of_team: Annotated[str | None, typer.Option("--team", help="Of which team; for cluster admins.")] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
     """List your keys; an admin sees all of the team's."""
     with outcome(as_json=as_json), connect(server, data) as client:
-        found = client.keys()
+        found = client.keys(team=of_team)
         _show(found, "\n".join(_key_line(one) for one in found.items), as_json=as_json)
 
 
@@ -256,9 +263,16 @@ def _show(view: BaseModel, text: str, *, as_json: bool) -> None:
 
 
 def _team_line(one: TeamView) -> str:
-    limits = one.quota.model_dump(exclude_none=True, exclude={"period"})
-    said = ", ".join(f"{name} {value:g}" for name, value in limits.items()) or "no limits"
-    return f"{clean(one.name)}  weight {one.weight:g}, {one.members} members, {said} a {one.quota.period.value}"
+    quota, period = one.quota, one.quota.period.value
+    limits = (
+        (quota.max_running_jobs, "{:g} running jobs"),
+        (quota.max_queued_jobs, "{:g} queued jobs"),
+        (quota.gpu_seconds and quota.gpu_seconds / 3600, f"{{:g}} GPU hours a {period}"),
+        (quota.model_usd, f"{{:g}} USD for models a {period}"),
+    )
+    said = ", ".join(words.format(value) for value, words in limits if value is not None) or "no limits"
+    people = f"{one.members} member{'' if one.members == 1 else 's'}"
+    return f"{clean(one.name)}  weight {one.weight:g}, {people}, {said}"
 
 
 def _member_line(one: MemberView) -> str:

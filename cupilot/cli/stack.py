@@ -1,9 +1,11 @@
-"""Commands about the embedded stack and this machine: up, down, doctor, version."""
+"""Commands about the embedded stack and this machine: up, down, env, backup, restore, doctor, version."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,6 +74,59 @@ def down(data: Data = None, as_json: Json = False) -> None:
             typer.echo(json.dumps({"stopped": stopped, "data": str(folder.absolute())}))
         else:
             typer.echo("stopped" if stopped else f"nothing runs in {folder}")
+
+
+def env(data: Data = None, as_json: Json = False) -> None:
+    """Print the running embedded stack's addresses and secrets as a shell's variables, for the operator's commands.
+
+    \b
+    Example:
+        eval "$(cupilot env)"
+        python -m workers drain --reason upgrade --wait 600
+    """
+    with outcome(as_json=as_json):
+        found = embedded_stack().addresses(data_folder(data))
+        if as_json:
+            typer.echo(json.dumps(found, indent=2))
+            return
+        for name, value in found.items():
+            typer.echo(f"export {name}={shlex.quote(value)}")
+
+
+def backup(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A new file [./cupilot-<time>.dump].")] = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Write a backup of the embedded stack, running or not: everything that cannot be made anew. Prints its path.
+
+    \b
+    Example:
+        cupilot backup ~/backups/monday.dump
+    """
+    with outcome(as_json=as_json):
+        made = embedded_stack().backup(data_folder(data), file)
+        typer.echo(json.dumps({"file": str(made.absolute()), "bytes": made.stat().st_size}) if as_json else str(made))
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What cupilot backup, or deploy/backup, has written.")],
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Bring a backup into a new data folder; then start it with cupilot up, which migrates it where it is older.
+
+    \b
+    Example:
+        cupilot restore ~/backups/monday.dump --data second
+        cupilot up --detach --data second
+    """
+    with outcome(as_json=as_json):
+        folder = data_folder(data)
+        embedded_stack().restore(folder, file)
+        shown = str(folder.absolute())
+        start = f"start it with: cupilot up --data {shlex.quote(str(folder))}"
+        typer.echo(json.dumps({"data": shown}) if as_json else f"restored into {shown}; {start}")
 
 
 def doctor(data: Data = None, as_json: Json = False) -> None:

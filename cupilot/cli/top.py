@@ -75,7 +75,7 @@ def top(
 def look(client: Client) -> Picture:
     """Ask once."""
     cluster = client.cluster()
-    jobs = client.list(state=OPEN_STATES, limit=JOBS_SHOWN).items
+    jobs = client.list(state=(*OPEN_STATES, "paused"), limit=JOBS_SHOWN).items
     return Picture(datetime.now().astimezone(), cluster, jobs)
 
 
@@ -180,6 +180,8 @@ def _headline(picture: Picture) -> str:
     cards = [worker for worker in live if worker.device]
     busy = sum(1 for worker in cards if worker.busy)
     scheduler = "scheduler up" if cluster.scheduler_alive else "NO SCHEDULER"
+    if cluster.drained is not None:
+        scheduler += f", DRAINED ({clean(cluster.drained)})"
     return (
         f"{picture.taken:%H:%M:%S}  {scheduler}  {len(live)}/{len(cluster.workers)} workers live, "
         f"{busy}/{len(cards)} devices busy, {len(picture.jobs)} open jobs of your team   (q quits)"
@@ -201,9 +203,12 @@ def _worker(worker: WorkerView, now: datetime) -> str:
         state = "silent"
     elif not worker.healthy:
         state = "unhealthy"
+    elif worker.drained is not None:
+        state = "drained"
     device = f"  {clean(worker.device.name)}" if worker.device else ""
     silence = (now - worker.heartbeat_at).total_seconds()
-    note = f"  {clean(worker.note)}" if worker.note else ""
+    said = worker.note or worker.drained
+    note = f"  {clean(said)}" if said else ""
     seen = f"  last seen {silence:.0f} s ago" if silence > OLD_SECONDS else ""
     return f"{state:9} {worker.busy}/{worker.slots}  {clean(worker.kind):6} {clean(worker.name)}{device}{seen}{note}"
 

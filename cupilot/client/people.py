@@ -105,9 +105,9 @@ class PeopleCalls:
         return Call(UserView, "PATCH", path("v1", "users", user), body=change, repeatable=True)
 
     @call
-    def keys(self) -> Call[KeyList]:
-        """Your keys for your key's team; all of the team's for an admin."""
-        return Call(KeyList, "GET", "/v1/keys")
+    def keys(self, *, team: str | None = None) -> Call[KeyList]:
+        """Your keys for your key's team; all of the team's for an admin. Another ``team``'s for a cluster admin."""
+        return Call(KeyList, "GET", "/v1/keys", params={"team": team})
 
     @call
     def make_key(self, request: KeyRequest) -> Call[NewKeyView]:

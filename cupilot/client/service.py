@@ -43,10 +43,14 @@ class ServiceCalls:
         request_id: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        all_teams: bool = False,
         before: int | None = None,
         limit: int = 50,
     ) -> Call[AuditPage]:
-        """A page of who asked for what, newest first; ``resource`` is the beginning of a path."""
+        """A page of who asked for what, newest first; ``resource`` is the beginning of a path.
+
+        ``all_teams``, and what nobody's key asked for: for cluster admins.
+        """
         parameters = {
             "principal": principal,
             "key_prefix": key_prefix,
@@ -56,6 +60,7 @@ class ServiceCalls:
             "request_id": request_id,
             "since": since.isoformat() if since else None,
             "until": until.isoformat() if until else None,
+            "all_teams": all_teams or None,
             "before": before,
             "limit": limit,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cupilot.errors import Conflict, Unavailable
+from cupilot.errors import Conflict, CupilotError, Unavailable
 
 
 class StartFailed(Unavailable):
@@ -15,3 +15,9 @@ class AlreadyRunning(Conflict):
     """Another supervisor holds the data folder."""
 
     code = "stack_already_running"
+
+
+class BackupFailed(CupilotError):
+    """A dump could not be written, read or restored; the hint is what Postgres' own program said."""
+
+    code = "backup_failed"

@@ -10,7 +10,7 @@ import os
 import random
 import secrets
 import socket
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PORTS = range(20_000, 32_000)
@@ -83,11 +83,13 @@ class Identity:
     path: Path
     ports: dict[str, int] = field(default_factory=dict)
     passwords: dict[str, str] = field(default_factory=dict)
+    in_use: bool = False
+    """Whether the stack runs, so that a port that is taken is taken by it."""
 
     @classmethod
-    def load(cls, folder: Folder) -> Identity:
+    def load(cls, folder: Folder, *, in_use: bool = False) -> Identity:
         """What the folder's file says; empty where there is none."""
-        identity = cls(folder.identity)
+        identity = cls(folder.identity, in_use=in_use)
         if folder.identity.exists():
             kept = json.loads(folder.identity.read_text())
             identity.ports, identity.passwords = kept["ports"], kept["passwords"]
@@ -96,7 +98,7 @@ class Identity:
     def port(self, part: str) -> int:
         """The part's port: the kept one where it is free, else a new one."""
         kept = self.ports.get(part)
-        if kept is None or not is_free(kept):
+        if kept is None or not (self.in_use or is_free(kept)):
             self.ports[part] = _free_port(taken=set(self.ports.values()))
             self._save()
         return self.ports[part]
@@ -109,8 +111,7 @@ class Identity:
         return self.passwords[part]
 
     def _save(self) -> None:
-        kept = {key: value for key, value in asdict(self).items() if key != "path"}
-        write_private(self.path, json.dumps(kept, indent=1))
+        write_private(self.path, json.dumps({"ports": self.ports, "passwords": self.passwords}, indent=1))
 
 
 def write_private(path: Path, text: str) -> None:

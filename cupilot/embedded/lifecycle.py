@@ -93,7 +93,7 @@ def running(data: Path = DEFAULT_DATA) -> Endpoint | None:
 
 def supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
     """Be the supervisor until told to stop; returns where the stack was."""
-    with _lock(folder):
+    with hold(folder):
         return asyncio.run(_supervise(folder, target, on_progress))
 
 
@@ -180,7 +180,7 @@ def _wait_for_other(folder: Folder) -> Endpoint | None:
 
 
 @contextmanager
-def _lock(folder: Folder) -> Iterator[None]:
+def hold(folder: Folder) -> Iterator[None]:
     """Hold the folder; the kernel lets go of it when this process ends, so a lock is never stale."""
     with folder.lock.open("a+") as file:
         for _ in range(20):  # a look by _is_locked holds it for an instant

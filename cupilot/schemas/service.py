@@ -48,6 +48,8 @@ class WorkerView(Response):
     """Whether it reported itself lately."""
     healthy: bool
     note: str | None = None
+    drained: str | None = None
+    """Why it takes nothing new, where an operator drains it alone."""
     queues: list[str]
     slots: int
     busy: int
@@ -70,6 +72,8 @@ class ClusterView(Response):
     """What the service runs on."""
 
     scheduler_alive: bool
+    drained: str | None = None
+    """Why nothing new is begun, where an operator drains the service: jobs are accepted, and wait."""
     workers: list[WorkerView]
     queues: list[QueueView]
     targets: list[Target]

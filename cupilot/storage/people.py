@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict, NotFound
@@ -80,7 +80,8 @@ def person(session: Session, name: str) -> User:
     """The person of this name; raises :class:`NotFound`."""
     user = session.scalars(select(User).where(User.name == name, User.team_id.is_(None))).one_or_none()
     if user is None:
-        raise NotFound(f"no user {name}")
+        hint = f"a cluster admin makes them known: cupilot user create {name}"
+        raise NotFound(f"no user {name}", hint=hint)
     return user
 
 
@@ -88,7 +89,7 @@ def member(session: Session, team: Team, name: str) -> tuple[User, Membership]:
     """Somebody in the team by name, a service account before a person; raises :class:`NotFound`."""
     found = [pair for pair in members_of(session, team) if pair[0].name == name]
     if not found:
-        raise NotFound(f"no {name} in team {team.name}")
+        raise NotFound(f"no {name} in team {team.name}", hint=f"put them in: cupilot team add {team.name} {name}")
     return min(found, key=lambda pair: pair[0].team_id is None)
 
 
@@ -187,18 +188,24 @@ def make_key(
     return key, owner, home, secret
 
 
-def keys_for(session: Session, caller: Caller) -> Sequence[tuple[ApiKey, User, Team]]:
-    """The caller's keys for its team; all of the team's for an admin; the newest first."""
+def keys_for(session: Session, caller: Caller, team: str | None = None) -> Sequence[tuple[ApiKey, User, Team]]:
+    """The caller's keys for its team; all of the team's for an admin; the newest first.
+
+    ``team`` is another one, for cluster admins; NotFound for anybody else.
+    """
+    home = team_for(session, caller, team or caller.team)
     everyone = caller.acts_as is Role.ADMIN
-    return [row for row in _keys(session, caller) if everyone or row[0].user_id == caller.user_id]
+    rows = _keys(session, ApiKey.team_id == home.id)
+    return [row for row in rows if everyone or row[0].user_id == caller.user_id]
 
 
 def revoke_key(session: Session, caller: Caller, reference: str) -> tuple[ApiKey, User, Team]:
-    """Refuse a key of the team from now on, by id or prefix. Repeating it is harmless.
+    """Refuse a key of the team, for a cluster admin of any team, from now on, by id or prefix. Repeating is harmless.
 
     Raises :class:`NotFound`, and :class:`cupilot.people.Forbidden` for another user's key where the caller is no admin.
     """
-    for key, user, team in _keys(session, caller):
+    mine = true() if caller.rules else ApiKey.team_id == caller.team_id
+    for key, user, team in _keys(session, mine):
         if reference in (str(key.id), key.prefix):
             if user.id != caller.user_id:
                 caller.needs(Role.ADMIN)
@@ -210,13 +217,13 @@ def revoke_key(session: Session, caller: Caller, reference: str) -> tuple[ApiKey
     raise NotFound(f"no key {reference}")
 
 
-def _keys(session: Session, caller: Caller) -> Sequence[tuple[ApiKey, User, Team]]:
+def _keys(session: Session, which: ColumnElement[bool]) -> Sequence[tuple[ApiKey, User, Team]]:
     query = (
         select(ApiKey, User, Team)
         .select_from(ApiKey)
         .join(User, User.id == ApiKey.user_id)
         .join(Team, Team.id == ApiKey.team_id)
-        .where(ApiKey.team_id == caller.team_id)
+        .where(which)
         .order_by(ApiKey.created_at.desc(), ApiKey.id)
     )
     return [(key, user, team) for key, user, team in session.execute(query)]

@@ -9,6 +9,7 @@ from cupilot.job import AgentKind
 from cupilot.problem import Target
 from cupilot.schemas import ClusterView, QueueView, WorkerView
 from cupilot.storage import cluster
+from cupilot.storage.drains import SERVICE, drains
 from cupilot.storage.states import StepState
 from cupilot.storage.steps import AGENTS_QUEUE, MODELS_QUEUE
 
@@ -16,9 +17,11 @@ from cupilot.storage.steps import AGENTS_QUEUE, MODELS_QUEUE
 def cluster_view(session: Session) -> ClusterView:
     """Workers, queues and the scheduler; the same for every team, and nothing of any team's work."""
     overview = cluster.cluster_overview(session)
-    workers = [_worker(seen) for seen in overview.workers]
+    reasons = {drain.scope: drain.reason for drain in drains(session)}
+    workers = [_worker(seen, reasons.get(seen.worker.name)) for seen in overview.workers]
     return ClusterView(
         scheduler_alive=overview.scheduler_alive,
+        drained=reasons.get(SERVICE),
         workers=workers,
         queues=[
             QueueView(name=name, queued=counts.get(StepState.QUEUED, 0), running=counts.get(StepState.RUNNING, 0))
@@ -29,7 +32,7 @@ def cluster_view(session: Session) -> ClusterView:
     )
 
 
-def _worker(seen: cluster.WorkerView) -> WorkerView:
+def _worker(seen: cluster.WorkerView, drained: str | None) -> WorkerView:
     row = seen.worker
     return WorkerView(
         name=row.name,
@@ -37,6 +40,7 @@ def _worker(seen: cluster.WorkerView) -> WorkerView:
         alive=seen.live,
         healthy=row.healthy,
         note=row.note,
+        drained=drained,
         queues=row.queues,
         slots=row.slots,
         busy=seen.busy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,22 @@ def test_commands_in_pages_exist_with_their_options(page: Path) -> None:
         assert name in known, f"no command {name}"
         options = set(re.findall(r"(?<!\w)(--[a-z][\w-]*)", rest))
         assert options <= known[name] | {"--help"}, f"cupilot {name} has no {sorted(options - known[name])}"
+
+
+TYPED = re.compile(r"(?:^|\$\()cupilot ([^#)\n]*)", re.MULTILINE)
+
+
+def test_the_tours_commands_are_typed_as_they_must_be() -> None:
+    """Every subcommand, argument and option, as the command line itself would read them."""
+    text = (ROOT / "docs/a-day.md").read_text(encoding="utf-8")
+    typed = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) for line in TYPED.findall(block)]
+    assert len(typed) > 30
+    for line in typed:
+        command: Any = typer.main.get_command(pytest.importorskip("cupilot.cli.app").app)
+        words = shlex.split(line)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context("cupilot", words)
 
 
 def code(page: Path) -> list[str]:
