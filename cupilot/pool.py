@@ -26,7 +26,7 @@ class Sharing(StrEnum):
     ANONYMOUS = "anonymous"
     """Every team of the cluster, without name, hash, prose or origin of the problem."""
     OPEN = "open"
-    """Every team, with the problem's name and the strategy's prose; never sources or labels."""
+    """Every team, with the problem's name and the strategy's prose, and on leaderboards; never sources or labels."""
 
 
 class Provenance(Value):

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api.dependencies import Limit, TeamId, Transaction, plain_text
+from api.dependencies import Limit, TeamId, Transaction, Viewer, plain_text
 from api.documentation import errors
 from cupilot.errors import NotFound
+from cupilot.people import Caller
 from cupilot.schemas import CandidateComparison, Leaderboard, LeaderboardList
 from cupilot.storage.views import leaderboards as views
 from cupilot.storage.views.comparisons import compare_candidates
@@ -16,6 +17,7 @@ from cupilot.storage.views.comparisons import compare_candidates
 router = APIRouter(prefix="/v1", tags=["results"])
 
 After = Annotated[int, Query(ge=0, lt=2**31, description="`next_after` of the page before.")]
+AllTeams = Annotated[bool, Query(description="Every team's kernels, with their teams: cluster admins only.")]
 Reference = Annotated[
     str,
     Query(
@@ -26,29 +28,35 @@ Reference = Annotated[
 ]
 
 
-@router.get("/leaderboards", summary="List leaderboards", responses=errors(401, 422))
-def list_leaderboards(session: Transaction, team: TeamId, after: After = 0, limit: Limit = 50) -> LeaderboardList:
-    """One for each problem (source and policy) and model of device on which your team has a kernel that counts."""
-    return views.list_leaderboards(session, team, after=after, limit=limit)
+@router.get("/leaderboards", summary="List leaderboards", responses=errors(401, 403, 422))
+def list_leaderboards(
+    *, session: Transaction, caller: Viewer, all_teams: AllTeams = False, after: After = 0, limit: Limit = 50
+) -> LeaderboardList:
+    """One for each problem (source and policy) and model of device on which there is a kernel that counts: your
+    team's, or one that its team has opened to all (`PUT /v1/pool/sharing`)."""
+    return views.list_leaderboards(session, _onlooker(caller, all_teams), after=after, limit=limit)
 
 
-@router.get("/leaderboards/{problem}", summary="A leaderboard", responses=errors(401, 404, 422))
+@router.get("/leaderboards/{problem}", summary="A leaderboard", responses=errors(401, 403, 404, 422))
 def get_leaderboard(
     *,
     session: Transaction,
-    team: TeamId,
+    caller: Viewer,
     problem: str,
     device: Annotated[
         str | None, Query(max_length=200, description="Model name; needed where there are several.")
     ] = None,
+    all_teams: AllTeams = False,
     after: After = 0,
     limit: Limit = 50,
 ) -> Leaderboard:
-    """Your team's `audited` and `reproduced` kernels, the fastest first, each once with its latest measurement."""
+    """`audited` and `reproduced` kernels, the fastest first, each once with its latest measurement: your team's, and
+    those that other teams have opened to all, without team, job and source."""
     if "\0" in problem:
         raise NotFound("no such problem", where="problem")
     device = plain_text("device", device)
-    return views.leaderboard(session, team, problem, device=device, after=after, limit=limit)
+    onlooker = _onlooker(caller, all_teams)
+    return views.leaderboard(session, onlooker, problem, device=device, after=after, limit=limit)
 
 
 @router.get("/compare", summary="Compare two candidates", responses=errors(401, 404, 409, 422))
@@ -56,3 +64,9 @@ def compare(session: Transaction, team: TeamId, first: Reference, second: Refere
     """From the first to the second, for the same problem: strategy, source, launch plan, metrics, and the relative
     speedup with its interval where it can be said honestly."""
     return compare_candidates(session, team, first, second)
+
+
+def _onlooker(caller: Caller, all_teams: bool) -> views.Onlooker:
+    if all_teams:
+        caller.needs_cluster_admin()
+    return views.Onlooker(caller.team_id, everything=all_teams)

@@ -21,12 +21,14 @@ def leaderboard(
     ] = None,
     *,
     device: Annotated[str | None, typer.Option("--device", help="Model name, where there are several.")] = None,
+    all_teams: Annotated[bool, typer.Option("--all-teams", help="Every team's; for cluster admins.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Show your team's proven kernels for a problem on a kind of device, the fastest first.
+    """Show proven kernels for a problem on a kind of device, the fastest first: your team's, and what other teams
+    have opened to all with cupilot pool share --as open.
 
     \b
     Examples:
@@ -35,7 +37,7 @@ def leaderboard(
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         if problem is None:
-            boards = client.leaderboards(limit=limit)
+            boards = client.leaderboards(all_teams=all_teams, limit=limit)
             if as_json:
                 typer.echo(boards.model_dump_json(indent=2))
                 return
@@ -43,13 +45,15 @@ def leaderboard(
                 shown = f"{clean(board.name)}, {board.policy.value}, {clean(board.device)}"
                 typer.echo(f"{board.problem[:12]}  {board.best_speedup:6.2f}x  {board.kernels:4} kernels  {shown}")
             return
-        found = client.leaderboard(_full(client, problem), device=device, limit=limit)
+        chosen = _full(client, problem, all_teams=all_teams)
+        found = client.leaderboard(chosen, device=device, all_teams=all_teams, limit=limit)
         if as_json:
             typer.echo(found.model_dump_json(indent=2))
             return
         typer.echo(f"{clean(found.name)}, {found.policy.value}, on {clean(found.device)}")
         for entry in found.items:
-            where = f"{entry.job}:{entry.ordinal}"
+            where = f"{entry.job}:{entry.ordinal}" if entry.job else "another team's"
+            where += f" ({clean(entry.team)})" if all_teams and entry.team else ""
             techniques = ", ".join(entry.techniques) or "plain"
             typer.echo(f"{entry.rank:3}  {interval(entry.speedup)}  {entry.verdict.value:10}  {where}  {techniques}")
 
@@ -113,12 +117,12 @@ def remeasure(
         typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
 
 
-def _full(client: Client, start: str) -> str:
+def _full(client: Client, start: str, *, all_teams: bool) -> str:
     """The hash that starts so, where there is one such; else what was given."""
     after: int | None = 0
     found: set[str] = set()
     while len(start) < 64 and after is not None:
-        page = client.leaderboards(after=after, limit=200)
+        page = client.leaderboards(all_teams=all_teams, after=after, limit=200)
         found |= {board.problem for board in page.items if board.problem.startswith(start)}
         after = page.next_after
     return found.pop() if len(found) == 1 else start

@@ -21,24 +21,28 @@ class RankingCalls:
     """``/v1/leaderboards`` and ``/v1/compare``."""
 
     @call
-    def leaderboards(self, *, after: int = 0, limit: int = 50) -> Call[LeaderboardList]:
-        """A page of what leaderboards there are: one a problem and model of device."""
-        return Call(LeaderboardList, "GET", "/v1/leaderboards", params={"after": after, "limit": limit})
+    def leaderboards(self, *, all_teams: bool = False, after: int = 0, limit: int = 50) -> Call[LeaderboardList]:
+        """A page of what leaderboards there are: one a problem and model of device.
+
+        With kernels of your team, and those that others have opened; ``all_teams`` is for cluster admins.
+        """
+        parameters = {"all_teams": all_teams or None, "after": after, "limit": limit}
+        return Call(LeaderboardList, "GET", "/v1/leaderboards", params=parameters)
 
     @call
     def leaderboard(
-        self, problem: str, *, device: str | None = None, after: int = 0, limit: int = 50
+        self, problem: str, *, device: str | None = None, all_teams: bool = False, after: int = 0, limit: int = 50
     ) -> Call[Leaderboard]:
         """Proven kernels for a problem (by hash), the fastest first; ``device`` where there are several."""
-        parameters = {"device": device, "after": after, "limit": limit}
+        parameters = {"device": device, "all_teams": all_teams or None, "after": after, "limit": limit}
         return Call(Leaderboard, "GET", path("v1", "leaderboards", problem), params=parameters)
 
     @stream
-    def ranked(self, problem: str, *, device: str | None = None) -> Stream[LeaderboardEntry]:
+    def ranked(self, problem: str, *, device: str | None = None, all_teams: bool = False) -> Stream[LeaderboardEntry]:
         """All of a leaderboard, fetched a page at a time."""
         return every(
             lambda after: RankingCalls.leaderboard.ask(
-                self, problem, device=device, after=after or 0, limit=LONGEST_PAGE
+                self, problem, device=device, all_teams=all_teams, after=after or 0, limit=LONGEST_PAGE
             ),
             lambda page: page.next_after,
         )

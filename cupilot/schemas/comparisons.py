@@ -111,9 +111,14 @@ class LeaderboardEntry(Response):
     """A proven kernel and its place."""
 
     rank: int
-    job: UUID
-    candidate: UUID
-    ordinal: int
+    own: bool
+    """Whether it is your team's. Another team's stands here because that team has opened it to all."""
+    team: str | None = None
+    """Null for another team's, which is not named; a cluster admin sees it."""
+    job: UUID | None = None
+    """With candidate and ordinal null for another team's."""
+    candidate: UUID | None = None
+    ordinal: int | None = None
     kernel: str
     """Content hash; the same kernel stands here once, with its latest measurement."""
     verdict: Verdict

@@ -6,12 +6,20 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import select
 
-from cupilot.client import Client, ConflictError, NotFoundError
+from cupilot.client import Client, ConflictError, NotAllowedError, NotFoundError
+from cupilot.evaluation import Verdict
 from cupilot.exports import ExportFormat
+from cupilot.pool import Sharing
 from cupilot.problem import Problem
+from cupilot.storage.pool_rows import remember
 from cupilot.storage.states import JobState
+from cupilot.storage.tables import EvaluationRow
+from cupilot.storage.tables import Team as TeamRow
+from cupilot.storage.teams import create_api_key, ensure_team, ensure_user
 from tests.service.api.world import SOURCE, Story, Team, World, evolved, rejected
+from tests.unit.storage.references import entry as pool_entry
 
 pytestmark = pytest.mark.service
 
@@ -56,6 +64,56 @@ def test_another_teams_kernels_stand_nowhere(world: World, client: Client, job: 
         ):
             with pytest.raises(NotFoundError):
                 ask()
+
+
+def test_a_kernel_stands_on_other_teams_boards_once_its_team_has_opened_it_and_no_longer(
+    world: World, team: Team, client: Client, job: str
+) -> None:
+    with world.database.transaction() as session:
+        rows = session.scalars(select(EvaluationRow).where(EvaluationRow.job_id == uuid.UUID(job))).all()
+        for row in rows:
+            remember(session, pool_entry("softmax", str(row.id), team=str(team.id)))
+        winner = next(row.id for row in rows if row.verdict is Verdict.REPRODUCED)
+    [board] = client.leaderboards().items
+    mine = client.leaderboard(board.problem).items
+    stranger = world.team()
+    with Client(world.url, stranger.key) as other:
+        for sharing in (Sharing.ANONYMOUS, Sharing.PRIVATE):
+            client.pool_share(sharing, entries=[winner])
+            assert [item for item in other.leaderboards().items if item.problem == board.problem] == [], sharing
+        client.pool_share(Sharing.OPEN, entries=[winner])
+        assert board.problem in {item.problem for item in other.leaderboards().items}
+        [seen] = [item for item in other.leaderboard(board.problem).items if item.kernel == mine[0].kernel]
+        assert (seen.own, seen.team, seen.job, seen.candidate, seen.ordinal) == (False, None, None, None, None)
+        assert (seen.speedup, seen.techniques) == (mine[0].speedup, mine[0].techniques)
+        assert job not in other.leaderboard(board.problem).model_dump_json()
+        for hidden in (
+            lambda: other.compare(job, job),
+            lambda: other.remeasure(job, 4),
+            lambda: other.export(job, "torch"),
+        ):
+            with pytest.raises(NotFoundError):
+                hidden()
+        with world.database.transaction() as session:
+            evolved(session, stranger.id)  # the same kernels: each stands there once, as one's own
+        assert [item.own for item in other.leaderboard(board.problem).items] == [True] * 3
+        with pytest.raises(NotAllowedError):
+            other.leaderboards(all_teams=True)
+        client.pool_share(Sharing.PRIVATE, entries=[winner])
+    assert [item.own for item in client.leaderboard(board.problem).items] == [True] * 3
+
+
+def test_a_cluster_admin_sees_every_teams_kernels_with_their_teams(world: World, team: Team, job: str) -> None:
+    with world.database.transaction() as session:
+        name = session.get_one(TeamRow, team.id).name
+        home, user = ensure_team(session, "operators"), ensure_user(session, "olga")
+        user.cluster_admin = True
+        _, secret = create_api_key(session, home, "test", user=user)
+    with Client(world.url, secret) as olga:
+        [board] = [item for item in olga.leaderboards(all_teams=True).items if item.name == "double"]
+        entries = [item for item in olga.ranked(board.problem, all_teams=True) if item.team == name]
+        assert [str(item.job) for item in entries] == [job] * 3
+        assert not any(item.own for item in entries)
 
 
 def test_two_candidates_are_compared(client: Client, job: str) -> None:
