@@ -17,7 +17,7 @@ class ModelsReport:
 
     error: str | None
     checks: tuple[dict[str, Any], ...]
-    """Each with ``model``, ``roles``, ``works``, ``found``, ``mend``, ``cost_usd``."""
+    """Each with ``model``, ``roles``, ``works``, ``found``, ``mend``, ``trouble``, ``cost_usd``."""
 
     @property
     def fine(self) -> bool:

@@ -1,7 +1,7 @@
 """A scripted OpenAI-compatible HTTP server: the paid model's stand-in, competent, sloppy or hostile as told.
 
-Serves ``POST /v1/chat/completions`` on a free port. Each request takes the next reply of the script (the last one for
-ever), or what a function of the request says. Every answered request is remembered as paid.
+Serves ``POST /v1/chat/completions`` and ``GET /v1/models`` on a free port. Each request takes the next reply of the
+script (the last one for ever), or what a function of the request says. Every answered request is remembered as paid.
 """
 
 from __future__ import annotations
@@ -82,9 +82,19 @@ class ScriptedModel:
                 with suppress(ConnectionResetError):  # of a client that was killed
                     super().handle()
 
+            def do_GET(self) -> None:
+                """The list of models."""
+                found = self.path == "/v1/models"
+                body = json.dumps({"data": [{"id": "scripted"}]} if found else {"detail": "Not Found"}).encode()
+                self._send(Reply(raw=body, status=200 if found else 404))
+
             def do_POST(self) -> None:
                 length = int(self.headers.get("content-length", 0))
-                reply = model._next(json.loads(self.rfile.read(length)))
+                request = json.loads(self.rfile.read(length))
+                if self.path != "/v1/chat/completions":
+                    self._send(Reply(raw=b'{"detail": "Not Found"}', status=404))
+                    return
+                reply = model._next(request)
                 time.sleep(reply.delay)
                 with suppress(BrokenPipeError, ConnectionResetError):
                     self._send(reply)

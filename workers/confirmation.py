@@ -16,6 +16,7 @@ from cupilot.storage.steps import add_step, device_queue
 from cupilot.storage.tables import Generation, Job, Step
 from workers.attribution import begin_attribution
 from workers.budget import Exhausted
+from workers.explanation import no_valid_kernel
 
 MAX_TRIES = 3
 """Kernels that are measured again at most; if none of three holds, the measurements are the problem."""
@@ -65,8 +66,7 @@ def conclude(session: Session, job: Job, reached: Exhausted | None, unconfirmed:
     if reached is not None:
         end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reached.value, message=reached.message)
     elif best is None:
-        message = "no kernel passed the judge; the candidates show why"
-        end_job(session, job, JobState.FAILED, reason="no_valid_kernel", message=message)
+        end_job(session, job, JobState.FAILED, reason="no_valid_kernel", message=no_valid_kernel(session, job))
     elif best.verdict is Verdict.REPRODUCED:
         end_job(session, job, JobState.SUCCEEDED)
     else:

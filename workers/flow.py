@@ -36,6 +36,7 @@ from cupilot.storage.transitions import lock_generation, move_candidate, move_ge
 from workers.attribution import give_up_attribution
 from workers.budget import Exhausted, evaluations_left, exhausted, money_reached, no_evaluation
 from workers.confirmation import begin_confirmation, conclude, reached_before
+from workers.explanation import no_strategies
 from workers.steered import add_injected, forbidden, injections, steered
 
 
@@ -166,10 +167,8 @@ def end_generation(session: Session, job: Job, generation: Generation) -> None:
 def give_up_generation(session: Session, job: Job, generation: Generation, reason: str, message: str) -> None:
     """No initial strategies for this generation: the job goes on with what it has, or fails where it has nothing."""
     if job.candidates == 0:
-        out_of_money = money_reached(job) is not None
-        end_job(
-            session, job, JobState.BUDGET_EXHAUSTED if out_of_money else JobState.FAILED, reason=reason, message=message
-        )
+        state = JobState.FAILED if money_reached(job) is None else JobState.BUDGET_EXHAUSTED
+        end_job(session, job, state, reason=reason, message=no_strategies(session, job, message))
     elif count_down(session, generation) == 0:
         end_generation(session, job, generation)
 

@@ -9,27 +9,20 @@ import json
 from dataclasses import dataclass
 
 from agents.llm.models import Model, RoleModels
+from agents.llm.probe import Trouble, diagnose
 from agents.llm.redaction import without_secrets
 from agents.llm.transport import TransportError, complete, parameters, priced
+from cupilot.model_call import Answer
 
 MAX_TOKENS, MAX_REASONING_TOKENS = 256, 4_000
 SECONDS = 60.0
+SHOWN = 120
+"""Characters of a wrong answer that are quoted."""
 
 MESSAGES = (
     {"role": "system", "content": "Answer with one JSON object and nothing else."},
     {"role": "user", "content": 'Answer with exactly this JSON object: {"ready": true}'},
 )
-
-_MENDS = {
-    "refused_by_provider": "check the model's name, the key and the URL: CUPILOT_LLM_MODEL (PROVIDER/NAME, as LiteLLM "
-    "writes it), CUPILOT_LLM_API_KEY or the provider's own variable, CUPILOT_LLM_API_BASE (with /v1); name parameters "
-    "that the server refuses in `omit` of the models file",
-    "timeout": "the server is slow or not reached: see whether it answers, or raise the model's timeout_seconds",
-    "rate_limited": "wait, raise the provider's limit, or set requests_per_minute in the models file",
-    "unavailable": "see whether the server at CUPILOT_LLM_API_BASE runs and can be reached from here (proxy, firewall)",
-    "context_too_long": "the model's context is too short for any prompt of this service; choose another one",
-    "bad_answer": "what answers at CUPILOT_LLM_API_BASE is no OpenAI-compatible server; the URL usually ends in /v1",
-}
 
 
 @dataclass(frozen=True)
@@ -41,6 +34,8 @@ class ModelCheck:
     works: bool
     found: str
     mend: str | None = None
+    trouble: Trouble | None = None
+    """What is wrong, for programs; also of a model that works, but not well."""
     cost_usd: float = 0.0
 
 
@@ -64,16 +59,24 @@ def _try(model: Model, roles: tuple[str, ...]) -> ModelCheck:
         answer = complete(cheap, MESSAGES, parameters(cheap, json_answer=True, seed=0))
     except TransportError as error:
         found = f"{error.reason}: {without_secrets(str(error))}"
-        return ModelCheck(model.name, roles, works=False, found=found, mend=_MENDS.get(error.reason))
+        why, advice = diagnose(cheap, error)
+        return ModelCheck(model.name, roles, works=False, found=found, mend=advice, trouble=why)
     found = f"answers in {answer.seconds:.1f} s, {answer.prompt_tokens} + {answer.completion_tokens} tokens"
-    notes = []
+    trouble, mend = _shortcoming(model, answer)
+    return ModelCheck(model.name, roles, works=True, found=found, mend=mend, trouble=trouble, cost_usd=answer.cost_usd)
+
+
+def _shortcoming(model: Model, answer: Answer) -> tuple[Trouble | None, str | None]:
+    """What will be in the way of a model that answers."""
     if not _is_json(answer.text):
-        notes.append("it did not answer with the JSON object that was asked for; a model this small cannot do the work")
+        said = " ".join(without_secrets(answer.text).split())[:SHOWN] or "nothing"
+        advice = "a model that cannot do this cannot do the work: choose a more capable one"
+        if answer.finish_reason == "length":
+            advice = "it ran out of tokens: if it reasons, set reasoning in the models file"
+        return Trouble.NO_JSON, f"it was asked for one JSON object and said: {said} - {advice}"
     if not priced(model):
-        notes.append("its price is not known and counts as nothing: set input_ and output_usd_per_million")
-    return ModelCheck(
-        model.name, roles, works=True, found=found, mend="; ".join(notes) or None, cost_usd=answer.cost_usd
-    )
+        return Trouble.NO_PRICE, "its price is not known and counts as nothing: set input_ and output_usd_per_million"
+    return None, None
 
 
 def _is_json(text: str) -> bool:

@@ -31,6 +31,8 @@ class TransportError(Exception):
         retryable: bool,
         retry_after: float | None = None,
         maybe_charged: bool = False,
+        status: int | None = None,
+        connected: bool = True,
     ) -> None:
         super().__init__(message)
         self.reason = reason
@@ -40,6 +42,10 @@ class TransportError(Exception):
         """Seconds that the provider asked us to wait."""
         self.maybe_charged = maybe_charged
         """Whether the provider may have worked, and charge for it, although no answer arrived."""
+        self.status = status
+        """The HTTP status that came back, where one did."""
+        self.connected = connected
+        """Whether anybody took the connection."""
 
 
 def litellm() -> ModuleType:
@@ -167,14 +173,17 @@ def _translated(module: ModuleType, error: Exception) -> TransportError:
         return TransportError("rate_limited", message, retryable=True, retry_after=_retry_after(error))
     if isinstance(error, kinds.ContextWindowExceededError):
         return TransportError("context_too_long", message, retryable=False)
-    if isinstance(error, kinds.UnsupportedParamsError) or _is_refusal(getattr(error, "status_code", None)):
-        return TransportError("refused_by_provider", message, retryable=False)
+    status = getattr(error, "status_code", None)
+    if isinstance(error, kinds.UnsupportedParamsError) or _is_refusal(status):
+        return TransportError("refused_by_provider", message, retryable=False, status=status)
+    never_connected = _never_connected(error)
     return TransportError(
         "unavailable",
         message,
         retryable=True,
         retry_after=_retry_after(error),
-        maybe_charged=not _answered_with_error(error) and not _never_connected(error),
+        maybe_charged=not _answered_with_error(error) and not never_connected,
+        connected=not never_connected,
     )
 
 

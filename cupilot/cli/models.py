@@ -45,6 +45,8 @@ def try_each(as_json: Json = False) -> None:
         else:
             for check in report.checks:
                 state = "ok" if check["works"] else "fails"
+                if check["trouble"]:
+                    state += f" ({check['trouble']})"
                 typer.echo(f"{state:<6} {clean(check['model'])} ({', '.join(check['roles'])}): {clean(check['found'])}")
                 if check["mend"]:
                     typer.echo(f"       -> {clean(check['mend'])}")

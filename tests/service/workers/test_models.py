@@ -171,6 +171,8 @@ def test_a_useless_model_ends_the_job_cleanly_with_a_reason(
         assert job.reason in ("bad_model_answer", "model_unavailable")
         assert job.message
         assert "openai/scripted" in job.message
+        silent = job.reason == "model_unavailable"
+        assert ("cupilot models test" if silent else "choose a more capable one") in job.message
         assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
 
 
@@ -185,6 +187,9 @@ def test_a_model_that_writes_no_kernel_leaves_a_job_without_one(database: Databa
         rig.run()
         assert (rig.job(job_id).state, rig.job(job_id).reason) == (JobState.FAILED, "no_valid_kernel")
         assert {one.reason for one in rig.candidates(job_id)} == {"bad_model_answer"}
+        message = rig.job(job_id).message or ""
+        for words in ("2 bad_model_answer", "of 5 model calls 4 answers were unusable", "no fenced", "more capable"):
+            assert words in message
 
 
 def test_a_job_never_spends_more_than_its_budget(database: Database, settings: Settings) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from agents.llm.check import MAX_TOKENS, examine
 from agents.llm.models import AgentRole, Model, RoleModels
+from agents.llm.probe import Trouble
 from cupilot.cli.app import app
 from tests.scripted_model import Reply, ScriptedModel
 
@@ -26,16 +28,48 @@ def test_each_model_is_tried_once_and_cheaply() -> None:
     assert first.mend is None
     assert first.cost_usd == pytest.approx(0.0006)
     assert second.works
+    assert second.trouble is Trouble.NO_JSON
+    assert "said: Hello!" in (second.mend or "")
     assert "cannot do the work" in (second.mend or "")
-    assert "price is not known" in (second.mend or "")
 
 
-def test_what_fails_is_said_with_how_to_mend_it() -> None:
-    with ScriptedModel([Reply(status=401)]) as server:
-        (check,) = examine(RoleModels(default=(Model(name="openai/a", api_base=server.api_base),)))
+HTML = Reply(raw=b"<html>Welcome</html>")
+NO_SUCH_MODEL = Reply(raw=b'{"error": {"message": "The model `b` does not exist."}}', status=404)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "reply", "trouble", "advice"),
+    [
+        ("openai/scripted", "/v1", Reply(status=401), Trouble.WRONG_KEY, "CUPILOT_LLM_API_KEY"),
+        ("openai/scripted", "", Reply(), Trouble.WRONG_URL, "/v1: set CUPILOT_LLM_API_BASE"),
+        ("openai/scripted", "/elsewhere", Reply(), Trouble.WRONG_URL, "usually ends in /v1"),
+        ("openai/b", "/v1", NO_SUCH_MODEL, Trouble.WRONG_MODEL, "it has: scripted"),
+        ("scripted", "/v1", Reply(), Trouble.WRONG_MODEL, "openai/scripted"),
+        ("openai/scripted", "/v1", Reply(status=400), Trouble.REFUSED, "`omit`"),
+        ("openai/scripted", "/v1", Reply(status=500), Trouble.UNAVAILABLE, "log"),
+        ("openai/scripted", "/v1", Reply(status=429), Trouble.RATE_LIMITED, "requests_per_minute"),
+    ],
+    ids=["key", "no-v1", "path", "model", "provider", "parameters", "500", "429"],
+)
+def test_what_fails_is_told_apart_with_how_to_mend_it(
+    name: str, path: str, reply: Reply, trouble: Trouble, advice: str
+) -> None:
+    with ScriptedModel([reply]) as server:
+        model = Model(name=name, api_base=server.api_base.removesuffix("/v1") + path, api_key=SecretStr("k"))
+        (check,) = examine(RoleModels(default=(model,)))
     assert not check.works
-    assert "refused_by_provider" in check.found
-    assert "CUPILOT_LLM_API_KEY" in (check.mend or "")
+    assert (check.trouble, check.found) == (trouble, check.found)
+    assert advice in (check.mend or "")
+
+
+def test_nobody_there_and_something_else_there_are_told_apart() -> None:
+    with ScriptedModel([HTML]) as server:
+        (other,) = examine(RoleModels(default=(Model(name="openai/scripted", api_base=server.api_base),)))
+    (nobody,) = examine(RoleModels(default=(Model(name="openai/scripted", api_base="http://127.0.0.1:9/v1"),)))
+    assert not other.works
+    assert other.trouble is not Trouble.UNREACHABLE
+    assert nobody.trouble is Trouble.UNREACHABLE
+    assert "nothing answers at http://127.0.0.1:9/v1" in (nobody.mend or "")
 
 
 def test_the_command_tells_it_to_people_and_programs(monkeypatch: pytest.MonkeyPatch) -> None:
