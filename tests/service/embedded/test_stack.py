@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cupilot import embedded
+from cupilot import doctor, embedded
 from cupilot.client import Client
 from cupilot.embedded import Endpoint, PartState, Progress
 from cupilot.embedded.errors import StartFailed
@@ -129,6 +129,9 @@ def test_a_running_stack_is_found_and_left_as_it_is(stack: Path) -> None:
     for secret in ("api_key", "identity.json", "state.json"):
         assert stat.S_IMODE((data / secret).stat().st_mode) == 0o600
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    roles = [check for check in doctor.examine(data) if check.name.startswith("role ")]
+    assert [check.found.split()[0] for check in roles] == ["api", "scheduler", "webhooks", "agent", "gpu-cpu"]
+    assert {check.level for check in roles} == {doctor.Level.OK}
     assert {address for process in _processes(data) for address in _listening(process)} == {"127.0.0.1"}
 
 

@@ -144,6 +144,7 @@ def test_pods_are_confined(workload: dict[str, Any]) -> None:
     security, inner = pod(workload)["securityContext"], container(workload)["securityContext"]
     assert security["runAsNonRoot"] is True
     assert security["runAsUser"] > 0
+    assert security["runAsGroup"] > 0
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     assert inner == {
         "allowPrivilegeEscalation": False,
@@ -180,6 +181,14 @@ def test_probes_mean_progress_and_every_deployment_has_a_budget(workload: dict[s
     budgets = of_kind("everything", "PodDisruptionBudget")
     budget = budgets[workload["metadata"]["name"]]["spec"]
     assert budget["selector"] == workload["spec"]["selector"]
+
+
+def test_replicas_are_spread_over_nodes() -> None:
+    for role in ("api", "scheduler", "webhooks", "agents"):
+        workload = of_kind("default", "Deployment")[f"cupilot-{role}"]
+        [spread] = pod(workload)["topologySpreadConstraints"]
+        assert spread["labelSelector"] == workload["spec"]["selector"]
+        assert spread["whenUnsatisfiable"] == "ScheduleAnyway", "one node is a cluster, too"
 
 
 def test_a_pod_is_a_card_and_drains_before_it_ends() -> None:

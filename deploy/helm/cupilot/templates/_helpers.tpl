@@ -40,12 +40,24 @@ enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
   runAsUser: {{ .root.Values.podSecurity.runAsUser }}
+  # Without it the group is root's where the image does not know the user.
+  runAsGroup: {{ .root.Values.podSecurity.fsGroup }}
   fsGroup: {{ .root.Values.podSecurity.fsGroup }}
   seccompProfile: {type: RuntimeDefault}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{- define "cupilot.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "cupilot.labels" . | nindent 8 }}
 {{- end -}}
 
 {{- define "cupilot.containerSecurity" -}}
