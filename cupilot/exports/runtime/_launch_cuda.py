@@ -22,6 +22,32 @@ SHARED_BYTES_UNASKED = 48 * 1024
 PORTABLE_CLUSTER = 8
 
 
+class _Launch:
+    """One launch of the plan: everything but addresses and stream is laid out once. Not for two threads at a time."""
+
+    def __init__(self, name: str, function: Any, config: Any, wanted: Sequence[int]) -> None:
+        from cuda.bindings import driver
+
+        self._name = name
+        self._function = function
+        self._config = config
+        self._wanted = wanted
+        self._driver_launch = driver.cuLaunchKernelEx
+        # The driver copies the arguments while it launches, so that the same memory serves the next call.
+        self._values = (ctypes.c_uint64 * len(wanted))()
+        size, first = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self._values)
+        self._pointers = (ctypes.c_void_p * len(wanted))(*[first + size * number for number in range(len(wanted))])
+        self._parameters = ctypes.addressof(self._pointers)
+
+    def start(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch on the stream; ``addresses`` in the order of :func:`places`."""
+        self._values[:] = [addresses[place] for place in self._wanted]
+        self._config.hStream = stream
+        result = self._driver_launch(self._config, self._function, self._parameters, 0)
+        if int(result[0]) != 0:
+            _check(result, f"launching {self._name}")
+
+
 class Launcher:
     """One kernel with its launch plan: tensors in, tensors out."""
 
@@ -75,32 +101,6 @@ class Launcher:
                     binary = compile_source(self._source, self._headers, self.spec["options"])
                     self._loaded[index] = _load(binary, self.spec)
             return self._loaded[index]
-
-
-class _Launch:
-    """One launch of the plan: everything but addresses and stream is laid out once. Not for two threads at a time."""
-
-    def __init__(self, name: str, function: Any, config: Any, wanted: Sequence[int]) -> None:
-        from cuda.bindings import driver
-
-        self._name = name
-        self._function = function
-        self._config = config
-        self._wanted = wanted
-        self._driver_launch = driver.cuLaunchKernelEx
-        # The driver copies the arguments while it launches, so that the same memory serves the next call.
-        self._values = (ctypes.c_uint64 * len(wanted))()
-        size, first = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self._values)
-        self._pointers = (ctypes.c_void_p * len(wanted))(*[first + size * number for number in range(len(wanted))])
-        self._parameters = ctypes.addressof(self._pointers)
-
-    def start(self, addresses: Sequence[int], stream: int) -> None:
-        """Launch on the stream; ``addresses`` in the order of :func:`places`."""
-        self._values[:] = [addresses[place] for place in self._wanted]
-        self._config.hStream = stream
-        result = self._driver_launch(self._config, self._function, self._parameters, 0)
-        if int(result[0]) != 0:
-            _check(result, f"launching {self._name}")
 
 
 def compile_source(source: str, headers: dict[str, str], options: Sequence[str]) -> bytes:
