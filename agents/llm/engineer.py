@@ -209,8 +209,8 @@ def _kernel(one: Attempt, commission: Commission) -> str:
     assert one.kernel is not None
     if commission.method in _SILENT:
         return kernel_text(one.kernel)
-    lines = [f"Name: {one.name}"] if one.name else []
-    lines.append(f"Measured: {prompt.outcome(one.evaluation)}{_profile(one.evaluation)}")
+    lines = [prompt.data("name", one.name)] if one.name else []
+    lines.append(f"{prompt.measured(one.evaluation)}{_profile(one.evaluation)}")
     approach = prompt.data("approach", one.insight) if one.insight else ""
     return "\n".join(part for part in (*lines, approach, kernel_text(one.kernel)) if part)
 

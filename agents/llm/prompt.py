@@ -6,6 +6,7 @@ The wording lives in ``agents/prompts/``; each call records the hash of the file
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -24,6 +25,10 @@ from cupilot.value import digest
 
 MAX_DATA_CHARACTERS = 40_000
 """Longest piece of untrusted text in a prompt: about 10,000 tokens."""
+
+
+_CLOSING = re.compile(r"<\s*/\s*data", re.IGNORECASE)
+"""What a model may read as the end of a fence, however it is spelt."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def data(label: str, text: str) -> str:
     if len(text) > MAX_DATA_CHARACTERS:
         half = MAX_DATA_CHARACTERS // 2
         text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
-    safe = text.replace("</data", "<\\/data")
+    safe = _CLOSING.sub(r"<\\/data", text)
     return f'<data name="{label}">\n{safe}\n</data>'
 
 
@@ -285,6 +290,12 @@ def outcome(evaluation: Evaluation | None) -> str:
     if evaluation.failure is not None:
         text += f"; {evaluation.failure.kind.value}: {evaluation.failure.message[:300]}"
     return f"{text}."
+
+
+def measured(evaluation: Evaluation | None) -> str:
+    """The same in a line of its own; as data where it tells of a failure, in words that may quote the kernel's."""
+    text = outcome(evaluation)
+    return data("measured", text) if evaluation and evaluation.failure else f"Measured: {text}"
 
 
 def diagnosis(found: Diagnosis) -> str:

@@ -57,7 +57,7 @@ class LlmTranslator:
 
 def parent_text(one: Attempt) -> str:
     """A measured kernel whose code is to be read: what it came to, source, plan."""
-    return f"Measured: {prompt.outcome(one.evaluation)}\n{kernel_text(one.kernel) if one.kernel else 'It has no code.'}"
+    return f"{prompt.measured(one.evaluation)}\n{kernel_text(one.kernel) if one.kernel else 'It has no code.'}"
 
 
 def kernel_text(kernel: Kernel) -> str:
