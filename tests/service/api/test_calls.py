@@ -168,7 +168,7 @@ def test_strangers_find_nothing_and_a_viewers_key_reads(world: World, told: Told
             viewer.cancel(told.job)
 
 
-def test_the_command_line_lists_pages_and_prints_a_call(world: World, told: Told, client: Client) -> None:
+def test_the_command_line_lists_pages_and_prints_a_call(world: World, told: Told) -> None:
     def run(*arguments: str, key: str = told.team.key, code: int = 0) -> str:
         found = CliRunner().invoke(command_line, [*arguments, "--server", world.url], env={"CUPILOT_API_KEY": key})
         assert found.exit_code == code, found.output
@@ -184,5 +184,5 @@ def test_the_command_line_lists_pages_and_prints_a_call(world: World, told: Told
     assert "=== answer" in shown
     assert not any(secret in shown for secret in SECRETS)
     stranger = world.team().key
-    assert "no such job" in run("calls", told.job, key=stranger, code=4)
-    assert "no such job" in run("prompt", told.job, page["items"][0]["id"], key=stranger, code=4)
+    assert "not_found" in run("calls", told.job, key=stranger, code=4)
+    assert "not_found" in run("prompt", told.job, page["items"][0]["id"], key=stranger, code=4)

@@ -47,8 +47,10 @@ WRONG = {
                          "        self.linear = nn.Linear(n, 4)\n        self.norm = nn.LayerNorm(n)"),
         "its tensors are",
     ),
-    "a constant answer": (FUNCTION.replace("    x = F.layer_norm", "    return torch.zeros(8, 4)\n    x = F.layer_norm"),
-                          "the original's is aten.native_layer_norm"),
+    "a constant answer": (
+        FUNCTION.replace("    x = F.layer_norm", "    return torch.zeros(8, 4)\n    x = F.layer_norm"),
+        "the original's is aten.native_layer_norm",
+    ),
 }  # fmt: skip
 
 HOSTILE = {
