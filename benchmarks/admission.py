@@ -2,12 +2,14 @@
 
 For each problem: the input laws that are meaningful for its reference with the tolerance that was calibrated for each,
 the null kernels that were tried (all must be rejected), and what the judge noted. Times nothing that is worth quoting.
-Needs torch, numpy, pydantic and a compiler, no service. One JSON record a problem goes to ``--out``.
+Needs torch, numpy, pydantic and a compiler, no service. One JSON record a problem goes to ``--out``; with ``--resume``
+problems that stand admitted there, unchanged, are not admitted again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,15 +26,20 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit status 0 when every problem was admitted."""
     options = _options(arguments)
     records: list[dict[str, Any]] = []
+    known = _known(options)
     with Evaluator(Target(options.target), options.work_dir) as evaluator:
         print(f"{'problem':<50}{'class':<12}{'laws: tolerance':<146}null kernels rejected")
         for name in options.problems or problems.names("level1"):
             problem = problems.load(name, size=options.size, policy=NumericsPolicy(options.policy))
-            result = evaluator.prepare(problem, timeout=options.timeout)
-            records.append(_record(name, problem.content_hash(), result))
-            print("\n".join(_lines(name, result)), flush=True)
+            record = known.pop((name, problem.content_hash()), None)
+            if record is None:
+                result = evaluator.prepare(problem, timeout=options.timeout)
+                record = _record(name, problem.content_hash(), result)
+            records.append(record)
+            print("\n".join(_lines(record)), flush=True)
             if options.out:
-                write_json(options.out, {"size": options.size, "policy": options.policy, "problems": records})
+                found = {"size": options.size, "policy": options.policy, "problems": [*records, *known.values()]}
+                write_json(options.out, found)
     refused = [record["problem"] for record in records if record["failure"]]
     print(f"{len(records) - len(refused)} of {len(records)} admitted, {datetime.now(UTC).date()}")
     if refused:
@@ -40,14 +47,24 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if refused else 0
 
 
-def _lines(name: str, result: PreparationResult) -> list[str]:
-    if result.preparation is None:
-        assert result.failure is not None
-        return [f"{name:<50}REFUSED ({result.failure.kind.value}): {result.failure.message}"]
-    known = result.preparation
-    tolerances = ", ".join(f"{law} {tolerance:.1e}" for law, tolerance in known.tolerances.items())
-    nulls = f"{sum(known.admission.values())}/{len(known.admission)} {' '.join(known.admission)}"
-    return [f"{name:<50}{known.facts.op_class:<12}{tolerances:<146}{nulls}", *(f"{'':6}{note}" for note in known.notes)]
+def _known(options: argparse.Namespace) -> dict[tuple[str, str], dict[str, Any]]:
+    """Records of problems that were admitted earlier under the same size and policy, by name and content."""
+    if not options.resume or not options.out or not options.out.exists():
+        return {}
+    found = json.loads(options.out.read_text(encoding="utf-8"))
+    if (found["size"], found["policy"]) != (options.size, options.policy):
+        return {}
+    return {(one["problem"], one["problem_hash"]): one for one in found["problems"] if not one["failure"]}
+
+
+def _lines(record: dict[str, Any]) -> list[str]:
+    name, failure, admission = record["problem"], record["failure"], record["admission"]
+    if failure:
+        return [f"{name:<50}REFUSED ({failure['kind']}): {failure['message']}"]
+    tolerances = ", ".join(f"{law} {tolerance:.1e}" for law, tolerance in record["tolerances"].items())
+    nulls = f"{sum(admission.values())}/{len(admission)} {' '.join(admission)}"
+    notes = [f"{'':6}{note}" for note in record["notes"]]
+    return [f"{name:<50}{record['op_class']:<12}{tolerances:<146}{nulls}", *notes]
 
 
 def _record(name: str, problem_hash: str, result: PreparationResult) -> dict[str, Any]:
@@ -72,6 +89,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", default="fp32", choices=[one.value for one in NumericsPolicy])
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a problem may take")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/work"), help="scratch and measured peaks")
+    parser.add_argument("--resume", action="store_true", help="keep what stands admitted in --out")
     parser.add_argument("--out", type=Path, help="where the records go, as JSON")
     return parser.parse_args(arguments)
 
