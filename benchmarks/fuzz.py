@@ -38,7 +38,7 @@ def main() -> int:
         endpoint = embedded.up(data, foreground=False, target=Target.CPU, on_progress=lambda _: None)
         try:
             known = _known(endpoint.url, endpoint.api_key or "")
-            document = httpx.get(f"{endpoint.url}/openapi.json", trust_env=False).json()
+            document = httpx.get(f"{endpoint.url}/openapi.json", trust_env=False, timeout=120).json()
             outcomes: list[Outcome] = []
             for operation in operations(document):
                 if arguments.only in operation.label:
