@@ -2,7 +2,7 @@
 
 Real Postgres, Valkey, scheduler, API and Celery workers; the judge and the model are doubles, so that only the
 machinery is under test. The matrix itself is ``tests/service/faults/matrix``, whose short form runs with the tests.
-Writes ``benchmarks/results/faults.json`` and ``faults.md``; exits 1 where anything was lost.
+Writes ``benchmarks/results/service/faults.json`` and ``faults.md``; exits 1 where anything was lost.
 """
 
 from __future__ import annotations
@@ -53,11 +53,16 @@ def main() -> int:
     adopt_orphans()
     where = machine()
     chosen = [case for case in CASES if arguments.only in case.name] * arguments.rounds
-    with tempfile.TemporaryDirectory(prefix="cupilot-faults-") as folder:
+    groups = _groups(chosen)
+    with (
+        tempfile.TemporaryDirectory(prefix="cupilot-faults-") as folder,
+        # Around everything: servers die with the thread that started them.
+        ThreadPoolExecutor(max(map(len, groups), default=1)) as threads,
+    ):
         service = Service(Path(folder))
         jobs: list[UUID] = []
         try:
-            outcomes, left = _all(service, chosen, arguments.minutes * 60 or math.inf, jobs)
+            outcomes, left = _all(service, groups, threads, arguments.minutes * 60 or math.inf, jobs)
             whole = breaches(service, jobs)
             calls = model_calls(service)
             reaped = int(service.rows("SELECT count(*) FROM events WHERE kind = 'step.reaped'")[0][0])
@@ -88,21 +93,20 @@ def main() -> int:
     )
     print(text)
     if not arguments.only:
-        (RESULTS / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
+        (RESULTS / "service" / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
         (RESULTS / "faults.md").write_text(text)
     return 1 if lost or whole or orphans or orphans_after or calls.unrecorded else 0
 
 
-def _all(service: Service, cases: list[Case], seconds: float, jobs: list[UUID]) -> tuple[list[Outcome], list[Case]]:
-    """Go through the cases until the time is up; what they did, and those that were not begun."""
+def _all(
+    service: Service, groups: list[list[Case]], threads: ThreadPoolExecutor, seconds: float, jobs: list[UUID]
+) -> tuple[list[Outcome], list[Case]]:
+    """Go through the groups until the time is up; what they did, and the cases that were not begun."""
     end = time.monotonic() + seconds
     outcomes: list[Outcome] = []
     numbers = count()
-    groups = _groups(cases)
-    with ThreadPoolExecutor(max(map(len, groups), default=1)) as threads:
-        while groups and time.monotonic() < end:
-            group = groups.pop(0)
-            outcomes += threads.map(lambda case, number: _one(service, case, number, jobs), group, numbers)
+    while groups and time.monotonic() < end:
+        outcomes += threads.map(lambda case, number: _one(service, case, number, jobs), groups.pop(0), numbers)
     return outcomes, [case for group in groups for case in group]
 
 

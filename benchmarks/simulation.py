@@ -5,7 +5,7 @@ evaluation itself is real. Time is compressed by dividing the evaluations' lengt
 redispatch times by the compression, so the database and the scheduler see as many beats, claims and results in a
 minute as a real cluster makes in ``compression`` minutes: 200 workers, ten times faster, are 2,000 cards to them. The
 scheduler's tick is not compressed. Smaller clusters go first, for a shorter time, so that one sees what grows.
-Writes ``benchmarks/results/simulation.json`` and prints a summary. The default takes some eight minutes.
+Writes ``benchmarks/results/service/simulation.json`` and prints a summary. The default takes some eight minutes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from migrations import upgrade
 from tests.service.doubles import problem
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "service"
 LEASE_SECONDS, HEARTBEAT_SECONDS, REDISPATCH_SECONDS = 30.0, 5.0, 60.0
 """The defaults of the settings, before compression."""
 PER_PROCESS = 50
