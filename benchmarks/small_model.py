@@ -61,7 +61,7 @@ def main() -> int:
 
 def _job(environment: dict[str, str], method: str, agents: str, tried: str) -> int:
     started = time.monotonic()
-    size = ["--set", "generations=2", "--set", "population=2"] if method == "sce" else ["--set", "generations=1"]
+    size = ["--set", "generations=2", "--set", "population=3"] if method == "sce" else ["--set", "generations=1"]
     size += [] if method == "sce" else ["--set", "samplers=2"]
     wanted = ["evolve", "softmax", "--target", "cpu", "--agents", agents, "--method", method, *size]
     seen = _cupilot(environment, *wanted, "--out", str(Path(environment["CUPILOT_DATA"], "result")))
