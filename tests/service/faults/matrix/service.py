@@ -89,6 +89,7 @@ class Service:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._roles: dict[str, str] = {}
         self._reviving = threading.Lock()
+        self._stopped = False
         self._starts = 0
         self._port = _free_port()
         with self.database.transaction() as session:
@@ -145,6 +146,8 @@ class Service:
     def revive(self) -> int:
         """Start again what has ended, as a supervisor would; how many that were."""
         with self._reviving:
+            if self._stopped:
+                raise AssertionError("the service was stopped meanwhile")
             ended = [name for name, process in self._processes.items() if process.poll() is not None]
             for name in ended:
                 self.start(name, self._roles[name])
@@ -290,6 +293,8 @@ class Service:
 
     def stop(self) -> list[str]:
         """Stop everything, asking first; processes that are left."""
+        with self._reviving:  # another thread may be waiting for a job, and start again what is stopped here
+            self._stopped = True
         self.client.close()
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
