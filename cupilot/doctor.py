@@ -264,7 +264,7 @@ def _stack(folder: Folder, status: Status) -> Check:
 def _role(folder: Folder, status: Status, said: Mapping[str, str], role: Role) -> Check:
     """Whether a role's packages are here, whether the stack's process of it runs, and what the API says of its work."""
     title = f"role {role.name}"
-    absent = [module for module in role.needs if find_spec(module) is None]
+    absent = [module for module in role.needs if not _installed(module)]
     if absent:
         return Check(
             title, Level.MISSING, f"not installed: {', '.join(absent)}", f"pip install 'cupilot[{role.extra}]'"
@@ -285,6 +285,13 @@ def _role(folder: Folder, status: Status, said: Mapping[str, str], role: Role) -
         for one in processes
     )
     return Check(title, Level.OK, found)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # it has been imported, and took the place of its own module, like kombu
+        return True
 
 
 def _api_says(folder: Folder) -> dict[str, str]:

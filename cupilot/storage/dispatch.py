@@ -51,7 +51,7 @@ def loads(session: Session) -> Mapping[str, Load]:
         .group_by(Step.queue)
     )
     counted = {queue: Load(*counts) for queue, *counts in session.execute(query)}
-    return {queue: counted.get(queue, Load()) for queue in {*counted, *_queues_with_waiting(session)}}
+    return {queue: counted.get(queue, Load()) for queue in sorted({*counted, *_queues_with_waiting(session)})}
 
 
 def _queues_with_waiting(session: Session) -> Sequence[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import anyio
 import pytest
 from pydantic import SecretStr
 
 from api.app import create_app
 from cupilot.settings import Settings
 from tests.service.api.world import Team, World, live
+
+anyio.open_file  # noqa: B018  loaded on first use, by a server's thread, which CPython 3.11 can fail at (gh-106905)
 
 
 @pytest.fixture(scope="module")

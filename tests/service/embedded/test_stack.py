@@ -95,6 +95,10 @@ def _names(data: Path) -> dict[str, int | None]:
     return {part.name: part.pid for part in embedded.status(data).parts}
 
 
+def _role_checks(data: Path) -> list[doctor.Check]:
+    return [check for check in doctor.examine(data) if check.name.startswith("role ")]
+
+
 def _request() -> JobRequest:
     return JobRequest(problem=ProblemInput(source=SOURCE, name="relu"), target=Target.CPU)
 
@@ -129,9 +133,9 @@ def test_a_running_stack_is_found_and_left_as_it_is(stack: Path) -> None:
     for secret in ("api_key", "identity.json", "state.json"):
         assert stat.S_IMODE((data / secret).stat().st_mode) == 0o600
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
-    roles = [check for check in doctor.examine(data) if check.name.startswith("role ")]
-    assert [check.found.split()[0] for check in roles] == ["api", "scheduler", "webhooks", "agent", "gpu-cpu"]
-    assert {check.level for check in roles} == {doctor.Level.OK}
+    _eventually(lambda: {check.level for check in _role_checks(data)} == {doctor.Level.OK})  # each has been heard of
+    roles = [check.found.split()[0] for check in _role_checks(data)]
+    assert roles == ["api", "scheduler", "webhooks", "agent", "gpu-cpu"]
     assert {address for process in _processes(data) for address in _listening(process)} == {"127.0.0.1"}
 
 

@@ -24,7 +24,7 @@ FAULTS: dict[str, Callable[[Reply], Reply]] = {
     "no content": lambda _: Reply(text=None),
     "wrong schema": lambda _: Reply(text='{"strategies": [{"techniques": "all"}], "techniques": 1}'),
     "refusal": lambda _: Reply(text="I am sorry, but I cannot help with that."),
-    "429 with Retry-After": lambda _: Reply(status=429, headers={"retry-after": "2"}),
+    "429 with Retry-After": lambda _: Reply(status=429, headers={"retry-after": "1"}),
     "500": lambda _: Reply(status=500),
     "no completion": lambda _: Reply(raw=b"<html>Bad gateway</html>"),
     "half-closed": lambda good: replace(good, hang_up=True),

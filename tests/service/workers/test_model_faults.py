@@ -57,9 +57,7 @@ def worker(database_url: str, valkey: Running, tmp_path_factory: pytest.TempPath
     started.close()
 
 
-@pytest.mark.parametrize(
-    "method", ["sce", "sce, code crossover", "evoengineer-full", "ai-cuda-engineer", "sce, hybrid"]
-)
+@pytest.mark.parametrize("method", ["sce", "sce, code crossover", "evoengineer-full", "ai-cuda-engineer"])
 def test_kills_and_bad_answers_cost_no_result_and_no_cent(
     database: Database, settings: Settings, worker: Worker, method: str
 ) -> None:

@@ -138,13 +138,13 @@ def children(name: str) -> list[psutil.Process]:
 
 
 def kill_while_measured(script: str) -> threading.Thread:
-    """Kill it once a kernel runs: a judge killed before is only replaced."""
+    """Kill it once a kernel runs: a judge killed before is only replaced. Other tests' judges may be there, idle."""
 
     def watch() -> None:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if children("gpu_worker/runner.py"):
-                children(script)[0].send_signal(signal.SIGKILL)
+                max(children(script), key=psutil.Process.create_time).send_signal(signal.SIGKILL)
                 return
             time.sleep(0.01)
 

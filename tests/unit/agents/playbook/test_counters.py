@@ -46,7 +46,7 @@ def rows() -> Briefing:
 
 
 def product(policy: NumericsPolicy = NumericsPolicy.FP32) -> Briefing:
-    facts, _ = trace(torch.matmul, {"a": torch.zeros(512, 512), "b": torch.zeros(512, 512)}, policy=policy)
+    facts, _ = trace(torch.matmul, {"a": torch.ones(512, 512), "b": torch.ones(512, 512)}, policy=policy)
     return briefing(facts, Target.CUDA, Zone.COMPUTE)
 
 
