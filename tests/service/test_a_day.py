@@ -29,26 +29,12 @@ from cupilot.schemas import JobView
 from cupilot.webhooks import verify
 from migrations import downgrade
 from tests.service.faults.stack import ran_through
+from tests.service.operators import RELU
 from tests.service.processes import ROOT, wait_until
 from tests.service.receiver import Receiver
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(1_800)]
 
-OPERATOR = """import torch
-
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(x)
-
-
-def get_inputs():
-    return [torch.randn(256, 1024)]
-
-
-def get_init_inputs():
-    return []
-"""
 STRATEGY = {
     "techniques": [{"id": "loop_unrolling", "parameters": {}}, {"id": "threads", "parameters": {}}],
     "rationale": "rows are short: unroll, and use every core",
@@ -120,7 +106,7 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
     monkeypatch.setenv("CUPILOT_WEBHOOK_NETWORKS", "127.0.0.0/8")
     monkeypatch.setenv("CUPILOT_REDISPATCH_SECONDS", "5")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_op.py").write_text(OPERATOR)
+    (tmp_path / "my_op.py").write_text(RELU)
     (tmp_path / "strategy.json").write_text(json.dumps(STRATEGY))
     yield Day(tmp_path)
     for stack in ("first", "second"):

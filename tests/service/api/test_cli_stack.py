@@ -15,26 +15,11 @@ import pytest
 from cupilot import embedded
 from cupilot.schemas import Report
 from cupilot.webhooks import verify
+from tests.service.operators import RELU
 from tests.service.processes import wait_until
 from tests.service.receiver import Receiver
 
 pytestmark = pytest.mark.service
-
-TINY = """import torch
-
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(x)
-
-
-def get_inputs():
-    return [torch.randn(256, 1024)]
-
-
-def get_init_inputs():
-    return []
-"""
 
 
 class Home:
@@ -119,7 +104,7 @@ def test_up_in_the_foreground_runs_until_it_is_interrupted(home: Home) -> None:
 
 @pytest.mark.timeout(900)
 def test_evolve_needs_nothing_but_a_file_and_leaves_nothing_running(home: Home) -> None:
-    (home.folder / "my_op.py").write_text(TINY)
+    (home.folder / "my_op.py").write_text(RELU)
     options = ["--target", "cpu", "--population", "2", "--generations", "1"]
     code, out, err = home.run("evolve", "my_op.py", *options, "--json")
     assert code == 0, err
@@ -132,7 +117,7 @@ def test_evolve_needs_nothing_but_a_file_and_leaves_nothing_running(home: Home) 
 
 
 def test_an_interrupted_evolve_stops_the_stack_that_it_started(home: Home) -> None:
-    (home.folder / "my_op.py").write_text(TINY)
+    (home.folder / "my_op.py").write_text(RELU)
     with home.start("evolve", "my_op.py", "--target", "cpu") as process:
         assert process.stdout is not None
         process.stdout.readline()
