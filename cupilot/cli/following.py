@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from enum import Enum, auto
 from uuid import UUID
 
 from cupilot.client import ApiError, Client
@@ -13,6 +14,14 @@ from cupilot.schemas import EventView, JobView
 
 GATHER_SECONDS = 0.5
 """Events that come this close together are shown together, with one look at the job."""
+
+
+class _End(Enum):
+    """How the stream ended; what is put behind its last event."""
+
+    WHOLE = auto()
+    BROKEN = auto()
+    """Events may be missing, also where the job is final by now."""
 
 
 class _Broken(Exception):
@@ -34,43 +43,46 @@ def updates(client: Client, job: UUID, silence: float) -> Iterator[tuple[JobView
 
 
 def _streamed(client: Client, job: UUID, silence: float) -> Iterator[tuple[JobView, Sequence[EventView]]]:
-    arrived: queue.Queue[EventView | None] = queue.Queue()
+    arrived: queue.Queue[EventView | _End] = queue.Queue()
     thread = threading.Thread(target=_pump, args=(client, job, arrived), name="events", daemon=True)
     thread.start()
     after, ended = 0, False
     while not ended:
-        events = _gather(arrived, silence)
-        ended = bool(events) and events[-1] is None
-        told = [event for event in events if event is not None]
+        events, end = _gather(arrived, silence)
         view = client.get(job)
-        after = told[-1].id if told else after
-        if ended and not view.final:
-            if told:
-                yield view, told
+        after = events[-1].id if events else after
+        if end is _End.BROKEN or (end is _End.WHOLE and not view.final):
+            if events:
+                yield view, events
             raise _Broken(after)
-        yield view, told
+        yield view, events
+        ended = end is _End.WHOLE
 
 
-def _pump(client: Client, job: UUID, arrived: queue.Queue[EventView | None]) -> None:
-    """Hand over every event, then None: whether the stream ended or broke, the job itself tells."""
+def _pump(client: Client, job: UUID, arrived: queue.Queue[EventView | _End]) -> None:
+    """Hand over every event, then how the stream ended."""
+    end = _End.BROKEN
     try:
         for event in client.stream_events(job):
             arrived.put(event)
+        end = _End.WHOLE
     except (ApiError, ValueError, RuntimeError):
         pass  # refused, not the service's format, or the client was closed under it
     finally:
-        arrived.put(None)
+        arrived.put(end)
 
 
-def _gather(arrived: queue.Queue[EventView | None], silence: float) -> list[EventView | None]:
-    """What has come: nothing after ``silence`` seconds, else everything of the moment; None is always the last."""
-    found: list[EventView | None] = []
+def _gather(arrived: queue.Queue[EventView | _End], silence: float) -> tuple[list[EventView], _End | None]:
+    """What has come: nothing after ``silence`` seconds, else everything of the moment; and the end, if it came."""
+    found: list[EventView] = []
     end = time.monotonic() + silence
-    while not (found and found[-1] is None):
+    while True:
         try:
-            found.append(arrived.get(timeout=max(end - time.monotonic(), 0.0)))
+            item = arrived.get(timeout=max(end - time.monotonic(), 0.0))
         except queue.Empty:
-            break
-        if len(found) == 1:
+            return found, None
+        if isinstance(item, _End):
+            return found, item
+        if not found:
             end = time.monotonic() + GATHER_SECONDS
-    return found
+        found.append(item)
