@@ -1,0 +1,101 @@
+"""Problems and honest kernels that the judge's own numbers are taken with: named, distinct, the same each time.
+
+A problem is a built-in one, a file, or one of a few operators over rows of a chosen size (``gelu:8192x4096``). Kernels
+are the playbook's, from its strategies in the order in which it would try them. Measures nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.interface import Briefing, NoTemplate
+from agents.playbook.manager import PlaybookManager
+from agents.playbook.translator import PlaybookTranslator
+from cupilot import problems
+from cupilot.evaluation import Preparation
+from cupilot.kernel import Kernel
+from cupilot.problem import NumericsPolicy, Problem, Target, check_source
+from cupilot.problems import Size
+
+SEED = 0
+
+_ROWS = re.compile(r"(?P<operator>\w+):(?P<rows>\d+)x(?P<cols>\d+)")
+
+_OPERATORS = {
+    "gelu": "F.gelu(x)",
+    "layer_norm": "F.layer_norm(x, (COLS,))",
+    "log_softmax": "F.log_softmax(x, dim=1)",
+    "relu": "F.relu(x)",
+    "softmax": "F.softmax(x, dim=1)",
+    "square": "torch.mm(x, x)",
+    "row_maximum": "torch.amax(x, dim=1)",
+    "row_sum": "torch.sum(x, dim=1)",
+}
+
+_FILE = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+ROWS = {rows}
+COLS = {cols}
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return {result}
+
+
+def get_inputs():
+    return [torch.rand(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@dataclass(frozen=True)
+class NamedKernel:
+    """A kernel and what it is called in tables: its techniques."""
+
+    name: str
+    kernel: Kernel
+
+
+def problem_of(name: str, size: Size, policy: NumericsPolicy) -> Problem:
+    """A problem from a file (``*.py``), a small operator over rows (``gelu:8192x4096``), or a built-in one's name."""
+    path = Path(name)
+    if path.suffix == ".py":
+        source = path.read_text(encoding="utf-8")
+        check_source(source)
+        return Problem(name=path.stem, source=source, policy=policy)
+    small = _ROWS.fullmatch(name)
+    if small is None:
+        return problems.load(name, size=size, policy=policy)
+    rows, cols = small["rows"], small["cols"]
+    source = _FILE.format(rows=rows, cols=cols, result=_OPERATORS[small["operator"]])
+    return Problem(name=f"{small['operator']}_{rows}x{cols}", source=source, policy=policy)
+
+
+def kernels_for(problem: Problem, preparation: Preparation, target: Target, count: int) -> list[NamedKernel]:
+    """Up to ``count`` kernels of different machine-relevant text; none where nothing is known for the operator."""
+    briefing = Briefing(
+        problem=problem,
+        facts=preparation.facts,
+        target=target,
+        device=preparation.environment.device,
+        placement=preparation.placement,
+    )
+    translator = PlaybookTranslator()
+    found: dict[str, NamedKernel] = {}
+    try:
+        ideas = PlaybookManager().initial_strategies(briefing, [], 2 * count, SEED)
+    except NoTemplate:
+        return []
+    for idea in ideas:
+        kernel = translator.translate(briefing, idea.strategy, None, SEED)
+        name = ", ".join(idea.strategy.ids()) or "plain"
+        found.setdefault(kernel.content_hash(), NamedKernel(name, kernel))
+    return list(found.values())[:count]

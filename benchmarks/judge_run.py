@@ -1,0 +1,105 @@
+"""What the scripts of the judge's own numbers share: their options, the judge they open, records that survive a cut.
+
+Hardware counters are no part of an evaluation's checks and timing, and take a profiler's start each; ``--counters``
+includes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from benchmarks.local_report import machine, write_json
+from cupilot.evaluation import Evaluation, Preparation
+from cupilot.problem import NumericsPolicy, Target
+from gpu_worker.evaluator import Evaluator
+from gpu_worker.targets.cuda import counters
+
+
+def say(line: str) -> None:
+    """Print a line at once: runs are watched through pipes, and may be cut off."""
+    print(line, flush=True)
+
+
+def arguments(name: str, doc: str) -> argparse.ArgumentParser:
+    """A parser with the options that every script has."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.splitlines()[0])
+    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CUDA.value)
+    parser.add_argument("--policy", choices=[each.value for each in NumericsPolicy], default=NumericsPolicy.FP32.value)
+    parser.add_argument("--size", choices=["small", "full"], default="full", help="size of built-in problems")
+    parser.add_argument("--device", help="GPU UUID or index")
+    parser.add_argument("--counters", action="store_true", help="read hardware counters in each evaluation too")
+    parser.add_argument("--seconds", type=float, default=3_600, help="begin nothing new after this time")
+    parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/numbers"), help="builds and measured peaks")
+    parser.add_argument("--out", type=Path, required=True, help="the record, as JSON, rewritten after every step")
+    return parser
+
+
+@contextmanager
+def judge(options: argparse.Namespace) -> Iterator[Evaluator]:
+    """An evaluator with a cold build cache, and without counters unless they were asked for."""
+    shutil.rmtree(options.work_dir / "builds", ignore_errors=True)
+    with ExitStack() as stack:
+        if not options.counters:
+            stack.enter_context(mock.patch.object(counters, "profiler", return_value=None))
+        yield stack.enter_context(Evaluator(Target(options.target), options.work_dir, device=options.device))
+
+
+class Record:
+    """A JSON file that always holds what is known so far."""
+
+    def __init__(self, options: argparse.Namespace, what: str) -> None:
+        shown = {name: str(value) for name, value in vars(options).items() if name not in ("out", "work_dir")}
+        self.data: dict[str, Any] = {"what": what, "begun": now(), "options": shown, "complete": False}
+        self._out: Path = options.out
+
+    def add(self, **more: Any) -> None:
+        """Say more, and write all."""
+        self.data.update(more)
+        write_json(self._out, self.data)
+
+    def machine(self, preparation: Preparation) -> None:
+        """Name the machine, once."""
+        if "machine" not in self.data:
+            line = machine(preparation.environment)
+            say(f"machine  {line}")
+            self.add(machine=line)
+
+
+def now() -> str:
+    """The time, UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def phases(evaluation: Evaluation) -> dict[str, float]:
+    """Seconds by phase; phases that come twice are added up."""
+    found: dict[str, float] = {}
+    for phase in evaluation.phases:
+        found[phase.name] = found.get(phase.name, 0.0) + phase.seconds
+    return found
+
+
+def phase_table(each: Sequence[dict[str, float]], totals: Sequence[float]) -> list[str]:
+    """Where the time of several evaluations went: mean and median seconds, and the share, a line a phase."""
+    names = sorted({name for one in each for name in one}, key=lambda name: -sum(one.get(name, 0.0) for one in each))
+    whole = sum(totals) or 1.0
+    lines = [f"{'phase':<18}{'mean s':>8}{'median s':>10}{'share':>8}"]
+    rest = [total - sum(one.values()) for one, total in zip(each, totals, strict=True)]
+    for name, values in [*((name, [one.get(name, 0.0) for one in each]) for name in names), ("conclusion", rest)]:
+        lines.append(
+            f"{name:<18}{statistics.fmean(values):>8.3f}{statistics.median(values):>10.3f}{sum(values) / whole:>8.1%}"
+        )
+    return lines
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The smallest value that at least this share of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, min(len(ordered) - 1, -int(-share * len(ordered) // 1) - 1))]
