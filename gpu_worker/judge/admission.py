@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from cupilot.problem import NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
-from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, Expected, flat, largest
+from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, Expected, flat, largest, stretches
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
 
@@ -156,14 +156,15 @@ def _try_law(
     else:
         tolerance, lower = exact_tolerance, None
     nulls = null_outputs(case, own, previous)
-    passes = {name for name, outputs in nulls.items() if largest(case.expected, outputs, tolerance) <= tolerance}
+    passes = {name for name, outputs in nulls.items() if largest(case.expected, outputs(), tolerance) <= tolerance}
+    tried = set(nulls)
     if lower is not None:
-        nulls[LOWER_PRECISION] = []
+        tried.add(LOWER_PRECISION)
         if lower <= tolerance:
             passes.add(LOWER_PRECISION)
     if law != laws.OWN and passes & {"zeros", "constant"}:
         return None, "a constant would pass there"
-    return Admitted(law, tolerance, error, frozenset(set(nulls) - passes), frozenset(passes)), ""
+    return Admitted(law, tolerance, error, frozenset(tried - passes), frozenset(passes)), ""
 
 
 def calibrate(
@@ -173,8 +174,9 @@ def calibrate(
     precision = PRECISIONS[policy]
     if all(item.integral for item in case.expected):
         return 0.0, None
-    nudged = [laws.nudge(tensor, precision.unit, _other_seed()) for tensor in case.given]
-    conditioning = largest(case.expected, reference.run_exact(nudged))
+    nudged = reference.run_exact([laws.nudge(tensor, precision.unit, _other_seed()) for tensor in case.given])
+    conditioning = largest(case.expected, nudged)
+    del nudged  # as large as the rounded outputs that follow
     inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0, LEAST_ERROR)
     lower = largest(
         case.expected, reference.run_exact([laws.round_mantissa(tensor, precision.lower_bits) for tensor in case.given])
@@ -189,19 +191,26 @@ def calibrate(
 
 def null_outputs(
     case: Case, own: Sequence[torch.Tensor], previous: Sequence[torch.Tensor]
-) -> dict[str, list[torch.Tensor]]:
-    """Outputs of kernels that do not do the work, by name. What they know is another draw's output, ``previous``."""
+) -> dict[str, Callable[[], list[torch.Tensor]]]:
+    """How kernels that do not do the work make their outputs, by name; made one after the other, since they are large.
+
+    What they know is another draw's output, ``previous``.
+    """
     values = [item.values for item in case.expected]
-    nulls = {
-        "zeros": [torch.zeros_like(tensor) for tensor in values],
-        "constant": [_constant(known, tensor) for known, tensor in zip(previous, values, strict=True)],
-        "previous_output": [tensor.clone() for tensor in previous],
+    nulls: dict[str, Callable[[], list[torch.Tensor]]] = {
+        "zeros": lambda: [torch.zeros_like(tensor) for tensor in values],
+        "constant": lambda: [_constant(known, tensor) for known, tensor in zip(previous, values, strict=True)],
+        "previous_output": lambda: list(previous),
     }
     if any(tensor.numel() > 1 for tensor in values):
-        nulls["half_of_rows"] = [_half(mine, other) for mine, other in zip(own, previous, strict=True)]
-    copies = [_input_like(case, item) for item in case.expected]
-    if all(copy is not None for copy in copies):
-        nulls["input_copy"] = [copy for copy in copies if copy is not None]
+        nulls["half_of_rows"] = lambda: [_half(mine, other) for mine, other in zip(own, previous, strict=True)]
+    alike = [_input_like(case, item) for item in case.expected]
+    if all(tensor is not None for tensor in alike):
+        nulls["input_copy"] = lambda: [
+            tensor.to(item.values.dtype)
+            for tensor, item in zip(alike, case.expected, strict=True)
+            if tensor is not None
+        ]
     return nulls
 
 
@@ -225,7 +234,7 @@ def _half(own: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
 def _input_like(case: Case, expected: Expected) -> torch.Tensor | None:
     for tensor in case.given:
         if tensor.shape == expected.values.shape:
-            return tensor.to(expected.values.dtype)
+            return tensor
     return None
 
 
@@ -244,10 +253,11 @@ def _check_deterministic(reference: Reference, case: Case) -> None:
     torch.manual_seed(_other_seed())
     second = reference.run(case.given)
     for one, other in zip(first, second, strict=True):
-        if not torch.allclose(one.double(), other.double(), rtol=1e-3, atol=1e-6, equal_nan=True):
-            raise UnusableReference(
-                "the reference gives different outputs for the same inputs (dropout or random numbers in forward?)"
-            )
+        for mine, its in zip(*map(stretches, (one, other)), strict=True):
+            if not torch.allclose(mine.double(), its.double(), rtol=1e-3, atol=1e-6, equal_nan=True):
+                raise UnusableReference(
+                    "the reference gives different outputs for the same inputs (dropout or random numbers in forward?)"
+                )
 
 
 def _has_floats(specs: Sequence[TensorSpec]) -> bool:

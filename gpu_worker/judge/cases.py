@@ -10,18 +10,15 @@ import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from cupilot.problem import Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, largest, unit_of
-from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.reference import Reference, shortened
 from gpu_worker.judge.selections import SelectionWatch
-
-EXACT_ELEMENTS = 2**22
-"""Outputs with more elements are kept in float32, rounded from float64: by 6e-8, far below any tolerance."""
 
 PERTURBED_ELEMENTS = 64
 """Single elements changed at once in each input: a kernel that skips 10 % of its input is missed once in 850 times."""
@@ -49,6 +46,7 @@ class Case:
     def nbytes(self) -> int:
         """Memory that the case holds on to."""
         tensors = [*self.given, *(item.values for item in self.expected)]
+        tensors += [item.selection.values for item in self.expected if item.selection is not None]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -66,12 +64,24 @@ class Cases:
 
     def get(self, law: str) -> Case:
         """The case of this law, the same data each time within this process."""
-        case = self._kept.get(law) or self._make(law)
+        case = self._kept.pop(law, None)
+        if case is None:
+            self._make_room(law)
+            case = self._make(law)
         self._kept[law] = case
-        self._kept.move_to_end(law)
-        while len(self._kept) > 1 and sum(item.nbytes for item in self._kept.values()) > self._budget:
-            self._kept.popitem(last=False)
         return case
+
+    def held(self) -> int:
+        """Bytes of the cases that are kept."""
+        return sum(case.nbytes for case in self._kept.values())
+
+    def _make_room(self, law: str) -> None:
+        """Let go of the cases that were used longest ago, so that one more like them fits the budget."""
+        needed = max((case.nbytes for case in self._kept.values()), default=0)
+        for name in [name for name in self._kept if law != laws.PERTURBED or name != laws.OWN]:
+            if self.held() + needed <= self._budget:
+                return
+            del self._kept[name]
 
     def expect(self, law: str, given: Sequence[torch.Tensor]) -> Case:
         """A case from given tensors: runs the reference in float64."""
@@ -81,24 +91,25 @@ class Cases:
         expected = []
         for tensor in outputs:
             unit = ABSOLUTE if law == laws.INTEGERS else unit_of(tensor)
-            values = tensor.contiguous()
-            if values.dtype is torch.float64 and values.numel() > EXACT_ELEMENTS:
-                values = values.float()
-            expected.append(Expected(values, unit, watch.selection(tensor)))
+            selection = watch.selection(tensor)
+            if selection is not None:
+                selection = replace(selection, values=shortened(selection.values))
+            expected.append(Expected(shortened(tensor.contiguous()), unit, selection))
         return Case(law, tuple(given), tuple(expected))
 
     def perturb(self, tolerance: float) -> bool:
         """Find a perturbation that visibly moves the output; False where no input element matters that much."""
         base = self.get(laws.OWN)
+        self._make_room(laws.PERTURBED)
         for step in PERTURBATION_STEPS:
             case = self.expect(laws.PERTURBED, self._perturbed_inputs(base, step))
-            if not all(bool(torch.isfinite(item.values).all()) for item in case.expected):
+            if not finite(case):
                 break
-            moved = largest(base.expected, [item.values for item in case.expected])
-            if moved > VISIBLE * tolerance:
+            if largest(base.expected, [item.values for item in case.expected]) > VISIBLE * tolerance:
                 self._steps[laws.PERTURBED] = step
                 self._kept[laws.PERTURBED] = case
                 return True
+            del case  # before the next one takes as much memory
         return False
 
     def _seed(self, law: str) -> int:
@@ -108,8 +119,11 @@ class Cases:
         if law == laws.PERTURBED:
             step = self._steps.get(law, PERTURBATION_STEPS[0])
             return self.expect(law, self._perturbed_inputs(self.get(laws.OWN), step))
+        return self.expect(law, self._given(law))
+
+    def _given(self, law: str) -> list[torch.Tensor]:
         own = self._reference.draw(self._seed(laws.OWN)) if law == laws.OWN else self._base()
-        return self.expect(law, laws.apply(law, own, self._specs, self._seed(law)))
+        return laws.apply(law, own, self._specs, self._seed(law))
 
     def _base(self) -> list[torch.Tensor]:
         """The draw that all derived laws start from; kept where memory is plentiful, since drawing is slow."""
@@ -132,7 +146,7 @@ class Cases:
             count = values.numel()
             random_places = torch.randint(0, count, (min(PERTURBED_ELEMENTS, count),), generator=generator)
             places = torch.tensor(sorted({0, count - 1, *random_places.tolist()}), device=tensor.device)
-            magnitude = float(tensor.abs().max()) or 1.0
+            magnitude = laws.largest_magnitude(tensor) or 1.0
             amounts = (torch.rand(places.numel(), generator=generator) + 0.5) * step * magnitude
             signs = torch.randint(0, 2, (places.numel(),), generator=generator) * 2 - 1
             values[places] += (amounts * signs).to(tensor.device, tensor.dtype)

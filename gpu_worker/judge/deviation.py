@@ -23,7 +23,7 @@ class Selection:
     """What an index output selects from: ``argmax`` and its kin. Any index of an equally good value is right."""
 
     values: torch.Tensor
-    """Float64 values that were selected from."""
+    """What was selected from: float64, or float32 where there is much of it."""
     dim: int | None
     """None: over all elements."""
     keepdim: bool
@@ -81,15 +81,22 @@ def flat(values: torch.Tensor) -> bool:
 
 
 def _moments(values: torch.Tensor) -> tuple[float, float]:
-    """Mean and standard deviation of the finite values."""
-    exact = values.reshape(-1).double()
-    variance, mean = torch.var_mean(exact, correction=0)
-    if not math.isfinite(float(variance)):
-        exact = exact[exact.isfinite()]
-        if not exact.numel():
-            return 0.0, 0.0
-        variance, mean = torch.var_mean(exact, correction=0)
-    return float(mean), math.sqrt(float(variance))
+    """Mean and standard deviation of the finite values, put together from stretches (Chan, Golub, LeVeque 1979)."""
+    count, mean, squares = 0, 0.0, 0.0
+    for part in stretches(values):
+        exact = part.double()
+        variance, middle = torch.var_mean(exact, correction=0)
+        if not math.isfinite(float(variance)):
+            exact = exact[exact.isfinite()]
+            if not exact.numel():
+                continue
+            variance, middle = torch.var_mean(exact, correction=0)
+        mine, distance = exact.numel(), float(middle) - mean
+        total = count + mine
+        squares += float(variance) * mine + distance * distance * count * mine / total
+        mean += distance * mine / total
+        count = total
+    return mean, math.sqrt(squares / count) if count else 0.0
 
 
 def deviation(expected: Expected, got: torch.Tensor, window: slice | None = None, enough: float = math.inf) -> float:
@@ -140,8 +147,12 @@ def _chunks(expected: Expected, got: torch.Tensor, window: slice | None) -> Iter
     wanted, given = expected.values.reshape(-1), got.reshape(-1)
     if window is not None:
         wanted, given = wanted[window], given[window]
-    size = CHUNK_ELEMENTS[wanted.device.type]
-    yield from zip(torch.split(wanted, size), torch.split(given, size), strict=True)
+    yield from zip(stretches(wanted), stretches(given), strict=True)
+
+
+def stretches(values: torch.Tensor) -> Sequence[torch.Tensor]:
+    """The flattened tensor in parts of :data:`CHUNK_ELEMENTS`."""
+    return torch.split(values.reshape(-1), CHUNK_ELEMENTS[values.device.type])
 
 
 def _finite_error(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> float:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from pydantic import JsonValue
 
 from cupilot.evaluation import FailureKind
 from cupilot.problem import TensorSpec
-from gpu_worker.judge.deviation import Expected, wrong_mask
+from gpu_worker.judge.deviation import Expected, stretches, wrong_mask
 from gpu_worker.judge.runner_link import KernelFailed
 
 EXAMPLES = 4
+EXAMINED = 2**20
+"""Of more wrong elements in one stretch so many, evenly chosen, are looked at: a mask of a billion has no room."""
 MOSTLY = 0.999
 
 
@@ -21,35 +24,57 @@ def wrong_output(
 ) -> KernelFailed:
     """The failure of an output that deviates by more than the tolerance."""
     mask = wrong_mask(expected, got, tolerance)
-    wrong = mask.nonzero().reshape(-1)
+    wrong = _places(mask)
     details: dict[str, JsonValue] = {
         "law": law,
         "output": spec.name,
-        "wrong_fraction": wrong.numel() / max(mask.numel(), 1),
+        "wrong_fraction": wrong.count / max(mask.numel(), 1),
         "tolerance": tolerance,
     }
-    missing = unwritten & mask
-    if bool(missing.any()):
+    missing = _places(unwritten & mask)
+    if missing.count:
         return _unwritten(spec, missing, details, law)
-    if not wrong.numel():  # the window that was compared in chunks disagrees with this pass only by a race
+    if not wrong.count:  # the window that was compared in chunks disagrees with this pass only by a race
         message = f"{spec.name} changed while it was being checked"
         return KernelFailed(FailureKind.NON_DETERMINISTIC, message, **details)
     details |= _examples(spec, expected, got, wrong)
-    pattern = _pattern(expected, got, mask)
+    pattern = _pattern(expected, got, wrong)
     if pattern:
         details["pattern"] = pattern
-    share = f"{100 * wrong.numel() / mask.numel():.3g} % of {spec.name} is wrong under law {law!r}"
+    share = f"{100 * wrong.count / mask.numel():.3g} % of {spec.name} is wrong under law {law!r}"
     example = f"at {details['index']}: expected {details['expected']}, got {details['got']}"
     message = f"{share}; {example}{f'; {pattern}' if pattern else ''}"
     return KernelFailed(FailureKind.WRONG_VALUE, message, **details)
 
 
-def _unwritten(spec: TensorSpec, missing: torch.Tensor, details: dict[str, JsonValue], law: str) -> KernelFailed:
-    places = missing.nonzero().reshape(-1)
-    share = places.numel() / missing.numel()
+@dataclass(frozen=True)
+class _Places:
+    """Where a flat mask is true."""
+
+    count: int
+    some: torch.Tensor
+    """Ascending flat indices, the first and the last among them; all of them where there are few."""
+    total: int
+    """Length of the mask."""
+
+
+def _places(mask: torch.Tensor) -> _Places:
+    count, start = 0, 0
+    found = []
+    for part in stretches(mask):
+        places = part.nonzero().reshape(-1) + start
+        start += part.numel()
+        count += places.numel()
+        step = max(1, places.numel() // EXAMINED)
+        found += [places[::step], places[-1:]]
+    return _Places(count, torch.unique_consecutive(torch.cat(found)), mask.numel())
+
+
+def _unwritten(spec: TensorSpec, missing: _Places, details: dict[str, JsonValue], law: str) -> KernelFailed:
+    share = missing.count / missing.total
     details["unwritten_fraction"] = share
-    details["index"] = _index(int(places[0]), spec.shape)
-    details["last_index"] = _index(int(places[-1]), spec.shape)
+    details["index"] = _index(int(missing.some[0]), spec.shape)
+    details["last_index"] = _index(int(missing.some[-1]), spec.shape)
     message = (
         f"{100 * share:.3g} % of {spec.name} was never written (law {law!r}), from {details['index']} "
         f"to {details['last_index']}"
@@ -57,9 +82,9 @@ def _unwritten(spec: TensorSpec, missing: torch.Tensor, details: dict[str, JsonV
     return KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, **details)
 
 
-def _examples(spec: TensorSpec, expected: Expected, got: torch.Tensor, wrong: torch.Tensor) -> dict[str, JsonValue]:
-    wanted, given = expected.values.reshape(-1), got.reshape(-1)
-    picks = [int(wrong[0]), *(int(wrong[i]) for i in _evenly(wrong.numel(), EXAMPLES)[1:])]
+def _examples(spec: TensorSpec, expected: Expected, got: torch.Tensor, wrong: _Places) -> dict[str, JsonValue]:
+    wanted, given, some = expected.values.reshape(-1), got.reshape(-1), wrong.some
+    picks = [int(some[0]), *(int(some[i]) for i in _evenly(some.numel(), EXAMPLES)[1:])]
     rows: list[JsonValue] = [
         {"index": _index(place, spec.shape), "expected": _number(wanted[place]), "got": _number(given[place])}
         for place in dict.fromkeys(picks)
@@ -77,9 +102,9 @@ def _evenly(total: int, count: int) -> list[int]:
     return [place * (total - 1) // (count - 1) for place in range(count)]
 
 
-def _pattern(expected: Expected, got: torch.Tensor, mask: torch.Tensor) -> str:
+def _pattern(expected: Expected, got: torch.Tensor, wrong: _Places) -> str:
     """What the wrong elements have in common, in words; empty where nothing was found."""
-    wanted, given = expected.values.reshape(-1)[mask], got.reshape(-1)[mask]
+    wanted, given = expected.values.reshape(-1)[wrong.some], got.reshape(-1)[wrong.some]
     if given.is_floating_point() and bool(given.isnan().all()):
         return "all wrong elements are NaN"
     if bool((given == 0).all()):
@@ -91,16 +116,15 @@ def _pattern(expected: Expected, got: torch.Tensor, mask: torch.Tensor) -> str:
         middle = float(ratio.median())
         if math.isfinite(middle) and float(((ratio - middle).abs() < 1e-3 * abs(middle)).double().mean()) > MOSTLY:
             return f"wrong elements are the expected ones times {middle:.6g}"
-    return _place_pattern(mask)
+    return _place_pattern(wrong)
 
 
-def _place_pattern(mask: torch.Tensor) -> str:
-    wrong = mask.nonzero().reshape(-1)
-    first, last, total = int(wrong[0]), int(wrong[-1]), mask.numel()
-    if wrong.numel() == total:
+def _place_pattern(wrong: _Places) -> str:
+    first, last = int(wrong.some[0]), int(wrong.some[-1])
+    if wrong.count == wrong.total:
         return "every element is wrong"
-    if wrong.numel() == last - first + 1:
-        if last == total - 1:
+    if wrong.count == last - first + 1:
+        if last == wrong.total - 1:
             return f"everything from flat index {first} on is wrong"
         return f"one contiguous stretch is wrong, flat indices {first} to {last}"
     return ""

@@ -42,6 +42,8 @@ SAMPLED = 4096
 
 HEAVY_EXPONENT = 20.0
 
+TOO_LITTLE_MEMORY = "there is too little memory to test for linearity"
+
 
 class NotExact(Exception):
     """The operator has no provably exact answers; says why."""
@@ -61,7 +63,7 @@ def quantum(
             raise
         if reference.device.torch_device.type == "cuda":
             torch.cuda.empty_cache()
-        raise NotExact("there is too little memory to test for linearity") from error
+        raise NotExact(TOO_LITTLE_MEMORY) from error
 
 
 class _Proof:
@@ -93,6 +95,8 @@ class _Proof:
         outputs = self._reference.run_exact([replaced.get(place, one) for place, one in enumerate(self._given)])
         if not self._reference.exact:
             raise NotExact("the reference does not run in float64")
+        if any(tensor.dtype is torch.float32 for tensor in outputs):
+            raise NotExact(TOO_LITTLE_MEMORY)
         return outputs
 
     def _check_affine(self, place: int, base: Sequence[torch.Tensor], other: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 Integers keep the problem's own values, since they mean something (labels, indices). Zeros that the problem's own inputs
 have by construction (triangular, masked) stay zero, and symmetric matrices stay symmetric: a kernel may rely on such
-structure.
+structure. Temporaries are small: inputs of 16 GB must leave room for a reference in float64.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ WIDE_EXPONENTS = 8.0
 NOISE_PERIOD = 2**20 + 7
 """A prime: rows of usual lengths do not see the same noise twice."""
 
+NOISE_PERIODS = 64
+"""So many are combined with a tensor at once: few launches on a GPU, and temporaries of 256 MB."""
+
 _MANTISSAS = {
     torch.float32: (torch.int32, 23),
     torch.float64: (torch.int64, 52),
@@ -49,23 +52,39 @@ Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 def signed(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Own magnitudes with random signs."""
-    return own * noise(own, generator).sign_()
+    return _with_noise(own, generator, lambda values, chance: chance.sign_().mul_(values))
 
 
 def wide_range(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Own values times random powers of two."""
-    return own * noise(own, generator).mul_(WIDE_EXPONENTS).exp2_()
+    return _with_noise(own, generator, lambda values, chance: chance.mul_(WIDE_EXPONENTS).exp2_().mul_(values))
 
 
 def noise(pattern: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`.
+    """Uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`."""
+    return _with_noise(pattern, generator, lambda _, chance: chance)
+
+
+def _with_noise(
+    own: torch.Tensor,
+    generator: torch.Generator,
+    combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """``combine(values, noise)`` over stretches of the flattened tensor, contiguous, in its shape.
 
     PyTorch draws random numbers on one thread (9 ns each): whole tensors of them would be most of a preparation's time.
     """
-    count = pattern.numel()
-    block = torch.rand(min(count, NOISE_PERIOD), generator=generator, device=pattern.device).mul_(2).sub_(1)
-    block = block.to(pattern.dtype)
-    return block.repeat(-(-count // block.numel()))[:count].reshape(pattern.shape)
+    dtype = dtype or own.dtype
+    flat = own.reshape(-1)
+    block = torch.rand(min(flat.numel(), NOISE_PERIOD), generator=generator, device=own.device).mul_(2).sub_(1)
+    block = block.to(dtype)
+    result = torch.empty_like(flat, dtype=dtype)
+    size = NOISE_PERIODS * NOISE_PERIOD
+    for values, place in zip(torch.split(flat, size), torch.split(result, size), strict=True):
+        chance = block.repeat(-(-values.numel() // block.numel()))[: values.numel()]
+        place.copy_(combine(values, chance))
+    return result.reshape(own.shape)
 
 
 def planted_extremes(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -74,7 +93,7 @@ def planted_extremes(own: torch.Tensor, generator: torch.Generator) -> torch.Ten
     count = max(2, int(flat.numel() * EXTREME_SHARE))
     places = torch.randint(0, flat.numel(), (count,), generator=generator, device=own.device)
     places[0], places[1] = 0, flat.numel() - 1
-    magnitude = EXTREME * float(own.abs().max())
+    magnitude = EXTREME * largest_magnitude(own)
     factors = 0.5 + torch.rand(count, generator=generator, device=own.device)
     signs = torch.randint(0, 2, (count,), generator=generator, device=own.device) * 2 - 1
     flat[places] = (factors * signs * magnitude).to(own.dtype)
@@ -95,9 +114,12 @@ def constant_rows(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor
 
 def integers(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Whole numbers from -:data:`LARGEST_INTEGER` to it, but no zeros."""
-    chance = noise(own, generator)
-    size = chance.abs().mul_(LARGEST_INTEGER).floor_().clamp_max_(LARGEST_INTEGER - 1).add_(1)
-    return torch.where(chance < 0, -size, size)
+
+    def whole(_: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+        size = chance.abs().mul_(LARGEST_INTEGER).floor_().clamp_max_(LARGEST_INTEGER - 1).add_(1)
+        return torch.where(chance < 0, -size, size)
+
+    return _with_noise(own, generator, whole)
 
 
 LAWS: dict[str, Transform] = {
@@ -156,7 +178,12 @@ def keep_structure(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 def zero_share(tensor: torch.Tensor) -> float:
     """Share of elements that are zero."""
-    return float((tensor == 0).float().mean())
+    return 1.0 - int(tensor.count_nonzero()) / tensor.numel()
+
+
+def largest_magnitude(tensor: torch.Tensor) -> float:
+    """Largest absolute value; NaN where there is one."""
+    return float(torch.linalg.vector_norm(tensor.reshape(-1), math.inf))
 
 
 def symmetric(tensor: torch.Tensor) -> bool:
@@ -165,7 +192,12 @@ def symmetric(tensor: torch.Tensor) -> bool:
 
 
 def like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """``values`` in storage of its own with the strides of ``pattern`` (gaps hold what the pattern has there)."""
+    """``values`` (a fresh tensor, which may be returned itself) in storage of its own with the strides of ``pattern``.
+
+    Gaps hold what the pattern has there.
+    """
+    if pattern.is_contiguous() and values.is_contiguous():
+        return values
     span = 1 + sum((size - 1) * stride for size, stride in zip(pattern.shape, pattern.stride(), strict=True))
     flat = pattern.as_strided((span,), (1,), pattern.storage_offset()).clone()
     result = flat.as_strided(pattern.shape, pattern.stride())
@@ -195,5 +227,9 @@ def nudge(tensor: torch.Tensor, relative: float, seed: int) -> torch.Tensor:
     if not tensor.is_floating_point():
         return tensor
     generator = torch.Generator(device=tensor.device).manual_seed(seed)
-    exact = tensor.double()
-    return exact + exact * noise(exact, generator).sign_().mul_(relative)
+
+    def moved(values: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+        return chance.sign_().mul_(relative).add_(1.0).mul_(values)
+
+    nudged = _with_noise(tensor, generator, moved, torch.float64)
+    return nudged if tensor.is_contiguous() else torch.empty_like(tensor, dtype=torch.float64).copy_(nudged)

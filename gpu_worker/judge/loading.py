@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,6 +78,16 @@ class Inputs:
     """All leaves; tensors are None here."""
     structure: Any
     """How to put the leaves together again."""
+
+    def shapes_only(self) -> Inputs:
+        """The same without data: shapes, strides and dtypes on the meta device."""
+        shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in self.tensors]
+        return replace(
+            self,
+            tensors=tuple(
+                torch.empty_strided(size, strides, dtype=kind, device="meta") for size, strides, kind in shapes
+            ),
+        )
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """The forward arguments with these tensors in place of the drawn ones."""

@@ -16,10 +16,20 @@ from torch.utils import _pytree as pytree
 
 from cupilot.problem import DType, Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
 from gpu_worker.judge import counting, laws, loading
+from gpu_worker.judge.deviation import Expected, deviation, unit_of
 from gpu_worker.judge.naming import identifier
-from gpu_worker.judge.refusal import UnusableReference, blaming_reference
+from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
 from gpu_worker.judge.trace import trace
 from gpu_worker.targets.base import JudgeDevice
+
+EXACT_ELEMENTS = 2**22
+"""Exact results with more elements are kept in float32, rounded from float64: by 6e-8, far below any tolerance."""
+
+SEPARABLE = 1e-4
+"""Pieces of a batch must give the whole batch's float32 result to this, in units of its spread: algorithms may differ
+between sizes, which costs 1e-6; batches that are not independent differ by a percent and more."""
+
+MOST_PIECES = 64
 
 _RESULT_DTYPES = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
 
@@ -43,6 +53,8 @@ class Reference:
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
+        self._separable: bool | None = None
+        """Whether the operator treats the elements of a batch apart; None until it is asked."""
 
     def facts(self, problem_hash: str) -> ProblemFacts:
         """Run and trace the reference once."""
@@ -56,6 +68,8 @@ class Reference:
         self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
         specs = self._specs(outputs)
+        zero_shares = self._zero_shares()
+        self._inputs = self._inputs.shapes_only()
         return ProblemFacts(
             problem_hash=problem_hash,
             policy=self.policy,
@@ -65,7 +79,7 @@ class Reference:
             op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
             flops=counting.pointwise_flops(graph, specs) + matmul_flops,
             matmul_flops=matmul_flops,
-            compulsory_bytes=counting.compulsory_bytes(graph, specs, self._zero_shares()),
+            compulsory_bytes=counting.compulsory_bytes(graph, specs, zero_shares),
         )
 
     def draw(self, seed: int) -> list[torch.Tensor]:
@@ -87,18 +101,98 @@ class Reference:
         return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
 
     def run_exact(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs with every floating tensor, and PyTorch's default dtype, in float64."""
+        """The outputs with every floating tensor, and PyTorch's default dtype, in float64.
+
+        Where memory is too short for that and the operator treats the elements of a batch apart, it is run on pieces of
+        the batch; large results are float32 then.
+        """
         if not self.exact:
             return [tensor.to(torch.float64) if tensor.is_floating_point() else tensor for tensor in self.run(tensors)]
-        copies = [_copy(tensor).to(_RESULT_DTYPES.get(tensor.dtype, tensor.dtype)) for tensor in tensors]
         try:
-            with self.device.policy(NumericsPolicy.FP32), _default_dtype(torch.float64):
-                return _outputs(self._functional(*self._split(copies)))
-        except RuntimeError:
-            if self.device.torch_device.type == "cuda":
-                torch.cuda.empty_cache()
-            self.exact = False
-            return self.run_exact(tensors)
+            return self._in_float64(tensors)
+        except RuntimeError as error:
+            short = out_of_memory(error)
+        self._free_memory()
+        if short and (pieces := self._in_pieces(tensors)) is not None:
+            return pieces
+        self.exact = False
+        return self.run_exact(tensors)
+
+    def _in_float64(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        copies = [_copy(tensor, _RESULT_DTYPES.get(tensor.dtype)) for tensor in tensors]
+        with self.device.policy(NumericsPolicy.FP32), _default_dtype(torch.float64):
+            return _outputs(self._functional(*self._split(copies)))
+
+    def _in_pieces(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """As many pieces of the batch as memory asks for; None where the operator mixes elements of a batch."""
+        count = 2
+        while count <= min(MOST_PIECES, self._batch):
+            try:
+                if self._separable is None:
+                    self._separable = self._gives_the_same(tensors, count)
+                return self._joined(tensors, count) if self._separable else None
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    return None
+            self._free_memory()
+            count *= 2
+        return None
+
+    def _joined(self, tensors: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
+        """The exact results of the pieces, one behind the other."""
+        joined: list[torch.Tensor] = []
+        start = 0
+        for piece in self._pieces(tensors, count):
+            for index, part in enumerate(self._in_float64(piece)):
+                if start == 0:
+                    shape = (self._batch, *part.shape[1:])
+                    large = part.dtype is torch.float64 and part.numel() * count > EXACT_ELEMENTS
+                    dtype = torch.float32 if large else part.dtype
+                    joined.append(torch.empty(shape, dtype=dtype, device=part.device))
+                joined[index][start : start + part.shape[0]].copy_(part)
+            start += part.shape[0]
+        return joined
+
+    def _gives_the_same(self, tensors: Sequence[torch.Tensor], count: int) -> bool:
+        """Whether the pieces of a batch give what the whole gives, under the policy."""
+        whole = self.run(tensors)
+        if any(tensor.dim() == 0 or tensor.shape[0] != self._batch for tensor in whole):
+            return False
+        if not all(tensor.is_floating_point() for tensor in whole):
+            return False  # what an index was selected from would not be known
+        units = [unit_of(tensor) for tensor in whole]
+        start = 0
+        for piece in self._pieces(tensors, count):
+            for tensor, unit, part in zip(whole, units, self.run(piece), strict=True):
+                expected = tensor[start : start + part.shape[0]]
+                if part.shape != expected.shape:
+                    return False
+                if deviation(Expected(expected.contiguous(), unit), part.contiguous()) > SEPARABLE:
+                    return False
+            start += part.shape[0]
+        return start == self._batch
+
+    def _pieces(self, tensors: Sequence[torch.Tensor], count: int) -> Iterator[list[torch.Tensor]]:
+        """The given tensors for one stretch of the batch after the other: inputs of that many rows are cut."""
+        inputs = len(self._inputs.tensors)
+        step = -(-self._batch // count)
+        for start in range(0, self._batch, step):
+            yield [
+                tensor[start : start + step]
+                if place < inputs and tensor.dim() > 0 and tensor.shape[0] == self._batch
+                else tensor
+                for place, tensor in enumerate(tensors)
+            ]
+
+    @property
+    def _batch(self) -> int:
+        """Rows of the first input; 1 where it has none."""
+        first = self._inputs.tensors[0]
+        return first.shape[0] if first.dim() > 0 else 1
+
+    def _free_memory(self) -> None:
+        if self.device.torch_device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def caller(self, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
         """The eager baseline on these input tensors, to be timed: the plain module call and nothing else.
@@ -190,11 +284,20 @@ def _dense(tensor: torch.Tensor) -> bool:
     return span == tensor.numel() and 0 not in tensor.stride()
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A private copy with the same strides."""
+def _copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A private copy with the same strides, of another dtype if one is given."""
+    if _dense(tensor):
+        return tensor.to(dtype or tensor.dtype, copy=True)
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = tensor.as_strided((span,), (1,), tensor.storage_offset()).clone()
+    flat = tensor.as_strided((span,), (1,), tensor.storage_offset()).to(dtype or tensor.dtype, copy=True)
     return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def shortened(exact: torch.Tensor) -> torch.Tensor:
+    """Exact values in the form that they are kept in: float32 where there are many."""
+    if exact.dtype is torch.float64 and exact.numel() > EXACT_ELEMENTS:
+        return exact.float()
+    return exact
 
 
 def _outputs(result: Any) -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, LawResult
@@ -29,6 +30,10 @@ from gpu_worker.judge.timing import TIMED_FACTOR, Effort, Hold, OutputBounds, Pa
 from gpu_worker.targets.base import JudgeDevice
 
 POOL_DRAWS = 3
+FEWEST_DRAWS = 2
+POOL_MEMORY_SHARE = 0.5
+"""Where :data:`POOL_DRAWS` draws take more of the judge's memory, slots are mixed from fewer."""
+
 ROTATED_CACHES = 4
 """Slots together hold at least this many last-level caches."""
 
@@ -96,13 +101,19 @@ class Session:
         self.facts: ProblemFacts = self._reference.facts(problem.content_hash())
         self._specs = self.facts.tensors
         self._cases = Cases(self._reference, self._specs, int(CASES_MEMORY_SHARE * device.memory_bytes))
-        stage("drawing inputs", 120.0)
-        self._rotation = Rotation(self._reference, self._specs, [secrets.randbits(40) for _ in range(POOL_DRAWS)])
         stage("timing PyTorch", 120.0)
         self._baseline_seconds = self._estimate_baseline()
         self._count = self._slot_count()
         self._slots: dict[tuple[tuple[str, int], ...], Slots] = {}
         self._errors: dict[str, float] = {}
+
+    @cached_property
+    def _rotation(self) -> Rotation:
+        """Made when something is timed: while a problem is admitted, its memory is needed for the oracle."""
+        given = sum(spec.nbytes for spec in self._specs if spec.role is not Role.OUTPUT)
+        fits = POOL_DRAWS * given <= POOL_MEMORY_SHARE * self._device.memory_bytes
+        draws = POOL_DRAWS if fits else FEWEST_DRAWS
+        return Rotation(self._reference, self._specs, [secrets.randbits(40) for _ in range(draws)])
 
     def admit(self) -> dict[str, Any]:
         """Laws, tolerances, admission and baseline, as JSON-compatible fields of a ``Preparation``."""

@@ -106,3 +106,19 @@ def test_unwritten_elements_are_told_from_wrong_ones() -> None:
     kind, message = describe(values, got, got.isnan())
     assert kind is FailureKind.UNWRITTEN_OUTPUT
     assert "from [7, 0] to [7, 15]" in message
+
+
+def test_what_is_larger_than_a_stretch_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = 1e3 + torch.rand(1001, dtype=torch.float64)
+    values[5], values[700] = math.nan, math.inf
+    got = values.clone()
+    got[300:900] = 0.0
+    whole = describe(values, got)
+    monkeypatch.setattr("gpu_worker.judge.deviation.CHUNK_ELEMENTS", {"cpu": 64})
+    monkeypatch.setattr("gpu_worker.judge.diagnosis.EXAMINED", 8)
+    unit, finite = unit_of(values), values[values.isfinite()]
+    assert (unit.centre, unit.spread) == pytest.approx((float(finite.mean()), float(finite.std(correction=0))))
+    pieces = describe(values, got)
+    assert pieces[0] is FailureKind.WRONG_VALUE
+    assert pieces[1] == whole[1]
+    assert "all wrong elements are zero" in pieces[1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -234,3 +236,53 @@ def test_what_cannot_be_given_to_a_kernel_is_refused(
 ) -> None:
     with pytest.raises(UnusableReference, match=words):
         facts(device, forward, inputs, arguments="*x" if "text" in inputs else "x")
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Float64 fails for more than so many rows."""
+    honest = Reference._in_float64
+
+    def limited(self: Reference, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if tensors[0].shape[0] > rows:
+            raise RuntimeError("CUDA out of memory")
+        return honest(self, tensors)
+
+    monkeypatch.setattr(Reference, "_in_float64", limited)
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "init"),
+    [
+        ("return torch.softmax(x, dim=1)", "torch.rand(37, 16)", "pass"),
+        ("return self.layer(x), x.t().contiguous().t()", "torch.rand(37, 16)", "self.layer = nn.Linear(16, 4)"),
+    ],
+)
+def test_where_memory_is_short_the_oracle_runs_on_pieces_of_the_batch(
+    device: CpuJudgeDevice, monkeypatch: pytest.MonkeyPatch, forward: str, inputs: str, init: str
+) -> None:
+    with torch.no_grad():
+        known = reference(device, forward, inputs, init)
+        known.facts("hash")
+        given = known.draw(3)
+        whole = known.run_exact(given)
+        short_of_memory(monkeypatch, rows=10)
+        pieces = known.run_exact(given)
+    assert known.exact
+    assert all(
+        torch.allclose(one, other, rtol=1e-14) and one.dtype is torch.float64
+        for one, other in zip(whole, pieces, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "forward", ["return x - x.mean(dim=0)", "return x.sum()", "return x.flip(0)", "return x.argmax(dim=1)"]
+)
+def test_what_mixes_a_batch_is_not_cut(device: CpuJudgeDevice, monkeypatch: pytest.MonkeyPatch, forward: str) -> None:
+    with torch.no_grad():
+        known = reference(device, forward, "torch.rand(37, 16)")
+        known.facts("hash")
+        given = known.draw(3)
+        short_of_memory(monkeypatch, rows=10)
+        outputs = known.run_exact(given)
+    assert not known.exact
+    assert all(torch.allclose(one, two.to(one)) for one, two in zip(outputs, known.run(given), strict=True))
