@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,32 +21,30 @@ from cupilot.evaluation import (
     MAX_LOG_CHARACTERS,
     Baseline,
     BuildReport,
-    Comparison,
     Evaluation,
     Failure,
     FailureKind,
-    LawResult,
     Preparation,
     PreparationResult,
     Tracing,
 )
 from cupilot.hardware import Device, Environment, Peaks
 from cupilot.header import render
-from cupilot.kernel import Kernel, ResolvedPlan, resolve
+from cupilot.kernel import Kernel, resolve
 from cupilot.problem import Problem, ProblemFacts, Target
 from cupilot.roofline import place
 from gpu_worker import endings
 from gpu_worker.build import Builder
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeProcess, JudgeTimeout, TooManyProcesses
+from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeTimeout, TooManyProcesses
 from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
 from gpu_worker.reuse import EvaluationStore, key_of, reused
-from gpu_worker.runner_process import RunnerProcess
 from gpu_worker.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.targets.registry import open_host
 from gpu_worker.verdict import Measured, conclude
+from gpu_worker.warm_judge import Call, JudgeUseless, WarmJudge, order_of
 
 _FAULTS = frozenset({FailureKind.ILLEGAL_ACCESS, FailureKind.CRASH, FailureKind.TIMEOUT})
 """Failures that may leave a device unusable."""
@@ -60,22 +57,6 @@ class Cancelled(Exception):
 def never() -> bool:
     """The default of ``cancelled``."""
     return False
-
-
-class _JudgeUseless(Exception):
-    """The judge refused a problem that another one had prepared, or gave an answer that makes no sense."""
-
-
-@dataclass(frozen=True)
-class _Call:
-    """What holds for the whole of one evaluation."""
-
-    deadline: float
-    cancelled: Callable[[], bool]
-    thorough: bool
-
-    def remaining(self) -> float:
-        return max(self.deadline - time.monotonic(), 1.0)
 
 
 class Evaluator:
@@ -97,12 +78,9 @@ class Evaluator:
         work_dir = work_dir.resolve()
         self._builder = Builder(self._host.toolchain, self._sandbox, work_dir / "builds", self._host.device.arch)
         self._peaks = PeakStore(self._host, self._sandbox, work_dir / "peaks")
-        self._bytecode = Bytecode(work_dir / "bytecode")
+        self._judge = WarmJudge(self._host, self._sandbox, Bytecode(work_dir / "bytecode"))
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
-        self._judge: JudgeProcess | None = None
         self._phases = Phases()
-        self._judged: str | None = None
-        """Hash of the problem that the judge has open."""
 
     @property
     def device(self) -> Device:
@@ -119,10 +97,7 @@ class Evaluator:
 
     def close(self) -> None:
         """End the warm judge."""
-        if self._judge is not None:
-            self._judge.close()
-        self._judge = None
-        self._judged = None
+        self._judge.close()
 
     def prepare(
         self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never
@@ -130,13 +105,13 @@ class Evaluator:
         """Run the reference in a sandbox, admit the problem, time PyTorch, place it on the roofline."""
         try:
             self.close()
-            judge = self._start_judge()
+            judge = self._judge.start()
             request = {"op": "prepare", "problem": problem.model_dump(mode="json")}
             answer = judge.ask(request, timeout, cancelled)
             if answer.get("failure"):
                 return PreparationResult(failure=Failure.model_validate(answer["failure"]))
             preparation = self._preparation(problem, answer["preparation"])
-            self._judged = problem.content_hash()
+            self._judge.problem = problem.content_hash()
             return PreparationResult(preparation=preparation)
         except Interrupted as error:
             raise Cancelled from error
@@ -150,14 +125,14 @@ class Evaluator:
             message = f"the judge gave no valid preparation: {str(error)[:2000]}"
             return PreparationResult(failure=Failure(kind=FailureKind.INVALID_PROBLEM, message=message))
         finally:
-            if self._judged is None:
+            if self._judge.problem is None:
                 self.close()
 
     def trace(self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never) -> Tracing:
         """Run a problem file once, in a sandbox, and say what it computes; nothing is admitted or timed."""
         try:
             self.close()
-            answer = self._start_judge().ask(
+            answer = self._judge.start().ask(
                 {"op": "trace", "problem": problem.model_dump(mode="json")}, timeout, cancelled
             )
             if answer.get("failure"):
@@ -187,7 +162,7 @@ class Evaluator:
         cancelled: Callable[[], bool] = never,
     ) -> Evaluation:
         """Build, check, time and profile one kernel, side by side with PyTorch eager."""
-        call = _Call(time.monotonic() + timeout, cancelled, thorough=False)
+        call = Call(time.monotonic() + timeout, cancelled, thorough=False)
         return self._evaluate(Measured(problem, preparation, kernel), call)
 
     def confirm(
@@ -205,12 +180,12 @@ class Evaluator:
         """
         self.close()
         try:
-            call = _Call(time.monotonic() + timeout, cancelled, thorough=True)
+            call = Call(time.monotonic() + timeout, cancelled, thorough=True)
             return self._evaluate(Measured(problem, preparation, kernel), call)
         finally:
             self.close()
 
-    def _evaluate(self, measured: Measured, call: _Call) -> Evaluation:
+    def _evaluate(self, measured: Measured, call: Call) -> Evaluation:
         started = time.monotonic()
         self._phases = Phases()
         try:
@@ -221,7 +196,7 @@ class Evaluator:
         except InvalidPlan as error:
             message = error.message if error.hint is None else f"{error.message} ({error.hint})"
             measured.failure = Failure(kind=FailureKind.INVALID_PLAN, message=message)
-        except (JudgeLost, JudgeTimeout, TooManyProcesses, _JudgeUseless, OSError) as error:
+        except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError) as error:
             self.close()
             details: dict[str, JsonValue] = {}
             if isinstance(error, JudgeLost):
@@ -241,7 +216,7 @@ class Evaluator:
             self._known.put(measured.key, evaluation)
         return evaluation
 
-    def _measure(self, measured: Measured, call: _Call) -> None:
+    def _measure(self, measured: Measured, call: Call) -> None:
         kernel, facts = measured.kernel, measured.preparation.facts
         if kernel.target is not self._host.target:
             raise InvalidPlan(f"a {kernel.target.value} kernel cannot run on {self._host.target.value}")
@@ -262,17 +237,17 @@ class Evaluator:
             if measured.known is not None:
                 return
         self._phases.enter("open")
-        judge = self._open_judge(measured, call)
+        judge = self._judge.open(measured, call)
         judge.on_stage = self._phases.stage
         baselines = [Baseline.EAGER, Baseline.COMPILE] if call.thorough else [Baseline.EAGER]
-        self._judge_kernel(judge, measured, _order(measured, plan, build.binary, call, baselines), call)
+        self._judge.judge(measured, order_of(measured, plan, build.binary, call, baselines), call)
         if measured.failure is not None:
             self._blame_the_device(measured)
             return
         if call.thorough:
             again = measured.repetition()
-            order = _order(measured, plan, build.binary, call, [Baseline.EAGER]) | {"only_timing": True}
-            self._judge_kernel(judge, again, order, call)
+            order = order_of(measured, plan, build.binary, call, [Baseline.EAGER]) | {"only_timing": True}
+            self._judge.judge(again, order, call)
             measured.repeated = again
             fault = self._host.memory_fault(build.binary, plan, facts.tensors)
             if fault is not None:
@@ -286,63 +261,6 @@ class Evaluator:
         if failure is not None and failure.kind in _FAULTS and not self._host.healthy():
             message = f"the device does not work any more after: {failure.message}"[:MAX_LOG_CHARACTERS]
             measured.failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=failure.details)
-
-    def _judge_kernel(self, judge: JudgeProcess, measured: Measured, order: dict[str, Any], call: _Call) -> None:
-        runner = RunnerProcess(self._host, self._sandbox, Path(order["binary"]))
-        try:
-            request = {"op": "judge", "order": order, "hold": not self._host.trusts_runner}
-            channel = [runner.take_channel()]
-            answer = judge.ask(request, call.remaining(), call.cancelled, descriptors=channel, hold=runner.hold)
-            self._take(measured, answer, runner)
-        except (ValidationError, KeyError, TypeError, AttributeError) as error:
-            raise _JudgeUseless(f"its findings make no sense: {str(error)[:500]}") from error
-        except JudgeTimeout as error:
-            self.close()
-            measured.failure = Failure(kind=FailureKind.TIMEOUT, message=f"the evaluation: {error}")
-        finally:
-            runner.close()
-
-    def _take(self, measured: Measured, answer: dict[str, Any], runner: RunnerProcess) -> None:
-        if answer.get("failure"):
-            self.close()
-            measured.failure = Failure.model_validate(answer["failure"])
-            return
-        findings = answer["findings"]
-        measured.laws = tuple(LawResult.model_validate(item) for item in findings["laws"])
-        measured.comparisons = tuple(Comparison.model_validate(item) for item in findings["comparisons"])
-        measured.audited = bool(findings["audited"])
-        measured.notes = tuple(str(note) for note in findings["notes"])
-        occupancy = findings["facts"].get("occupancy_pct")
-        if self._host.trusts_runner and isinstance(occupancy, float):
-            measured.occupancy_pct = occupancy
-        if findings["failure"]:
-            measured.failure = Failure.model_validate(findings["failure"])
-        elif findings["lost"]:
-            measured.failure = endings.kernel_ending(runner.ending())
-        elif measured.eager() is None:
-            raise KeyError("neither a failure nor a time")
-
-    def _open_judge(self, measured: Measured, call: _Call) -> JudgeProcess:
-        problem = measured.problem
-        warm = self._judge is not None and self._judge.alive() and self._judged == problem.content_hash()
-        if self._judge is not None and warm and not call.thorough:
-            return self._judge
-        self.close()
-        judge = self._start_judge(subprocesses=call.thorough)
-        facts = measured.preparation.facts.model_dump(mode="json")
-        request = {"op": "open", "problem": problem.model_dump(mode="json"), "facts": facts}
-        answer = judge.ask(request, call.remaining(), call.cancelled)
-        if answer.get("failure"):
-            failure = Failure.model_validate(answer["failure"])
-            raise _JudgeUseless(f"opening the prepared problem again: {failure.message}")
-        self._judged = problem.content_hash()
-        return judge
-
-    def _start_judge(self, *, subprocesses: bool = False) -> JudgeProcess:
-        self._bytecode.ensure(self._host, self._sandbox, compiling=subprocesses)
-        self._judge = JudgeProcess(self._host, self._sandbox, self._bytecode, subprocesses=subprocesses)
-        self._judge.wait_ready()
-        return self._judge
 
     def _preparation(self, problem: Problem, data: dict[str, Any]) -> Preparation:
         facts = ProblemFacts.model_validate(data["facts"])
@@ -363,27 +281,12 @@ class Evaluator:
 
     def _environment(self, build: BuildReport | None) -> Environment:
         changes = {
-            "torch": self._judge.torch if self._judge is not None else None,
+            "torch": self._judge.torch,
             "compiler": build.compiler if build is not None else self._host.toolchain.compiler,
             "sandbox": self._sandbox.kind,
             "code_version": cupilot.__version__,
         }
         return self._host.environment().model_copy(update=changes)
-
-
-def _order(
-    measured: Measured, plan: ResolvedPlan, binary: Path, call: _Call, baselines: list[Baseline]
-) -> dict[str, Any]:
-    """The fields of the judge's ``KernelOrder``."""
-    return {
-        "binary": str(binary),
-        "launches": [launch.model_dump(mode="json") for launch in plan.launches],
-        "workspace": plan.workspace,
-        "laws": list(measured.preparation.laws),
-        "tolerances": measured.preparation.tolerances,
-        "thorough": call.thorough,
-        "baselines": [baseline.value for baseline in baselines],
-    }
 
 
 def _lost(error: JudgeLost) -> Failure:

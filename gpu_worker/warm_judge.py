@@ -1,0 +1,146 @@
+"""The judge that stays warm for one problem, and one kernel's way through it: a runner, an order, its findings.
+
+Starts and ends the judge's process; decides no verdict and catches no death, which is the evaluator's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, LawResult
+from cupilot.kernel import ResolvedPlan
+from gpu_worker import endings
+from gpu_worker.bytecode import Bytecode
+from gpu_worker.judge_process import JudgeProcess, JudgeTimeout
+from gpu_worker.runner_process import RunnerProcess
+from gpu_worker.sandbox import Sandbox
+from gpu_worker.targets.base import HostTarget
+from gpu_worker.verdict import Measured
+
+
+class JudgeUseless(Exception):
+    """The judge refused a problem that another one had prepared, or gave an answer that makes no sense."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What holds for the whole of one evaluation."""
+
+    deadline: float
+    cancelled: Callable[[], bool]
+    thorough: bool
+
+    def remaining(self) -> float:
+        """Seconds until the deadline, at least one."""
+        return max(self.deadline - time.monotonic(), 1.0)
+
+
+class WarmJudge:
+    """At most one judge process, and the problem that it has open."""
+
+    def __init__(self, host: HostTarget, sandbox: Sandbox, bytecode: Bytecode) -> None:
+        self._host = host
+        self._sandbox = sandbox
+        self._bytecode = bytecode
+        self._process: JudgeProcess | None = None
+        self.problem: str | None = None
+        """Hash of the problem that the process has open."""
+
+    @property
+    def torch(self) -> str | None:
+        """The process's version of torch; None where there is no process."""
+        return self._process.torch if self._process is not None else None
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.close()
+        self._process = None
+        self.problem = None
+
+    def start(self, *, subprocesses: bool = False) -> JudgeProcess:
+        """A fresh process with no problem open."""
+        self._bytecode.ensure(self._host, self._sandbox, compiling=subprocesses)
+        self._process = JudgeProcess(self._host, self._sandbox, self._bytecode, subprocesses=subprocesses)
+        self._process.wait_ready()
+        return self._process
+
+    def open(self, measured: Measured, call: Call) -> JudgeProcess:
+        """A process that has the problem open: the warm one where it does, and the call is not a confirmation."""
+        key = measured.problem.content_hash()
+        warm = self._process is not None and self._process.alive() and self.problem == key
+        if self._process is not None and warm and not call.thorough:
+            return self._process
+        self.close()
+        process = self.start(subprocesses=call.thorough)
+        facts = measured.preparation.facts.model_dump(mode="json")
+        request = {"op": "open", "problem": measured.problem.model_dump(mode="json"), "facts": facts}
+        answer = process.ask(request, call.remaining(), call.cancelled)
+        if answer.get("failure"):
+            failure = Failure.model_validate(answer["failure"])
+            raise JudgeUseless(f"opening the prepared problem again: {failure.message}")
+        self.problem = key
+        return process
+
+    def judge(self, measured: Measured, order: dict[str, Any], call: Call) -> None:
+        """Have the open judge work on a kernel in a runner of its own; what it found goes into ``measured``."""
+        runner = RunnerProcess(self._host, self._sandbox, Path(order["binary"]))
+        try:
+            self.judge_in(runner, measured, order, call)
+        finally:
+            runner.close()
+
+    def judge_in(self, runner: RunnerProcess, measured: Measured, order: dict[str, Any], call: Call) -> None:
+        """As :meth:`judge`, in a runner that the caller keeps."""
+        assert self._process is not None
+        request = {"op": "judge", "order": order, "hold": not self._host.trusts_runner}
+        channel = [runner.take_channel()]
+        try:
+            answer = self._process.ask(request, call.remaining(), call.cancelled, descriptors=channel, hold=runner.hold)
+            self._take(measured, answer, runner)
+        except (ValidationError, KeyError, TypeError, AttributeError) as error:
+            raise JudgeUseless(f"its findings make no sense: {str(error)[:500]}") from error
+        except JudgeTimeout as error:
+            self.close()
+            measured.failure = Failure(kind=FailureKind.TIMEOUT, message=f"the evaluation: {error}")
+
+    def _take(self, measured: Measured, answer: dict[str, Any], runner: RunnerProcess) -> None:
+        if answer.get("failure"):
+            self.close()
+            measured.failure = Failure.model_validate(answer["failure"])
+            return
+        findings = answer["findings"]
+        measured.laws = tuple(LawResult.model_validate(item) for item in findings["laws"])
+        measured.comparisons = tuple(Comparison.model_validate(item) for item in findings["comparisons"])
+        measured.audited = bool(findings["audited"])
+        measured.notes = tuple(str(note) for note in findings["notes"])
+        occupancy = findings["facts"].get("occupancy_pct")
+        if self._host.trusts_runner and isinstance(occupancy, float):
+            measured.occupancy_pct = occupancy
+        if findings["failure"]:
+            measured.failure = Failure.model_validate(findings["failure"])
+        elif findings["lost"]:
+            measured.failure = endings.kernel_ending(runner.ending())
+        elif measured.eager() is None:
+            raise KeyError("neither a failure nor a time")
+
+
+def order_of(
+    measured: Measured, plan: ResolvedPlan, binary: Path, call: Call, baselines: list[Baseline]
+) -> dict[str, Any]:
+    """The fields of the judge's ``KernelOrder``."""
+    return {
+        "binary": str(binary),
+        "launches": [launch.model_dump(mode="json") for launch in plan.launches],
+        "workspace": plan.workspace,
+        "laws": list(measured.preparation.laws),
+        "tolerances": measured.preparation.tolerances,
+        "thorough": call.thorough,
+        "baselines": [baseline.value for baseline in baselines],
+    }
