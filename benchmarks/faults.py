@@ -27,7 +27,7 @@ from tests.service.faults.matrix.cases import CASES, Case, run
 from tests.service.faults.matrix.service import Service
 from tests.service.faults.stack import adopt_orphans
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "service"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,13 @@ class Outcome:
     breaches: list[str]
     """Rules that its rows break; empty is what is wanted."""
     seconds: float
+    why: str | None = None
+    """Reason and message of a job that did not succeed."""
+
+    @property
+    def bad(self) -> bool:
+        """Every job of the matrix succeeds where nothing is lost: its judge and its model never fail."""
+        return self.state != "succeeded" or bool(self.breaches)
 
 
 def main() -> int:
@@ -69,7 +76,7 @@ def main() -> int:
             orphans = service.orphans()
         finally:
             orphans_after = service.stop()
-    lost = [one for one in outcomes if one.state == "lost" or one.breaches]
+    lost = [one for one in outcomes if one.bad]
     report = {
         "machine": where,
         "faults": len(outcomes),
@@ -93,7 +100,7 @@ def main() -> int:
     )
     print(text)
     if not arguments.only:
-        (RESULTS / "service" / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
+        (RESULTS / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
         (RESULTS / "faults.md").write_text(text)
     return 1 if lost or whole or orphans or orphans_after or calls.unrecorded else 0
 
@@ -127,11 +134,20 @@ def _one(service: Service, case: Case, number: int, jobs: list[UUID]) -> Outcome
     try:
         job = run(service, case, number)
     except AssertionError as error:
-        return Outcome(case.name, "lost", [str(error)[:2_000]], time.monotonic() - started)
+        outcome = Outcome(case.name, "lost", [str(error)[:2_000]], time.monotonic() - started)
+        _say(outcome)
+        return outcome
     jobs.append(job)
-    outcome = Outcome(case.name, service.client.get(job).state, breaches(service, [job]), time.monotonic() - started)
-    print(f"{outcome.state}: {outcome.fault} ({outcome.seconds:.1f} s)", file=sys.stderr, flush=True)
+    view = service.wait_final(job)
+    why = None if view.state == "succeeded" else f"{view.reason}: {view.message}"
+    outcome = Outcome(case.name, view.state, breaches(service, [job]), time.monotonic() - started, why)
+    _say(outcome)
     return outcome
+
+
+def _say(outcome: Outcome) -> None:
+    text = f"{outcome.state}: {outcome.fault} ({outcome.seconds:.1f} s) {outcome.why or ''} {outcome.breaches or ''}"
+    print(text.rstrip(), file=sys.stderr, flush=True)
 
 
 def _kind(fault: str) -> str:
@@ -149,7 +165,7 @@ def _markdown(
     calls: Calls,
     reaped: int,
 ) -> str:
-    lost = [one for one in outcomes if one.state == "lost" or one.breaches]
+    lost = [one for one in outcomes if one.bad]
     lines = [
         "# Fault report",
         "",
@@ -158,7 +174,7 @@ def _markdown(
         f"- faults injected: {len(outcomes)}, each into a job under way",
         f"- faults of the matrix that were not injected, for time: {', '.join(left) or 'none'}",
         f"- lost: {len(lost) or 'nothing'}",
-        f"- jobs that did not end, or broke a rule: {len(lost)}",
+        f"- jobs that did not end, did not succeed, or broke a rule: {len(lost)}",
         f"- rules broken over all jobs together: {len(whole)}",
         f"- processes left without an owner: {len(orphans)}",
         f"- steps whose worker fell silent, and that were done again: {reaped}",

@@ -34,9 +34,7 @@ from workers.tools import Infrastructure, Tools
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
-"""Wait before a step's second attempt; it doubles with each further one..."""
-LONGEST_RETRY_SECONDS = 30.0
-"""...up to this: attempts can be set to 20, and doubling them all would take days."""
+"""Wait before a step's second attempt; it doubles with each further one, up to what is the longest."""
 STORE_RETRY_SECONDS = 1.0
 """Pause between attempts to store a result while the database is away."""
 
@@ -100,7 +98,7 @@ def fail_attempt(
     error = {"reason": reason, "message": message[:2_000]}
     lose_open_calls(session, [step.id])
     if step.attempt < step.max_attempts:
-        after = timedelta(seconds=min(RETRY_SECONDS * 2 ** (step.attempt - 1), LONGEST_RETRY_SECONDS))
+        after = timedelta(seconds=RETRY_SECONDS * 2 ** (step.attempt - 1))
         retry_step(session, step, error, after=after, event=event)
         return "retried"
     move_step(session, step, StepState.FAILED, attempt=step.attempt, values={"error": error}, data=error)

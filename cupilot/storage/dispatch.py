@@ -19,6 +19,7 @@ from cupilot.settings import settings
 from cupilot.storage.fairness import in_turn, step_seconds, touched
 from cupilot.storage.quotas import may_begin
 from cupilot.storage.states import JobState, StepKind, StepState
+from cupilot.storage.steps import LONGEST_RETRY
 from cupilot.storage.tables import Job, Outbox, Step
 
 STEP_TOPIC = "step"
@@ -26,8 +27,8 @@ POOL_TOPIC = "pool.index"
 SENT_KEPT = timedelta(hours=1)
 """How long sent messages stay, for whoever looks into an incident."""
 CLOCK_SET_BACK = 20
-"""A lease, or a sending, that lies this many times its length ahead was written before the database's clock was set
-back; it would otherwise be waited for until the clock has caught up."""
+"""A lease, a sending, or a postponed attempt, that lies this many times its length ahead was written before the
+database's clock was set back; it would otherwise be waited for until the clock has caught up."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ def _queues_with_waiting(session: Session) -> Sequence[str]:
 
 def dispatch_ready(session: Session, queue: str, free: int) -> int:
     """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; how many."""
-    ready = _waits() & or_(Step.not_before.is_(None), Step.not_before <= func.now())
+    before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
+    ready = _waits() & or_(
+        Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back
+    )
     query = in_turn(_goes_on(), ready, queue, step_seconds(session, queue), free)
     return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
 

@@ -87,7 +87,8 @@ def shares(queue: str) -> Any:
 
 def _jobs(queue: str, step_seconds: float) -> CTE:
     """What each job has used of the queue lately, or holds of it now."""
-    age = func.extract("epoch", func.now() - Step.finished_at)
+    # What finished in the future did so before the database's clock was set back.
+    age = func.greatest(func.extract("epoch", func.now() - Step.finished_at), 0)
     going_on = func.extract("epoch", func.now() - Step.started_at)
     seconds = case(
         (Step.finished_at.is_not(None), Step.busy_seconds * func.exp(-age / USAGE_FADES_SECONDS)),

@@ -32,6 +32,10 @@ UNPLACED = {Target.CPU: "gpu.cpu", Target.CUDA: "gpu.cuda"}
 """Where a job's first step waits. ``gpu.cuda`` is no worker's queue: the scheduler picks a live GPU's class."""
 
 
+LONGEST_RETRY = timedelta(seconds=30)
+"""No attempt is put off for longer."""
+
+
 def agents_queue(job: Job) -> str:
     """The queue of a job's agent steps."""
     return AGENTS_QUEUE if job.agents is AgentKind.PLAYBOOK else MODELS_QUEUE
@@ -200,8 +204,11 @@ def release_step(session: Session, claim: Claim) -> None:
 
 
 def retry_step(session: Session, step: Step, error: Mapping[str, Any], *, after: timedelta, event: str) -> None:
-    """Queue a running step again, not before ``after`` has passed; the attempt is charged. The job is locked."""
-    values = {"not_before": func.now() + after, "error": dict(error)}
+    """Queue a running step again, not before ``after`` has passed; the attempt is charged. The job is locked.
+
+    It is not put off for longer than :data:`LONGEST_RETRY`.
+    """
+    values = {"not_before": func.now() + min(after, LONGEST_RETRY), "error": dict(error)}
     move_step(session, step, StepState.QUEUED, attempt=step.attempt, values=values, event=event, data=dict(error))
 
 

@@ -78,7 +78,7 @@ def move_job(
     if to is JobState.PAUSED:
         values["paused_at"] = func.now()
     if job.state is JobState.PAUSED:
-        begun = func.coalesce(func.extract("epoch", func.now() - func.greatest(Job.paused_at, Job.started_at)), 0)
+        begun = func.coalesce(_seconds(func.now() - func.greatest(Job.paused_at, Job.started_at)), 0)
         pause = case((Job.started_at.is_not(None), begun), else_=0)
         values |= {"paused_at": None, "paused_seconds": Job.paused_seconds + pause}
     if to is JobState.CANCELLING:
@@ -126,7 +126,7 @@ def move_step(
     changes: dict[str, Any] = dict(values or {})
     was_running = step.state is StepState.RUNNING
     if was_running:
-        changes["busy_seconds"] = Step.busy_seconds + func.extract("epoch", func.clock_timestamp() - Step.started_at)
+        changes["busy_seconds"] = Step.busy_seconds + _seconds(func.clock_timestamp() - Step.started_at)
     before = step.busy_seconds
     if to is StepState.QUEUED:
         changes |= {"dispatched_at": None}
@@ -160,6 +160,11 @@ def record_event(
 ) -> None:
     """Append to the job's history."""
     session.add(Event(job_id=job_id, kind=kind, candidate_id=candidate_id, step_id=step_id, data=dict(data or {})))
+
+
+def _seconds(span: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Of a span of the database's clock, which may have been set back meanwhile: then none, for nothing is less."""
+    return func.greatest(func.extract("epoch", span), 0)
 
 
 def _move(

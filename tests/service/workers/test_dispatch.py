@@ -145,7 +145,7 @@ def test_a_postponed_step_waits_for_its_time(rig: Rig) -> None:
     job_id = rig.submit()
     step = rig.step(job_id, "prepare")
     with rig.database.transaction() as session:
-        later = func.now() + timedelta(hours=1)
+        later = func.now() + timedelta(minutes=9)
         session.execute(update(Step).where(Step.id == step.id).values(not_before=later))
     assert rig.publish() == []
     rig.make_ready(step.id)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, update
@@ -43,6 +45,14 @@ def die_with(rig: Rig, message: Message) -> None:
     rig.make_ready(step_id)
 
 
+def set_clock_back(rig: Rig) -> None:
+    """Half an hour on the database's clock: what is written then lies ahead by so much."""
+    ahead = timedelta(minutes=30)
+    moments = (Step.dispatched_at, Step.started_at, Step.finished_at, Step.lease_expires_at, Step.not_before)
+    with rig.database.transaction() as session:
+        session.execute(update(Step).values({moment: moment + ahead for moment in moments}))
+
+
 def cancel(rig: Rig, job_id: uuid.UUID) -> None:
     with rig.database.transaction() as session:
         request_cancel(session, ensure_team(session, "blue").id, job_id)
@@ -54,6 +64,28 @@ def test_a_dead_workers_step_is_done_by_another(rig: Rig) -> None:
     step = rig.step(job_id, "prepare")
     assert (step.state, step.attempt) == (StepState.QUEUED, 1)
     assert "step.reaped" in rig.events(job_id)
+    rig.run()
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+
+
+def test_a_clock_set_back_charges_nothing_and_holds_nothing_up(rig: Rig) -> None:
+    job_id = rig.submit()
+    step_id, attempt = map(str, rig.publish()[0][1])
+    with rig.database.transaction() as session:
+        assert claim_step(session, uuid.UUID(step_id), int(attempt), "dead", timedelta(seconds=30)) is not None
+    set_clock_back(rig)
+    reap(rig.database)
+    step = rig.step(job_id, "prepare")
+    assert (step.state, step.attempt, step.busy_seconds, rig.job(job_id).gpu_seconds) == (StepState.QUEUED, 1, 0, 0)
+    set_clock_back(rig)  # the second attempt is put off until then
+    message = rig.publish()[0]
+
+    def meanwhile(*_: object, **__: object) -> None:
+        set_clock_back(rig)
+
+    rig.judge.prepare = _after(meanwhile, rig.judge.prepare)  # type: ignore[method-assign]
+    rig.do(message)
+    assert rig.step(job_id, "prepare").state is StepState.SUCCEEDED
     rig.run()
     assert rig.job(job_id).state is JobState.SUCCEEDED
 
@@ -234,6 +266,14 @@ def test_a_draining_worker_hands_its_message_back(rig: Rig) -> None:
     step = rig.step(job_id, "prepare")
     assert (step.state, step.attempt, step.dispatched_at) == (StepState.QUEUED, 0, None)
     assert rig.publish() == [message]
+
+
+def _after(first: Callable[..., None], then: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*arguments: Any, **named: Any) -> Any:
+        first()
+        return then(*arguments, **named)
+
+    return both
 
 
 def _raise_os_error(*_: object, **__: object) -> None:

@@ -136,6 +136,8 @@ class Service:
             "CUPILOT_HEARTBEAT_SECONDS": "1",
             "CUPILOT_SCHEDULER_TICK_SECONDS": "0.2",
             "CUPILOT_REDISPATCH_SECONDS": "3",
+            # So short a lease is lost to a busy machine too, and that must not look like a fault's work.
+            "CUPILOT_STEP_ATTEMPTS": "12",
             "CUPILOT_WORK_DIR": str(self.folder / "work"),
             "CUPILOT_LLM_MODEL": "openai/scripted",
             "CUPILOT_LLM_API_BASE": self.model.api_base,
