@@ -66,9 +66,7 @@ def _queues_with_waiting(session: Session) -> Sequence[str]:
 def dispatch_ready(session: Session, queue: str, free: int) -> int:
     """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; how many."""
     before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
-    ready = _waits() & or_(
-        Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back
-    )
+    ready = _waits() & or_(Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back)
     query = in_turn(_goes_on(), ready, queue, step_seconds(session, queue), free)
     return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
 
