@@ -42,6 +42,9 @@ UNINFORMATIVE = (FailureKind.INFRASTRUCTURE.value, FailureKind.INVALID_PROBLEM.v
 
 SECONDS_A_DAY = 86_400.0
 
+MOST_HALF_LIVES = 100
+"""Evidence older than that weighs nothing either way; halving it on would underflow, which Postgres refuses."""
+
 Unfit = Callable[[Strategy], str | None]
 """Why a strategy cannot be applied to the problem, or None."""
 
@@ -117,7 +120,7 @@ def _weighed(team: uuid.UUID, question: PoolQuestion, near: Similar, half_life_d
     asked_at = literal(question.before, DateTime(timezone=True)) if question.before else func.now()
     age = func.extract("epoch", asked_at - PoolRow.measured_at) / (half_life_days * SECONDS_A_DAY)
     device = case((PoolRow.device_class == question.device_class, 1.0), else_=OTHER_DEVICE)
-    weight = near_by * func.power(cast(0.5, Double), func.greatest(age, 0))
+    weight = near_by * func.power(cast(0.5, Double), func.greatest(func.least(age, MOST_HALF_LIVES), 0))
     weight = weight * (device if question.device_class else 1.0)
     weight = weight * case((PoolRow.imported, IMPORTED), else_=1.0)
     gain = func.coalesce(PoolRow.gain, FAILURE_GAIN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,13 @@ def test_what_cannot_be_searched_for_is_refused(client: Client) -> None:
     with pytest.raises(ApiError) as caught:
         client.pool_search(job=uuid.uuid4())
     assert caught.value.status == 404
+
+
+@pytest.mark.parametrize(("year", "found"), [(9999, 1), (2, 0)])
+def test_the_pool_can_be_asked_as_of_any_time(world: World, team: Team, client: Client, year: int, found: int) -> None:
+    own_entry(world, team)
+    asked = QUESTION.model_copy(update={"before": datetime(year, 12, 31, tzinfo=UTC)})
+    assert len(client.pool_search(asked).matches) == found
 
 
 def test_the_command_line_does_the_same(world: World, team: Team, client: Client, tmp_path: Path) -> None:
