@@ -16,6 +16,7 @@ from cupilot.problem import Graph, GraphNode, Role, TensorSpec
 
 _PER_RESULT: dict[str, float] = {
     "_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8, "native_group_norm": 8, "native_batch_norm": 8,
+    "cudnn_batch_norm": 8,
     "gelu": 8, "silu": 4, "sigmoid": 3, "tanh": 4, "elu": 4, "celu": 4, "softplus": 4, "mish": 8, "hardsigmoid": 4,
     "xlogy": 2, "hardswish": 5, "hardtanh": 2, "leaky_relu": 2, "log_sigmoid_forward": 4, "addcmul": 3, "addcdiv": 3,
     "lerp": 3,
@@ -48,7 +49,8 @@ _MATRIX = frozenset({
 })  # fmt: skip
 _ATTENTION = "_scaled_dot_product"
 _NORMS = frozenset({
-    "native_layer_norm", "native_group_norm", "native_batch_norm", "rsqrt", "linalg_vector_norm", "norm",
+    "native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "rsqrt", "linalg_vector_norm",
+    "norm",
 })  # fmt: skip
 _REDUCTIONS = frozenset({
     "sum", "mean", "prod", "max", "min", "amax", "amin", "argmax", "argmin", "any", "all", "var", "std", "var_mean",
@@ -194,7 +196,7 @@ def op_class(graph: Graph, output_shapes: tuple[tuple[int, ...], ...]) -> str:
 
 def _is_norm(names: list[str]) -> bool:
     """A normalisation operator, or a reduction whose result scales what it was computed from."""
-    if {"native_layer_norm", "native_group_norm", "native_batch_norm"} & set(names):
+    if {"native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm"} & set(names):
         return True
     computing = [name for name in names if name not in _FREE]
     reduces = bool((_REDUCTIONS | _NORMS) & set(computing))

@@ -43,6 +43,10 @@ def test_the_unit_of_linear_operators_is_found(expression: str, wanted: float) -
     assert unit(expression) == pytest.approx(wanted, rel=1e-9)
 
 
+def test_a_sample_of_a_large_output_sees_every_column() -> None:
+    assert unit("torch.cat([x.new_zeros(4096, 1), x.cumsum(1)], 1)[:, :-1]", "torch.rand(4096, 64)") == 1.0
+
+
 @pytest.mark.parametrize(
     ("expression", "inputs", "policy", "words"),
     [

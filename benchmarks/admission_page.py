@@ -1,0 +1,81 @@
+"""Writes ``docs/admission.md`` from what an admission run printed: ``python -m benchmarks.admission_page --write``.
+
+Reads ``benchmarks/results/judge/h200_admission.json``, which ``benchmarks.admission --target cuda --size full``
+wrote, and judges nothing itself. Without ``--write`` it prints the page, and ends with status 1 where the file differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "benchmarks/results/judge/h200_admission.json"
+PAGE = ROOT / "docs/admission.md"
+
+_HEAD = """# Admission of level 1
+
+What the judge found out about each built-in problem before any kernel was judged on it: the input laws that are
+meaningful for its operator with the tolerance that was calibrated for each (largest error, in units of the output's
+spread; under `integers` in its own units), and the null kernels that were run and rejected. A problem on which a null
+kernel passes is refused. How tolerances come about stands in [the judge](judge.md).
+
+Written by `python -m benchmarks.admission_page` from
+[what the run printed](../benchmarks/results/judge/h200_admission.json). Machine: {machine}. Sizes: {size}; policy:
+`{policy}`.
+
+{admitted} of {total} problems are admitted. {laws}
+
+| problem | family | laws and tolerances | null kernels rejected | why a law is left out |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The text of ``docs/admission.md``."""
+    found = json.loads(RECORDS.read_text(encoding="utf-8"))
+    records = found["problems"]
+    machines = sorted({_without_load(record["machine"]) for record in records if record["machine"]})
+    counted = Counter(law for record in records for law in record["tolerances"])
+    head = _HEAD.format(
+        machine="; ".join(machines),
+        size=found["size"],
+        policy=found["policy"],
+        admitted=sum(record["failure"] is None for record in records),
+        total=len(records),
+        laws="Laws in force: " + ", ".join(f"`{law}` on {count}" for law, count in counted.most_common()) + ".",
+    )
+    return head + "".join(_row(record) for record in records)
+
+
+def _row(record: dict[str, Any]) -> str:
+    if record["failure"]:
+        return f"| {record['problem']} | | refused: {record['failure']['message']} | | |\n"
+    tolerances = ", ".join(f"{law} {tolerance:.1e}" for law, tolerance in record["tolerances"].items())
+    admission = record["admission"]
+    nulls = f"{sum(admission.values())}/{len(admission)}: {', '.join(name.replace('_', ' ') for name in admission)}"
+    notes = "; ".join(note.removeprefix("law ").replace(" left out", "") for note in record["notes"])
+    return f"| {record['problem']} | {record['op_class']} | {tolerances} | {nulls} | {notes} |\n"
+
+
+def _without_load(machine: str) -> str:
+    return machine.split(", load ", maxsplit=1)[0]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 when the page is not what the run printed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.admission_page", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write docs/admission.md")
+    if parser.parse_args(arguments).write:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    print(page(), end="")
+    return 0 if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
