@@ -135,8 +135,9 @@ class LocalJob:
     def _confirm(self, pipeline: Pipeline) -> None:
         """Measure the best again; where its speed does not hold, the next best."""
         for candidate in _counting(pipeline)[:CONFIRMATION_TRIES]:
-            kernel = candidate.kernel
-            assert kernel is not None
+            assert candidate.kernel is not None
+            assert candidate.latest is not None
+            kernel = candidate.kernel.tuned(candidate.latest.tunables)
             again = partial(self.judge.confirm, self.spec.problem, pipeline.preparation, kernel)
             candidate.confirmation = retried(again)
             self.listener.confirmed(candidate)

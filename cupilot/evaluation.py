@@ -196,10 +196,28 @@ class Phase(Value):
 
     name: str
     """``build``, ``open`` (the problem in a fresh judge), ``load``, ``verify``, ``time``, ``compile_baseline``,
-    ``profile``, or ``judge`` for anything else of the judge's."""
+    ``sweep`` (other values of the tunables), ``profile``, or ``judge`` for anything else of the judge's."""
     start: float
     """Seconds since the evaluation began."""
     seconds: float
+
+
+class SweepPoint(Value):
+    """A kernel with certain values of its tunables: how fast it was, or why that is not known."""
+
+    tunables: dict[str, int]
+    kernel_us: Interval | None = None
+    speedup: Interval | None = None
+    """Over PyTorch eager."""
+    judged: bool = False
+    """Whether these are the times of a whole judgement, every law and the audit passed; else of a few blocks."""
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _time_or_failure(self) -> SweepPoint:
+        if (self.speedup is None) == (self.failure is None):
+            raise ValueError("exactly one of a time and a failure")
+        return self
 
 
 class Evaluation(Value):
@@ -218,6 +236,8 @@ class Evaluation(Value):
     environment: Environment | None = None
     tunables: dict[str, int] = {}
     """Tunable values that the times belong to: the plan's own, or the best of a sweep."""
+    sweep: tuple[SweepPoint, ...] = ()
+    """What was tried of the tunables, the plan's own values first; empty where nothing was."""
     seconds: float = 0.0
     """What the evaluation took, builds included and queueing not."""
     phases: tuple[Phase, ...] = ()

@@ -97,6 +97,9 @@ class LaunchPlan(Value):
         unknown = sorted(set(values) - set(self.tunables))
         if unknown:
             raise InvalidPlan(f"no such tunable: {', '.join(unknown)}")
+        impossible = [name for name, value in values.items() if value not in self.tunables[name].choices]
+        if impossible:
+            raise InvalidPlan(f"{values[impossible[0]]} is not a choice of the tunable {impossible[0]!r}")
         tunables = {
             name: Tunable(value=values.get(name, tunable.value), choices=tunable.choices)
             for name, tunable in self.tunables.items()
@@ -122,6 +125,10 @@ class Kernel(Value):
 
     def _identity(self) -> Any:
         return self.model_dump(mode="json")
+
+    def tuned(self, values: dict[str, int]) -> Kernel:
+        """The same kernel with other tunable values."""
+        return self.model_copy(update={"plan": self.plan.with_values(values)}) if values else self
 
 
 class ResolvedLaunch(Value):

@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     confirm_timeout_seconds: float = 300.0
     agent_timeout_seconds: float = 120.0
 
+    sweep_points: int | None = Field(default=None, ge=0, le=64)
+    """Values of a kernel's tunables that an evaluation may try beside its own; None for what suits the target."""
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["console", "json"] = "console"
     traces: Literal["off", "otlp"] = "off"

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     target = Target(options.target)
     work_dir = Path(options.work_dir)
-    with Evaluator(target, work_dir, device=options.device, threads=options.threads) as evaluator:
+    with Evaluator(target, work_dir, device=options.device, threads=options.threads, sweep=options.sweep) as evaluator:
         if options.command == "device":
             _print(evaluator.device, summary.device(evaluator.device), options)
             return COUNTS
@@ -132,6 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     for command in (evaluate, confirm):
         command.add_argument("--kernel", required=True, metavar="K", help="device code (.cu) or C++ (.cpp)")
         command.add_argument("--plan", required=True, metavar="L.json", help="launch plan")
+    evaluate.add_argument(
+        "--sweep", type=int, metavar="N", help="tunable values to try (12 on cuda, 3 on cpu by default; 0 for none)"
+    )
     for command in (prepare, evaluate, confirm):
         command.add_argument("--preparation", metavar="F", help="output of `prepare --json`, to skip preparing again")
     for command in (prepare, evaluate, confirm, device):
@@ -141,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         default = str(Path(tempfile.gettempdir()) / "cupilot-gpu-worker")
         command.add_argument("--work-dir", default=default, help="build cache and measured peaks (default %(default)s)")
         command.add_argument("--json", action="store_true", help="print the whole record as JSON")
+    parser.set_defaults(sweep=None)
     return parser
 
 

@@ -21,6 +21,9 @@ from pathlib import Path
 from pydantic import BaseModel, JsonValue
 
 from cupilot.evaluation import MAX_LOG_CHARACTERS, BuildReport, Failure, FailureKind
+from cupilot.header import render
+from cupilot.kernel import Kernel, ResolvedPlan, resolve
+from cupilot.problem import ProblemFacts
 from cupilot.value import digest
 from gpu_worker.sandbox import Finished, Limits, Sandbox
 from gpu_worker.targets.base import BuildFacts, Toolchain
@@ -46,6 +49,26 @@ class Build:
     failure: Failure | None
 
 
+@dataclass(frozen=True)
+class BuiltKernel:
+    """A kernel as a problem's machine code and launches; ``failure`` says why it may not run."""
+
+    plan: ResolvedPlan
+    build: Build
+    failure: Failure | None
+
+    @property
+    def binary(self) -> Path:
+        """The machine code; only where there is no failure."""
+        assert self.build.binary is not None
+        return self.build.binary
+
+    @property
+    def identity(self) -> str:
+        """Equal for kernels of one machine code and one way to launch it."""
+        return digest([self.build.report.binary_hash, self.plan.model_dump(mode="json")])
+
+
 class _Record(BaseModel):
     """What the cache keeps beside the binary."""
 
@@ -66,6 +89,16 @@ class Builder:
         self._folder = folder
         self._arch = arch
         folder.mkdir(parents=True, exist_ok=True)
+
+    def build_kernel(self, kernel: Kernel, facts: ProblemFacts) -> BuiltKernel:
+        """Build a kernel for a problem and hold it to the policy; raises InvalidPlan where the two do not fit."""
+        plan = resolve(kernel, facts)
+        build = self.build(kernel.source, render(facts, kernel.plan.values()))
+        failure = build.failure
+        if build.binary is not None:
+            refusal = self._toolchain.refusal(kernel.source, build.facts, facts)
+            failure = None if refusal is None else Failure(kind=FailureKind.POLICY_BREACH, message=refusal)
+        return BuiltKernel(plan, build, failure)
 
     def build(self, source: str, header: str) -> Build:
         """The binary of a source with its ``problem.h``, from the cache where it was built before."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,18 +29,18 @@ from cupilot.evaluation import (
     Tracing,
 )
 from cupilot.hardware import Device, Environment, Peaks
-from cupilot.header import render
-from cupilot.kernel import Kernel, resolve
+from cupilot.kernel import Kernel
 from cupilot.problem import Problem, ProblemFacts, Target
 from cupilot.roofline import place
 from gpu_worker import endings
-from gpu_worker.build import Builder
+from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeTimeout, TooManyProcesses
+from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeProcess, JudgeTimeout, TooManyProcesses
 from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
 from gpu_worker.reuse import EvaluationStore, key_of, reused
 from gpu_worker.sandbox import Sandbox
+from gpu_worker.sweep import Sweep, can_vary, worthwhile
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.targets.registry import open_host
 from gpu_worker.verdict import Measured, conclude
@@ -71,8 +71,13 @@ class Evaluator:
         threads: int | None = None,
         sandbox: Sandbox | None = None,
         reuse: bool = False,
+        sweep: int | None = None,
     ) -> None:
-        """With ``reuse``, :meth:`evaluate` gives the stored evaluation of a kernel that it has judged before."""
+        """With ``reuse``, :meth:`evaluate` gives the stored evaluation of a kernel that it has judged before.
+
+        ``sweep`` is how many values of a kernel's tunables may be tried beside its own: 0 for none, by default what
+        suits the target.
+        """
         self._host: HostTarget = open_host(target, device=device, threads=threads)
         self._sandbox = sandbox or Sandbox()
         work_dir = work_dir.resolve()
@@ -80,6 +85,8 @@ class Evaluator:
         self._peaks = PeakStore(self._host, self._sandbox, work_dir / "peaks")
         self._judge = WarmJudge(self._host, self._sandbox, Bytecode(work_dir / "bytecode"))
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
+        self._sweep = Sweep(self._host, self._sandbox, self._builder, self._judge)
+        self._points = self._host.sweep_points if sweep is None else sweep
         self._phases = Phases()
 
     @property
@@ -161,7 +168,10 @@ class Evaluator:
         timeout: float = 180,
         cancelled: Callable[[], bool] = never,
     ) -> Evaluation:
-        """Build, check, time and profile one kernel, side by side with PyTorch eager."""
+        """Build, check, time and profile one kernel, side by side with PyTorch eager; then look for better tunables.
+
+        The evaluation's ``tunables`` are those that the times belong to.
+        """
         call = Call(time.monotonic() + timeout, cancelled, thorough=False)
         return self._evaluate(Measured(problem, preparation, kernel), call)
 
@@ -171,17 +181,19 @@ class Evaluator:
         preparation: Preparation,
         kernel: Kernel,
         *,
+        tunables: Mapping[str, int] | None = None,
         timeout: float = 300,
         cancelled: Callable[[], bool] = never,
     ) -> Evaluation:
         """Evaluate again in fresh processes with fresh seeds, longer, twice, and with torch.compile as a baseline too.
 
+        With the ``tunables`` that an evaluation chose, where they are not the plan's own; none others are tried.
         ``reproduced`` when both times agree; an evaluation that holds but whose times do not agree stays ``audited``.
         """
         self.close()
         try:
             call = Call(time.monotonic() + timeout, cancelled, thorough=True)
-            return self._evaluate(Measured(problem, preparation, kernel), call)
+            return self._evaluate(Measured(problem, preparation, kernel, tunables=dict(tunables or {})), call)
         finally:
             self.close()
 
@@ -217,22 +229,19 @@ class Evaluator:
         return evaluation
 
     def _measure(self, measured: Measured, call: Call) -> None:
-        kernel, facts = measured.kernel, measured.preparation.facts
+        started = time.monotonic()
+        kernel, facts = measured.tuned(), measured.preparation.facts
         if kernel.target is not self._host.target:
             raise InvalidPlan(f"a {kernel.target.value} kernel cannot run on {self._host.target.value}")
-        plan = resolve(kernel, facts)
         self._phases.enter("build")
-        build = self._builder.build(kernel.source, render(facts, kernel.plan.values()))
-        measured.build, measured.build_facts = build.report, build.facts
-        if build.binary is None:
-            measured.failure = build.failure
-            return
-        refusal = self._host.toolchain.refusal(kernel.source, build.facts, facts)
-        if refusal is not None:
-            measured.failure = Failure(kind=FailureKind.POLICY_BREACH, message=refusal)
+        built = self._builder.build_kernel(kernel, facts)
+        measured.build, measured.build_facts = built.build.report, built.build.facts
+        measured.failure = built.failure
+        if measured.failure is not None:
             return
         if self._known is not None and not call.thorough:
-            measured.key = key_of(measured, plan, self._environment(build.report))
+            points = self._points if can_vary(kernel.plan) else 0
+            measured.key = key_of(measured, built.plan, self._environment(measured.build), points)
             measured.known = self._known.get(measured.key)
             if measured.known is not None:
                 return
@@ -240,20 +249,32 @@ class Evaluator:
         judge = self._judge.open(measured, call)
         judge.on_stage = self._phases.stage
         baselines = [Baseline.EAGER, Baseline.COMPILE] if call.thorough else [Baseline.EAGER]
-        self._judge.judge(measured, order_of(measured, plan, build.binary, call, baselines), call)
+        self._judge.judge(measured, order_of(measured, built.plan, built.binary, call, baselines), call)
         if measured.failure is not None:
             self._blame_the_device(measured)
             return
         if call.thorough:
             again = measured.repetition()
-            order = order_of(measured, plan, build.binary, call, [Baseline.EAGER]) | {"only_timing": True}
+            order = order_of(measured, built.plan, built.binary, call, [Baseline.EAGER]) | {"only_timing": True}
             self._judge.judge(again, order, call)
             measured.repeated = again
-            fault = self._host.memory_fault(build.binary, plan, facts.tensors)
+            fault = self._host.memory_fault(built.binary, built.plan, facts.tensors)
             if fault is not None:
                 measured.failure = Failure(kind=FailureKind.ILLEGAL_ACCESS, message=f"under a memory checker: {fault}")
+        elif self._points > 0 and worthwhile(measured, call, time.monotonic() - started):
+            built = self._swept(judge, measured, built, call)
         self._phases.enter("profile")
-        measured.counters = self._host.measured_profile(build.binary, plan, facts.tensors)
+        measured.counters = self._host.measured_profile(built.binary, built.plan, facts.tensors)
+
+    def _swept(self, judge: JudgeProcess, measured: Measured, built: BuiltKernel, call: Call) -> BuiltKernel:
+        """The build with the best tunables; a sweep that the machine spoils leaves the kernel as it was judged."""
+        self._phases.enter("sweep")
+        judge.on_stage = None
+        try:
+            return self._sweep.improve(measured, built, call, self._points)
+        except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError):
+            self.close()
+            return built
 
     def _blame_the_device(self, measured: Measured) -> None:
         """Turn a kernel's fault into the machine's where the device does not work any more."""

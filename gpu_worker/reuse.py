@@ -54,8 +54,11 @@ class EvaluationStore:
         return self._folder / key[:2] / f"{key}.json"
 
 
-def key_of(measured: Measured, plan: ResolvedPlan, environment: Environment) -> str:
-    """What decides an evaluation of a kernel that was built."""
+def key_of(measured: Measured, plan: ResolvedPlan, environment: Environment, sweep: int = 0) -> str:
+    """What decides an evaluation of a kernel that was built; ``sweep`` is how many points of tunables may be tried.
+
+    Where they are, all of the source decides: the machine code at hand is that of one point only.
+    """
     assert measured.build is not None
     preparation = measured.preparation
     return digest(
@@ -68,17 +71,19 @@ def key_of(measured: Measured, plan: ResolvedPlan, environment: Environment) -> 
             environment.device.uid,
             [environment.driver, environment.cuda, environment.compiler, environment.sandbox, environment.threads],
             judge_version(),
+            [sweep, measured.kernel.content_hash()] if sweep else None,
         ]
     )
 
 
 def reused(known: Evaluation, measured: Measured) -> Evaluation:
     """A known evaluation as one of this kernel; its ``measurement`` says which run of the judge it rests on."""
+    swept = bool(known.sweep)
     return known.model_copy(
         update={
             "kernel_hash": measured.kernel.content_hash(),
-            "build": measured.build,
-            "tunables": measured.kernel.plan.values(),
+            "build": known.build if swept else measured.build,
+            "tunables": known.tunables if swept else measured.kernel.plan.values(),
             "seconds": measured.seconds,
             "phases": measured.phases,
             "reused": True,

@@ -21,10 +21,11 @@ ENDING_SECONDS = 2.0
 class RunnerProcess:
     """One sandboxed runner; the judge talks to it, the supervisor watches how it ends."""
 
-    def __init__(self, target: HostTarget, sandbox: Sandbox, binary: Path) -> None:
+    def __init__(self, target: HostTarget, sandbox: Sandbox, *binaries: Path) -> None:
+        """``binaries`` are what it may be told to load."""
         self._theirs, ours = Channel.pair()
         access = target.runner_access()
-        access = replace(access, read_only=(*access.read_only, binary))
+        access = replace(access, read_only=(*access.read_only, *binaries))
         argv = runner.command(sys.executable, target.runner_python_flags(), target.runner_device, ours.fileno())
         limits = Limits(
             cpu_seconds=RUNNER_CPU_SECONDS,

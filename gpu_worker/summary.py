@@ -38,6 +38,13 @@ def evaluation(item: Evaluation) -> str:
         lines.append(
             f"law        {law.law}: error {law.error:.2g} of {law.tolerance:.2g} (PyTorch {law.reference_error:.2g})"
         )
+    if item.tunables:
+        lines.append(f"tunables   {_values(item.tunables)}")
+    for point in item.sweep:
+        chosen = " (chosen)" if point.tunables == item.tunables else ""
+        result = _interval(point.kernel_us) + " us" if point.kernel_us else "failed"
+        result += f": {point.failure.kind.value}" if point.failure else ""
+        lines.append(f"sweep      {_values(point.tunables)}: {result}{chosen}")
     for comparison in item.comparisons:
         lines.append(
             f"speedup    {_interval(comparison.speedup)} over {comparison.baseline.value} "
@@ -48,6 +55,10 @@ def evaluation(item: Evaluation) -> str:
         metrics = ", ".join(f"{name} {value:.1f}" for name, value in sorted(item.profile.metrics.items()))
         lines.append(f"profile    {item.profile.source.value}: {metrics}")
     return "\n".join([*lines, f"took       {item.seconds:.2f} s"])
+
+
+def _values(tunables: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(tunables.items()))
 
 
 def _interval(value: Interval) -> str:

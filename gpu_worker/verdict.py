@@ -20,6 +20,7 @@ from cupilot.evaluation import (
     Preparation,
     Profile,
     ProfileSource,
+    SweepPoint,
     Verdict,
 )
 from cupilot.hardware import Environment, Peaks
@@ -77,10 +78,29 @@ class Measured:
     """Under which the evaluation may be kept; None: it may not."""
     known: Evaluation | None = None
     """An earlier evaluation of the same; nothing else was measured then."""
+    tunables: dict[str, int] = field(default_factory=dict)
+    """Values of tunables that are measured instead of the plan's own."""
+    sweep: list[SweepPoint] = field(default_factory=list)
 
     def repetition(self) -> Measured:
         """An empty record for the same kernel and build."""
-        return Measured(self.problem, self.preparation, self.kernel, self.build, self.build_facts)
+        return Measured(
+            self.problem, self.preparation, self.kernel, self.build, self.build_facts, tunables=self.tunables
+        )
+
+    def variant(self, tunables: dict[str, int], build: BuildReport, facts: BuildFacts) -> Measured:
+        """An empty record for the same kernel with other tunable values."""
+        return Measured(self.problem, self.preparation, self.kernel, build, facts, tunables=tunables)
+
+    def adopt(self, variant: Measured) -> None:
+        """Let a variant that was judged stand for the kernel."""
+        self.tunables, self.build, self.build_facts = variant.tunables, variant.build, variant.build_facts
+        self.laws, self.comparisons, self.notes = variant.laws, variant.comparisons, variant.notes
+        self.audited, self.occupancy_pct = variant.audited, variant.occupancy_pct
+
+    def tuned(self) -> Kernel:
+        """The kernel with the tunable values that are measured."""
+        return self.kernel.tuned(self.tunables)
 
     def eager(self) -> Comparison | None:
         """The comparison with PyTorch eager."""
@@ -93,7 +113,7 @@ def conclude(measured: Measured, target: HostTarget, remeasure: Callable[[], Pea
     peaks = measured.peaks or measured.preparation.peaks
     placement = place(facts, peaks)
     eager = measured.eager()
-    if eager is not None and _below(eager, placement):
+    if eager is not None and below_floor(eager, placement):
         peaks = remeasure()
         placement = place(facts, peaks)
     verdict, failure = _verdict(measured, placement)
@@ -109,7 +129,8 @@ def conclude(measured: Measured, target: HostTarget, remeasure: Callable[[], Pea
         profile=_profile(measured, eager, peaks, placement, target) if eager else None,
         placement=placement,
         environment=measured.environment,
-        tunables=measured.kernel.plan.values(),
+        tunables=measured.tuned().plan.values(),
+        sweep=tuple(measured.sweep),
         seconds=measured.seconds,
         phases=measured.phases,
     )
@@ -124,7 +145,7 @@ def _verdict(measured: Measured, placement: Placement) -> tuple[Verdict, Failure
         return _climbed(measured, failure, built=built), failure
     eager = measured.eager()
     assert eager is not None
-    if _below(eager, placement):
+    if below_floor(eager, placement):
         return Verdict.QUARANTINED, _too_fast(eager, placement)
     repeated = measured.repeated
     if repeated is None:
@@ -155,7 +176,8 @@ def agree(first: Comparison, second: Comparison | None) -> bool:
     return difference <= max(AGREEMENT, widths)
 
 
-def _below(eager: Comparison, placement: Placement) -> bool:
+def below_floor(eager: Comparison, placement: Placement) -> bool:
+    """Whether a time cannot be believed."""
     return eager.kernel_us.median < BELOW_FLOOR * placement.floor_us
 
 

@@ -5,7 +5,7 @@ The only place that names a concrete implementation; tests hand in others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -64,10 +64,11 @@ class Judge(Protocol):
         preparation: Preparation,
         kernel: Kernel,
         *,
+        tunables: Mapping[str, int],
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
-        """Measure a kernel again in fresh processes, against every baseline."""
+        """Measure a kernel again in fresh processes, with the tunables that were chosen, against every baseline."""
         ...
 
 
@@ -129,7 +130,9 @@ class DeviceJudge:
 
         self._device = device
         self._cancelled = Cancelled
-        self._evaluator = Evaluator(device.target, Path(settings.work_dir), device=uid_of(device), reuse=True)
+        self._evaluator = Evaluator(
+            device.target, Path(settings.work_dir), device=uid_of(device), reuse=True, sweep=settings.sweep_points
+        )
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         """See :class:`Judge`."""
@@ -160,12 +163,15 @@ class DeviceJudge:
         preparation: Preparation,
         kernel: Kernel,
         *,
+        tunables: Mapping[str, int],
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """See :class:`Judge`."""
         with self._turn(cancelled):
-            return self._evaluator.confirm(problem, preparation, kernel, timeout=timeout, cancelled=cancelled)
+            return self._evaluator.confirm(
+                problem, preparation, kernel, tunables=tunables, timeout=timeout, cancelled=cancelled
+            )
 
     @contextmanager
     def _turn(self, cancelled: Callable[[], bool]) -> Iterator[None]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from agents.interface import AgentError, Briefing
 from agents.playbook.translator import PlaybookTranslator
 from cupilot.attribution import AblationWay
-from cupilot.kernel import Kernel
+from cupilot.errors import InvalidPlan
+from cupilot.kernel import Kernel, Tunable
 from cupilot.strategy import Strategy
 from cupilot.technique import catalogue
 
@@ -38,27 +39,32 @@ class Ablation:
 
 def ablations(briefing: Briefing, strategy: Strategy, winner: Kernel) -> list[Ablation]:
     """One for each technique of the strategy, in its order."""
-    if _rendered(briefing, strategy, winner):
-        return [_by_templates(briefing, strategy, winner, technique) for technique in strategy.ids()]
+    rendered = _rendered(briefing, strategy, winner)
+    if rendered is not None:
+        return [_by_templates(briefing, strategy, rendered, technique) for technique in strategy.ids()]
     return [_by_tunables(strategy, winner, technique) for technique in strategy.ids()]
 
 
-def _rendered(briefing: Briefing, strategy: Strategy, winner: Kernel) -> bool:
-    """Whether the templates render this very kernel for the strategy."""
+def _rendered(briefing: Briefing, strategy: Strategy, winner: Kernel) -> Kernel | None:
+    """What the templates render for the strategy, if it is this very kernel but for tunable values that a sweep set."""
     try:
         kernel = PlaybookTranslator().translate(briefing, strategy, None, 0)
     except AgentError:
-        return False
-    return _code(kernel) == _code(winner)
+        return None
+    try:
+        as_rendered = winner.tuned(kernel.plan.values())
+    except InvalidPlan:
+        return None
+    return kernel if _code(kernel) == _code(as_rendered) else None
 
 
-def _by_templates(briefing: Briefing, strategy: Strategy, winner: Kernel, technique: str) -> Ablation:
+def _by_templates(briefing: Briefing, strategy: Strategy, rendered: Kernel, technique: str) -> Ablation:
     rest, removed = _without(strategy, technique)
     try:
         kernel = PlaybookTranslator().translate(briefing, rest, None, 0)
     except AgentError as error:
         return Ablation(technique, rest, removed, note=error.message)
-    same = _code(kernel) == _code(winner)
+    same = _code(kernel) == _code(rendered)
     return Ablation(technique, rest, removed, AblationWay.PLAYBOOK, kernel, same_code=same)
 
 
@@ -73,8 +79,15 @@ def _by_tunables(strategy: Strategy, winner: Kernel, technique: str) -> Ablation
             values[name] = neutral
     if not values or removed:
         return Ablation(technique, rest, removed, note="the kernel has no tunable that switches it off")
-    kernel = winner.model_copy(update={"plan": winner.plan.with_values(values)})
-    return Ablation(technique, rest, (), AblationWay.TUNABLES, kernel, same_code=_code(kernel) == _code(winner))
+    same = all(winner.plan.tunables[name].value == value for name, value in values.items())
+    return Ablation(technique, rest, (), AblationWay.TUNABLES, _fixed(winner, values), same_code=same)
+
+
+def _fixed(kernel: Kernel, values: dict[str, int]) -> Kernel:
+    """With tunables that no sweep may set back."""
+    fixed = {name: Tunable(value=value, choices=(value,)) for name, value in values.items()}
+    plan = kernel.plan.model_copy(update={"tunables": kernel.plan.tunables | fixed})
+    return kernel.model_copy(update={"plan": plan})
 
 
 def _without(strategy: Strategy, technique: str) -> tuple[Strategy, tuple[str, ...]]:

@@ -83,7 +83,7 @@ def show_report(report: Report, folder: Path) -> None:
     typer.echo(f"\n{clean(report.headline)}\n")
     lines = [("job", f"{job.id} ({job.state})"), ("problem", f"{job.problem.name} on {job.target.value}")]
     if candidate.evaluation:
-        lines += _speedups(candidate.evaluation)
+        lines += _speedups(candidate.evaluation) + _tunables(candidate.evaluation)
     lines.append(("verdict", job.best.verdict.value if job.best else "-"))
     strategy = candidate.aligned_strategy or candidate.strategy
     if strategy:
@@ -126,6 +126,17 @@ def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
     if share is not None:
         lines.append(("of the floor", f"{share:.0%} of the speed that the device's measured peaks allow"))
     return lines
+
+
+def _tunables(evaluation: Evaluation) -> list[tuple[str, str]]:
+    if not evaluation.tunables:
+        return []
+    chosen = ", ".join(f"{name}={value}" for name, value in sorted(evaluation.tunables.items()))
+    points = len(evaluation.sweep)
+    if points:
+        given = evaluation.sweep[0].tunables == evaluation.tunables
+        chosen += f" ({'as written, ' if given else ''}the best of {points} points that were tried)"
+    return [("tunables", chosen)]
 
 
 def _ancestry(candidate: CandidateView) -> list[str]:

@@ -155,6 +155,16 @@ def kernel_of(session: Session, kernel_hash: str) -> Kernel:
     return Kernel.model_validate({"target": row.target, "source": row.source, "plan": row.plan})
 
 
+def kernel_as_measured(session: Session, candidate: Candidate) -> Kernel | None:
+    """The candidate's kernel with the tunable values that its times belong to; None where it has none."""
+    if candidate.kernel_hash is None:
+        return None
+    kernel = kernel_of(session, candidate.kernel_hash)
+    if candidate.evaluation_id is None:
+        return kernel
+    return kernel.tuned(evaluation_of(session, candidate.evaluation_id).tunables)
+
+
 def evaluation_of(session: Session, evaluation_id: uuid.UUID) -> Evaluation:
     """A measurement by its id."""
     return Evaluation.model_validate(session.get_one(EvaluationRow, evaluation_id).body)

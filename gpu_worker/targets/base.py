@@ -111,6 +111,8 @@ class HostTarget(Protocol):
     """``module:callable`` that makes the :class:`RunnerDevice`; called without arguments."""
     trusts_runner: bool
     """True where no code of the kernel runs in the runner's process on the host (``cuda``)."""
+    sweep_points: int
+    """How many values of a kernel's tunables are worth trying by default."""
 
     def judge_options(self) -> dict[str, Any]:
         """JSON-compatible keywords of the judge device's constructor (device id, threads, cache size)."""

@@ -35,6 +35,7 @@ class CpuHost:
     judge_device = "gpu_worker.targets.cpu_judge:CpuJudgeDevice"
     runner_device = "gpu_worker.targets.cpu_runner:CpuRunner"
     trusts_runner = False
+    sweep_points = 3  # a build takes a second or two, on the cores that kernels run on
 
     def __init__(self, device: str | None = None, threads: int | None = None) -> None:
         available = sorted(os.sched_getaffinity(0))

@@ -68,6 +68,32 @@ def softmax(source: str = _SOFTMAX, **changes: object) -> Kernel:
     return kernel(source, _ROWS.model_copy(update=changes), BLOCK=256)
 
 
+def softmax_badly_launched() -> Kernel:
+    """Rows in shared memory, one warp a row: correct, and starved of warps until BLOCK is larger."""
+    source = (
+        _REDUCE
+        + """
+extern "C" __global__ void __launch_bounds__(BLOCK) softmax(const float* x, float* out) {
+    extern __shared__ float row[];
+    const float* in = x + (long long)blockIdx.x * X_COLS;
+    float top = -INFINITY;
+    for (int i = threadIdx.x; i < X_COLS; i += BLOCK) { row[i] = in[i]; top = fmaxf(top, row[i]); }
+    top = block_reduce(top, Max(), -INFINITY);
+    float total = 0.0f;
+    for (int i = threadIdx.x; i < X_COLS; i += BLOCK) { row[i] = expf(row[i] - top); total += row[i]; }
+    total = block_reduce(total, Sum(), 0.0f);
+    float scale = 1.0f / total;
+    for (int i = threadIdx.x; i < X_COLS; i += BLOCK) out[(long long)blockIdx.x * X_COLS + i] = row[i] * scale;
+}
+"""
+    )
+    plan = LaunchPlan(
+        launches=(_ROWS.model_copy(update={"shared_bytes": "X_COLS * 4"}),),
+        tunables={"BLOCK": Tunable(value=32, choices=(32, 64, 128, 256, 512, 1024))},
+    )
+    return Kernel(target=Target.CUDA, source='#include "problem.h"\n' + source, plan=plan)
+
+
 def layer_norm() -> Kernel:
     source = (
         _REDUCE

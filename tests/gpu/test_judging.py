@@ -152,6 +152,24 @@ def test_a_confirmed_kernel_is_reproduced_and_compared_with_torch_compile(
     assert {item.baseline for item in evaluation.comparisons} == {Baseline.EAGER, Baseline.COMPILE}
 
 
+def test_a_sweep_finds_a_better_block(judge: Judge) -> None:
+    evaluation = judge(problems.softmax(), kernels.softmax_badly_launched())
+    describe("softmax, swept", evaluation)
+    assert evaluation.verdict is Verdict.AUDITED, evaluation.failure
+    for point in evaluation.sweep:
+        print(point.tunables, point.kernel_us.median if point.kernel_us else point.failure, point.judged)
+    spent = sum(phase.seconds for phase in evaluation.phases if phase.name == "sweep")
+    print(f"sweep: {spent:.2f} s for {len(evaluation.sweep)} points, one of them judged whole")
+    given = evaluation.sweep[0]
+    assert given.tunables == {"BLOCK": 32}
+    assert len(evaluation.sweep) == 6
+    assert evaluation.tunables["BLOCK"] > 32
+    comparison = evaluation.comparison()
+    assert comparison is not None
+    assert given.kernel_us is not None
+    assert comparison.kernel_us.median < given.kernel_us.median
+
+
 def test_a_read_past_an_input_is_found_before_a_kernel_is_confirmed(
     evaluator: Evaluator, prepare: Callable[[Problem], Preparation]
 ) -> None:

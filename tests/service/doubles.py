@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agents.interface import (
@@ -204,6 +204,7 @@ class ScriptedJudge:
         preparation: Preparation,
         kernel: Kernel,
         *,
+        tunables: Mapping[str, int],
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:

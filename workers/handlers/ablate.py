@@ -15,7 +15,7 @@ from cupilot.kernel import Kernel
 from cupilot.storage.credits import give_credit
 from cupilot.storage.evolving import add_strategy, keep_kernel
 from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import kernel_of, preparation_of, strategy_of
+from cupilot.storage.progress import kernel_as_measured, preparation_of, strategy_of
 from cupilot.storage.states import StepKind, StrategyOrigin
 from cupilot.storage.steps import Claim, add_step, device_queue
 from cupilot.storage.tables import Candidate, Generation, Job, Step
@@ -42,8 +42,8 @@ def load(session: Session, claim: Claim) -> Wish:
     """The winner."""
     job = session.get_one(Job, claim.job_id)
     winner = session.get_one(Candidate, claim.candidate_id)
-    assert winner.kernel_hash is not None
-    kernel = kernel_of(session, winner.kernel_hash)
+    kernel = kernel_as_measured(session, winner)
+    assert kernel is not None
     return Wish(job_spec(session, job), preparation_of(job), strategy_of(session, winner), kernel)
 
 

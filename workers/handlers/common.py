@@ -21,7 +21,7 @@ from cupilot.model_call import CostBudgetReached
 from cupilot.standing import LearnedTechnique
 from cupilot.storage.experiments import pool_cutoff
 from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import evaluation_of, kernel_of, notes_of, preparation_of, strategy_of
+from cupilot.storage.progress import evaluation_of, kernel_as_measured, notes_of, preparation_of, strategy_of
 from cupilot.storage.states import StepKind
 from cupilot.storage.steering import banned_techniques
 from cupilot.storage.steps import Claim, pin
@@ -114,7 +114,7 @@ def attempt_of(session: Session, candidate: Candidate) -> Attempt:
     notes = notes_of(candidate)
     return Attempt(
         strategy=strategy_of(session, candidate),
-        kernel=kernel_of(session, candidate.kernel_hash) if candidate.kernel_hash else None,
+        kernel=kernel_as_measured(session, candidate),
         evaluation=evaluation_of(session, candidate.evaluation_id) if candidate.evaluation_id else None,
         name=notes.name,
         insight=notes.insight,

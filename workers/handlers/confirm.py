@@ -12,7 +12,7 @@ from cupilot.job import JobSpec
 from cupilot.kernel import Kernel
 from cupilot.storage.evolving import add_evaluation
 from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import kernel_of, preparation_of
+from cupilot.storage.progress import evaluation_of, kernel_of, preparation_of
 from cupilot.storage.states import EvaluationPurpose
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Candidate, EvaluationRow, Job, Step
@@ -30,6 +30,8 @@ class Wish:
     spec: JobSpec
     preparation: Preparation
     kernel: Kernel
+    tunables: dict[str, int]
+    """Those that the evaluation to be confirmed chose."""
 
 
 def load(session: Session, claim: Claim) -> Wish:
@@ -37,7 +39,10 @@ def load(session: Session, claim: Claim) -> Wish:
     job = session.get_one(Job, claim.job_id)
     candidate = session.get_one(Candidate, claim.candidate_id)
     assert candidate.kernel_hash is not None
-    return Wish(job_spec(session, job), preparation_of(job), kernel_of(session, candidate.kernel_hash))
+    assert candidate.evaluation_id is not None
+    kernel = kernel_of(session, candidate.kernel_hash)
+    tunables = evaluation_of(session, candidate.evaluation_id).tunables
+    return Wish(job_spec(session, job), preparation_of(job), kernel, tunables)
 
 
 def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
@@ -46,6 +51,7 @@ def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
         wish.spec.problem,
         wish.preparation,
         wish.kernel,
+        tunables=wish.tunables,
         timeout=tools.settings.confirm_timeout_seconds,
         cancelled=cancelled,
     )

@@ -11,7 +11,7 @@ from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
 from cupilot.evolution.seeds import stage_seed
 from cupilot.kernel import Kernel
 from cupilot.storage.evolving import give_kernel
-from cupilot.storage.progress import has_kernel, kernel_of, parents_of, strategy_of
+from cupilot.storage.progress import has_kernel, kernel_as_measured, parents_of, strategy_of
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Job, Step
 from cupilot.strategy import Strategy
@@ -34,7 +34,7 @@ def load(session: Session, claim: Claim) -> Wish:
     """The strategy, and the code to start from."""
     candidate, assignment = load_assignment(session, claim)
     parents = parents_of(session, candidate)
-    parent = kernel_of(session, parents[0].kernel_hash) if parents and parents[0].kernel_hash else None
+    parent = kernel_as_measured(session, parents[0]) if parents else None
     return Wish(assignment, strategy_of(session, candidate), parent)
 
 

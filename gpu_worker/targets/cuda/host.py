@@ -36,6 +36,7 @@ class CudaHost:
     judge_device = "gpu_worker.targets.cuda.judge:CudaJudge"
     runner_device = "gpu_worker.targets.cuda.runner:CudaRunner"
     trusts_runner = True
+    sweep_points = 12
     threads: int | None = None
     cpus: tuple[int, ...] | None = None
 

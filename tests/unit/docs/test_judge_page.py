@@ -11,6 +11,9 @@ from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.admission import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
 from gpu_worker.judge.timing import BUSY_BLOCKS, MIN_PAIRS, MISMATCHED_BLOCKS, TIMED_FACTOR
+from gpu_worker.sweep import HOPELESS, NEAR_FLOOR
+from gpu_worker.targets.cpu_host import CpuHost
+from gpu_worker.targets.cuda.host import CudaHost
 from gpu_worker.verdict import BELOW_FLOOR
 
 ROOT = Path(__file__).parents[3]
@@ -52,4 +55,5 @@ def test_the_numbers_of_the_page_are_those_of_the_judge() -> None:
     assert LEAST_ERROR == 16 * 2.0**-24
     assert (TIGHTEST_FACTOR, exactness.ALLOWED_QUANTA, BELOW_FLOOR, TIMED_FACTOR) == (4.0, 0.25, 0.85, 1.25)
     assert (RESAMPLES, CONFIDENCE) == (2000, (2.5, 97.5))
+    assert (HOPELESS, NEAR_FLOOR, CudaHost.sweep_points, CpuHost.sweep_points) == (0.2, 0.95, 12, 3)
     assert (MIN_PAIRS, MISMATCHED_BLOCKS, BUSY_BLOCKS) == (6, 6, 60)

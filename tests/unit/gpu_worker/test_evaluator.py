@@ -193,8 +193,13 @@ with Evaluator(Target.CPU, Path({str(work_dir)!r})) as evaluator:
 def test_a_confirmation_uses_fresh_processes_and_says_whether_times_agree(
     evaluator: Evaluator, preparation: Preparation
 ) -> None:
-    result = evaluator.confirm(PROBLEM, preparation, kernel())
+    tunable = {"SCALE": {"value": 3, "choices": [2, 3]}}
+    subject = kernel(KERNEL.replace("2.0f", "float(SCALE)"), {**PLAN, "tunables": tunable})
+    result = evaluator.confirm(PROBLEM, preparation, subject, tunables={"SCALE": 2})
     assert result.verdict.counts, result.failure
+    assert result.kernel_hash == subject.content_hash()
+    assert result.tunables == {"SCALE": 2}
+    assert not result.sweep, "a confirmation tries nothing"
     assert {law.law for law in result.laws} == set(preparation.laws)
     assert result.comparisons[0].baseline.value == "eager"
     assert result.build is not None

@@ -25,12 +25,14 @@ def failed(kind: FailureKind) -> Evaluation:
     return Evaluation(kernel_hash="k", problem_hash="p", verdict=Verdict.REJECTED, failure=failure, measurement="m")
 
 
-def key(binary: str = "b", plan_of: Kernel | None = None, environment: Environment = ENVIRONMENT) -> str:
+def key(
+    binary: str = "b", plan_of: Kernel | None = None, environment: Environment = ENVIRONMENT, sweep: int = 0
+) -> str:
     prepared = preparation()
     subject = plan_of or kernel()
     build = BuildReport(ok=True, compiler="g++", seconds=0.1, binary_hash=binary)
     measured = Measured(PROBLEM, prepared, subject, build)
-    return key_of(measured, resolve(subject, prepared.facts), environment)
+    return key_of(measured, resolve(subject, prepared.facts), environment, sweep)
 
 
 def test_failures_are_kept_but_not_what_another_run_may_not_find(tmp_path: Path) -> None:
@@ -47,7 +49,9 @@ def test_failures_are_kept_but_not_what_another_run_may_not_find(tmp_path: Path)
 
 def test_words_do_not_count_but_all_that_decides_does(monkeypatch: pytest.MonkeyPatch) -> None:
     same = key()
-    assert key(plan_of=kernel("other words, one binary")) == same
+    other = kernel("other words, one binary")
+    assert key(plan_of=other) == same
+    assert len({same, key(sweep=3), key(sweep=3, plan_of=other)}) == 3, "a sweep builds more than this binary"
     others = {
         key(binary="c"),
         key(environment=ENVIRONMENT.model_copy(update={"driver": "2"})),

@@ -33,6 +33,18 @@ def test_the_templates_take_away_what_they_put_in(target: Target) -> None:
     assert any(one.kernel is not None and not one.same_code for one in found)
 
 
+def test_a_sweep_makes_no_other_kernel_of_a_rendered_one() -> None:
+    brief = about("softmax", Target.CUDA)
+    strategy = PLAYBOOK.manager.initial_strategies(brief, [], 6, 0)[0].strategy
+    rendered = PLAYBOOK.translator.translate(brief, strategy, None, 0)
+    other = {
+        name: next(choice for choice in tunable.choices if choice != tunable.value)
+        for name, tunable in rendered.plan.tunables.items()
+    }
+    assert other
+    assert ablations(brief, strategy, rendered.tuned(other)) == ablations(brief, strategy, rendered)
+
+
 def test_a_kernel_that_no_template_wrote_is_changed_by_tunables_only() -> None:
     brief = about("softmax", Target.CPU)
     strategy = parse("threads, simd(width=16), loop_unrolling(factor=4): by hand")
@@ -50,3 +62,4 @@ def test_a_kernel_that_no_template_wrote_is_changed_by_tunables_only() -> None:
     assert unrolling.kernel is not None
     assert unrolling.kernel.source == winner.source
     assert unrolling.kernel.plan.values() == {"LOOP_UNROLLING_FACTOR": 1, "SIMD": 16}
+    assert unrolling.kernel.plan.tunables["LOOP_UNROLLING_FACTOR"].choices == (1,), "no sweep sets it back"

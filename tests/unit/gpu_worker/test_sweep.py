@@ -1,0 +1,96 @@
+"""Tunables are varied within bounds; what is reported was judged with the values that are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cupilot.evaluation import FailureKind, Interval, SweepPoint, Verdict
+from cupilot.kernel import Kernel, LaunchPlan
+from cupilot.problem import Target
+from gpu_worker import sweep
+from gpu_worker.evaluator import Evaluator
+from gpu_worker.reuse import EvaluationStore
+from gpu_worker.sweep import combination, one_at_a_time
+from tests.unit.gpu_worker.test_evaluator import PROBLEM
+
+SLOW, BROKEN, WRONG, FAST = 200, 201, 100, 1
+KERNEL = f"""
+#include "problem.h"
+static_assert(PASSES != {BROKEN}, "too many");
+extern "C" void run(const float* x, float* out) {{
+  for (int pass = 0; pass < PASSES; ++pass) {{
+    for (long i = 0; i < X_SIZE; ++i) out[i] = x[i] * 2.0f + (PASSES == {WRONG} ? 1.5f : 1.0f);
+    asm volatile("" ::: "memory");
+  }}
+}}
+"""
+PLAN = {
+    "launches": [{"kernel": "run", "args": ["x", "out"]}],
+    "tunables": {"PASSES": {"value": SLOW, "choices": [FAST, WRONG, SLOW, BROKEN]}},
+}
+
+
+def plan(**tunables: tuple[int, list[int]]) -> LaunchPlan:
+    data = {name: {"value": value, "choices": choices} for name, (value, choices) in tunables.items()}
+    return LaunchPlan.model_validate({"launches": PLAN["launches"], "tunables": data})
+
+
+def point(low: float, **tunables: int) -> SweepPoint:
+    return SweepPoint(tunables=tunables, speedup=Interval(low=low, median=low + 0.1, high=low + 0.2))
+
+
+def test_one_tunable_at_a_time_the_nearest_first_and_in_turn() -> None:
+    both = plan(B=(256, [1024, 128, 256, 512]), A=(4, [1, 2, 4]))
+    points = one_at_a_time(both, 12)
+    assert [(one["A"], one["B"]) for one in points] == [(2, 256), (4, 512), (1, 256), (4, 128), (4, 1024)]
+    assert one_at_a_time(both, 2) == points[:2]
+    assert one_at_a_time(plan(A=(4, [4])), 12) == []
+    assert one_at_a_time(plan(), 12) == []
+
+
+def test_what_helped_alone_is_tried_together() -> None:
+    given = point(1.0, A=4, B=256)
+    faster = [point(1.5, A=2, B=256), point(1.3, A=1, B=256), point(1.4, A=4, B=512)]
+    assert combination(given, faster) == {"A": 2, "B": 512}
+    assert combination(given, faster[:2]) is None
+    assert combination(given, [faster[0], point(1.1, A=4, B=512)]) is None, "within noise"
+
+
+@pytest.fixture(scope="module")
+def evaluator(request: pytest.FixtureRequest) -> Iterator[Evaluator]:
+    assert request.config.cache is not None
+    with Evaluator(Target.CPU, Path(request.config.cache.mkdir("gpu_worker"))) as opened:
+        yield opened
+
+
+def test_the_best_point_is_judged_and_reported(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sweep, "HOPELESS", 0.0)
+    monkeypatch.setattr(evaluator, "_known", EvaluationStore(tmp_path))
+    prepared = evaluator.prepare(PROBLEM).preparation
+    assert prepared is not None
+    kernel = Kernel(target=Target.CPU, source=KERNEL, plan=LaunchPlan.model_validate(PLAN))
+
+    found = evaluator.evaluate(PROBLEM, prepared, kernel)
+    assert found.verdict is Verdict.AUDITED, found.failure
+    assert found.kernel_hash == kernel.content_hash()
+    assert found.tunables == {"PASSES": FAST}, found.sweep
+    assert {law.law for law in found.laws} == set(prepared.laws)
+    points = {one.tunables["PASSES"]: one for one in found.sweep}
+    assert list(points) == [SLOW, BROKEN, WRONG, FAST]
+    assert points[SLOW].judged
+    assert points[FAST].judged
+    assert points[FAST].speedup == found.comparisons[0].speedup
+    failures = {value: one.failure.kind for value, one in points.items() if one.failure}
+    assert failures == {BROKEN: FailureKind.COMPILE_ERROR, WRONG: FailureKind.WRONG_VALUE}
+    assert "sweep" in {phase.name for phase in found.phases}
+    assert found.build is not None
+    assert found.build.ok
+
+    again = evaluator.evaluate(PROBLEM, prepared, kernel)
+    assert again.reused
+    assert (again.tunables, again.build, again.sweep) == (found.tunables, found.build, found.sweep)
