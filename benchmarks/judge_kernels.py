@@ -13,6 +13,7 @@ from pathlib import Path
 from agents.interface import Briefing, NoTemplate
 from agents.playbook.manager import PlaybookManager
 from agents.playbook.translator import PlaybookTranslator
+from benchmarks import row_kernels, window_kernels
 from cupilot import problems
 from cupilot.evaluation import Preparation
 from cupilot.kernel import Kernel
@@ -80,7 +81,7 @@ def problem_of(name: str, size: Size, policy: NumericsPolicy) -> Problem:
 
 
 def kernels_for(problem: Problem, preparation: Preparation, target: Target, count: int) -> list[NamedKernel]:
-    """Up to ``count`` kernels of different machine-relevant text; none where nothing is known for the operator."""
+    """Up to ``count`` different kernels; none where nothing is known for the operator."""
     briefing = Briefing(
         problem=problem,
         facts=preparation.facts,
@@ -88,14 +89,33 @@ def kernels_for(problem: Problem, preparation: Preparation, target: Target, coun
         device=preparation.environment.device,
         placement=preparation.placement,
     )
-    translator = PlaybookTranslator()
+    return kernels_of(briefing, count)
+
+
+def kernels_of(briefing: Briefing, count: int) -> list[NamedKernel]:
+    """As :func:`kernels_for`, from what agents know of a problem."""
     found: dict[str, NamedKernel] = {}
+    for name, kernel in _playbook(briefing, count) or _written(briefing, count):
+        found.setdefault(kernel.content_hash(), NamedKernel(name, kernel))
+    return list(found.values())[:count]
+
+
+def _playbook(briefing: Briefing, count: int) -> list[tuple[str, Kernel]]:
+    translator = PlaybookTranslator()
     try:
         ideas = PlaybookManager().initial_strategies(briefing, [], 2 * count, SEED)
     except NoTemplate:
         return []
-    for idea in ideas:
-        kernel = translator.translate(briefing, idea.strategy, None, SEED)
-        name = ", ".join(idea.strategy.ids()) or "plain"
-        found.setdefault(kernel.content_hash(), NamedKernel(name, kernel))
-    return list(found.values())[:count]
+    return [
+        (", ".join(idea.strategy.ids()) or "plain", translator.translate(briefing, idea.strategy, None, SEED))
+        for idea in ideas
+    ]
+
+
+def _written(briefing: Briefing, count: int) -> list[tuple[str, Kernel]]:
+    if briefing.target is not Target.CUDA:
+        return []
+    return [
+        *row_kernels.kernels(briefing.problem.name, count),
+        *window_kernels.kernels(briefing.facts, count),
+    ]

@@ -21,10 +21,10 @@ from cupilot.problem import NumericsPolicy, Problem, Target
 from gpu_worker.evaluator import Evaluator
 
 PROBLEMS = (
-    "layer_norm_rows", "matmul", "max_reduction", "gelu", "mse_loss", "softmax", "matmul_transposed_b", "rms_norm",
-    "sum_reduction", "argmax",
+    "layer_norm_rows", "matmul", "cross_entropy_loss", "gelu", "max_pool2d", "softmax", "sum_reduction",
+    "conv2d_alexnet", "mse_loss", "cumsum",
 )  # fmt: skip
-"""Of the families that the playbook knows; at full size from 0.2 to 13 GB of compulsory traffic."""
+"""One or two of each family of level 1; at full size from 0.2 to 13 GB of compulsory traffic."""
 
 
 def main(given: list[str] | None = None) -> int:
