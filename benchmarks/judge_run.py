@@ -36,6 +36,7 @@ def arguments(name: str, doc: str) -> argparse.ArgumentParser:
     parser.add_argument("--size", choices=["small", "full"], default="full", help="size of built-in problems")
     parser.add_argument("--device", help="GPU UUID or index")
     parser.add_argument("--counters", action="store_true", help="read hardware counters in each evaluation too")
+    parser.add_argument("--sweep", type=int, default=0, help="values of a kernel's tunables to try beside its own")
     parser.add_argument("--seconds", type=float, default=3_600, help="begin nothing new after this time")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/numbers"), help="builds and measured peaks")
     parser.add_argument("--out", type=Path, required=True, help="the record, as JSON, rewritten after every step")
@@ -49,7 +50,8 @@ def judge(options: argparse.Namespace) -> Iterator[Evaluator]:
     with ExitStack() as stack:
         if not options.counters:
             stack.enter_context(mock.patch.object(counters, "profiler", return_value=None))
-        yield stack.enter_context(Evaluator(Target(options.target), options.work_dir, device=options.device))
+        evaluator = Evaluator(Target(options.target), options.work_dir, device=options.device, sweep=options.sweep)
+        yield stack.enter_context(evaluator)
 
 
 class Record:
