@@ -168,6 +168,8 @@ class Comparison(Value):
     """Pairs of blocks that the interval rests on."""
     launches: int
     """Timed launches of the kernel, in all."""
+    graphs: bool = False
+    """Whether both sides went through CUDA graphs, block by block, so that no time of a launch on the host is in it."""
 
 
 class ProfileSource(StrEnum):

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
 
 from gpu_worker.channel import Channel, ChannelClosed
-from gpu_worker.targets.base import RunnerDevice, RunnerError, load_factory
+from gpu_worker.targets.base import GraphRunnerDevice, RunnerDevice, RunnerError, load_factory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,8 @@ def _execute(device: RunnerDevice, message: dict[str, Any], descriptors: Sequenc
     operation = message["op"]
     if operation == "run":
         return {"seconds": device.run(message["order"])}
+    if operation in ("capture", "replay"):
+        return _through_graph(device, message)
     if operation == "attach":
         device.attach(message["handle"], descriptors)
         return {}
@@ -52,6 +54,14 @@ def _execute(device: RunnerDevice, message: dict[str, Any], descriptors: Sequenc
     if operation == "load":
         return {"facts": device.load(message["binary"], message["launches"])}
     raise ValueError(f"unknown command {operation!r}")
+
+
+def _through_graph(device: RunnerDevice, message: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(device, GraphRunnerDevice):
+        return {"reason": "this runner has no graphs"}
+    if message["op"] == "capture":
+        return {"reason": device.capture(message["order"])}
+    return {"seconds": device.replay()}
 
 
 def command(python: str, flags: Sequence[str], device: str, descriptor: int) -> tuple[str, ...]:

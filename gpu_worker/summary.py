@@ -49,7 +49,7 @@ def evaluation(item: Evaluation) -> str:
         lines.append(
             f"speedup    {_interval(comparison.speedup)} over {comparison.baseline.value} "
             f"({_interval(comparison.kernel_us)} us against {_interval(comparison.baseline_us)} us, "
-            f"{comparison.pairs} pairs)"
+            f"{comparison.pairs} pairs{' through graphs' if comparison.graphs else ''})"
         )
     if item.profile is not None:
         metrics = ", ".join(f"{name} {value:.1f}" for name, value in sorted(item.profile.metrics.items()))

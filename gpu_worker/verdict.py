@@ -102,6 +102,11 @@ class Measured:
         """The kernel with the tunable values that are measured."""
         return self.kernel.tuned(self.tunables)
 
+    def through_graphs(self) -> bool:
+        """Whether the comparison with eager went through graphs."""
+        eager = self.eager()
+        return eager is not None and eager.graphs
+
     def eager(self) -> Comparison | None:
         """The comparison with PyTorch eager."""
         return next((item for item in self.comparisons if item.baseline is Baseline.EAGER), None)

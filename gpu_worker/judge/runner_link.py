@@ -9,6 +9,7 @@ from typing import Any
 from cupilot.evaluation import FailureKind
 from gpu_worker.channel import Channel, ChannelClosed, ChannelError, ChannelTimeout
 from gpu_worker.judge.slots import Slots
+from gpu_worker.targets.base import GraphUnavailable
 
 LOAD_SECONDS = 60.0
 ATTACH_SECONDS = 60.0
@@ -45,17 +46,30 @@ class RunnerLink:
         self._ask({"op": "attach", "handle": slots.handle}, ATTACH_SECONDS, slots.descriptors)
         self._ask({"op": "bind", "slots": slots.offsets()}, ATTACH_SECONDS)
 
+    def capture(self, order: Sequence[int]) -> None:
+        """Have the plan, once for each slot, made one graph. Raises GraphUnavailable where that cannot be."""
+        reason = self._ask({"op": "capture", "order": list(order)}, LOAD_SECONDS).get("reason")
+        if reason is not None:
+            raise GraphUnavailable(f"the kernel's launches cannot be captured: {str(reason)[:200]}")
+
     def run(self, order: Sequence[int], timeout: float) -> tuple[float, float]:
         """Run the plan once for each slot; seconds on the judge's clock and as the runner reports them."""
+        return self._timed({"op": "run", "order": list(order)}, timeout)
+
+    def replay(self, timeout: float) -> tuple[float, float]:
+        """As :meth:`run`, through the graph that was captured last."""
+        return self._timed({"op": "replay"}, timeout)
+
+    def _timed(self, message: dict[str, Any], timeout: float) -> tuple[float, float]:
         started = time.perf_counter()
-        answer = self._ask({"op": "run", "order": list(order)}, timeout)
+        answer = self._ask(message, timeout)
         host = time.perf_counter() - started
         reported = answer.get("seconds")
         if not isinstance(reported, int | float):
             raise KernelFailed(FailureKind.POLICY_BREACH, "the runner reported no time: the kernel tampered with it")
         if not 0 <= reported < 1e6:
-            message = f"the runner's clock says that {reported:.3g} s passed where the judge's says {host:.3g} s"
-            raise KernelFailed(FailureKind.CLOCK_MISMATCH, message)
+            text = f"the runner's clock says that {reported:.3g} s passed where the judge's says {host:.3g} s"
+            raise KernelFailed(FailureKind.CLOCK_MISMATCH, text)
         return host, float(reported)
 
     def _ask(self, message: dict[str, Any], timeout: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:

@@ -175,6 +175,7 @@ class Session:
             caller = self._caller(baseline, findings)
             if caller is not None:
                 findings.comparisons.append(timer.compare(baseline, caller, seconds, effort))
+        findings.notes += timer.notes
         self._reference.restore()
 
     def _caller(self, baseline: Baseline, findings: Findings) -> Any:

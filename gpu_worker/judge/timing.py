@@ -24,7 +24,7 @@ from gpu_worker.judge.rotation import Content, Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
-from gpu_worker.targets.base import JudgeDevice
+from gpu_worker.targets.base import GraphUnavailable, JudgeDevice
 
 FLUSH_BELOW_CACHES = 8
 """A block that touches less than this many last-level caches is preceded by a flush."""
@@ -108,13 +108,34 @@ class PairedTimer:
         self._random = random.Random()
         self._disagreements: list[tuple[float, float]] = []
         """Seconds by the judge's clock and by the runner's, of blocks where the two do not agree."""
+        self._graphs = False
+        """Whether blocks go through graphs, those of both sides."""
+        self.notes: list[str] = []
 
     def compare(self, baseline: Baseline, caller: Caller, kernel_hint: float, effort: Effort) -> Comparison:
-        """Measure until the effort is spent. Raises :class:`KernelFailed` for wrong timed outputs and false clocks."""
-        kernel_count = self._block_length(kernel_hint)
-        kernel_first, baseline_first = self._pair(caller, kernel_count, 1, kernel_leads=True)  # warm-up, verified too
-        kernel_count = self._block_length(kernel_first or kernel_hint)
-        baseline_count = self._block_length(baseline_first)
+        """Measure until the effort is spent. Raises :class:`KernelFailed` for wrong timed outputs and false clocks.
+
+        Where either side is so short that its launches would be part of its time, both go through graphs, or neither.
+        """
+        self._graphs = False
+        kernel, reference = self._warm_up(caller, kernel_hint)
+        if min(kernel, reference) < self._device.graph_below_seconds:
+            try:
+                self._graphs = True
+                return self._compare(baseline, caller, self._warm_up(caller, kernel), effort)
+            except GraphUnavailable as reason:
+                self._graphs = False
+                self._hold(False)
+                self.notes.append(f"{baseline.value}: timed by single launches: {reason}")
+        return self._compare(baseline, caller, (kernel, reference), effort)
+
+    def _warm_up(self, caller: Caller, kernel_hint: float) -> tuple[float, float]:
+        """Seconds a launch of kernel and baseline, of one pair, which is verified too."""
+        kernel, reference = self._pair(caller, self._block_length(kernel_hint), 1, kernel_leads=True)
+        return kernel or kernel_hint, reference
+
+    def _compare(self, baseline: Baseline, caller: Caller, seconds: tuple[float, float], effort: Effort) -> Comparison:
+        kernel_count, baseline_count = map(self._block_length, seconds)
         kernel_times: list[float] = []
         baseline_times: list[float] = []
         self._disagreements.clear()
@@ -135,6 +156,7 @@ class PairedTimer:
             speedup=_speedup(kernel_times, baseline_times),
             pairs=len(kernel_times),
             launches=len(kernel_times) * kernel_count,
+            graphs=self._graphs,
         )
 
     def _block_length(self, seconds: float) -> int:
@@ -171,8 +193,11 @@ class PairedTimer:
         return contents
 
     def _kernel_block(self, order: Sequence[int]) -> float | None:
+        timeout = self._launch_timeout * len(order)
+        if self._graphs:
+            self._link.capture(order)
         self._flush(len(order))
-        host, reported = self._link.run(order, self._launch_timeout * len(order))
+        host, reported = self._link.replay(timeout) if self._graphs else self._link.run(order, timeout)
         self._hold(True)
         seconds = self._device.kernel_seconds(host, reported, len(order))
         if seconds is None:
@@ -186,9 +211,11 @@ class PairedTimer:
         last = calls[-1]
         calls[-1] = lambda: kept.append(last())
         with self._device.policy(self._reference.policy):
+            if self._graphs:
+                calls = [self._device.captured(calls)]
             self._flush(len(order))
             seconds = self._device.baseline_seconds(calls)
-        return seconds / len(order), kept[0]
+        return seconds / len(order), kept[-1]
 
     def _flush(self, launches: int) -> None:
         if launches * self._slots.slot_bytes < FLUSH_BELOW_CACHES * self._device.cache_bytes:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # the runner has no pydantic, and only the judge has torch
     import torch
@@ -192,6 +192,8 @@ class JudgeDevice(Protocol):
     """How much device memory the judge may use for cases, slots and references."""
     block_seconds: float
     """How long a timed block should take for the clock and the message around it to be negligible."""
+    graph_below_seconds: float
+    """Shorter launches are timed through graphs, kernel and baseline alike; 0 where the device has none."""
 
     def allocate(self, size: int) -> Arena:
         """A new arena of ``size`` bytes."""
@@ -213,12 +215,23 @@ class JudgeDevice(Protocol):
         """Run the calls back to back, once each; the device's time for all of them, on the judge's clock."""
         ...
 
+    def captured(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """The calls as one graph that a single call replays. Raises :class:`GraphUnavailable` where that cannot be.
+
+        The first call may be made once beforehand; what the captured calls return holds their results after a replay.
+        """
+        ...
+
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:
         """Seconds a block took, from the judge's wall clock around it and the runner's own report.
 
         None where the two disagree by more than launch and message overhead: CLOCK_MISMATCH.
         """
         ...
+
+
+class GraphUnavailable(Exception):
+    """Launches cannot be captured as a graph."""
 
 
 class RunnerError(Exception):
@@ -254,6 +267,19 @@ class RunnerDevice(Protocol):
 
         The result is the runner's own clock over the launches, in seconds.
         """
+        ...
+
+
+@runtime_checkable
+class GraphRunnerDevice(RunnerDevice, Protocol):
+    """A runner whose device can go through many launches without waiting for the host."""
+
+    def capture(self, order: Sequence[int]) -> str | None:
+        """Make the whole plan, once for each slot number in ``order``, one graph; why that cannot be, or None."""
+        ...
+
+    def replay(self) -> float:
+        """As :meth:`run`, through the graph that was captured last."""
         ...
 
 

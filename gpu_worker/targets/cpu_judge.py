@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from cupilot.problem import NumericsPolicy
+from gpu_worker.targets.base import GraphUnavailable
 
 FLUSH_FACTOR = 2
 """Twice the last-level cache is read and written to evict it, as triton's and nvbench's flushes do."""
@@ -57,6 +58,7 @@ class CpuJudgeDevice:
         self.cache_bytes = cache_bytes
         self.memory_bytes = memory_bytes
         self.block_seconds = BLOCK_SECONDS
+        self.graph_below_seconds = 0.0
         torch.set_num_threads(threads)
         _keep_freed_memory()
         self._flush = torch.zeros(FLUSH_FACTOR * cache_bytes // 4, dtype=torch.float32)
@@ -85,6 +87,10 @@ class CpuJudgeDevice:
         for call in calls:
             call()
         return time.perf_counter() - started
+
+    def captured(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:  # noqa: ARG002
+        """Calls have no graph."""
+        raise GraphUnavailable("the cpu has no graphs")
 
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
         """The judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""

@@ -94,6 +94,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK) softmax(const float* x, floa
     return Kernel(target=Target.CUDA, source='#include "problem.h"\n' + source, plan=plan)
 
 
+def scale(cooperative: bool = False) -> Kernel:
+    source = """
+extern "C" __global__ void scale(const float* x, float* out) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    out[i] = x[i] * 2.0f;
+}
+"""
+    launch = Launch(
+        kernel="scale", args=("x", "out"), grid=("X_SIZE / BLOCK",), block=("BLOCK",), cooperative=cooperative
+    )
+    return kernel(source, launch, BLOCK=128)
+
+
 def layer_norm() -> Kernel:
     source = (
         _REDUCE

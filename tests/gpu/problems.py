@@ -30,6 +30,17 @@ def softmax(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     return _problem("softmax", model, "torch.randn(8192, 4096)", policy)
 
 
+def scale(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    """So small that a launch is most of it."""
+    return _problem("scale", "def forward(self, x):\n    return x * 2.0", "torch.randn(64, 64)", policy)
+
+
+def item(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    """Asks for a result meanwhile, which no graph can."""
+    model = "def forward(self, x):\n    return x * 2.0 if x.sum().item() < 1e30 else x"
+    return _problem("item", model, "torch.randn(64, 64)", policy)
+
+
 def layer_norm(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     model = """
 def __init__(self):

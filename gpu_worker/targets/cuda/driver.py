@@ -6,7 +6,7 @@ Used by the runner (which has no torch) and by the judge (which has). Knows noth
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -249,6 +249,36 @@ class Stream:
     def synchronize(self) -> None:
         """Wait for what was put on this stream."""
         check(cu.cuStreamSynchronize(self.handle), "running the kernel")
+
+
+class Graph:
+    """Work of a stream as one object, which the device goes through without waiting for the host."""
+
+    def __init__(self, stream: Stream, submit: Callable[[], None]) -> None:
+        """Capture what ``submit`` puts on the stream; nothing runs. DriverError where it cannot be captured."""
+        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        check(cu.cuStreamBeginCapture(stream.handle, mode), "beginning a capture")
+        try:
+            submit()
+        except DriverError:
+            cu.cuStreamEndCapture(stream.handle)
+            raise
+        captured = check(cu.cuStreamEndCapture(stream.handle), "capturing launches")
+        try:
+            self._handle = check(cu.cuGraphInstantiate(captured, 0), "making a graph")
+        finally:
+            cu.cuGraphDestroy(captured)
+        self._stream = stream
+        check(cu.cuGraphUpload(self._handle, stream.handle), "uploading a graph")
+        stream.synchronize()
+
+    def launch(self) -> None:
+        """Put all of it on its stream."""
+        check(cu.cuGraphLaunch(self._handle, self._stream.handle), "launching a graph")
+
+    def close(self) -> None:
+        """Give it back."""
+        check(cu.cuGraphExecDestroy(self._handle), "freeing a graph")
 
 
 class Event:

@@ -14,6 +14,7 @@ import torch
 
 from cupilot.problem import NumericsPolicy
 from gpu_worker.targets.cuda import driver
+from gpu_worker.targets.cuda.graphs import Capturer
 
 MEMORY_SHARE = 0.4
 """Of the memory that is free at the start, for cases and slots; the rest is for the runner, draws of inputs and float64
@@ -27,6 +28,10 @@ BLOCK_SECONDS = 2e-3
 
 SUBMIT_SECONDS = 10e-6
 """Longest that the host takes to submit one launch; measured 3.5 us on an H200 box."""
+
+GRAPH_BELOW_SECONDS = 50e-6
+"""A launch costs the host 3.5 us in the runner and 5 to 10 us an operator in PyTorch: below a few times that, the side
+that is the shorter would wait for its host."""
 
 CLOCK_TOLERANCE = 0.02
 """Relative; rates of the device's and the host's clock differ by far less."""
@@ -73,6 +78,8 @@ class CudaJudge:
         torch.cuda.set_device(self.torch_device)
         self._context = driver.Context()
         self.block_seconds = BLOCK_SECONDS
+        self.graph_below_seconds = GRAPH_BELOW_SECONDS
+        self._capturer = Capturer(self.torch_device)
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
         self._flush = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.torch_device)
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
@@ -116,6 +123,10 @@ class CudaJudge:
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
+
+    def captured(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """See :class:`gpu_worker.targets.base.JudgeDevice`."""
+        return self._capturer.capture(calls)
 
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:
         """The runner's device time, if the judge's wall clock bears it out; both in seconds."""

@@ -88,6 +88,7 @@ class CudaRunner:
         self._functions: dict[str, driver.Function] = {}
         self._launches: tuple[Mapping[str, Any], ...] = ()
         self._slots: list[list[driver.PreparedLaunch]] = []
+        self._graph: driver.Graph | None = None
 
     def _open(self) -> _Gpu:
         """The GPU, opened by the first command, so that a failure to do so is an answer."""
@@ -101,6 +102,7 @@ class CudaRunner:
         if len(descriptors) != 1:
             raise RunnerError("infrastructure", "a cuda arena comes with one descriptor")
         self._open()
+        self._forget_graph()
         self._slots = []
         if self._shared is not None:
             self._shared.close()
@@ -117,6 +119,7 @@ class CudaRunner:
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Load the cubin in its initial state and check that every launch fits its kernel."""
         self._open()
+        self._forget_graph()
         self._slots, self._launches, self._functions = [], (), {}
         if self._module is not None:
             self._module.unload()
@@ -163,6 +166,7 @@ class CudaRunner:
         """Encode each launch's arguments for each slot."""
         if self._arena is None or not self._launches:
             raise RunnerError("infrastructure", "bind before attach and load")
+        self._forget_graph()
         self._slots = [[self._bound(launch, slot) for launch in self._launches] for slot in slots]
 
     def _bound(self, launch: Mapping[str, Any], slot: Mapping[str, int]) -> driver.PreparedLaunch:
@@ -179,18 +183,46 @@ class CudaRunner:
 
     @_reported_as_plan
     def run(self, order: Sequence[int]) -> float:
-        """Execute the plan on the slots in ``order``, back to back; device seconds from first launch to last end.
-
-        The cache flush in front keeps the device busy while the first launches are submitted, so that the time holds no
-        wait for the host.
-        """
-        gpu = self._open()
+        """Execute the plan on the slots in ``order``, back to back; device seconds from first launch to last end."""
         launches = [launch for slot in order for launch in self._slots[slot]]
+        return self._timed(lambda: _submit(launches))
+
+    @_reported_as_plan
+    def capture(self, order: Sequence[int]) -> str | None:
+        """Make the launches for the slots in ``order`` one graph; says why where they cannot be captured."""
+        self._forget_graph()
+        launches = [launch for slot in order for launch in self._slots[slot]]
+        try:
+            self._graph = driver.Graph(self._open().stream, lambda: _submit(launches))
+        except driver.DriverError as error:
+            return str(error)
+        return None
+
+    @_reported_as_plan
+    def replay(self) -> float:
+        """As :meth:`run`, through the graph that was captured last."""
+        if self._graph is None:
+            raise RunnerError("infrastructure", "replay before capture")
+        return self._timed(self._graph.launch)
+
+    def _timed(self, submit: Callable[[], None]) -> float:
+        """The cache flush in front keeps the device busy while the first launches are submitted, so that the time holds
+        no wait for the host."""
+        gpu = self._open()
         driver.reset_persisting_cache()
         gpu.stream.fill(gpu.flush, gpu.flush_bytes)
         gpu.start.record(gpu.stream)
-        for launch in launches:
-            launch.submit()
+        submit()
         gpu.end.record(gpu.stream)
         gpu.stream.synchronize()
         return gpu.end.microseconds_since(gpu.start) * 1e-6
+
+    def _forget_graph(self) -> None:
+        if self._graph is not None:
+            self._graph.close()
+        self._graph = None
+
+
+def _submit(launches: Sequence[driver.PreparedLaunch]) -> None:
+    for launch in launches:
+        launch.submit()

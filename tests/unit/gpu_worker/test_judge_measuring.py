@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timing import Effort, OutputBounds, PairedTimer, clock_lies
+from gpu_worker.targets.base import GraphUnavailable
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
 Body = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
@@ -66,8 +68,21 @@ class PythonLink:
         self._slots = slots
         self._body = body
         self._clock = clock
+        self.uncapturable = ""
+        self.captures: list[list[int]] = []
+        self.runs = self.replays = 0
+
+    def capture(self, order: Sequence[int]) -> None:
+        if self.uncapturable:
+            raise GraphUnavailable(self.uncapturable)
+        self.captures.append(list(order))
+
+    def replay(self, timeout: float) -> tuple[float, float]:
+        self.replays += 1
+        return self.run(self.captures[-1], timeout)
 
     def run(self, order: Sequence[int], timeout: float) -> tuple[float, float]:  # noqa: ARG002
+        self.runs += 1
         started = time.perf_counter()
         for slot in order:
             self._body(self._slots.given(slot), self._slots.outputs(slot))
@@ -249,6 +264,62 @@ def test_paired_timing_tells_slow_from_equal() -> None:
     assert equal.pairs >= 2
     assert True in held
     assert held[-1] is False
+
+
+class Graphs:
+    """A device whose graphs run what was captured when they are replayed."""
+
+    def __init__(self, device: CpuJudgeDevice, *, works: bool = True) -> None:
+        self.replays: list[bool] = []
+        self._time = device.baseline_seconds
+        self._works = works
+        device.graph_below_seconds = 10.0
+        device.captured = self.captured  # type: ignore[method-assign]
+        device.baseline_seconds = self.timed  # type: ignore[method-assign]
+
+    def captured(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        if not self._works:
+            raise GraphUnavailable("it asks for a result")
+        calls[0]()
+
+        def replay() -> None:
+            for call in calls:
+                call()
+
+        self._replay = replay
+        return replay
+
+    def timed(self, calls: Sequence[Callable[[], object]]) -> float:
+        self.replays.append(list(calls) == [getattr(self, "_replay", None)])
+        return self._time(calls)
+
+
+@pytest.mark.parametrize("fault", ["", "kernel", "baseline"])
+def test_both_sides_go_through_graphs_or_neither(fault: str) -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    graphs = Graphs(subject.device, works=fault != "baseline")
+    timed = timer(subject, softmax)
+    link = cast("PythonLink", timed._link)
+    link.uncapturable = "cooperative" if fault == "kernel" else ""
+    found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert found.graphs is not bool(fault)
+    plain = link.runs - link.replays
+    assert plain >= 1, "the first pair tells how long a launch takes"
+    assert (link.replays if found.graphs else plain - 1) >= found.pairs
+    assert graphs.replays[0] is False
+    assert graphs.replays[-found.pairs :] == [found.graphs] * found.pairs
+    assert len(timed.notes) == bool(fault)
+
+
+def test_wrong_results_of_a_graph_are_caught() -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    Graphs(subject.device)
+    timed = timer(subject, softmax)
+    link = cast("PythonLink", timed._link)
+    link.replay = lambda timeout: (1e-4, 1e-4)  # type: ignore[method-assign] # noqa: ARG005
+    with pytest.raises(KernelFailed) as caught:
+        timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert caught.value.kind is FailureKind.UNWRITTEN_OUTPUT
 
 
 def test_results_from_earlier_blocks_are_caught() -> None:

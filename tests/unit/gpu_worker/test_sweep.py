@@ -16,7 +16,7 @@ from gpu_worker.reuse import EvaluationStore
 from gpu_worker.sweep import combination, one_at_a_time
 from tests.unit.gpu_worker.test_evaluator import PROBLEM
 
-SLOW, BROKEN, WRONG, FAST = 200, 201, 100, 1
+SLOW, BROKEN, WRONG, FAST = 2000, 2001, 1000, 1
 KERNEL = f"""
 #include "problem.h"
 static_assert(PASSES != {BROKEN}, "too many");
