@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -124,7 +125,7 @@ class Child:
         """How the program ended; it is killed when it does not end in time."""
         timed_out = False
         try:
-            code = self._process.wait(timeout)
+            code = self._ended(timeout)
         except subprocess.TimeoutExpired:
             timed_out = True
             self.kill()
@@ -132,6 +133,21 @@ class Child:
         if code > 128:  # bubblewrap and shells say so that a signal ended the program
             code = 128 - code
         return Finished(code, self._stdout.text(), self._stderr.text(), timed_out)
+
+    def _ended(self, timeout: float | None) -> int:
+        """The exit code as soon as there is one: with a timeout, subprocess only looks every 50 ms."""
+        try:
+            descriptor = os.pidfd_open(self._process.pid)
+        except OSError:  # ended and reaped, or a kernel without pidfds
+            return self._process.wait(timeout)
+        try:
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            if not poller.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(self._process.args, timeout or 0.0)
+        finally:
+            os.close(descriptor)
+        return self._process.wait()
 
     def kill(self) -> None:
         """Kill the program and all that it started, and reap it."""

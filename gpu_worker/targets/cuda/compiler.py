@@ -1,6 +1,6 @@
 """The compiler process: device code to a cubin by NVRTC, and facts about its machine code. Run in a sandbox.
 
-Needs cuda-bindings and the standard library; no GPU, driver or toolkit. Judges nothing. On a folder that holds
+Needs NVRTC and the standard library; no GPU, driver or toolkit. Judges nothing. On a folder that holds
 ``kernel.cu`` and ``problem.h``, ``build`` writes ``kernel.bin`` and prints the compiler's messages to stderr, and
 ``inspect`` prints facts about the binary as one JSON object; ``precompile`` writes a precompiled header.
 Start: ``python -I compiler.py SOURCE_ROOT COMMAND ...``.
@@ -14,17 +14,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from cuda.bindings import nvrtc
 
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv.pop(1))
 
 from cupilot import device_headers as headers
 from gpu_worker.targets.cuda import log, sass
+from gpu_worker.targets.cuda.nvrtc import CompilerFault, Program
 
 SOURCE = "kernel.cu"
 HEADER = "problem.h"
@@ -35,61 +33,7 @@ ADDR_NO_RANDOMIZE = 0x0040000
 """personality(2)."""
 
 
-class CompilerFault(Exception):
-    """NVRTC or the disassembler failed; not the source's fault."""
-
-
-def _value(result: tuple[Any, ...]) -> Any:
-    status, *values = result
-    if int(status) != 0:
-        raise CompilerFault(str(status))
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-class Program:
-    """One NVRTC translation unit with virtual header files."""
-
-    def __init__(self, unit: str, files: Mapping[str, str]) -> None:
-        texts = [text.encode() for text in files.values()]
-        names = [name.encode() for name in files]
-        self._handle = _value(nvrtc.nvrtcCreateProgram(unit.encode(), b"unit.cu", len(files), texts, names))
-
-    def compile(self, options: list[str]) -> bool:
-        """Whether the unit compiled; faults that are not the source's raise :class:`CompilerFault`."""
-        (status,) = nvrtc.nvrtcCompileProgram(self._handle, len(options), [option.encode() for option in options])
-        if int(status) not in (0, int(nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION)):
-            raise CompilerFault(f"{status}: {self.log()}")
-        return int(status) == 0
-
-    def log(self) -> str:
-        """What the compiler said."""
-        text = fresh_bytes(_value(nvrtc.nvrtcGetProgramLogSize(self._handle)))
-        _value(nvrtc.nvrtcGetProgramLog(self._handle, text))
-        return text.rstrip(b"\0 \n").decode(errors="replace")
-
-    def cubin(self) -> bytes:
-        """The machine code."""
-        code = fresh_bytes(_value(nvrtc.nvrtcGetCUBINSize(self._handle)))
-        _value(nvrtc.nvrtcGetCUBIN(self._handle, code))
-        return code
-
-
-def fresh_bytes(size: int) -> bytes:
-    """Bytes for NVRTC to write into, at least ``size`` of them, that nobody else has.
-
-    Not ``b" " * size``, as the binding's examples have it: Python keeps one object for each single byte, and an empty
-    log is one byte long, so that NVRTC would turn every ``b" "`` of the process into a NUL.
-    """
-    return bytes(max(size, 2))
-
-
-def version() -> str:
-    """NVRTC's version, e.g. ``nvrtc 13.0``."""
-    major, minor = _value(nvrtc.nvrtcVersion())
-    return f"nvrtc {major}.{minor}"
-
-
-def build(folder: Path, options: list[str], pch: Path | None) -> bool:
+def build(folder: Path, library: Path, options: list[str], pch: Path | None) -> bool:
     """Compile ``kernel.cu``; messages go to stderr, shortened to what helps to mend the source."""
     source = (folder / SOURCE).read_text(encoding="utf-8")
     files = {HEADER: (folder / HEADER).read_text(encoding="utf-8"), SOURCE: source, **headers.STAND_INS}
@@ -97,7 +41,7 @@ def build(folder: Path, options: list[str], pch: Path | None) -> bool:
     if pch is not None and pch.stat().st_size and headers.wants_precompiled(source):
         prefix += headers.SLOW
         options = [*options, f"--use-pch={pch}"]
-    program = Program(f'{prefix}#include "{SOURCE}"\n', files)
+    program = Program(library, f'{prefix}#include "{SOURCE}"\n', files)
     ok = program.compile(options)
     text = program.log()
     sys.stderr.write(log.digest(text))
@@ -107,9 +51,9 @@ def build(folder: Path, options: list[str], pch: Path | None) -> bool:
     return ok
 
 
-def precompile(pch: Path, options: list[str]) -> bool:
+def precompile(pch: Path, library: Path, options: list[str]) -> bool:
     """Write the precompiled form of the slow headers."""
-    program = Program(headers.COMMON + headers.SLOW, headers.STAND_INS)
+    program = Program(library, headers.COMMON + headers.SLOW, headers.STAND_INS)
     ok = program.compile([*options, f"--create-pch={pch}"])
     if not ok or not pch.exists():
         sys.stderr.write(log.digest(program.log()))
@@ -160,11 +104,11 @@ def main() -> int:
         command = commands.add_parser(name)
         command.add_argument("path", type=Path)
         command.add_argument("--pch", type=Path)
+        command.add_argument("--nvrtc", type=Path, required=True)
         command.add_argument("--option", action="append", default=[])
     inspection = commands.add_parser("inspect")
     inspection.add_argument("path", type=Path)
     inspection.add_argument("--nvdisasm", required=True)
-    commands.add_parser("version")
     arguments = parser.parse_args()
     try:
         return _run(arguments)
@@ -176,11 +120,11 @@ def main() -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "build":
         pch = arguments.pch if arguments.pch is not None and fix_addresses() else None
-        return 0 if build(arguments.path, arguments.option, pch) else 1
+        return 0 if build(arguments.path, arguments.nvrtc, arguments.option, pch) else 1
     if arguments.command == "precompile":
-        return 0 if fix_addresses() and precompile(arguments.path, arguments.option) else 1
-    answer = version() if arguments.command == "version" else inspect(arguments.path, arguments.nvdisasm)
-    sys.stdout.write(json.dumps(answer) + "\n")
+        made = fix_addresses() and precompile(arguments.path, arguments.nvrtc, arguments.option)
+        return 0 if made else 1
+    sys.stdout.write(json.dumps(inspect(arguments.path, arguments.nvdisasm)) + "\n")
     return 0
 
 

@@ -38,6 +38,15 @@ def disassembler() -> Path:
 
 
 @cache
+def nvrtc() -> Path:
+    """NVRTC's library; raises :class:`Unavailable`."""
+    for root in (*_wheel_roots(), *_toolkits()):
+        for path in sorted(root.glob("lib*/libnvrtc.so.[0-9]*"), reverse=True):
+            return path.resolve()
+    raise Unavailable("NVRTC is not installed", hint=_WHEEL_HINT)
+
+
+@cache
 def compiler_version() -> str:
     """NVRTC's full version, e.g. ``nvrtc 13.0.88``; raises :class:`Unavailable`."""
     try:

@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 import torch
 
-from gpu_worker.targets.cuda import compiler, driver
+from gpu_worker.targets.cuda import driver, installation, nvrtc
 
 REPEATS = 12
 MAIN_MEMORY_BYTES = 2 * 2**30
@@ -90,14 +90,14 @@ class Bench:
 
     def _cubin(self, include: list[str]) -> bytes:
         major, minor = self.context.compute_capability
-        program = compiler.Program(SOURCE, {})
+        program = nvrtc.Program(installation.nvrtc(), SOURCE, {})
         options = [
             f"--gpu-architecture=sm_{major}{minor}",
             "--std=c++17",
             *(f"--include-path={path}" for path in include),
         ]
         if not program.compile(options):
-            raise compiler.CompilerFault(program.log())
+            raise nvrtc.CompilerFault(program.log())
         return program.cubin()
 
     def main_memory(self) -> float:

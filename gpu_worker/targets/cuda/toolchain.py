@@ -57,6 +57,7 @@ class CudaToolchain:
         """``arch`` is the device's, e.g. ``sm_90``; ``line_info`` is for profilers."""
         self._includes = installation.include_folders()
         self._disassembler = installation.disassembler()
+        self._nvrtc = installation.nvrtc()
         self.compiler = installation.compiler_version()
         self.flags = (
             f"--gpu-architecture={architecture(arch)}",
@@ -114,4 +115,4 @@ class CudaToolchain:
 
     def _options(self) -> list[str]:
         options = [*self.flags, *(f"--include-path={folder}" for folder in self._includes)]
-        return [f"--option={option}" for option in options]
+        return [f"--nvrtc={self._nvrtc}", *(f"--option={option}" for option in options)]

@@ -10,7 +10,8 @@ from cupilot.evaluation import FailureKind
 from cupilot.problem import Graph, NumericsPolicy, ProblemFacts
 from gpu_worker.build import Build, Builder
 from gpu_worker.sandbox import Sandbox
-from gpu_worker.targets.cuda.compiler import Program
+from gpu_worker.targets.cuda import installation
+from gpu_worker.targets.cuda.nvrtc import Program
 from gpu_worker.targets.cuda.toolchain import CudaToolchain, architecture
 
 HEADER = "#pragma once\nconstexpr long long X_SIZE = 1024LL;\nconstexpr int BLOCK = 128;\n"
@@ -238,7 +239,7 @@ def test_code_that_nobody_could_read_is_refused(toolchain: CudaToolchain) -> Non
 
 def test_an_empty_log_leaves_no_trace_in_this_process() -> None:
     """NVRTC writes into what it is given, and Python has one object for each single byte."""
-    program = Program("", {})
+    program = Program(installation.nvrtc(), "", {})
     assert program.compile(["-arch=sm_90a"])
     assert program.log() == ""
     assert ord(b" " * len(".")) == 0x20
