@@ -88,16 +88,22 @@ def phases(evaluation: Evaluation) -> dict[str, float]:
     return found
 
 
-def phase_table(each: Sequence[dict[str, float]], totals: Sequence[float]) -> list[str]:
-    """Where the time of several evaluations went: mean and median seconds, and the share, a line a phase."""
+def phase_shares(each: Sequence[dict[str, float]], totals: Sequence[float]) -> list[tuple[str, float, float, float]]:
+    """Where the time of several evaluations went, the longest first: phase, mean and median seconds, share of all."""
     names = sorted({name for one in each for name in one}, key=lambda name: -sum(one.get(name, 0.0) for one in each))
-    whole = sum(totals) or 1.0
-    lines = [f"{'phase':<18}{'mean s':>8}{'median s':>10}{'share':>8}"]
     rest = [total - sum(one.values()) for one, total in zip(each, totals, strict=True)]
-    for name, values in [*((name, [one.get(name, 0.0) for one in each]) for name in names), ("conclusion", rest)]:
-        lines.append(
-            f"{name:<18}{statistics.fmean(values):>8.3f}{statistics.median(values):>10.3f}{sum(values) / whole:>8.1%}"
-        )
+    columns = [*((name, [one.get(name, 0.0) for one in each]) for name in names), ("conclusion", rest)]
+    whole = sum(totals) or 1.0
+    return [
+        (name, statistics.fmean(values), statistics.median(values), sum(values) / whole) for name, values in columns
+    ]
+
+
+def phase_table(each: Sequence[dict[str, float]], totals: Sequence[float]) -> list[str]:
+    """The lines of a table of :func:`phase_shares`."""
+    lines = [f"{'phase':<18}{'mean s':>8}{'median s':>10}{'share':>8}"]
+    for name, mean, median, share in phase_shares(each, totals):
+        lines.append(f"{name:<18}{mean:>8.3f}{median:>10.3f}{share:>8.1%}")
     return lines
 
 

@@ -1,0 +1,141 @@
+"""Writes the section "Numbers" of ``docs/judge.md`` from raw results: ``python -m benchmarks.judge_report --write``.
+
+Reads what the other scripts left under ``benchmarks/results/judge``; a number that was not taken is said to be missing.
+Without ``--write`` it prints the section, and ends with status 1 where the page differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.judge_run import phase_shares, quantile
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/judge.md"
+RESULTS = ROOT / "benchmarks/results/judge"
+NAMES = {
+    "throughput": "judge_throughput", "self": "judge_self", "ncu": "judge_against_ncu", "cards": "judge_cards",
+}  # fmt: skip
+"""What is reported, and the script that takes it; the record is ``h200_<what>.json``."""
+
+HEAD = "## Numbers\n"
+_LEAST_US = 50.0
+
+
+def section(results: Path = RESULTS) -> str:
+    """The text of the section, heading included, one blank line at its end."""
+    records = {what: _read(results / f"h200_{what}.json") for what in NAMES}
+    lines = [HEAD.rstrip(), "", "What the judge costs and how far its numbers can be trusted, on one H200. Written by",
+             "`python -m benchmarks.judge_report` from the records in", "[results](../benchmarks/results/judge).", "",
+             "| what | aim | measured | script |", "|---|---|---|---|"]  # fmt: skip
+    lines += list(_rows(records))
+    machines = sorted({record["machine"] for record in records.values() if record and "machine" in record})
+    if machines:
+        lines += ["", f"Machine: {'; '.join(machines)}."]
+    if records["throughput"]:
+        lines += ["", "Where the time of an evaluation goes:", "", *_phases(records["throughput"])]
+    if records["ncu"]:
+        lines += ["", *_against_ncu(records["ncu"])]
+    return "\n".join([*lines, "", ""])
+
+
+def page(text: str, results: Path = RESULTS) -> str:
+    """The page with its section as the records say, put before "What is not defended" where it had none."""
+    before, _, rest = text.partition(HEAD)
+    if not rest:
+        before, _, rest = text.partition("## What is not defended")
+        return f"{before}{section(results)}## What is not defended{rest}"
+    _, heading, after = rest.partition("\n## ")
+    return before + section(results) + heading.lstrip("\n") + after
+
+
+def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
+    throughput, itself, ncu, cards = (records[what] for what in NAMES)
+    rate = build = again = added = side = None
+    if throughput and throughput.get("summary", {}).get("evaluations"):
+        found = throughput["summary"]
+        rate = (f"**{found['per_hour']:,.0f}** ({found['evaluations']} kernels, {found['problems']} problems; "
+                f"{found['per_hour_with_preparation']:,.0f} with their preparations)")  # fmt: skip
+        if found["build_seconds_median"] is not None:
+            build = (f"**{found['build_seconds_median']:.2f} s** median of {found['builds']}, "
+                     f"{found['build_phase_median']:.2f} s with reading the machine code")  # fmt: skip
+    if itself and itself.get("kernels"):
+        again = "; ".join(f"{one['problem']}: **{quantile(_distances(one), 0.95):.2%}** ({len(one['ratios'])})"
+                          for one in itself["kernels"])  # fmt: skip
+    compared = [row for row in _long(ncu) if row["added_over_rotating"] is not None]
+    if compared:
+        worst = max((row["added_over_rotating"] for row in compared), key=abs)
+        middle = statistics.median(row["added_over_rotating"] for row in compared)
+        added = f"**{worst:+.1%}** at worst, {middle:+.1%} in the middle of {len(compared)} kernels"
+    if cards and cards.get("summary"):
+        found = cards["summary"]
+        side = f"**{found['ratio']:.2f} times** on {found['cards']} cards ({found['of_linear']:.0%} of linear)"
+    yield _row("full evaluations of distinct level-1 kernels at full size, an hour", "1,500", rate, "throughput")
+    yield _row("build of a typical kernel, cold cache", "under 0.2 s", build, "throughput")
+    yield _row("a kernel against itself: 95 % of the ratios within", "0.5 % of 1", again, "self")
+    yield _row("kernel time against Nsight Compute's duration, over 50 us", "under 2 %", added, "ncu")
+    yield _row("throughput of several cards against one", "95 % of linear", side, "cards")
+
+
+def _row(what: str, aim: str, measured: str | None, name: str) -> str:
+    script = f"[{NAMES[name]}](../benchmarks/{NAMES[name]}.py)"
+    return f"| {what} | {aim} | {measured or 'not measured yet'} | {script} |"
+
+
+def _phases(record: dict[str, Any]) -> Iterator[str]:
+    rows = record.get("kernels", [])
+    yield "| phase | mean s | median s | share |"
+    yield "|---|---|---|---|"
+    for name, mean, median, share in phase_shares([row["phases"] for row in rows], [row["seconds"] for row in rows]):
+        yield f"| `{name}` | {mean:.2f} | {median:.2f} | {share:.0%} |"
+
+
+def _against_ncu(record: dict[str, Any]) -> Iterator[str]:
+    yield "Against Nsight Compute, with caches as launches over rotating slots leave them, and flushed before each"
+    yield "launch (which leaves out output that is still to be written back when the launch ends):"
+    yield ""
+    yield "| kernel | judge us | ncu us, rotating | added | ncu us, flushed | added |"
+    yield "|---|---|---|---|---|---|"
+    for row in record.get("kernels", []):
+        cells = [
+            f"{row[f'ncu_{how}_us']:.1f} | {row[f'added_over_{how}']:+.1%}" if row.get(f"ncu_{how}_us") else "- | -"
+            for how in ("rotating", "flushed")
+        ]
+        yield f"| {row['problem']} | {row['judge_us']:.1f} | {cells[0]} | {cells[1]} |"
+
+
+def _long(record: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [row for row in (record or {}).get("kernels", []) if row["judge_us"] > _LEAST_US]
+
+
+def _distances(one: dict[str, Any]) -> list[float]:
+    return [abs(ratio - 1) for ratio in one["ratios"]]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 when the page is not what the records say."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.judge_report", description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the section into docs/judge.md")
+    text = PAGE.read_text(encoding="utf-8")
+    if parser.parse_args(arguments).write:
+        PAGE.write_text(page(text), encoding="utf-8")
+        return 0
+    print(section(), end="")
+    return 0 if page(text) == text else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
