@@ -21,6 +21,7 @@ from benchmarks import (
 )
 from benchmarks.judge_kernels import kernels_of, problem_of
 from cupilot import problems
+from cupilot.device_headers import COMMON
 from cupilot.evaluation import (
     Baseline,
     BuildReport,
@@ -32,14 +33,11 @@ from cupilot.evaluation import (
     PreparationResult,
     Verdict,
 )
-from cupilot.header import render
-from cupilot.kernel import Kernel, resolve
+from cupilot.kernel import Kernel
 from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
-from gpu_worker.build import Builder
-from gpu_worker.sandbox import Sandbox
-from gpu_worker.targets.cuda.toolchain import CudaToolchain
 from tests.gpu.honest import HONEST
 from tests.unit.agents.playbook.briefings import briefing
+from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.evolution.populations import interval
 from tests.unit.exports.winners import facts_of
 from tests.unit.gpu_worker.records import preparation
@@ -231,20 +229,13 @@ WRITTEN = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(CudaToolchain("sm_90"), Sandbox(), tmp_path_factory.mktemp("builds"), "sm_90")
-
-
 @pytest.mark.parametrize("name", WRITTEN)
-def test_written_kernels_build(builder: Builder, name: str) -> None:
+def test_written_kernels_build(name: str) -> None:
     problem, facts = problems.load(name), built_in(name)
     found = kernels_of(briefing(facts, Target.CUDA).model_copy(update={"problem": problem}), 2)
     assert len({one.kernel.content_hash() for one in found}) == 2
     kernel = found[0].kernel
-    resolve(kernel, facts)
-    build = builder.build(kernel.source, render(facts, kernel.plan.values()))
-    assert build.report.ok, build.report.log
+    compile_cuda(kernel.model_copy(update={"source": COMMON + kernel.source}), facts)
 
 
 def test_a_problem_can_be_named_by_operator_and_size() -> None:
