@@ -51,8 +51,9 @@ COMPILE_SECONDS = 150
 SLOWEST = 100.0
 """A kernel this many times slower than PyTorch is stopped: nobody wants to know how slow exactly."""
 
-EVALUATE_EFFORT = Effort(seconds=1.0, half_width=0.015, hopeless=0.7)
-CONFIRM_EFFORT = Effort(seconds=3.0, half_width=0.01, hopeless=0.0)
+CONFIRMED_PRECISION = 2 / 3
+"""A confirmation measures until the interval is this much tighter than an evaluation's."""
+
 SCREEN_EFFORT = Effort(seconds=0.5, half_width=0.0, hopeless=0.0, max_pairs=4)
 """The interval of four pairs is all that was seen: what it tells apart, the whole timing does too, nearly always."""
 
@@ -170,13 +171,21 @@ class Session:
             hold=hold,
             launch_timeout=timeout,
         )
-        effort = SCREEN_EFFORT if order.screening else CONFIRM_EFFORT if order.thorough else EVALUATE_EFFORT
+        effort = self._effort(order)
         for baseline in order.baselines:
             caller = self._caller(baseline, findings)
             if caller is not None:
                 findings.comparisons.append(timer.compare(baseline, caller, seconds, effort))
         findings.notes += timer.notes
         self._reference.restore()
+
+    def _effort(self, order: KernelOrder) -> Effort:
+        precision = self._device.precision
+        if order.screening:
+            return SCREEN_EFFORT
+        if order.thorough:
+            return Effort(seconds=3.0, half_width=CONFIRMED_PRECISION * precision, hopeless=0.0)
+        return Effort(seconds=1.0, half_width=precision, hopeless=0.7)
 
     def _caller(self, baseline: Baseline, findings: Findings) -> Any:
         if baseline is Baseline.EAGER:

@@ -190,6 +190,8 @@ class JudgeDevice(Protocol):
     """Last-level cache: rotated buffers must exceed it."""
     memory_bytes: int
     """How much device memory the judge may use for cases, slots and references."""
+    precision: float
+    """Relative half width of a speedup's interval at which an evaluation stops measuring."""
     block_seconds: float
     """How long a timed block should take for the clock and the message around it to be negligible."""
     graph_below_seconds: float

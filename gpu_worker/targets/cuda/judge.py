@@ -26,6 +26,9 @@ MESSAGE_SECONDS = 1e-3
 BLOCK_SECONDS = 2e-3
 """Length of a timed block: long against a submission and the events' resolution, short against drifts of clocks."""
 
+PRECISION = 0.003
+"""So that the ratio of two measurements of one kernel is within half a percent of 1."""
+
 SUBMIT_SECONDS = 10e-6
 """Longest that the host takes to submit one launch; measured 3.5 us on an H200 box."""
 
@@ -78,6 +81,7 @@ class CudaJudge:
         torch.cuda.set_device(self.torch_device)
         self._context = driver.Context()
         self.block_seconds = BLOCK_SECONDS
+        self.precision = PRECISION
         self.graph_below_seconds = GRAPH_BELOW_SECONDS
         self._capturer = Capturer(self.torch_device)
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
