@@ -31,8 +31,9 @@ def main(given: list[str] | None = None) -> int:
     began = time.monotonic()
     found: list[dict[str, Any]] = []
     with judge(options) as evaluator:
-        for name in options.problems:
-            one = _repeat(evaluator, name, options, record, began)
+        for place, name in enumerate(options.problems, start=1):
+            end = began + options.seconds * place / len(options.problems)
+            one = _repeat(evaluator, name, options, record, end)
             if one is not None:
                 found.append(one)
                 record.add(kernels=found)
@@ -46,7 +47,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def _repeat(
-    evaluator: Evaluator, name: str, options: argparse.Namespace, record: Record, began: float
+    evaluator: Evaluator, name: str, options: argparse.Namespace, record: Record, end: float
 ) -> dict[str, Any] | None:
     problem = problem_of(name, options.size, NumericsPolicy(options.policy))
     result = evaluator.prepare(problem)
@@ -59,7 +60,7 @@ def _repeat(
     speedups: list[float] = []
     times: list[float] = []
     pairs: list[int] = []
-    while len(speedups) <= options.repetitions and time.monotonic() - began < options.seconds:
+    while len(speedups) <= options.repetitions and time.monotonic() < end:
         evaluation = evaluator.evaluate(problem, preparation, kernels[0].kernel)
         comparison = evaluation.comparison()
         if comparison is None:

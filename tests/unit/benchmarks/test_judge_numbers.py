@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import (
     exploit_matrix,
+    exploit_results,
     judge_against_ncu,
     judge_cards,
     judge_report,
@@ -35,6 +36,7 @@ from cupilot.evaluation import (
 )
 from cupilot.kernel import Kernel
 from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
+from tests.gpu.exploits import EXPLOITS
 from tests.gpu.honest import HONEST
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.nvrtc import compile_cuda
@@ -194,6 +196,16 @@ def test_records_become_a_section(run: Callable[..., dict[str, Any]], tmp_path: 
     assert "| `time` | 0.75 |" in text
     assert text.endswith("## What is not defended\n\n- much\n")
     assert judge_report.page(text, folder) == text
+
+
+def test_what_a_gpu_says_to_exploits_and_honest_kernels_is_recorded(
+    run: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exploit_results, "EXPLOITS", {"half_precision": EXPLOITS["half_precision"]})
+    monkeypatch.setattr(exploit_results, "HONEST", {"gelu": 2})
+    monkeypatch.setattr(exploit_results, "WRITTEN", {})
+    cases = run(exploit_results.main, "--parts", "exploits", "honest", code=1)["cases"]
+    assert [(case["part"], case["ok"]) for case in cases] == [("exploits", False), ("honest", True), ("honest", True)]
 
 
 def test_outcomes_on_a_gpu_come_from_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
