@@ -46,13 +46,10 @@ def section(results: Path = RESULTS) -> str:
 
 
 def page(text: str, results: Path = RESULTS) -> str:
-    """The page with its section as the records say, put before "What is not defended" where it had none."""
+    """The page with its section as the records say, at its end where it had none."""
     before, _, rest = text.partition(HEAD)
-    if not rest:
-        before, _, rest = text.partition("## What is not defended")
-        return f"{before}{section(results)}## What is not defended{rest}"
     _, heading, after = rest.partition("\n## ")
-    return before + section(results) + heading.lstrip("\n") + after
+    return (before.rstrip() + "\n\n" + section(results) + heading.lstrip("\n") + after).rstrip() + "\n"
 
 
 def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:

@@ -190,12 +190,13 @@ def test_records_become_a_section(run: Callable[..., dict[str, Any]], tmp_path: 
     ):
         (folder / f"h200_{name}.json").write_text(json.dumps(record), encoding="utf-8")
     text = judge_report.page("# Judge\n\n## What is not defended\n\n- much\n", folder)
+    assert text.startswith("# Judge\n\n## What is not defended\n\n- much\n\n## Numbers\n")
     assert "4 kernels, 2 problems" in text
     assert "gelu_16x64: **1.00%** (3)" in text
     assert "| throughput of several cards against one | 95 % of linear | not measured yet |" in text
     assert "| `time` | 0.75 |" in text
-    assert text.endswith("## What is not defended\n\n- much\n")
     assert judge_report.page(text, folder) == text
+    assert judge_report.page(f"{text}\n## More\n\n- words\n", folder) == f"{text}\n## More\n\n- words\n"
 
 
 def test_what_a_gpu_says_to_exploits_and_honest_kernels_is_recorded(
