@@ -26,6 +26,7 @@ NAMES = {
 
 HEAD = "## Numbers\n"
 _LEAST_US = 50.0
+_LEAST_SHARE = 0.005
 
 
 def section(results: Path = RESULTS) -> str:
@@ -35,11 +36,14 @@ def section(results: Path = RESULTS) -> str:
              "`python -m benchmarks.judge_report` from the records in", "[results](../benchmarks/results/judge).", "",
              "| what | aim | measured | script |", "|---|---|---|---|"]  # fmt: skip
     lines += list(_rows(records))
-    machines = sorted({record["machine"] for record in records.values() if record and "machine" in record})
+    machines = sorted(
+        {record["machine"].partition(", load")[0] for record in records.values() if record and "machine" in record}
+    )
     if machines:
         lines += ["", f"Machine: {'; '.join(machines)}."]
     if records["throughput"]:
-        lines += ["", "Where the time of an evaluation goes:", "", *_phases(records["throughput"])]
+        lines += ["", "Where the time of an evaluation goes, hardware counters left out:", ""]
+        lines += list(_phases(records["throughput"]))
     if records["ncu"]:
         lines += ["", *_against_ncu(records["ncu"])]
     return "\n".join([*lines, "", ""])
@@ -69,7 +73,8 @@ def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
     if compared:
         worst = max((row["added_over_rotating"] for row in compared), key=abs)
         middle = statistics.median(row["added_over_rotating"] for row in compared)
-        added = f"**{worst:+.1%}** at worst, {middle:+.1%} in the middle of {len(compared)} kernels"
+        kernels = f"{len(compared)} kernels, caches as launches leave them"
+        added = f"**{worst:+.1%}** at worst, {middle:+.1%} in the middle of {kernels}"
     if cards and cards.get("summary"):
         found = cards["summary"]
         side = f"**{found['ratio']:.2f} times** on {found['cards']} cards ({found['of_linear']:.0%} of linear)"
@@ -90,7 +95,8 @@ def _phases(record: dict[str, Any]) -> Iterator[str]:
     yield "| phase | mean s | median s | share |"
     yield "|---|---|---|---|"
     for name, mean, median, share in phase_shares([row["phases"] for row in rows], [row["seconds"] for row in rows]):
-        yield f"| `{name}` | {mean:.2f} | {median:.2f} | {share:.0%} |"
+        if share >= _LEAST_SHARE:
+            yield f"| `{name}` | {mean:.2f} | {median:.2f} | {share:.0%} |"
 
 
 def _against_ncu(record: dict[str, Any]) -> Iterator[str]:
