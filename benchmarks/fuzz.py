@@ -1,6 +1,6 @@
 """Fuzzes every endpoint of a whole embedded stack from its own OpenAPI: ``python -m benchmarks.fuzz [--examples N]``.
 
-Valid and invalid input in equal parts, by schemathesis, seeded. Writes ``benchmarks/results/fuzz.md``; exits 1 on any
+Valid and invalid input in equal parts, by schemathesis, seeded. Writes ``benchmarks/results/service/fuzz.md``; exits 1 on any
 5xx, any undocumented status or content type, any answer that is not of the documented form.
 """
 
@@ -21,7 +21,7 @@ from cupilot.problem import Target
 from cupilot.schemas import JobRequest
 from tests.service.api.openapi_fuzz import Outcome, fuzz, operations, report
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "service"
 
 
 def main() -> int:
