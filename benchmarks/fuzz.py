@@ -1,7 +1,7 @@
 """Fuzzes every endpoint of a whole embedded stack from its own OpenAPI: ``python -m benchmarks.fuzz [--examples N]``.
 
-Valid and invalid input in equal parts, by schemathesis, seeded. Writes ``benchmarks/results/service/fuzz.md``; exits 1 on any
-5xx, any undocumented status or content type, any answer that is not of the documented form.
+Valid and invalid input in equal parts, by schemathesis, seeded. Writes ``benchmarks/results/service/fuzz.md``; exits 1
+on any 5xx, any undocumented status or content type, any answer that is not of the documented form.
 """
 
 from __future__ import annotations

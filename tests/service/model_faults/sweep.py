@@ -34,7 +34,7 @@ from cupilot.settings import Settings
 from cupilot.storage.cluster import beat, register_worker
 from cupilot.storage.database import Database
 from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.states import JobState, LlmCallState, WorkerKind
+from cupilot.storage.states import CandidateState, JobState, LlmCallState, WorkerKind
 from cupilot.storage.steps import MODELS_QUEUE
 from cupilot.storage.tables import Job, Step
 from tests.scripted_model import Reply, ScriptedModel
@@ -46,6 +46,8 @@ from tests.service.rig import Message, Rig
 from workers.reaper import reap
 
 ROOT = Path(__file__).parents[3]
+SPENT = ("duplicate_strategy", "duplicate_kernel", "bad_model_answer")
+"""Why a candidate may end without an evaluation where a repair turn went to a bad answer."""
 ATTEMPTS = 100
 """Of a step: it dies more often than a service would allow."""
 
@@ -101,6 +103,24 @@ class Outcome:
     lost: int
     """Calls of which nobody knows what they cost."""
     breaches: list[str] = field(default_factory=list)
+
+    def departures(self, usual: Outcome, *, bad_answers: bool = False) -> list[str]:
+        """In what this job came to something else than the undisturbed one may, as sentences.
+
+        Kills change nothing. An answer that could not be read (``bad_answers``) uses up a repair turn, which the
+        undisturbed job may have spent on a proposal that was none the newer: that candidate may then end without a
+        kernel, for a reason that is said. The end, and what was tried, stay the same.
+        """
+        found = [] if self.state is usual.state else [f"it ended as {self.state}, not as {usual.state}"]
+        if not bad_answers:
+            return found if self.story == usual.story else [*found, f"its candidates are others: {self.story}"]
+        if [one[:2] for one in self.story] != [one[:2] for one in usual.story]:
+            found.append(f"it tried something else: {self.story}")
+        for ordinal, _, kernel, state, reason, *_ in self.story:
+            whole = state is CandidateState.EVALUATED and kernel is not None
+            if not whole and reason not in SPENT:
+                found.append(f"candidate {ordinal} is {state}, reason {reason}")
+        return found
 
 
 class TemplatedJudge(ScriptedJudge):
