@@ -2,12 +2,14 @@
 
 The key covers the machine code and how it is launched, the problem with its policy and laws, the judge's own code, the
 device and the software around it. Not the source: kernels that differ in words only are one. What the machine did
-wrong, or another time might do otherwise, is never kept; compile errors are the build cache's.
+wrong, or another time might do otherwise, is never kept; compile errors are the build cache's. The folder stays below a
+size: what was not used for longest goes first.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -27,18 +29,32 @@ _UNSETTLED = frozenset(
 """Failures that may be the machine's, or that new peaks may take back."""
 
 
-class EvaluationStore:
-    """Evaluations under one folder; several processes may use it."""
+MOST_BYTES = 256 * 2**20
+"""Some ten thousand evaluations: more than a card makes in a week."""
+PRUNED_TO = 0.8
+"""Share of that which is left by pruning, so that it is seldom done."""
+LOOK_EVERY = 200
+"""Evaluations that a process keeps between two looks at the folder's size, the first of which is looked at too."""
 
-    def __init__(self, folder: Path) -> None:
+
+class EvaluationStore:
+    """Evaluations under one folder of at most ``most_bytes``, or little more; several processes may use it."""
+
+    def __init__(self, folder: Path, *, most_bytes: int = MOST_BYTES, look_every: int = LOOK_EVERY) -> None:
         self._folder = folder
+        self._most_bytes = most_bytes
+        self._look_every = look_every
+        self._kept = 0
 
     def get(self, key: str) -> Evaluation | None:
         """The evaluation that was kept under this key; None where there is none that can be read."""
+        path = self._path(key)
         try:
-            return Evaluation.model_validate_json(self._path(key).read_bytes())
+            found = Evaluation.model_validate_json(path.read_bytes())
+            os.utime(path)
         except (OSError, ValueError):
             return None
+        return found
 
     def put(self, key: str, evaluation: Evaluation) -> None:
         """Keep an evaluation, if another run could not come to another end."""
@@ -49,6 +65,25 @@ class EvaluationStore:
         scratch = path.with_suffix(f".{os.getpid()}")
         scratch.write_text(evaluation.model_dump_json())
         scratch.replace(path)
+        if self._kept % self._look_every == 0:
+            self._prune()
+        self._kept += 1
+
+    def _prune(self) -> None:
+        """Remove what was not used for longest, where the folder has become too large; others may do so meanwhile."""
+        found = []
+        for path in self._folder.glob("??/*"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, size, _ in found)
+        if total <= self._most_bytes:
+            return
+        for _, size, path in sorted(found):
+            if total <= PRUNED_TO * self._most_bytes:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
 
     def _path(self, key: str) -> Path:
         return self._folder / key[:2] / f"{key}.json"

@@ -26,6 +26,7 @@ from cupilot.steering import DirectiveKind
 from cupilot.storage import steering
 from cupilot.storage.jobs import change_job
 from cupilot.storage.tables import Job
+from cupilot.storage.techniques import check_known
 from cupilot.storage.views import steering as views
 from cupilot.storage.views.jobs import job_view
 
@@ -116,6 +117,8 @@ def direct(
         assert request.candidate is not None
         row = steering.pin(session, caller.team_id, job, request.candidate, caller.user)
     elif request.kind is DirectiveKind.BAN:
+        if request.technique is not None and not request.any_name:
+            check_known(session, caller.team_id, request.technique)
         row = steering.ban(
             session,
             caller.team_id,

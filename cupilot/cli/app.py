@@ -7,6 +7,7 @@ import typer
 from cupilot.cli import (
     audit,
     calls,
+    candidates,
     experiments,
     exports,
     jobs,
@@ -76,6 +77,7 @@ app.add_typer(people.key, name="key")
 app.command("audit", epilog=EPILOG)(audit.audit)
 app.add_typer(pool.pool, name="pool")
 app.command("techniques", epilog=EPILOG)(techniques.techniques)
+app.command("candidates", epilog=EPILOG)(candidates.candidates)
 app.command("calls", epilog=EPILOG)(calls.calls)
 app.command("prompt", epilog=EPILOG)(calls.prompt)
 app.command("leaderboard", epilog=EPILOG)(rankings.leaderboard)

@@ -115,7 +115,8 @@ def pin(job: JobId, candidate: CandidateId, server: Server = None, data: Data = 
 def ban(
     job: JobId,
     *,
-    technique: Annotated[str | None, typer.Option(help="A technique's name.")] = None,
+    technique: Annotated[str | None, typer.Option(help="A technique's name, as cupilot techniques shows it.")] = None,
+    any_name: Annotated[bool, typer.Option("--any-name", help="Also a technique that nobody knows yet.")] = False,
     candidate: Annotated[str | None, typer.Option(help="A candidate whose strategy is banned.")] = None,
     server: Server = None,
     data: Data = None,
@@ -123,13 +124,15 @@ def ban(
 ) -> None:
     """Have a technique, or a candidate's strategy, not proposed again in a running job; its agents are told.
 
+    A technique that neither the catalogue nor your team's agents know is refused, with the names that come near.
+
     \b
     Examples:
         cupilot ban last --technique tensor_cores
         cupilot ban last --candidate 5
     """
     with outcome(as_json=as_json):
-        request = _checked(kind=DirectiveKind.BAN, technique=technique, candidate=candidate)
+        request = _checked(kind=DirectiveKind.BAN, technique=technique, candidate=candidate, any_name=any_name)
         with connect(server, data) as client:
             _directed(client.direct(job_id(client, job), request), as_json=as_json)
 

@@ -51,7 +51,9 @@ class DirectiveRequest(Request):
     candidate: CandidateRef | None = None
     """By id or ordinal: the one to pin, or whose strategy to ban."""
     technique: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{1,63}$")] | None = None
-    """A technique to ban."""
+    """A technique to ban: of the catalogue, or one that your team's agents invented."""
+    any_name: bool = False
+    """Ban a technique of a name that nobody knows yet; without it such a name is refused, for it may be misspelt."""
     strategy: Strategy | None = None
     """To ban, or to inject."""
     kernel: Kernel | None = None

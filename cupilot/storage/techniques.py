@@ -10,12 +10,14 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 from sqlalchemy import Subquery, func, literal, select
 from sqlalchemy.dialects.postgresql import array, insert
 from sqlalchemy.orm import Session
 
+from cupilot.errors import InvalidInput
 from cupilot.evaluation import FailureKind
 from cupilot.pool import FAILURE_GAIN
 from cupilot.problem import Target
@@ -31,6 +33,18 @@ MAX_LEARNED = 12
 """Promoted techniques that a prompt lists, those of the largest effect."""
 
 UNINFORMATIVE = (FailureKind.INFRASTRUCTURE.value, FailureKind.INVALID_PROBLEM.value)
+
+
+class UnknownTechnique(InvalidInput):
+    """A name that neither the catalogue nor the team's agents use."""
+
+    code = "unknown_technique"
+
+    def __init__(self, technique: str, near: Sequence[str]) -> None:
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        hint += "GET /v1/techniques lists all; any_name bans it all the same"
+        super().__init__(f"no technique is called {technique}", hint=hint, where="technique")
+
 
 Key = tuple[str, str]
 """Technique and target: what helps on one may hurt on the other."""
@@ -57,6 +71,14 @@ def enter_techniques(session: Session, job: Job, strategies: Sequence[Strategy],
     shared = {"team_id": job.team_id, "target": job.target.value, "origin": origin.value, "job_id": job.id}
     rows = [{"id": uuid.uuid4(), "technique": name, "meaning": found[name], **shared} for name in new]
     session.execute(insert(NovelTechnique).values(rows).on_conflict_do_nothing())
+
+
+def check_known(session: Session, team: uuid.UUID, technique: str) -> None:
+    """Raises :class:`UnknownTechnique`, with the names that come near, where nobody has heard of a technique."""
+    invented = session.scalars(select(NovelTechnique.technique).where(NovelTechnique.team_id == team).distinct())
+    names = sorted({one.id for one in catalogue()} | set(invented))
+    if technique not in names:
+        raise UnknownTechnique(technique, get_close_matches(technique, names, n=3))
 
 
 def learned_techniques(

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from cupilot.cli.app import app as command_line
@@ -91,6 +92,19 @@ def test_no_other_team_sees_what_was_invented(world: World, stranger: Team, job:
         assert {one.kind for one in other.all_techniques()} == {"catalogued"}
         assert all(one.tries == 0 for one in other.all_techniques())
         assert other.techniques(technique="two_rows").items == []
+
+
+def test_a_misspelt_technique_is_not_banned_silently(world: World, team: Team, job: uuid.UUID) -> None:
+    def ban(*arguments: str) -> Result:
+        options = ["ban", str(job), *arguments, "--server", world.url]
+        return CliRunner().invoke(command_line, options, env={"CUPILOT_API_KEY": team.key})
+
+    refused = ban("--technique", "two_row")
+    assert refused.exit_code == 2
+    assert "did you mean two_rows?" in refused.output
+    assert json.loads(ban("--technique", "two_row", "--json").output)["error"]["code"] == "unknown_technique"
+    for accepted in (["two_rows"], ["simd"], ["two_row", "--any-name"]):
+        assert ban("--technique", *accepted).exit_code == 0
 
 
 def test_the_command_line_lists_and_shows(world: World, team: Team, job: uuid.UUID) -> None:

@@ -23,6 +23,7 @@ COMMANDS = [
     "cancel",
     "result",
     "export",
+    "candidates",
     "calls",
     "prompt",
     "leaderboard",

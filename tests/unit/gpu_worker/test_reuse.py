@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,18 @@ def test_failures_are_kept_but_not_what_another_run_may_not_find(tmp_path: Path)
     assert EvaluationStore(tmp_path).get("ab") == failed(FailureKind.WRONG_VALUE)
     (tmp_path / "ab" / "ab.json").write_text("{")
     assert store.get("ab") is None
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    one = failed(FailureKind.WRONG_VALUE)
+    size = len(one.model_dump_json())
+    store = EvaluationStore(tmp_path, most_bytes=5 * size, look_every=1)
+    for place, name in enumerate(("aa", "bb", "cc", "dd", "ee")):
+        store.put(name, one)
+        os.utime(tmp_path / name / f"{name}.json", (place, place))
+    assert store.get("aa") == one, "used just now"
+    store.put("ff", one)
+    assert [name for name in ("aa", "bb", "cc", "dd", "ee", "ff") if store.get(name)] == ["aa", "dd", "ee", "ff"]
 
 
 def test_words_do_not_count_but_all_that_decides_does(monkeypatch: pytest.MonkeyPatch) -> None:
