@@ -24,6 +24,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from benchmarks.ending import end_well
 from benchmarks.machine import machine
 from cupilot.embedded.servers import start_postgres
 from cupilot.settings import Settings
@@ -81,6 +82,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     only, quick = arguments.only, arguments.quick
+    end_well()
     where, started = machine(), time.monotonic()
     lines: list[Line] = []
     with _bench() as bench:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from math import exp
 
@@ -12,7 +11,7 @@ from cupilot.problem import NumericsPolicy, ProblemFacts, Role, Target
 from cupilot.roofline import Zone
 from cupilot.strategy import Strategy
 from cupilot.technique import catalogue
-from cupilot.value import Value
+from cupilot.value import Moment, Value
 
 FAILURE_GAIN = -0.7
 """A failure is as bad as a kernel of half the baseline's speed (ln 0.5)."""
@@ -205,7 +204,7 @@ class PoolQuestion(Value):
     device_class: str | None = None
     """Evidence from other classes counts half; None counts all alike."""
     limit: int = 8
-    before: datetime | None = None
+    before: Moment | None = None
     """Only what the pool knew at that time, weighed as of then."""
     without_problem: str | None = None
     """Hash of a problem whose entries are not to be used: for judging the retrieval itself."""

@@ -7,15 +7,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 
 def digest(data: Any) -> str:
     """SHA-256, in hex, of JSON-compatible ``data`` in canonical form (sorted keys, no spaces)."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def in_utc(moment: datetime) -> datetime:
+    """The same moment in UTC, which one without a zone is taken to be in; ValueError beyond the years 1 to 9999.
+
+    Zones that Postgres does not know, such as +20:00, are fine in ISO 8601.
+    """
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("beyond the years 1 to 9999 in UTC") from error
+
+
+Moment = Annotated[datetime, AfterValidator(in_utc)]
+"""A time that somebody asks with."""
 
 
 class Value(BaseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
@@ -11,6 +10,7 @@ from api.dependencies import Admin, Limit, Transaction, plain_text
 from api.documentation import errors
 from cupilot.schemas import AuditPage
 from cupilot.storage.audit import AuditFilter, list_entries
+from cupilot.value import Moment
 
 MAX_ID = 2**63 - 1
 
@@ -33,8 +33,8 @@ def list_audit(
     resource: Annotated[str | None, Query(max_length=500, description="Its beginning, e.g. `/v1/jobs/3f2b`.")] = None,
     outcome: Literal["done", "refused", "failed"] | None = None,
     request_id: Word = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     before: Annotated[int | None, Query(ge=0, le=MAX_ID, description="Only older entries than this id.")] = None,
     limit: Limit = 50,
 ) -> AuditPage:

@@ -16,6 +16,7 @@ from cupilot.attribution import Credit
 from cupilot.pool import PoolEntry, Sharing
 from cupilot.storage.pool_references import drop_unused, ensure_reference, reference_of
 from cupilot.storage.pool_tables import PoolReference, PoolRow
+from cupilot.value import in_utc
 
 
 def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None) -> None:
@@ -77,5 +78,5 @@ def _columns(session: Session, entry: PoolEntry, sharing: Sharing) -> dict[str, 
         "gain": log(entry.speedup) if counts and entry.speedup else None,
         "failure": entry.failure.value if entry.failure else None,
         "imported": not entry.measured_here,
-        "measured_at": datetime.fromisoformat(entry.created_at),
+        "measured_at": in_utc(datetime.fromisoformat(entry.created_at)),
     }

@@ -21,6 +21,7 @@ from cupilot.storage.pool_references import ensure_reference, reference_of
 from cupilot.storage.pool_rows import remember
 from cupilot.storage.pool_tables import PoolRow
 from cupilot.storage.scope import scoped
+from cupilot.value import in_utc
 
 FORMAT = 1
 MAX_LINE_BYTES = 65_536
@@ -147,11 +148,12 @@ def _check(entry: PoolEntry) -> None:
         raise _BadLine("failure: of a kernel that counts")
     try:
         made = datetime.fromisoformat(entry.created_at)
+        moment = in_utc(made)
     except ValueError as error:
         raise _BadLine("created_at: not a time in ISO 8601") from error
     if made.tzinfo is None:
         raise _BadLine("created_at: has no time zone")
-    if made > datetime.now(UTC) + AHEAD:
+    if moment > datetime.now(UTC) + AHEAD:
         raise _BadLine("created_at: lies in the future")
     if not entry.op_class or len(entry.op_class) > 64 or len(entry.problem_name) > 200:
         raise _BadLine("op_class or problem_name: empty or too long")

@@ -48,6 +48,14 @@ def test_what_changes_something_is_recorded_with_who_and_what(world: World, team
         assert len(client.audit(since=page.items[-1].at).items) == 3
 
 
+@pytest.mark.parametrize(
+    ("since", "status"),
+    [("2020-01-01T00:00:00+20:00", 200), ("9999-12-31T23:59:59", 200), ("0001-01-01T00:00:00+14:00", 422)],
+)
+def test_it_can_be_asked_by_any_time(team: Team, since: str, status: int) -> None:
+    assert team.http.get("/v1/audit", params={"since": since}).status_code == status
+
+
 def test_a_wrong_key_is_recorded_by_its_visible_start_only(world: World) -> None:
     secret = "cpk_0badc0de_" + "s" * 43
     httpx.get(f"{world.url}/v1/jobs", headers={"Authorization": f"Bearer {secret}"})

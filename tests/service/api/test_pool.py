@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +120,15 @@ def test_bad_lines_are_told_with_number_and_reason_and_stop_no_other(client: Cli
         changed(id="../../etc/passwd"),
         changed(created_at="2999-01-01T00:00:00+00:00"),
         changed(created_at="yesterday"),
+        changed(created_at="0001-01-01T00:00:00+14:00"),
         changed(target="tpu"),
         changed(extra=1),
         changed(problem_name="a\0b"),
         json.dumps(good),
     ]
     done = client.pool_import(lines)
-    assert (done.lines, done.added) == (12, 1)
-    assert [bad.line for bad in done.bad] == [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert (done.lines, done.added) == (13, 1)
+    assert [bad.line for bad in done.bad] == [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
     reasons = " | ".join(bad.reason for bad in done.bad)
     for part in (
         "not JSON",
@@ -152,7 +153,7 @@ def test_what_cannot_be_searched_for_is_refused(client: Client) -> None:
 @pytest.mark.parametrize(("year", "found"), [(9999, 1), (2, 0)])
 def test_the_pool_can_be_asked_as_of_any_time(world: World, team: Team, client: Client, year: int, found: int) -> None:
     own_entry(world, team)
-    asked = QUESTION.model_copy(update={"before": datetime(year, 12, 31, tzinfo=UTC)})
+    asked = QUESTION.model_copy(update={"before": datetime(year, 12, 31, tzinfo=timezone(timedelta(hours=20)))})
     assert len(client.pool_search(asked).matches) == found
 
 
