@@ -17,6 +17,7 @@ from cupilot.storage.dispatch import (
     dispatch_again,
     dispatch_ready,
     loads,
+    note_draining,
     note_missing_workers,
     place_steps,
     request_pool_index,
@@ -56,13 +57,16 @@ def dispatch(database: Database, redispatch: timedelta) -> None:
 
 
 def note_missing(database: Database) -> None:
-    """Let a job that waits for a worker which does not exist say so."""
+    """Let a job say so that waits for a worker which does not exist, or which is drained, or for its team's quota."""
     with database.transaction() as session:
-        queues = sorted(_slots(live_workers(session)))
+        drained, workers = drained_scopes(session), live_workers(session)
+        there = _served(workers)
+        taking = _served([] if SERVICE in drained else [worker for worker in workers if worker.name not in drained])
         reason, message = "no_worker_for_target", "no live GPU worker serves this job's target"
-        note_missing_workers(session, queues, on_device=True, reason=reason, message=message)
+        note_missing_workers(session, there, on_device=True, reason=reason, message=message)
         reason, message = "no_agent_worker", "no live agent worker"
-        note_missing_workers(session, queues, on_device=False, reason=reason, message=message)
+        note_missing_workers(session, there, on_device=False, reason=reason, message=message)
+        note_draining(session, sorted(set(there) - set(taking)))
         note_held_back(session)
 
 
@@ -71,6 +75,13 @@ def request_index(database: Database) -> None:
     with database.transaction() as session:
         if AGENTS_QUEUE in _slots(live_workers(session)) and anything_unindexed(session):
             request_pool_index(session, AGENTS_QUEUE)
+
+
+def _served(workers: Sequence[WorkerRow]) -> list[str]:
+    """Queues whose steps these workers take, also that of CUDA jobs which have no device class yet."""
+    devices = [Device.model_validate(worker.device) for worker in workers if worker.device]
+    unplaced = {UNPLACED[device.target] for device in devices}
+    return sorted({*_slots(workers), *unplaced})
 
 
 def _slots(workers: Sequence[WorkerRow]) -> dict[str, int]:

@@ -146,8 +146,17 @@ def note_missing_workers(
 ) -> None:
     """Write on each open job whether it waits for a queue that no live worker serves: of devices, or of agents."""
     kinds = [kind for kind in StepKind if kind.on_device is on_device]
-    waits = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.QUEUED, Step.kind.in_(kinds))
-    stuck = waits.where(Step.queue.not_in(live_queues)).exists()
+    _note_waiting(session, Step.kind.in_(kinds) & Step.queue.not_in(live_queues), reason, message)
+
+
+def note_draining(session: Session, drained_queues: Sequence[str]) -> None:
+    """Write on each open job whether it waits for a queue of which every live worker is being drained."""
+    message = "the workers that it waits for are being drained; it goes on when they take work again"
+    _note_waiting(session, Step.queue.in_(drained_queues), "draining", message)
+
+
+def _note_waiting(session: Session, where: ColumnElement[bool], reason: str, message: str) -> None:
+    stuck = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.QUEUED, where).exists()
     open_jobs = Job.finished_at.is_(None) & Job.cancel_requested_at.is_(None)
     changes = (
         (stuck & Job.reason.is_(None), {"reason": reason, "message": message}),

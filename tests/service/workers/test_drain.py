@@ -10,12 +10,15 @@ from collections.abc import Sequence
 import pytest
 
 from cupilot.errors import NotFound
+from cupilot.problem import Target
 from cupilot.settings import Settings
-from cupilot.storage.cluster import live_workers
+from cupilot.storage.cluster import live_workers, register_worker
 from cupilot.storage.database import Database
 from cupilot.storage.drains import SERVICE, begin_drain, end_drain, is_drained, prune_drains
-from cupilot.storage.states import JobState, StepState
+from cupilot.storage.states import JobState, StepState, WorkerKind
+from tests.service.doubles import device
 from tests.service.rig import Rig
+from workers.dispatcher import note_missing
 from workers.draining import Draining
 from workers.operator import NOT_DRAINED, add_commands, run_command
 from workers.steps import hand_back
@@ -58,6 +61,23 @@ def test_a_drained_service_finishes_what_runs_and_takes_nothing_new(
     assert command(rig, "resume") == 0
     rig.run()
     assert {rig.job(job).state for job in (first, second)} == {JobState.SUCCEEDED}
+
+
+@pytest.mark.parametrize("scope", [SERVICE, "gpu-1"])
+@pytest.mark.parametrize("target", Target)
+def test_a_job_that_waits_for_a_drain_says_so(rig: Rig, scope: str, target: Target) -> None:
+    with rig.database.transaction() as session:
+        if target is Target.CUDA:
+            gpu = device(Target.CUDA, "sm_90")
+            register_worker(session, "gpu-1", WorkerKind.GPU, queues=["gpu.sm_90"], slots=1, version="t", device=gpu)
+        begin_drain(session, scope, "upgrade")
+    job = rig.submit(target=target)
+    note_missing(rig.database)
+    assert rig.job(job).reason == "draining"
+    with rig.database.transaction() as session:
+        end_drain(session, scope)
+    note_missing(rig.database)
+    assert (rig.job(job).reason, rig.job(job).message) == (None, None)
 
 
 def test_a_drained_worker_is_sent_nothing_and_the_others_go_on(rig: Rig) -> None:
