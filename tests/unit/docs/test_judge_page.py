@@ -21,7 +21,7 @@ PAGE = ROOT / "docs/judge.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 DEFENCES = [
     line.strip("| \n").split(" | ")
-    for line in TEXT.partition("## Defences and their tests")[2].partition("## What is not")[0].splitlines()
+    for line in TEXT.partition("## Defences and their tests")[2].partition("\n## ")[0].splitlines()
     if line.startswith("| ") and "](" in line
 ]
 
