@@ -71,6 +71,17 @@ def test_what_was_rendered_is_this_chart() -> None:
     assert (HELM / "rendered/DIGEST").read_text().strip() == now, "run make check-deploy"
 
 
+def test_traces_go_to_the_collector_that_is_named_and_nowhere_else() -> None:
+    for name, objects in RENDERED.items():
+        endpoint = values(*(["everything.yaml"] if name == "everything" else []))["traces"]["otlpEndpoint"]
+        for workload in (one for one in objects if one["kind"] in ("Deployment", "Job")):
+            given = {one["name"]: one.get("value") for one in container(workload)["env"]}
+            assert given.get("OTEL_EXPORTER_OTLP_ENDPOINT", "") == endpoint
+            assert given.get("CUPILOT_TRACES", "off") == ("otlp" if endpoint else "off")
+        out = [policy for policy in of_kind(name, "NetworkPolicy") if policy.endswith("-traces")]
+        assert bool(out) == bool(endpoint)
+
+
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
@@ -163,7 +174,8 @@ def test_commands_and_settings_exist_and_secrets_are_references(workload: dict[s
     command = container(workload)["args"]
     assert command[:2] == ["python", "-m"]
     assert find_spec(f"{command[2]}.__main__") is not None
-    known = {f"CUPILOT_{name.upper()}" for name in Settings.model_fields} | {"POD_NAME"}
+    ours = {f"CUPILOT_{name.upper()}" for name in Settings.model_fields}
+    known = ours | {"POD_NAME", "OTEL_EXPORTER_OTLP_ENDPOINT"}
     for variable in container(workload)["env"]:
         assert variable["name"] in known
         assert variable["name"] not in SECRETS or "secretKeyRef" in variable["valueFrom"]
@@ -222,11 +234,11 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 @pytest.mark.parametrize(
     ("name", "reached"),
     [
-        ("worker-h200", {53, 5432, 6379}),
-        ("worker-cpu", {53, 5432, 6379}),
-        ("scheduler", {53, 5432, 6379}),
-        ("api", {53, 5432, 6379, 8000}),
-        ("agents", {53, 5432, 6379, 8000, 443}),
+        ("worker-h200", {53, 5432, 6379, 4317}),
+        ("worker-cpu", {53, 5432, 6379, 4317}),
+        ("scheduler", {53, 5432, 6379, 4317}),
+        ("api", {53, 5432, 6379, 8000, 4317}),
+        ("agents", {53, 5432, 6379, 8000, 443, 4317}),
         ("webhooks", {53, 5432, 443}),
         ("migrations", {53, 5432}),
     ],

@@ -27,6 +27,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 - name: CUPILOT_REDIS_URL
   valueFrom: {secretKeyRef: {name: {{ .root.Values.existingSecret }}, key: redis-url}}
 - {name: CUPILOT_CHROMA_URL, value: {{ .root.Values.chromaUrl | quote }}}
+{{- with .root.Values.traces.otlpEndpoint }}
+- {name: CUPILOT_TRACES, value: otlp}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
+{{- end }}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- range $name, $value := .root.Values.settings }}
