@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from cupilot.hardware import Environment, Peaks
+from cupilot.imported import KernelKind
 from cupilot.problem import ProblemFacts
 from cupilot.roofline import Placement
 from cupilot.value import Value
@@ -248,6 +249,13 @@ class Evaluation(Value):
     """Names the run of the judge that this rests on; evaluations of one measurement have one name."""
     reused: bool = False
     """Whether that run was an earlier one: the same machine code, problem, device and judge."""
+    kernel_kind: KernelKind = KernelKind.PLANNED
+    """``imported``: host code of others ran beside the kernel, and ``unchecked`` applies."""
+    unchecked: tuple[str, ...] = ()
+    """Checks that this kind of kernel does not allow, in words."""
+    handover_us: float | None = None
+    """Of an imported kernel: what copying its result to the judge's memory takes. It is part of ``kernel_us``, so that
+    the speedup is a lower bound; without the copy the kernel takes at least ``kernel_us - handover_us``."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:

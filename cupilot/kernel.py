@@ -123,6 +123,10 @@ class Kernel(Value):
             raise ValueError("kernel source contains a NUL byte")
         return source
 
+    def tunable_values(self) -> dict[str, int]:
+        """The tunables' present values, by name."""
+        return self.plan.values()
+
     def _identity(self) -> Any:
         return self.model_dump(mode="json")
 

@@ -1,4 +1,4 @@
-"""``python -m gpu_worker``: prepare a problem, evaluate or confirm a kernel, show the device. For people and scripts.
+"""``python -m gpu_worker``: prepare a problem, judge, evaluate or confirm a kernel, show the device.
 
 Prints a summary, or with ``--json`` the whole record, to stdout. Exit codes: 0 the kernel counts as a result (or the
 command did what it was asked), 1 the kernel failed, 2 the arguments or the problem cannot be used, 3 this machine is at
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from cupilot.errors import CupilotError, InvalidInput, Unavailable
 from cupilot.evaluation import Evaluation, FailureKind, Preparation, PreparationResult
+from cupilot.imported import ImportedKernel, check_import
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import NumericsPolicy, Problem, Target, check_source
 from cupilot.value import Value
@@ -48,14 +49,14 @@ def _run(options: argparse.Namespace) -> int:
             _print(evaluator.device, summary.device(evaluator.device), options)
             return COUNTS
         problem = _problem(options)
+        kernel = None if options.command == "prepare" else _kernel(options, target)
         result = _prepared(evaluator, problem, options)
         if result.preparation is None:
             return _report_unprepared(result, options)
-        if options.command == "prepare":
+        if kernel is None:
             _print(result, summary.preparation(result.preparation), options)
             return COUNTS
-        kernel = _kernel(options, target)
-        call = evaluator.evaluate if options.command == "evaluate" else evaluator.confirm
+        call = evaluator.confirm if options.command == "confirm" or options.confirm else evaluator.evaluate
         evaluation = call(problem, result.preparation, kernel, timeout=options.timeout)
         _print(evaluation, summary.evaluation(evaluation), options)
         return _exit_code(evaluation)
@@ -81,12 +82,27 @@ def _problem(options: argparse.Namespace) -> Problem:
     return Problem(name=path.stem, source=source, policy=NumericsPolicy(options.policy))
 
 
-def _kernel(options: argparse.Namespace, target: Target) -> Kernel:
+def _kernel(options: argparse.Namespace, target: Target) -> Kernel | ImportedKernel:
+    if Path(options.kernel).suffix == ".py":
+        return _imported(options, target)
+    if options.plan is None:
+        raise InvalidInput(f"{options.kernel} needs a launch plan", hint="give --plan L.json, or a ModelNew file (.py)")
     try:
         plan = LaunchPlan.model_validate_json(Path(options.plan).read_text())
         return Kernel(target=target, source=Path(options.kernel).read_text(errors="replace"), plan=plan)
     except ValidationError as error:
         raise InvalidInput(f"the launch plan or the kernel is not valid: {error}") from error
+
+
+def _imported(options: argparse.Namespace, target: Target) -> ImportedKernel:
+    if options.plan is not None:
+        raise InvalidInput(f"{options.kernel} is a ModelNew file, which has no launch plan", hint="leave --plan out")
+    try:
+        kernel = ImportedKernel(target=target, source=Path(options.kernel).read_text(errors="replace"))
+    except ValidationError as error:
+        raise InvalidInput(f"the file is not valid: {error}") from error
+    check_import(kernel.source)
+    return kernel
 
 
 def _report_unprepared(result: PreparationResult, options: argparse.Namespace) -> int:
@@ -113,6 +129,22 @@ def _complain(error: CupilotError, code: int) -> int:
     return code
 
 
+_JUDGING = """\
+Judge a kernel that you already have against PyTorch, by the same laws, floors and clocks as ours.
+
+A ModelNew file (KernelBench's format) may use plain torch, torch.utils.cpp_extension.load_inline with C++ or CUDA
+sources, or Triton. It defines class ModelNew(nn.Module): constructed with what the problem's get_init_inputs() gives,
+called with what its forward takes, with parameters of the reference's names, whose values it is given. It runs in a
+sandbox without network and without the reference; extensions are compiled there, which counts towards --timeout.
+
+Its evaluation is marked `imported`, with the checks that its host code does not allow. Its result is copied to the
+judge inside the timed region: the speedup is a lower bound, and `handover` says what the copy takes.
+
+Failures have codes in failure.details.code: no_model_new, import_failed, constructor_arguments, constructor_failed,
+parameters_differ, compile_error, forward_failed, wrong_output_count, wrong_output_type, wrong_shape, wrong_dtype,
+wrong_device, out_of_memory, no_ninja, not_installed, not_portable."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gpu_worker",
@@ -123,21 +155,37 @@ def _parser() -> argparse.ArgumentParser:
     prepare = commands.add_parser("prepare", help="check a problem, time PyTorch on it, place it on the roofline")
     evaluate = commands.add_parser("evaluate", help="build, check and time a kernel against PyTorch eager")
     confirm = commands.add_parser("confirm", help="the same in fresh processes, longer, also against torch.compile")
+    judge = commands.add_parser(
+        "judge",
+        help="judge a file that you have: prepare the problem, then evaluate or confirm the kernel",
+        description=_JUDGING,
+        epilog="example: python -m gpu_worker judge softmax.py softmax_modelnew.py --target cuda --json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     device = commands.add_parser("device", help="show the device")
+    judge.add_argument("problem", metavar="PROBLEM.py", help="reference in KernelBench's format")
+    judge.add_argument("kernel", metavar="FILE", help="ModelNew file (.py), or device code (.cu, .cpp) with --plan")
+    judge.add_argument("--confirm", action="store_true", help="also time it again in fresh processes")
+    for command in (evaluate, confirm):
+        command.set_defaults(confirm=False)
     for command in (prepare, evaluate, confirm):
         command.add_argument("--problem", required=True, metavar="P.py", help="reference in KernelBench's format")
+    for command in (prepare, evaluate, confirm, judge):
         policies = [policy.value for policy in NumericsPolicy]
         command.add_argument("--policy", choices=policies, default="fp32", help="what arithmetic is allowed")
         command.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds for each of the steps")
     for command in (evaluate, confirm):
-        command.add_argument("--kernel", required=True, metavar="K", help="device code (.cu) or C++ (.cpp)")
-        command.add_argument("--plan", required=True, metavar="L.json", help="launch plan")
+        command.add_argument(
+            "--kernel", required=True, metavar="K", help="device code (.cu, .cpp) or ModelNew file (.py)"
+        )
+    for command in (evaluate, confirm, judge):
+        command.add_argument("--plan", metavar="L.json", help="launch plan; a ModelNew file has none")
     evaluate.add_argument(
         "--sweep", type=int, metavar="N", help="tunable values to try (12 on cuda, 3 on cpu by default; 0 for none)"
     )
-    for command in (prepare, evaluate, confirm):
+    for command in (prepare, evaluate, confirm, judge):
         command.add_argument("--preparation", metavar="F", help="output of `prepare --json`, to skip preparing again")
-    for command in (prepare, evaluate, confirm, device):
+    for command in (prepare, evaluate, confirm, judge, device):
         command.add_argument("--target", choices=[target.value for target in Target], default="cpu")
         command.add_argument("--device", help="GPU UUID or index; the first by default")
         command.add_argument("--threads", type=int, help="threads of kernel and baseline on cpu; all cores by default")

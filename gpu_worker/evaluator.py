@@ -29,10 +29,11 @@ from cupilot.evaluation import (
     Tracing,
 )
 from cupilot.hardware import Device, Environment, Peaks
+from cupilot.imported import ImportedKernel
 from cupilot.kernel import Kernel
 from cupilot.problem import Problem, ProblemFacts, Target
 from cupilot.roofline import place
-from gpu_worker import endings
+from gpu_worker import endings, imported
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeProcess, JudgeTimeout, TooManyProcesses
@@ -84,6 +85,7 @@ class Evaluator:
         self._builder = Builder(self._host.toolchain, self._sandbox, work_dir / "builds", self._host.device.arch)
         self._peaks = PeakStore(self._host, self._sandbox, work_dir / "peaks")
         self._judge = WarmJudge(self._host, self._sandbox, Bytecode(work_dir / "bytecode"))
+        self._imported = work_dir / "imported"
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
         self._sweep = Sweep(self._host, self._sandbox, self._builder, self._judge)
         self._points = self._host.sweep_points if sweep is None else sweep
@@ -163,14 +165,15 @@ class Evaluator:
         self,
         problem: Problem,
         preparation: Preparation,
-        kernel: Kernel,
+        kernel: Kernel | ImportedKernel,
         *,
         timeout: float = 180,
         cancelled: Callable[[], bool] = never,
     ) -> Evaluation:
         """Build, check, time and profile one kernel, side by side with PyTorch eager; then look for better tunables.
 
-        The evaluation's ``tunables`` are those that the times belong to.
+        The evaluation's ``tunables`` are those that the times belong to. An imported file is held to the same laws and
+        clocks, and marked (``Evaluation.kernel_kind``).
         """
         call = Call(time.monotonic() + timeout, cancelled, thorough=False)
         return self._evaluate(Measured(problem, preparation, kernel), call)
@@ -179,7 +182,7 @@ class Evaluator:
         self,
         problem: Problem,
         preparation: Preparation,
-        kernel: Kernel,
+        kernel: Kernel | ImportedKernel,
         *,
         tunables: Mapping[str, int] | None = None,
         timeout: float = 300,
@@ -234,13 +237,13 @@ class Evaluator:
         if kernel.target is not self._host.target:
             raise InvalidPlan(f"a {kernel.target.value} kernel cannot run on {self._host.target.value}")
         self._phases.enter("build")
-        built = self._builder.build_kernel(kernel, facts)
+        built = self._build(kernel, facts)
         measured.build, measured.build_facts = built.build.report, built.build.facts
         measured.failure = built.failure
         if measured.failure is not None:
             return
         if self._known is not None and not call.thorough:
-            points = self._points if can_vary(kernel.plan) else 0
+            points = self._points if can_vary(kernel) else 0
             measured.key = key_of(measured, built.plan, self._environment(measured.build), points)
             measured.known = self._known.get(measured.key)
             if measured.known is not None:
@@ -252,12 +255,17 @@ class Evaluator:
         self._judge.judge(measured, order_of(measured, built.plan, built.binary, call, baselines), call)
         if measured.failure is not None:
             self._blame_the_device(measured)
+            if measured.failure.kind is FailureKind.COMPILE_ERROR:
+                measured.build = imported.unbuilt(built.build.report, measured.failure)
             return
         if call.thorough:
             again = measured.repetition()
             order = order_of(measured, built.plan, built.binary, call, [Baseline.EAGER]) | {"only_timing": True}
             self._judge.judge(again, order, call)
             measured.repeated = again
+        if isinstance(kernel, ImportedKernel):
+            return
+        if call.thorough:
             fault = self._host.memory_fault(built.binary, built.plan, facts.tensors)
             if fault is not None:
                 measured.failure = Failure(kind=FailureKind.ILLEGAL_ACCESS, message=f"under a memory checker: {fault}")
@@ -275,6 +283,11 @@ class Evaluator:
         except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError):
             self.close()
             return built
+
+    def _build(self, kernel: Kernel | ImportedKernel, facts: ProblemFacts) -> BuiltKernel:
+        if isinstance(kernel, ImportedKernel):
+            return imported.stage(kernel, self._imported, self._sandbox)
+        return self._builder.build_kernel(kernel, facts)
 
     def _blame_the_device(self, measured: Measured) -> None:
         """Turn a kernel's fault into the machine's where the device does not work any more."""

@@ -118,7 +118,7 @@ def reused(known: Evaluation, measured: Measured) -> Evaluation:
         update={
             "kernel_hash": measured.kernel.content_hash(),
             "build": known.build if swept else measured.build,
-            "tunables": known.tunables if swept else measured.kernel.plan.values(),
+            "tunables": known.tunables if swept else measured.kernel.tunable_values(),
             "seconds": measured.seconds,
             "phases": measured.phases,
             "reused": True,

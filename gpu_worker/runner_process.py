@@ -9,34 +9,36 @@ from pathlib import Path
 from gpu_worker import runner
 from gpu_worker.channel import Channel
 from gpu_worker.sandbox import Finished, Limits, Sandbox
-from gpu_worker.targets.base import HostTarget, Program
+from gpu_worker.targets.base import Program, RunnerHost
 
 RUNNER_MEMORY_BYTES = 4 * 2**30
 """Private memory of a cpu kernel; its tensors and workspace lie in the shared arena and do not count."""
 
 RUNNER_CPU_SECONDS = 1800
+COMPUTING = Limits(cpu_seconds=RUNNER_CPU_SECONDS, memory_bytes=RUNNER_MEMORY_BYTES, file_bytes=0, open_files=64)
+MAX_PROCESSES = 200
+"""Of a runner that may start processes: compilers of an extension need about twenty."""
+
 ENDING_SECONDS = 2.0
 
 
 class RunnerProcess:
     """One sandboxed runner; the judge talks to it, the supervisor watches how it ends."""
 
-    def __init__(self, target: HostTarget, sandbox: Sandbox, *binaries: Path) -> None:
-        """``binaries`` are what it may be told to load."""
+    def __init__(self, target: RunnerHost, sandbox: Sandbox, *binaries: Path, limits: Limits | None = None) -> None:
+        """``binaries`` are what it may be told to load, ``limits`` replace those of a kernel that only computes."""
         self._theirs, ours = Channel.pair()
         access = target.runner_access()
         access = replace(access, read_only=(*access.read_only, *binaries))
         argv = runner.command(sys.executable, target.runner_python_flags(), target.runner_device, ours.fileno())
-        limits = Limits(
-            cpu_seconds=RUNNER_CPU_SECONDS,
-            memory_bytes=RUNNER_MEMORY_BYTES if access.bounded_address_space else None,
-            file_bytes=0 if access.bounded_address_space else None,
-            open_files=64 if access.bounded_address_space else 4096,
-            cpus=target.cpus,
-        )
+        limits = replace(limits or COMPUTING, cpus=target.cpus)
+        if not access.bounded_address_space:
+            limits = replace(limits, memory_bytes=None, file_bytes=None, open_files=4096)
         self._child = sandbox.start(Program(argv, access), limits, [ours.fileno()])
         ours.close()
         self._held = False
+        self._may_start_processes = access.subprocesses
+        self._overrun = False
 
     def take_channel(self) -> int:
         """Descriptor of the judge's end of the line; valid until :meth:`close`."""
@@ -49,6 +51,13 @@ class RunnerProcess:
         elif self._held and not on:
             self._child.thaw()
         self._held = on
+
+    def overrun(self) -> bool:
+        """Kill a runner that starts processes without end; whether it was killed for that."""
+        if self._may_start_processes and not self._overrun and self._child.processes() > MAX_PROCESSES:
+            self._overrun = True
+            self._child.kill()
+        return self._overrun
 
     def ending(self) -> Finished:
         """How the runner ended; it is killed if it has not."""

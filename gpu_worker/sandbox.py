@@ -106,12 +106,20 @@ class Child:
     """A running sandboxed program."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], *, info: int | None = None, scratch: Path | None = None
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        info: int | None = None,
+        scratch: Path | None = None,
+        family: bool = False,
     ) -> None:
+        """``family``: whether the program may start processes."""
         self._process = process
         self._info = info
         self._scratch = scratch
         self._program_pid: int | None = None
+        self._init: int | None = None
+        self._family = family
         assert process.stdout is not None
         assert process.stderr is not None
         self._stdout = _Capture(process.stdout)
@@ -162,11 +170,18 @@ class Child:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def freeze(self) -> None:
-        """Stop all threads of the program until :meth:`thaw`."""
+        """Stop all threads of the program, and of processes that it started, until :meth:`thaw`."""
         self._signal(signal.SIGSTOP)
+        stopped: set[int] = set()
+        while self._family and (running := set(self._started()) - stopped):  # one may have just started another
+            for pid in running:
+                _send(pid, signal.SIGSTOP)
+            stopped |= running
 
     def thaw(self) -> None:
         """Let the program go on."""
+        for pid in self._started() if self._family else ():
+            _send(pid, signal.SIGCONT)
         self._signal(signal.SIGCONT)
 
     def processes(self) -> int:
@@ -175,7 +190,12 @@ class Child:
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.program_pid(), number)
+            _send(self.program_pid(), number)
+
+    def _started(self) -> list[int]:
+        """Processes in the sandbox beside the program and the name space's init, which adopts orphans."""
+        program = self.program_pid()
+        return [pid for pid in _descendants(self._init or program) if pid != program]
 
     def program_pid(self) -> int:
         """The program's process id outside the sandbox."""
@@ -187,7 +207,7 @@ class Child:
         if self._info is None:
             return self._process.pid
         with os.fdopen(self._info, "rb") as stream:
-            init = int(json.load(stream)["child-pid"])
+            self._init = init = int(json.load(stream)["child-pid"])
         self._info = None
         for _ in range(200):  # the namespace's init starts the program within milliseconds
             found = _descendants(init)
@@ -201,14 +221,25 @@ def _descendants(pid: int) -> list[int]:
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        try:
-            text = Path(f"/proc/{waiting[0]}/task/{waiting[0]}/children").read_text()
-        except OSError:
-            text = ""
-        children = [int(word) for word in text.split()]
+        children = _children(waiting[0])
         found += children
         waiting = waiting[1:] + children
     return found
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that any thread of this one started."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 class Sandbox:
@@ -286,7 +317,7 @@ def _start_bwrap(program: Program, limits: Limits, descriptors: Sequence[int], p
     finally:
         os.close(filter_fd)
         os.close(info_write)
-    return Child(process, info=info_read)
+    return Child(process, info=info_read, family=program.access.subprocesses)
 
 
 def _mounts(access: Access) -> list[str]:
@@ -324,7 +355,7 @@ def _start_confined(program: Program, limits: Limits, descriptors: Sequence[int]
         "environment": {**_environment(access), "HOME": str(scratch), "TMPDIR": str(scratch)},
     }
     launcher = [sys.executable, "-I", "-S", str(Path(confine.__file__)), json.dumps(specification), "--", *argv]
-    return Child(_popen(launcher, limits, descriptors, {}), scratch=scratch)
+    return Child(_popen(launcher, limits, descriptors, {}), scratch=scratch, family=access.subprocesses)
 
 
 def _popen(

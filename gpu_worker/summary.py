@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cupilot.evaluation import Evaluation, Interval, Preparation
 from cupilot.hardware import Device
+from cupilot.imported import KernelKind
 
 
 def device(item: Device) -> str:
@@ -28,10 +29,11 @@ def preparation(item: Preparation) -> str:
 
 def evaluation(item: Evaluation) -> str:
     """Verdict, reason, times."""
-    lines = [f"verdict    {item.verdict.value}"]
+    imported = item.kernel_kind is KernelKind.IMPORTED
+    lines = [f"verdict    {item.verdict.value}{' (imported: host code of its own)' if imported else ''}"]
     if item.failure is not None:
         lines.append(f"failure    {item.failure.kind.value}: {item.failure.message}")
-    if item.build is not None:
+    if item.build is not None and not imported:
         cached = " (cached)" if item.build.cached else ""
         lines.append(f"build      {item.build.compiler}, {item.build.seconds:.2f} s{cached}")
     for law in item.laws:
@@ -51,6 +53,11 @@ def evaluation(item: Evaluation) -> str:
             f"({_interval(comparison.kernel_us)} us against {_interval(comparison.baseline_us)} us, "
             f"{comparison.pairs} pairs{' through graphs' if comparison.graphs else ''})"
         )
+    if item.handover_us is not None:
+        lines.append(
+            f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is at least this"
+        )
+    lines += [f"unchecked  {text}" for text in item.unchecked]
     if item.profile is not None:
         metrics = ", ".join(f"{name} {value:.1f}" for name, value in sorted(item.profile.metrics.items()))
         lines.append(f"profile    {item.profile.source.value}: {metrics}")

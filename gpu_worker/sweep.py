@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from cupilot.errors import InvalidPlan
 from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, SweepPoint
+from cupilot.imported import ImportedKernel
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import ProblemFacts
 from gpu_worker.build import Builder, BuiltKernel
@@ -75,9 +76,11 @@ def combination(given: SweepPoint, points: Sequence[SweepPoint]) -> Values | Non
     return given.tunables | {name: value for name, (_, value) in best.items()}
 
 
-def can_vary(plan: LaunchPlan) -> bool:
+def can_vary(kernel: Kernel | ImportedKernel) -> bool:
     """Whether a tunable has another choice."""
-    return any(len(set(tunable.choices)) > 1 for tunable in plan.tunables.values())
+    if isinstance(kernel, ImportedKernel):
+        return False
+    return any(len(set(tunable.choices)) > 1 for tunable in kernel.plan.tunables.values())
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class Sweep:
         """
         eager = measured.eager()
         assert eager is not None
+        assert isinstance(measured.kernel, Kernel)  # nothing else can vary
         plan = measured.kernel.plan
         given = SweepPoint(tunables=plan.values(), kernel_us=eager.kernel_us, speedup=eager.speedup, judged=True)
         measured.sweep.append(given)
@@ -124,6 +128,7 @@ class Sweep:
         self, points: Iterable[Values], measured: Measured, known: set[str], call: Call, end: float
     ) -> Iterator[_Trial]:
         """Build the points and time each that builds; every one is entered in ``measured`` before it is given."""
+        assert isinstance(measured.kernel, Kernel)
         trials = self._build_all(measured.kernel, [*points], measured.preparation.facts)
         if call.cancelled():
             raise Interrupted
@@ -198,7 +203,7 @@ class Sweep:
 def worthwhile(measured: Measured, call: Call, spent: float) -> bool:
     """Whether a kernel that was judged is to be swept; ``spent`` is what its evaluation took so far, in seconds."""
     eager = measured.eager()
-    if measured.failure is not None or eager is None or not can_vary(measured.kernel.plan):
+    if measured.failure is not None or eager is None or not can_vary(measured.kernel):
         return False
     slow = eager.speedup.high < HOPELESS
     done = measured.preparation.placement.floor_us > NEAR_FLOOR * eager.kernel_us.median

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -24,14 +25,29 @@ from cupilot.evaluation import (
     Verdict,
 )
 from cupilot.hardware import Environment, Peaks
+from cupilot.imported import ImportedKernel, KernelKind
 from cupilot.kernel import Kernel
-from cupilot.problem import Problem
+from cupilot.problem import Problem, Target
 from cupilot.roofline import Placement, place
 from gpu_worker.targets.base import BuildFacts, HostTarget
 
 BELOW_FLOOR = 0.85
 """A kernel faster than this share of the floor is not believed. The margin covers what a peak measurement misses (a few
 percent) and the part of the last output that still lies in a cache when the clock stops."""
+
+DISTURBED = 1.3
+"""PyTorch beside an imported file may be this many times slower than when the problem was prepared: clocks of a card
+differ by a tenth between cold and hot, and short operators by their launches."""
+
+UNCHECKED = {
+    Target.CUDA: (
+        "numerics policy: by calibrated tolerance only, its machine code is not read",
+        "memory: by guard zones only, compute-sanitizer is not run",
+        "profile: no hardware counters",
+    ),
+    Target.CPU: ("numerics policy: by calibrated tolerance only, its machine code is not read",),
+}
+"""By target: checks of kernels with a plan that a file with host code of its own does not allow."""
 
 OWN = "own"
 """The law of the problem's own inputs, which every preparation has."""
@@ -55,7 +71,7 @@ class Measured:
 
     problem: Problem
     preparation: Preparation
-    kernel: Kernel
+    kernel: Kernel | ImportedKernel
     build: BuildReport | None = None
     build_facts: BuildFacts = field(default_factory=BuildFacts)
     laws: tuple[LawResult, ...] = ()
@@ -63,6 +79,8 @@ class Measured:
     failure: Failure | None = None
     audited: bool = False
     notes: tuple[str, ...] = ()
+    handover_us: float | None = None
+    """What copying an imported file's outputs takes, in microseconds."""
     repeated: Measured | None = None
     """The second timing of a confirmation."""
     occupancy_pct: float | None = None
@@ -98,7 +116,7 @@ class Measured:
         self.laws, self.comparisons, self.notes = variant.laws, variant.comparisons, variant.notes
         self.audited, self.occupancy_pct = variant.audited, variant.occupancy_pct
 
-    def tuned(self) -> Kernel:
+    def tuned(self) -> Kernel | ImportedKernel:
         """The kernel with the tunable values that are measured."""
         return self.kernel.tuned(self.tunables)
 
@@ -134,11 +152,20 @@ def conclude(measured: Measured, target: HostTarget, remeasure: Callable[[], Pea
         profile=_profile(measured, eager, peaks, placement, target) if eager else None,
         placement=placement,
         environment=measured.environment,
-        tunables=measured.tuned().plan.values(),
+        tunables=measured.tuned().tunable_values(),
         sweep=tuple(measured.sweep),
         seconds=measured.seconds,
         phases=measured.phases,
+        handover_us=measured.handover_us,
+        **_origin(measured),
     )
+
+
+def _origin(measured: Measured) -> dict[str, Any]:
+    """What marks an imported file's evaluation."""
+    if not isinstance(measured.kernel, ImportedKernel):
+        return {}
+    return {"kernel_kind": KernelKind.IMPORTED, "unchecked": UNCHECKED[measured.kernel.target]}
 
 
 def _verdict(measured: Measured, placement: Placement) -> tuple[Verdict, Failure | None]:
@@ -152,6 +179,8 @@ def _verdict(measured: Measured, placement: Placement) -> tuple[Verdict, Failure
     assert eager is not None
     if below_floor(eager, placement):
         return Verdict.QUARANTINED, _too_fast(eager, placement)
+    if _disturbed(measured, eager):
+        return Verdict.QUARANTINED, _too_slow(measured, eager)
     repeated = measured.repeated
     if repeated is None:
         return Verdict.AUDITED, None
@@ -184,6 +213,23 @@ def agree(first: Comparison, second: Comparison | None) -> bool:
 def below_floor(eager: Comparison, placement: Placement) -> bool:
     """Whether a time cannot be believed."""
     return eager.kernel_us.median < BELOW_FLOOR * placement.floor_us
+
+
+def _disturbed(measured: Measured, eager: Comparison) -> bool:
+    """Whether PyTorch was slower beside an imported file than alone: its host code could leave work on the device."""
+    if not isinstance(measured.kernel, ImportedKernel) or measured.kernel.target is not Target.CUDA:
+        return False
+    return eager.baseline_us.median > DISTURBED * measured.preparation.baseline_us.median
+
+
+def _too_slow(measured: Measured, eager: Comparison) -> Failure:
+    alone = measured.preparation.baseline_us.median
+    message = (
+        f"PyTorch took {eager.baseline_us.median:.4g} us beside this file and {alone:.4g} us without it: the file may "
+        "keep the device busy while it should be idle"
+    )
+    details: dict[str, JsonValue] = {"baseline_us": eager.baseline_us.median, "alone_us": alone}
+    return Failure(kind=FailureKind.CLOCK_MISMATCH, message=message, details=details)
 
 
 def _too_fast(eager: Comparison, placement: Placement) -> Failure:

@@ -14,9 +14,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, LawResult
+from cupilot.imported import ImportedKernel
 from cupilot.kernel import ResolvedPlan
 from gpu_worker import endings
 from gpu_worker.bytecode import Bytecode
+from gpu_worker.imported import ImportedHost
 from gpu_worker.judge_process import JudgeProcess, JudgeTimeout
 from gpu_worker.runner_process import RunnerProcess
 from gpu_worker.sandbox import Sandbox
@@ -90,19 +92,30 @@ class WarmJudge:
 
     def judge(self, measured: Measured, order: dict[str, Any], call: Call) -> None:
         """Have the open judge work on a kernel in a runner of its own; what it found goes into ``measured``."""
-        runner = RunnerProcess(self._host, self._sandbox, Path(order["binary"]))
+        runner = self._runner(order)
         try:
             self.judge_in(runner, measured, order, call)
         finally:
             runner.close()
 
+    def _runner(self, order: dict[str, Any]) -> RunnerProcess:
+        if order["imported"]:
+            host = ImportedHost(self._host, self._bytecode)
+            return RunnerProcess(host, self._sandbox, Path(order["binary"]), limits=host.limits)
+        return RunnerProcess(self._host, self._sandbox, Path(order["binary"]))
+
     def judge_in(self, runner: RunnerProcess, measured: Measured, order: dict[str, Any], call: Call) -> None:
         """As :meth:`judge`, in a runner that the caller keeps."""
         assert self._process is not None
-        request = {"op": "judge", "order": order, "hold": not self._host.trusts_runner}
+        request = {"op": "judge", "order": order, "hold": order["imported"] or not self._host.trusts_runner}
         channel = [runner.take_channel()]
+
+        def cancelled() -> bool:
+            runner.overrun()
+            return call.cancelled()
+
         try:
-            answer = self._process.ask(request, call.remaining(), call.cancelled, descriptors=channel, hold=runner.hold)
+            answer = self._process.ask(request, call.remaining(), cancelled, descriptors=channel, hold=runner.hold)
             self._take(measured, answer, runner)
         except (ValidationError, KeyError, TypeError, AttributeError) as error:
             raise JudgeUseless(f"its findings make no sense: {str(error)[:500]}") from error
@@ -120,11 +133,14 @@ class WarmJudge:
         measured.comparisons = tuple(Comparison.model_validate(item) for item in findings["comparisons"])
         measured.audited = bool(findings["audited"])
         measured.notes = tuple(str(note) for note in findings["notes"])
+        measured.handover_us = findings["handover_us"]
         occupancy = findings["facts"].get("occupancy_pct")
         if self._host.trusts_runner and isinstance(occupancy, float):
             measured.occupancy_pct = occupancy
         if findings["failure"]:
             measured.failure = Failure.model_validate(findings["failure"])
+        elif findings["lost"] and runner.overrun():
+            measured.failure = Failure(kind=FailureKind.POLICY_BREACH, message="it started hundreds of processes")
         elif findings["lost"]:
             measured.failure = endings.kernel_ending(runner.ending())
         elif measured.eager() is None:
@@ -143,4 +159,5 @@ def order_of(
         "tolerances": measured.preparation.tolerances,
         "thorough": call.thorough,
         "baselines": [baseline.value for baseline in baselines],
+        "imported": isinstance(measured.kernel, ImportedKernel),
     }

@@ -52,18 +52,26 @@ def load_module(source: str) -> ModuleType:
     return module
 
 
-def build_model(module: ModuleType, seed: int, device: torch.device) -> torch.nn.Module:
-    """``Model(*get_init_inputs())`` as constructed (in training mode, like KernelBench runs it)."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+
+
+def constructor_arguments(module: ModuleType, seed: int) -> Arguments:
+    """What ``get_init_inputs()`` gives, in any of KernelBench's three forms."""
     seed_everything(seed)
     with blaming_reference("get_init_inputs()"):
         arguments = module.get_init_inputs()
-    with blaming_reference("constructing Model"):
         if isinstance(arguments, dict):
-            model = module.Model(**arguments)
-        elif len(arguments) == 2 and isinstance(arguments[0], list | tuple) and isinstance(arguments[1], dict):
-            model = module.Model(*arguments[0], **arguments[1])
-        else:
-            model = module.Model(*arguments)
+            return (), arguments
+        if len(arguments) == 2 and isinstance(arguments[0], list | tuple) and isinstance(arguments[1], dict):
+            return tuple(arguments[0]), arguments[1]
+        return tuple(arguments), {}
+
+
+def build_model(module: ModuleType, arguments: Arguments, device: torch.device) -> torch.nn.Module:
+    """``Model(*get_init_inputs())`` as constructed (in training mode, like KernelBench runs it)."""
+    with blaming_reference("constructing Model"):
+        model = module.Model(*arguments[0], **arguments[1])
         if not isinstance(model, torch.nn.Module):
             raise UnusableReference("Model is not a torch.nn.Module")
         return model.to(device)

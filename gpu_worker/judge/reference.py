@@ -20,6 +20,7 @@ from gpu_worker.judge.deviation import Expected, deviation, unit_of
 from gpu_worker.judge.naming import identifier
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
 from gpu_worker.judge.trace import trace
+from gpu_worker.signature import Given, Layout, Signature
 from gpu_worker.targets.base import JudgeDevice
 
 EXACT_ELEMENTS = 2**22
@@ -41,7 +42,9 @@ class Reference:
         self.device = device
         self.policy = policy
         self._module = loading.load_module(source)
-        self._model = loading.build_model(self._module, seed, device.torch_device)
+        self._seed = seed
+        arguments = loading.constructor_arguments(self._module, seed)
+        self._model = loading.build_model(self._module, arguments, device.torch_device)
         self._inputs = loading.draw_inputs(self._module, seed + 1, device.torch_device)
         self._state_names = loading.state_names(self._model)
         self._input_names, self._scalars = loading.input_names(
@@ -81,6 +84,13 @@ class Reference:
             matmul_flops=matmul_flops,
             compulsory_bytes=counting.compulsory_bytes(graph, specs, zero_shares),
         )
+
+    def signature(self, specs: Sequence[TensorSpec]) -> Signature:
+        """How an imported file's class is constructed and called in this module's place."""
+        marks: list[Any] = [Given(name) for name in self._input_names]
+        layouts = [Layout(item.name, item.role.value, item.dtype.value, item.shape, item.strides) for item in specs]
+        arguments = loading.constructor_arguments(self._module, self._seed)  # again: Model may have changed them
+        return Signature(arguments, self._inputs.arguments(marks), self._state_names, tuple(layouts), self.policy.value)
 
     def draw(self, seed: int) -> list[torch.Tensor]:
         """All given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""

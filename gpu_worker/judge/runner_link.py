@@ -35,9 +35,9 @@ class RunnerLink:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def load(self, binary: str, launches: Sequence[Mapping[str, Any]], timeout: float = LOAD_SECONDS) -> dict[str, Any]:
         """Load the kernel; returns the facts that the runner found."""
-        answer = self._ask({"op": "load", "binary": binary, "launches": list(launches)}, LOAD_SECONDS)
+        answer = self._ask({"op": "load", "binary": binary, "launches": list(launches)}, timeout)
         facts = answer.get("facts")
         return facts if isinstance(facts, dict) else {}
 

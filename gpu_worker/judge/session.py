@@ -27,6 +27,7 @@ from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
 from gpu_worker.judge.slots import Slots, slot_size
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timing import TIMED_FACTOR, Effort, Hold, OutputBounds, PairedTimer
+from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import JudgeDevice
 
 POOL_DRAWS = 3
@@ -47,6 +48,12 @@ MIN_LAUNCH_SECONDS = 5.0
 
 COMPILE_SECONDS = 150
 """For torch.compile, which takes 20 to 40 s on two cores; without it there is no such baseline."""
+
+IMPORT_SECONDS = 300.0
+"""For importing a file: an extension of several CUDA sources takes minutes to compile."""
+
+FIRST_LAUNCH_SECONDS = 120.0
+"""For an imported file's first launch, in which Triton compiles and tunes."""
 
 SLOWEST = 100.0
 """A kernel this many times slower than PyTorch is stopped: nobody wants to know how slow exactly."""
@@ -77,6 +84,8 @@ class KernelOrder:
     """Re-time without the audit (own inputs are still checked)."""
     screening: bool = False
     """Only tell roughly how fast it is: own inputs are checked once, few blocks are timed."""
+    imported: bool = False
+    """Whether ``binary`` is a ``ModelNew`` file, whose host code runs in the runner; it has no launches then."""
 
 
 @dataclass
@@ -90,6 +99,8 @@ class Findings:
     lost: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    handover_us: float | None = None
+    """Of an imported file: what copying its outputs takes, which its times hold."""
 
 
 class Session:
@@ -108,8 +119,7 @@ class Session:
         self._cases = Cases(self._reference, self._specs, int(CASES_MEMORY_SHARE * device.memory_bytes))
         stage("timing PyTorch", 120.0)
         self._baseline_seconds = self._estimate_baseline()
-        self._count = self._slot_count()
-        self._slots: dict[tuple[tuple[str, int], ...], Slots] = {}
+        self._slots: dict[tuple[tuple[tuple[str, int], ...], int], Slots] = {}
         self._errors: dict[str, float] = {}
 
     @cached_property
@@ -146,16 +156,22 @@ class Session:
         return findings
 
     def _judge(self, order: KernelOrder, link: RunnerLink, hold: Hold, findings: Findings) -> None:
-        slots = self._slots_for(order.workspace)
-        self._stage("loading the kernel", 90.0)
-        findings.facts = link.load(order.binary, order.launches)
+        device = self._device.distrusting() if order.imported else self._device
+        slots = self._slots_for(order.workspace, self._slot_count(device.block_seconds))
+        if order.imported:
+            self._stage("loading the file", IMPORT_SECONDS + 30.0)
+            link.load(order.binary, [self._told()], IMPORT_SECONDS)
+        else:
+            self._stage("loading the kernel", 90.0)
+            findings.facts = link.load(order.binary, order.launches)
         link.use(slots)
         timeout = max(MIN_LAUNCH_SECONDS, SLOWEST * self._baseline_seconds)
+        first_timeout = FIRST_LAUNCH_SECONDS if order.imported else timeout
         bounds = Bounds(order.tolerances, {law: self._reference_error(law) for law in order.laws})
         auditor = Auditor(link, slots, self._specs, self._cases, bounds)
-        self._stage("auditing", 60.0 + (len(order.laws) + 2) * (timeout + 30.0))
+        self._stage("auditing", first_timeout + 60.0 + (len(order.laws) + 2) * (timeout + 30.0))
         for law in [laws.OWN] if order.only_timing or order.screening else order.laws:
-            result, seconds = auditor.check(law, timeout)
+            result, seconds = auditor.check(law, timeout if findings.laws else first_timeout)
             findings.laws.append(result)
         if not order.screening:
             seconds = min(seconds, auditor.check_again(laws.OWN, timeout))
@@ -163,7 +179,7 @@ class Session:
         self._stage("timing", 60.0 + 40 * timeout)
         timer = PairedTimer(
             link,
-            self._device,
+            device,
             self._reference,
             slots=slots,
             rotation=self._rotation,
@@ -177,6 +193,8 @@ class Session:
             if caller is not None:
                 findings.comparisons.append(timer.compare(baseline, caller, seconds, effort))
         findings.notes += timer.notes
+        if order.imported:
+            findings.handover_us = timer.handover_seconds() * 1e6
         self._reference.restore()
 
     def _effort(self, order: KernelOrder) -> Effort:
@@ -186,6 +204,13 @@ class Session:
         if order.thorough:
             return Effort(seconds=3.0, half_width=CONFIRMED_PRECISION * precision, hopeless=0.0)
         return Effort(seconds=1.0, half_width=precision, hopeless=0.7)
+
+    def _told(self) -> dict[str, Any]:
+        try:
+            return self._reference.signature(self._specs).as_json()
+        except NotPortable as error:
+            message = f"this problem takes no imported files: {error}"
+            raise KernelFailed(FailureKind.INVALID_PLAN, message, code="not_portable") from error
 
     def _caller(self, baseline: Baseline, findings: Findings) -> Any:
         if baseline is Baseline.EAGER:
@@ -215,8 +240,8 @@ class Session:
             self._errors[law] = error if math.isfinite(error) else 1.0
         return self._errors[law]
 
-    def _slots_for(self, workspace: Mapping[str, int]) -> Slots:
-        key = tuple(sorted(workspace.items()))
+    def _slots_for(self, workspace: Mapping[str, int], count: int) -> Slots:
+        key = (tuple(sorted(workspace.items())), count)
         if key not in self._slots:
             for slots in self._slots.values():
                 slots.close()
@@ -225,16 +250,16 @@ class Session:
             if needed > self._device.memory_bytes:
                 message = f"the kernel's workspace makes a slot of {needed} bytes; the device has no room for it"
                 raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
-            self._slots = {key: Slots(self._device, self._specs, workspace, min(self._count, limit))}
+            self._slots = {key: Slots(self._device, self._specs, workspace, min(count, limit))}
         slots = self._slots[key]
         slots.write_guards()
         return slots
 
-    def _slot_count(self) -> int:
+    def _slot_count(self, block_seconds: float) -> int:
         """Slots that exceed the cache together, and allow blocks long enough for a kernel twice as fast as PyTorch."""
         size = slot_size(self._specs, {})
         for_cache = math.ceil(ROTATED_CACHES * self._device.cache_bytes / size)
-        for_blocks = math.ceil(2 * self._device.block_seconds / self._baseline_seconds)
+        for_blocks = math.ceil(2 * block_seconds / self._baseline_seconds)
         limit = max(1, int(SLOTS_MEMORY_SHARE * self._device.memory_bytes) // size)
         return max(2, min(max(for_cache, for_blocks), MAX_SLOTS, limit))
 
@@ -247,7 +272,7 @@ class Session:
 
     def _time_baseline(self) -> Interval:
         """PyTorch eager alone, cache flushed before each block, over rotated inputs."""
-        slots = self._slots_for({})
+        slots = self._slots_for({}, self._slot_count(self._device.block_seconds))
         count = max(1, min(slots.count, math.ceil(self._device.block_seconds / self._baseline_seconds)))
         times: list[float] = []
         end = time.monotonic() + BASELINE_SECONDS

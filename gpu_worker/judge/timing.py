@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +39,7 @@ WINDOW_ELEMENTS = 2**22
 
 PROBED_SLOTS = 8
 PROBED_ELEMENTS = 64
+HANDOVER_BLOCKS = 5
 MISMATCHED_SHARE = 0.75
 MISMATCHED_BLOCKS = 6
 """Fewer say nothing: a busy machine's scheduler spoils many blocks (all of six were seen at six processes a core)."""
@@ -159,6 +162,19 @@ class PairedTimer:
             graphs=self._graphs,
         )
 
+    def handover_seconds(self) -> float:
+        """What copying one slot's outputs takes this device, from memory to memory: a median of blocks."""
+        count = self._slots.count
+        pairs = [(self._slots.outputs(slot), self._slots.outputs((slot + 1) % count)) for slot in range(count)]
+        calls = [partial(_copy_all, into, source) for into, source in pairs]
+        self._hold(True)
+        times = []
+        for _ in range(HANDOVER_BLOCKS):
+            self._flush(count)
+            times.append(self._device.baseline_seconds(calls) / count)
+        self._hold(False)
+        return statistics.median(times)
+
     def _block_length(self, seconds: float) -> int:
         return max(1, min(self._slots.count, math.ceil(self._device.block_seconds / max(seconds, 1e-7))))
 
@@ -167,6 +183,7 @@ class PairedTimer:
     ) -> tuple[float | None, float]:
         """Seconds a launch of kernel (None: clocks disagree) and baseline, on one filling of the slots."""
         order = self._random.sample(range(self._slots.count), max(kernel_count, baseline_count))
+        self._hold(True)  # what lies in the slots is seen when the clock runs, and not before
         contents = self._prepare(order)
         kernel_order = order[:kernel_count]
         checked = self._random.choice(kernel_order)
@@ -175,11 +192,9 @@ class PairedTimer:
             kernel = self._kernel_block(kernel_order)
             reference, result = self._baseline_block(caller, baseline_order)
         else:
-            self._hold(True)
             reference, result = self._baseline_block(caller, baseline_order)
-            self._hold(False)
             kernel = self._kernel_block(kernel_order)
-        self._verify(kernel_order, checked, contents[checked], result)
+        self._verify(checked, contents[checked], result)
         self._hold(False)
         return kernel, reference
 
@@ -197,8 +212,10 @@ class PairedTimer:
         if self._graphs:
             self._link.capture(order)
         self._flush(len(order))
+        self._hold(False)
         host, reported = self._link.replay(timeout) if self._graphs else self._link.run(order, timeout)
         self._hold(True)
+        self._probe(order)
         seconds = self._device.kernel_seconds(host, reported, len(order))
         if seconds is None:
             self._disagreements.append((host, reported))
@@ -222,15 +239,18 @@ class PairedTimer:
             self._device.flush_cache()
         self._device.synchronize()
 
-    def _verify(self, order: Sequence[int], checked: int, content: Content, result: Any) -> None:
+    def _probe(self, order: Sequence[int]) -> None:
+        """Look at once for outputs that are still to come, the last one's first."""
+        for slot in [order[-1], *self._random.sample(order, min(PROBED_SLOTS, len(order)))]:
+            if self._slots.probe_unwritten(slot, PROBED_ELEMENTS):
+                message = "a timed launch had not written its output when it was reported as done"
+                raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
+
+    def _verify(self, checked: int, content: Content, result: Any) -> None:
         changed = self._rotation.intact(self._slots, checked, content)
         if changed is not None:
             message = f"the kernel changed {changed} in a timed launch, which it is only given to read"
             raise KernelFailed(FailureKind.INPUT_MUTATED, message, tensor=changed, law="timed")
-        for slot in self._random.sample(order, min(PROBED_SLOTS, len(order))):
-            if self._slots.probe_unwritten(slot, PROBED_ELEMENTS):
-                message = "a timed launch had not written its output when it was reported as done"
-                raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
         wanted = self._reference.outputs_of(result)
         for values, got, bounds in zip(wanted, self._slots.outputs(checked), self._bounds, strict=True):
             error = _timed_error(values.to(got.dtype), got, bounds, self._random)
@@ -267,6 +287,11 @@ class PairedTimer:
             return True
         speedup = _speedup(kernel, baseline)
         return half_width(speedup) < effort.half_width or speedup.high < effort.hopeless
+
+
+def _copy_all(into: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
+    for one, other in zip(into, source, strict=True):
+        one.copy_(other)
 
 
 def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:

@@ -95,22 +95,35 @@ class Toolchain(Protocol):
         ...
 
 
-class HostTarget(Protocol):
+class RunnerHost(Protocol):
+    """What starting a runner takes."""
+
+    cpus: tuple[int, ...] | None
+    """CPUs that judge and runner may use; None for all."""
+    runner_device: str
+    """``module:callable`` that makes the :class:`RunnerDevice`; called without arguments."""
+    trusts_runner: bool
+    """True where no code of the kernel runs in the runner's process on the host (``cuda``)."""
+
+    def runner_access(self) -> Access:
+        """What the runner process needs; site-packages only if it cannot do without."""
+        ...
+
+    def runner_python_flags(self) -> tuple[str, ...]:
+        """Interpreter flags of the runner, e.g. ``("-I", "-S")``."""
+        ...
+
+
+class HostTarget(RunnerHost, Protocol):
     """A target in the supervisor."""
 
     target: Target
     device: Device
     threads: int | None
     """Threads that kernel and baseline are given; None on ``cuda``."""
-    cpus: tuple[int, ...] | None
-    """CPUs that judge and runner may use; None for all."""
     toolchain: Toolchain
     judge_device: str
     """``module:callable`` that makes the :class:`JudgeDevice`; called with :meth:`judge_options` as keywords."""
-    runner_device: str
-    """``module:callable`` that makes the :class:`RunnerDevice`; called without arguments."""
-    trusts_runner: bool
-    """True where no code of the kernel runs in the runner's process on the host (``cuda``)."""
     sweep_points: int
     """How many values of a kernel's tunables are worth trying by default."""
 
@@ -120,14 +133,6 @@ class HostTarget(Protocol):
 
     def judge_access(self) -> Access:
         """What the judge process needs: torch, device nodes."""
-        ...
-
-    def runner_access(self) -> Access:
-        """What the runner process needs; site-packages only if it cannot do without."""
-        ...
-
-    def runner_python_flags(self) -> tuple[str, ...]:
-        """Interpreter flags of the runner, e.g. ``("-I", "-S")``."""
         ...
 
     def peaks_program(self) -> Program:
@@ -221,6 +226,12 @@ class JudgeDevice(Protocol):
         """The calls as one graph that a single call replays. Raises :class:`GraphUnavailable` where that cannot be.
 
         The first call may be made once beforehand; what the captured calls return holds their results after a replay.
+        """
+        ...
+
+    def distrusting(self) -> JudgeDevice:
+        """The same device for a runner that holds host code of others: blocks are long enough for, and timed by, the
+        judge's own clock, and no graphs.
         """
         ...
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import mmap
 import os
@@ -15,6 +14,7 @@ import torch
 
 from cupilot.problem import NumericsPolicy
 from gpu_worker.targets.base import GraphUnavailable
+from gpu_worker.targets.cpu_memory import keep_freed_memory
 
 FLUSH_FACTOR = 2
 """Twice the last-level cache is read and written to evict it, as triton's and nvbench's flushes do."""
@@ -30,9 +30,6 @@ BLOCK_SECONDS = 0.008
 
 PRECISION = 0.015
 """A machine with other work to do seldom times more exactly within a second."""
-
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
-_KEPT_BYTES = 2**31 - 1
 
 
 class CpuArena:
@@ -64,7 +61,7 @@ class CpuJudgeDevice:
         self.precision = PRECISION
         self.graph_below_seconds = 0.0
         torch.set_num_threads(threads)
-        _keep_freed_memory()
+        keep_freed_memory()
         self._flush = torch.zeros(FLUSH_FACTOR * cache_bytes // 4, dtype=torch.float32)
 
     def allocate(self, size: int) -> CpuArena:
@@ -96,20 +93,12 @@ class CpuJudgeDevice:
         """Calls have no graph."""
         raise GraphUnavailable("the cpu has no graphs")
 
+    def distrusting(self) -> CpuJudgeDevice:
+        """This device: here the judge's clock counts anyway."""
+        return self
+
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
         """The judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""
         if abs(host - runner) > CLOCK_TOLERANCE * host + CLOCK_SLACK_SECONDS:
             return None
         return host
-
-
-def _keep_freed_memory() -> None:
-    """Make malloc reuse freed memory instead of giving it back to the system.
-
-    Otherwise each eager call would pay page faults for its output (half of the time of a 64 MB map), which a kernel
-    that writes to given buffers does not: the speedup would be the allocator's, not the kernel's.
-    """
-    libc = ctypes.CDLL(None)
-    libc.mallopt(_M_MMAP_MAX, 0)
-    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-    libc.mallopt(_M_TOP_PAD, 64 * 2**20)

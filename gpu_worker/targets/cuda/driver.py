@@ -111,6 +111,19 @@ def write(pointer: int, pattern: bytes, nbytes: int) -> None:
 _DESCRIPTOR = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 
+class Adoptable:
+    """Device memory as bytes, in the form that PyTorch adopts without a copy."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (pointer, False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "strides": None,
+            "version": 3,
+        }
+
+
 class SharedMemory:
     """Device memory that two processes map, handed over as a file descriptor.
 

@@ -5,6 +5,7 @@ Holds no laws, tolerances or verdicts. The process sees one GPU only (``CUDA_VIS
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,17 +41,12 @@ CLOCK_TOLERANCE = 0.02
 """Relative; rates of the device's and the host's clock differ by far less."""
 
 
-class _Memory:
-    """Device memory in the form that PyTorch adopts without a copy."""
+WALL_BLOCK_SECONDS = 20e-3
+"""Length of a block that the judge's clock times: a message and a wait (0.1 to 0.2 ms) are 1 % of it."""
 
-    def __init__(self, pointer: int, size: int) -> None:
-        self.__cuda_array_interface__ = {
-            "data": (pointer, False),
-            "shape": (size,),
-            "typestr": "|u1",
-            "strides": None,
-            "version": 3,
-        }
+WALL_TOLERANCE = 0.1
+WALL_SLACK_SECONDS = 2e-3
+"""How far a runner's clock that only has to agree may be off: relative, and for messages and scheduling."""
 
 
 class CudaArena:
@@ -58,7 +54,7 @@ class CudaArena:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._memory: driver.SharedMemory | None = driver.SharedMemory.create(size)
-        self.bytes = torch.as_tensor(_Memory(self._memory.pointer, size), device=device)
+        self.bytes = torch.as_tensor(driver.Adoptable(self._memory.pointer, size), device=device)
         self.handle: dict[str, Any] = {"bytes": size}
         self.descriptors: tuple[int, ...] = (self._memory.export(),)
 
@@ -84,6 +80,7 @@ class CudaJudge:
         self.precision = PRECISION
         self.graph_below_seconds = GRAPH_BELOW_SECONDS
         self._capturer = Capturer(self.torch_device)
+        self._trusting = True
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
         self._flush = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.torch_device)
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
@@ -132,8 +129,18 @@ class CudaJudge:
         """See :class:`gpu_worker.targets.base.JudgeDevice`."""
         return self._capturer.capture(calls)
 
+    def distrusting(self) -> CudaJudge:
+        """The same device for a runner whose clock is in the kernel's hands: the judge's wall clock decides."""
+        other = copy.copy(self)
+        other.block_seconds = WALL_BLOCK_SECONDS
+        other.graph_below_seconds = 0.0
+        other._trusting = False
+        return other
+
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:
         """The runner's device time, if the judge's wall clock bears it out; both in seconds."""
+        if not self._trusting:
+            return host if abs(host - runner) <= WALL_TOLERANCE * host + WALL_SLACK_SECONDS else None
         overhead = MESSAGE_SECONDS + launches * SUBMIT_SECONDS
         longest = host * (1 + CLOCK_TOLERANCE)
         shortest = host * (1 - CLOCK_TOLERANCE) - overhead

@@ -65,6 +65,18 @@ def test_unusable_arguments(files: Path, work_dir: list[str], capsys: pytest.Cap
     assert caught.value.code == 2
 
 
+def test_files_that_cannot_be_imported(files: Path, work_dir: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "other.py").write_text("class Other: ...")
+    assert main(["judge", str(files / "line.py"), str(files / "other.py"), *work_dir]) == 2
+    assert "does not define ModelNew" in capsys.readouterr().err
+    assert main(["judge", str(files / "line.py"), str(files / "line.cpp"), *work_dir]) == 2
+    assert "needs a launch plan" in capsys.readouterr().err
+    (files / "new.py").write_text("class ModelNew: ...")
+    plan = ["--plan", str(files / "plan.json")]
+    assert main(["judge", str(files / "line.py"), str(files / "new.py"), *plan, *work_dir]) == 2
+    assert "has no launch plan" in capsys.readouterr().err
+
+
 def test_unusable_problem(files: Path, work_dir: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     (files / "raising.py").write_text(SOURCE.replace("return x * 2.0 + 1.0", "raise ValueError('no')"))
     assert main(["prepare", "--json", "--problem", str(files / "raising.py"), *work_dir]) == 2

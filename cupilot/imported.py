@@ -1,0 +1,87 @@
+"""An imported kernel: a file that people already have, in KernelBench's ``ModelNew`` format, host code included.
+
+Plain torch, ``torch.utils.cpp_extension.load_inline`` and Triton are all such files. Only the text is looked at here:
+it runs in a sandboxed runner (:mod:`gpu_worker.imported`), and what is measured of it is marked ``imported``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from enum import StrEnum
+
+from pydantic import Field, field_validator
+
+from cupilot.errors import InvalidInput, InvalidPlan
+from cupilot.problem import Target
+from cupilot.value import Value
+
+MAX_SOURCE_BYTES = 1024 * 1024
+"""Files that carry CUDA sources as strings are larger than device code alone."""
+
+CLASS = "ModelNew"
+
+
+class KernelKind(StrEnum):
+    """Whose host code decided what a kernel's measurement rests on."""
+
+    PLANNED = "planned"
+    """Device code and a launch plan: no host code of the kernel's but the functions of a ``cpu`` kernel."""
+    IMPORTED = "imported"
+    """A ``ModelNew`` file: allocation, launches and parameters are in its author's hands."""
+
+
+class InvalidImport(InvalidInput):
+    """A file is no ``ModelNew`` file."""
+
+    code = "invalid_import"
+
+
+class ImportedKernel(Value):
+    """One ``ModelNew`` file for one target."""
+
+    target: Target
+    source: str = Field(min_length=1)
+
+    @field_validator("source")
+    @classmethod
+    def _bounded(cls, source: str) -> str:
+        if len(source.encode()) > MAX_SOURCE_BYTES:
+            raise ValueError(f"the file is larger than {MAX_SOURCE_BYTES} bytes")
+        if "\0" in source:
+            raise ValueError("the file contains a NUL byte")
+        return source
+
+    def tuned(self, values: Mapping[str, int]) -> ImportedKernel:
+        """This file; raises InvalidPlan for any value."""
+        if values:
+            raise InvalidPlan(f"an imported file has no tunable {next(iter(values))!r}")
+        return self
+
+    def tunable_values(self) -> dict[str, int]:
+        """None: what the file tunes is its own affair."""
+        return {}
+
+
+def check_import(source: str) -> None:
+    """Refuse a file that cannot be an imported kernel, without running it: syntax, and a class ``ModelNew``.
+
+    Raises :class:`InvalidImport`, whose ``where`` names the line. A class that only running the file would define, such
+    as one that is imported, is accepted.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        reason = getattr(error, "msg", None) or "it is nested too deeply"
+        raise InvalidImport(
+            f"the file is not valid Python: line {line}: {reason}",
+            hint="run it with python3 first",
+            where=f"kernel.source:{line}",
+        ) from error
+    if not any(CLASS in [getattr(node, field, "") for field in ("id", "name", "asname")] for node in ast.walk(tree)):
+        raise InvalidImport(
+            f"the file does not define {CLASS}",
+            hint=f"KernelBench's format: class {CLASS}(nn.Module), constructed and called like the reference's Model",
+            where="kernel.source",
+        )

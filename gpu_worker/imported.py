@@ -1,0 +1,131 @@
+"""Imported files in the supervisor: where they run, with what rights, and what can be said of them before they run.
+
+Their runner has torch, a compiler and a private folder, and is otherwise as confined as any: no network, no files but
+the interpreter's, no process outside its own name space. It never has the reference, its memory or an expected output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from cupilot.errors import InvalidInput
+from cupilot.evaluation import BuildReport, Failure, FailureKind
+from cupilot.imported import ImportedKernel, check_import
+from cupilot.kernel import ResolvedPlan
+from cupilot.problem import Target
+from gpu_worker.build import Build, BuiltKernel
+from gpu_worker.bytecode import Bytecode
+from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox
+from gpu_worker.targets.base import Access, BuildFacts, HostTarget
+
+NO_PLAN = ResolvedPlan(launches=(), workspace={})
+
+MEMORY_BYTES = 8 * 2**30
+"""Private memory of each process on ``cpu``: torch, what the file keeps, and a compiler."""
+
+FILE_BYTES = 2**30
+CPU_SECONDS = 1800
+
+_DEVICES = {
+    Target.CPU: "gpu_worker.targets.imported_runner:cpu",
+    Target.CUDA: "gpu_worker.targets.imported_runner:cuda",
+}
+_TOOLKITS = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+
+
+class ImportedHost:
+    """Starts runners with torch; see :class:`gpu_worker.targets.base.RunnerHost`."""
+
+    trusts_runner = False
+    limits = Limits(cpu_seconds=CPU_SECONDS, memory_bytes=MEMORY_BYTES, file_bytes=FILE_BYTES, open_files=4096)
+
+    def __init__(self, host: HostTarget, bytecode: Bytecode) -> None:
+        self.cpus = host.cpus
+        self.runner_device = _DEVICES[host.target]
+        self._host = host
+        self._bytecode = bytecode
+
+    def runner_access(self) -> Access:
+        """Torch and a compiler, as the judge has them, without the packages that prepare and judge problems."""
+        access = self._host.judge_access()
+        toolkit = _toolkit() if self._host.target is Target.CUDA else None
+        folders = [path for path in access.read_only if path != SOURCE_ROOT / "cupilot"]
+        environment = {**access.environment, "PATH": _search_path(toolkit)}
+        if toolkit is not None:
+            environment["CUDA_HOME"] = str(toolkit)
+            folders += [] if toolkit.is_relative_to("/usr") else [toolkit]
+        return replace(
+            access,
+            read_only=(*folders, self._bytecode.folder),
+            environment=environment,
+            subprocesses=True,
+        )
+
+    def runner_python_flags(self) -> tuple[str, ...]:
+        """Isolated; site-packages stay, because torch is there."""
+        return ("-I", *self._bytecode.flags())
+
+
+def stage(kernel: ImportedKernel, folder: Path, sandbox: Sandbox) -> BuiltKernel:
+    """The file where its runner finds it, in the shape of a build; nothing is compiled before the runner does."""
+    report = BuildReport(ok=True, compiler="torch", seconds=0.0, binary_hash=_digest(kernel.source))
+    try:
+        check_import(kernel.source)
+    except InvalidInput as error:
+        failure = Failure(kind=FailureKind.COMPILE_ERROR, message=error.message, details={"code": error.code})
+        return _built(report.model_copy(update={"ok": False}), None, failure)
+    missing = _missing(kernel.source, sandbox)
+    if missing is not None:
+        failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=missing, details={"code": "not_installed"})
+        return _built(report, None, failure)
+    path = folder / _digest(kernel.source) / "modelnew.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(f".{os.getpid()}")
+    scratch.write_text(kernel.source)
+    scratch.replace(path)
+    return _built(report, path, None)
+
+
+def _built(report: BuildReport, path: Path | None, failure: Failure | None) -> BuiltKernel:
+    return BuiltKernel(NO_PLAN, Build(report, BuildFacts(), path, failure), failure)
+
+
+def unbuilt(report: BuildReport, failure: Failure) -> BuildReport:
+    """The report of a file of which the runner says that it does not compile."""
+    return report.model_copy(update={"ok": False, "log": str(failure.details.get("log", ""))[:16_000]})
+
+
+def _missing(source: str, sandbox: Sandbox) -> str | None:
+    """What this machine lacks for the file."""
+    if not sandbox.kind.startswith("bwrap"):
+        return "imported files may start processes, so they need user namespaces (bubblewrap), which are barred here"
+    if "cpp_extension" in source and _found("ninja") is None:
+        return "the file compiles an extension, which needs ninja: install ninja (pip install ninja)"
+    return None
+
+
+def _found(program: str) -> str | None:
+    return shutil.which(program, path=_search_path(None))
+
+
+def _search_path(toolkit: Path | None) -> str:
+    """Programs of the interpreter's own installation (ninja), of the CUDA toolkit (nvcc), and the system's."""
+    folders: Collection[Path] = [Path(sys.prefix) / "bin", *([toolkit / "bin"] if toolkit is not None else [])]
+    return ":".join([*map(str, folders), "/usr/local/bin", "/usr/bin", "/bin"])
+
+
+def _toolkit() -> Path | None:
+    """A CUDA toolkit with nvcc."""
+    on_path = shutil.which("nvcc")
+    candidates = [*filter(None, _TOOLKITS), *([str(Path(on_path).resolve().parent.parent)] if on_path else [])]
+    return next((Path(path) for path in candidates if (Path(path) / "bin" / "nvcc").exists()), None)
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()

@@ -1,0 +1,132 @@
+"""What an imported file is constructed, called and loaded with, as the judge tells it to the runner.
+
+Plain JSON, so that the runner unpickles nothing and the judge says nothing that it does not mean to say: constructor
+arguments, forward's arguments with names in place of tensors, and the layout of each named tensor. No reference, no
+seed and no expected output is in it. Torch is needed, cupilot is not: the runner does not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+
+class NotPortable(Exception):
+    """An argument that cannot be told to another process."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Stands for a named tensor among arguments."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor at the kernel boundary."""
+
+    name: str
+    role: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def view(self, memory: torch.Tensor, offset: int) -> torch.Tensor:
+        """This tensor where it lies in the arena, ``offset`` in bytes."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        flat = memory[offset : offset + span * dtype.itemsize].view(dtype)
+        return flat.as_strided(self.shape, self.strides, flat.storage_offset())
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How the reference's ``Model`` is constructed and called; an imported ``ModelNew`` is used in the same way."""
+
+    constructor: tuple[tuple[Any, ...], dict[str, Any]]
+    """Positional and keyword arguments."""
+    arguments: tuple[Any, ...]
+    """Of forward; :class:`Given` where a tensor belongs."""
+    state: Mapping[str, str]
+    """Name at the boundary of each parameter and buffer, by its key in the module."""
+    tensors: tuple[Layout, ...]
+    """Inputs, parameters and buffers, outputs, in the order of the problem's facts."""
+    policy: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For the channel; raises :class:`NotPortable`."""
+        args, kwargs = self.constructor
+        return {
+            "constructor": [_told(list(args)), _told(dict(kwargs))],
+            "arguments": _told(list(self.arguments)),
+            "state": dict(self.state),
+            "tensors": [asdict(layout) for layout in self.tensors],
+            "policy": self.policy,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Signature:
+        """What :meth:`as_json` told."""
+        args, kwargs = data["constructor"]
+        layouts = [
+            Layout(**{**item, "shape": tuple(item["shape"]), "strides": tuple(item["strides"])})
+            for item in data["tensors"]
+        ]
+        return cls(
+            (tuple(_heard(args)), _heard(kwargs)),
+            tuple(_heard(data["arguments"])),
+            data["state"],
+            tuple(layouts),
+            data["policy"],
+        )
+
+    def layout(self, name: str) -> Layout:
+        """Of the tensor of this name."""
+        return next(item for item in self.tensors if item.name == name)
+
+    def outputs(self) -> tuple[Layout, ...]:
+        """In the order in which forward returns them."""
+        return tuple(item for item in self.tensors if item.role == "output")
+
+
+def filled(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Arguments with tensors in their places."""
+    if isinstance(value, Given):
+        return tensors[value.name]
+    if isinstance(value, list | tuple):
+        return type(value)(filled(item, tensors) for item in value)
+    if isinstance(value, dict):
+        return {key: filled(item, tensors) for key, item in value.items()}
+    return value
+
+
+def _told(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Given):
+        return {"tensor": value.name}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if type(value) in (list, tuple, torch.Size):
+        return {"list" if type(value) is list else "tuple": [_told(item) for item in value]}
+    if type(value) is dict:
+        return {"dict": [[_told(key), _told(item)] for key, item in value.items()]}
+    raise NotPortable(f"an argument is a {type(value).__name__}, which cannot be handed to another process")
+
+
+def _heard(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return Given(content)
+    if kind == "dtype":
+        return getattr(torch, content)
+    if kind == "dict":
+        return {_heard(key): _heard(item) for key, item in content}
+    items = [_heard(item) for item in content]
+    return items if kind == "list" else tuple(items)

@@ -1,0 +1,271 @@
+"""An imported file in the runner: a process with torch, which holds one ``ModelNew`` and nothing of the judge's.
+
+Every rule here is for honest files: what keeps dishonest ones from earning anything is outside of this process (the
+judge's clock, poison and comparison, the sandbox, and that the process is stopped whenever it has nothing to do).
+What is looked up before the file runs stays what it was, whatever the file replaces in torch or time.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from torch.utils import _pytree as pytree
+
+from gpu_worker import signature as signatures
+from gpu_worker.signature import Signature
+from gpu_worker.targets import user_errors
+from gpu_worker.targets.base import RunnerError
+from gpu_worker.targets.cpu_memory import keep_freed_memory
+
+MODULE = "modelnew"
+_clock = time.perf_counter
+_tensor_types = (torch.Tensor, torch.nn.Parameter)
+
+
+class _Memory(Protocol):
+    """Where the judge's arena comes from."""
+
+    device: torch.device
+
+    def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
+        """The arena as bytes."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for all that was launched, on every stream."""
+        ...
+
+    def apply(self, policy: str) -> None:
+        """The baseline's settings of PyTorch under this policy."""
+        ...
+
+
+class _CpuMemory:
+    """Shared memory in a file."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        keep_freed_memory()
+
+    def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        memory = mmap.mmap(descriptors[0], int(handle["size"]), flags, mmap.PROT_READ | mmap.PROT_WRITE)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    def settle(self) -> None:
+        """Nothing is asynchronous here; threads of the file's own are stopped from outside."""
+
+    def apply(self, policy: str) -> None:
+        torch.set_float32_matmul_precision("highest" if policy == "fp32" else "high")
+
+
+class _CudaMemory:
+    """Device memory that the judge exported."""
+
+    def __init__(self) -> None:
+        from gpu_worker.targets.cuda import driver
+
+        self.device = torch.device("cuda", 0)
+        torch.cuda.set_device(self.device)
+        self._driver = driver
+        self._wait = driver.Context().synchronize
+        self._shared: Any = None
+
+    def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
+        size = int(handle["bytes"])
+        self._shared = self._driver.SharedMemory.attach(descriptors[0], size)
+        return torch.as_tensor(self._driver.Adoptable(self._shared.pointer, size), device=self.device)
+
+    def settle(self) -> None:
+        self._wait()
+
+    def apply(self, policy: str) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = policy != "fp32"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A slot's tensors, ready to be used."""
+
+    arguments: tuple[Any, ...]
+    parameters: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    """(the module's own, the slot's)."""
+    buffers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    outputs: tuple[torch.Tensor, ...]
+
+
+class ImportedRunner:
+    """Runs one imported file; see :class:`gpu_worker.targets.base.RunnerDevice`."""
+
+    def __init__(self, memory: Callable[[], _Memory]) -> None:
+        self._open = memory
+        self._memory: _Memory | None = None
+        self._arena: torch.Tensor | None = None
+        self._signature: Signature | None = None
+        self._model: torch.nn.Module | None = None
+        self._slots: list[_Slot] = []
+
+    def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Map the judge's arena; replaces an earlier one."""
+        assert self._memory is not None
+        self._slots = []
+        self._arena = self._memory.map(handle, descriptors)
+        os.close(descriptors[0])
+
+    def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Run the file and construct its class; ``launches`` is one :class:`Signature` as JSON."""
+        self._memory = self._open()
+        self._signature = signature = Signature.from_json(launches[0])
+        self._memory.apply(signature.policy)
+        path = Path(binary)
+        with user_errors.reported(path, "import_failed", "running the file"):
+            module = _run(path)
+        with user_errors.reported(path, "constructor_failed", "constructing ModelNew"), torch.no_grad():
+            model = _construct(module, signature)
+            self._model = model.to(self._memory.device)
+        check_state(_parameters(self._model), _buffers(self._model), signature)
+        return {}
+
+    def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
+        """Views of each slot's tensors, in the places where the file wants them."""
+        self._slots = [self._bound(slot) for slot in slots]
+
+    def _bound(self, slot: Mapping[str, int]) -> _Slot:
+        assert self._arena is not None
+        assert self._signature is not None
+        assert self._model is not None
+        views = {layout.name: layout.view(self._arena, slot[layout.name]) for layout in self._signature.tensors}
+        state = {key: views[name] for key, name in self._signature.state.items()}
+        parameters, buffers = _parameters(self._model), _buffers(self._model)
+        return _Slot(
+            signatures.filled(self._signature.arguments, views),
+            tuple((own, state[key]) for key, own in parameters.items() if key in state),
+            tuple((own, state[key]) for key, own in buffers.items() if key in state),
+            tuple(views[layout.name] for layout in self._signature.outputs()),
+        )
+
+    def run(self, order: Sequence[int]) -> float:
+        """Call forward for each slot and copy what it returns to the slot's outputs; all of it is timed.
+
+        One filling of the slots has one set of parameters, so they are put in place once for a run.
+        """
+        assert self._memory is not None
+        assert self._model is not None
+        slots = [self._slots[index] for index in order]
+        model = self._model
+        started = _clock()
+        with user_errors.reported(None, "forward_failed", "forward"), torch.no_grad(), self._autocast():
+            for own, given in slots[0].parameters:
+                own.data = given
+            for own, given in slots[0].buffers:
+                own.copy_(given)
+            for slot in slots:
+                self._hand_over(model(*slot.arguments), slot.outputs)
+            self._memory.settle()
+        return _clock() - started
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        assert self._signature is not None
+        assert self._memory is not None
+        half = self._signature.policy == "half"
+        return torch.autocast(self._memory.device.type, torch.bfloat16, enabled=half)
+
+    def _hand_over(self, result: Any, outputs: Sequence[torch.Tensor]) -> None:
+        results = [result] if type(result) in _tensor_types else pytree.tree_leaves(result)
+        results = [item for item in results if item is not None]
+        check_results(results, outputs, self._signature.policy if self._signature else "")
+        for output, item in zip(outputs, results, strict=True):
+            output.copy_(item)
+
+
+def check_results(results: Sequence[Any], outputs: Sequence[torch.Tensor], policy: str) -> None:
+    """Refuse what is not the reference's outputs in number, kind, shape and dtype; raises :class:`RunnerError`."""
+    if len(results) != len(outputs):
+        message = f"forward returned {len(results)} tensors; the reference returns {len(outputs)}"
+        raise RunnerError("wrong_value", message, code="wrong_output_count")
+    for index, (got, want) in enumerate(zip(results, outputs, strict=True)):
+        if type(got) not in _tensor_types:
+            message = f"output {index} is a {type(got).__name__}; only plain tensors are taken"
+            raise RunnerError("wrong_value", message, code="wrong_output_type")
+        if got.shape != want.shape:
+            message = f"output {index} has shape {list(got.shape)}; the reference's has {list(want.shape)}"
+            raise RunnerError("wrong_value", message, code="wrong_shape")
+        lowered = policy == "half" and got.is_floating_point() and want.is_floating_point()
+        if got.dtype != want.dtype and not lowered:
+            message = f"output {index} has dtype {got.dtype}; the reference's has {want.dtype}"
+            raise RunnerError("wrong_value", message, code="wrong_dtype")
+        if got.device != want.device:
+            message = f"output {index} is on {got.device}; it belongs on {want.device}"
+            raise RunnerError("wrong_value", message, code="wrong_device")
+
+
+def check_state(
+    parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor], signature: Signature
+) -> None:
+    """Refuse a module whose parameters are not the reference's by name, shape and dtype; raises :class:`RunnerError`.
+
+    Buffers may be missing, or be the file's own.
+    """
+    wanted = {key: signature.layout(name) for key, name in signature.state.items()}
+    needed = {key for key, layout in wanted.items() if layout.role == "parameter"}
+    problems = [f"it lacks {key} {list(wanted[key].shape)}" for key in sorted(needed - set(parameters))]
+    problems += [f"the reference has no {key}" for key in sorted(set(parameters) - needed)]
+    for key, own in {**parameters, **buffers}.items():
+        layout = wanted.get(key)
+        if layout is not None and (tuple(own.shape), str(own.dtype)) != (layout.shape, f"torch.{layout.dtype}"):
+            problems.append(f"{key} is {own.dtype}{list(own.shape)}, not torch.{layout.dtype}{list(layout.shape)}")
+    if problems:
+        message = (
+            "ModelNew's parameters are not the reference's, whose values it is given by name: " + "; ".join(problems)
+        )[:2000]
+        raise RunnerError("launch_error", message, code="parameters_differ")
+
+
+def _run(path: Path) -> ModuleType:
+    """The file as a module under its own name, with its source where ``inspect`` and Triton look for it."""
+    module = ModuleType(MODULE)
+    module.__file__ = str(path)
+    sys.modules[MODULE] = module
+    sys.argv = [str(path)]
+    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def _construct(module: ModuleType, signature: Signature) -> torch.nn.Module:
+    found = getattr(module, "ModelNew", None)
+    if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+        raise RunnerError("launch_error", "the file has no class ModelNew(nn.Module)", code="no_model_new")
+    args, kwargs = signature.constructor
+    user_errors.check_arguments(found, args, kwargs)
+    torch.manual_seed(0)
+    return found(*args, **kwargs)
+
+
+def _parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.named_parameters())
+
+
+def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.named_buffers())
+
+
+def cpu() -> ImportedRunner:
+    """The factory for the ``cpu`` target."""
+    return ImportedRunner(_CpuMemory)
+
+
+def cuda() -> ImportedRunner:
+    """The factory for the ``cuda`` target."""
+    return ImportedRunner(_CudaMemory)

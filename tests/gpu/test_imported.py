@@ -1,0 +1,158 @@
+"""Imported files on a real GPU: Triton and load_inline are audited, other streams and kept results are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
+from cupilot.imported import ImportedKernel, KernelKind
+from cupilot.problem import Problem, Target
+from gpu_worker.evaluator import Evaluator
+from tests.gpu import problems
+
+pytestmark = pytest.mark.gpu
+
+Prepare = Callable[[Problem], Preparation]
+
+TRITON = """
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+@triton.jit
+def softmax_rows(x, out, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + row * cols + at, mask=at < cols, other=-float("inf"))
+    powers = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row * cols + at, powers / tl.sum(powers, axis=0), mask=at < cols)
+
+class ModelNew(nn.Module):
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+
+    def forward(self, x):
+        out = torch.empty_like(x)
+        cols = x.shape[-1]
+        softmax_rows[(x.numel() // cols,)](x, out, cols, BLOCK=triton.next_power_of_2(cols))
+        return out
+"""
+
+LINE = Problem(
+    name="line",
+    source="""
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2.0 + 1.0
+
+def get_inputs():
+    return [torch.rand(4096, 4096)]
+
+def get_init_inputs():
+    return []
+""",
+)
+
+INLINE = '''
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+CUDA = """
+#include <torch/extension.h>
+__global__ void line(const float4* x, float4* out, long n) {
+  long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
+  if (i < n) {
+    float4 v = x[i];
+    out[i] = make_float4(v.x * 2.f + 1.f, v.y * 2.f + 1.f, v.z * 2.f + 1.f, v.w * 2.f + 1.f);
+  }
+}
+torch::Tensor run_line(torch::Tensor x) {
+  auto out = torch::empty_like(x);
+  long n = x.numel() / 4;
+  line<<<(n + 255) / 256, 256>>>((const float4*)x.data_ptr<float>(), (float4*)out.data_ptr<float>(), n);
+  return out;
+}
+"""
+built = load_inline("line", "torch::Tensor run_line(torch::Tensor x);", CUDA, functions=["run_line"])
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return built.run_line(x)
+'''
+
+ESCAPE = """
+import torch
+import torch.nn as nn
+
+torch.cuda.synchronize = lambda *a, **k: None
+side = None
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        global side
+        side = side or torch.cuda.Stream()
+        out = torch.empty_like(x)
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(20_000_000)
+            torch.add(x * 2.0, 1.0, out=out)
+        return out
+"""
+"""Works on a stream that nobody waits for, long after forward has returned."""
+
+KEPT = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turns = 0
+
+    def forward(self, x):
+        self.turns += 1
+        if self.turns < 12:
+            self.last = x * 2.0 + 1.0
+        return self.last
+"""
+"""Right while it is audited, then the same result again."""
+
+
+@pytest.fixture
+def judged(evaluator: Evaluator, prepare: Prepare) -> Callable[[Problem, str], Evaluation]:
+    def of(problem: Problem, source: str) -> Evaluation:
+        kernel = ImportedKernel(target=Target.CUDA, source=source)
+        return evaluator.evaluate(problem, prepare(problem), kernel, timeout=400)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("problem", "source"), [(problems.softmax(), TRITON), (LINE, INLINE)], ids=["triton", "load_inline"]
+)
+def test_an_honest_file_is_audited(judged: Callable[[Problem, str], Evaluation], problem: Problem, source: str) -> None:
+    result = judged(problem, source)
+    assert result.verdict is Verdict.AUDITED, result.failure
+    assert result.kernel_kind is KernelKind.IMPORTED
+    comparison = result.comparison()
+    assert comparison is not None
+    assert result.handover_us is not None
+    print(f"\n{comparison.kernel_us} against {comparison.baseline_us} us, {result.handover_us:.1f} us of them copying")
+
+
+@pytest.mark.parametrize("source", [ESCAPE, KEPT], ids=["another stream", "a kept result"])
+def test_a_dishonest_file_is_caught(judged: Callable[[Problem, str], Evaluation], source: str) -> None:
+    result = judged(LINE, source)
+    assert result.failure is not None, result.comparisons
+    assert not result.verdict.counts
+    assert result.failure.kind in {
+        FailureKind.WRONG_VALUE,
+        FailureKind.UNWRITTEN_OUTPUT,
+        FailureKind.NON_DETERMINISTIC,
+    }, result.failure

@@ -1,0 +1,211 @@
+"""Imported files: what is told to their runner, what is refused with which code, and who is stopped with them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from cupilot.imported import ImportedKernel, InvalidImport, check_import
+from cupilot.problem import Target
+from gpu_worker import imported
+from gpu_worker.channel import Channel
+from gpu_worker.sandbox import Limits, Sandbox, python_folders
+from gpu_worker.signature import Given, Layout, NotPortable, Signature
+from gpu_worker.targets.base import Access, Program, RunnerError
+from gpu_worker.targets.imported_runner import ImportedRunner
+from gpu_worker.targets.user_errors import compiler_errors
+
+X = Layout("x", "input", "float32", (2, 3), (3, 1))
+WEIGHT = Layout("layer_weight", "parameter", "float32", (3,), (1,))
+COUNT = Layout("count", "buffer", "int64", (), ())
+OUT = Layout("out", "output", "float32", (2, 3), (3, 1))
+SIGNATURE = Signature(
+    ((3,), {"scale": 2.0}),
+    (Given("x"), (1, [None, torch.float16])),
+    {"layer.weight": "layer_weight", "count": "count"},
+    (X, WEIGHT, COUNT, OUT),
+    "fp32",
+)
+PLACES = {"x": 0, "layer_weight": 256, "count": 512, "out": 768}
+
+FILE = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self, features, scale):
+        super().__init__()
+        self.layer = nn.Module()
+        self.layer.weight = nn.Parameter(torch.zeros(features))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.scale = scale
+
+    def forward(self, x, options):
+        self.count += options[0]
+        return x * self.layer.weight * self.scale + self.count
+"""
+
+
+class Memory:
+    """An arena of this process."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.bytes = torch.frombuffer(mmap.mmap(-1, 1024), dtype=torch.uint8)
+
+    def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:  # noqa: ARG002
+        return self.bytes
+
+    def settle(self) -> None:
+        pass
+
+    def apply(self, policy: str) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setitem(sys.modules, "modelnew", sys)
+
+
+def loaded(source: str, folder: Path) -> tuple[ImportedRunner, Memory]:
+    (folder / "modelnew.py").write_text(source)
+    memory = Memory()
+    runner = ImportedRunner(lambda: memory)
+    runner.load(str(folder / "modelnew.py"), [SIGNATURE.as_json()])
+    runner.attach({}, [os.open("/dev/null", os.O_RDONLY)])
+    runner.bind([PLACES])
+    return runner, memory
+
+
+def test_a_file_computes_with_what_lies_in_the_slot(tmp_path: Path) -> None:
+    runner, memory = loaded(FILE, tmp_path)
+    x, weight, count, out = (layout.view(memory.bytes, PLACES[layout.name]) for layout in (X, WEIGHT, COUNT, OUT))
+    for turn in (1.0, 2.0):
+        x.copy_(torch.arange(6.0).reshape(2, 3) * turn)
+        weight.copy_(torch.tensor([1.0, 2.0, 3.0]) * turn)
+        count.fill_(7)
+        assert runner.run([0]) >= 0.0
+        assert torch.equal(out, x * weight * 2.0 + 8)
+        assert int(count) == 7  # a running statistic is the file's own copy
+
+
+def test_a_signature_says_the_same_on_the_other_side() -> None:
+    assert Signature.from_json(SIGNATURE.as_json()) == SIGNATURE
+    with pytest.raises(NotPortable, match="Tensor"):
+        Signature(((torch.ones(1),), {}), (), {}, (), "fp32").as_json()
+
+
+LOAD_FAILURES = {
+    "no_model_new": ("ModelNew = 3", "no class ModelNew"),
+    "import_failed": (FILE + "\nraise KeyError('gone')", "KeyError: 'gone'\n  line 17"),
+    "constructor_arguments": (FILE.replace("features, scale", "features"), "unexpected keyword argument 'scale'"),
+    "constructor_failed": (FILE.replace("self.scale = scale", "exit(3)"), "SystemExit: 3\n  line 11"),
+    "parameters_differ": (
+        FILE.replace("self.layer.weight", "self.layer.w"),
+        r"lacks layer.weight .*; .* no layer.w",
+    ),
+    "compile_error": (FILE + "\nraise RuntimeError('Error building extension: a.cpp:3: error: no')", "a.cpp:3: error"),
+    "no_ninja": (FILE + "\nraise RuntimeError('Ninja is required to load C++ extensions')", "no ninja"),
+}
+
+
+@pytest.mark.parametrize("code", LOAD_FAILURES)
+def test_a_file_that_cannot_be_loaded_says_why(code: str, tmp_path: Path) -> None:
+    source, words = LOAD_FAILURES[code]
+    with pytest.raises(RunnerError, match=words) as caught:
+        loaded(source, tmp_path)
+    assert caught.value.details["code"] == code
+
+
+FORWARD_FAILURES = {
+    "forward_failed": ("raise ValueError('seven')", "ValueError: seven\n  line 15, in forward: raise"),
+    "wrong_shape": ("return x[:1]", r"shape \[1, 3\]; the reference's has \[2, 3\]"),
+    "wrong_dtype": ("return x.double()", "dtype torch.float64"),
+    "wrong_output_count": ("return x, x", "returned 2 tensors; the reference returns 1"),
+    "wrong_output_type": ("return x.as_subclass(type('Lazy', (torch.Tensor,), {}))", "is a Lazy"),
+    "out_of_memory": ("raise torch.OutOfMemoryError('big')", "forward: big"),
+}
+
+
+@pytest.mark.parametrize("code", FORWARD_FAILURES)
+def test_a_file_that_cannot_be_run_says_why(code: str, tmp_path: Path) -> None:
+    statement, words = FORWARD_FAILURES[code]
+    runner, _ = loaded(FILE.replace("return x * self.layer.weight * self.scale + self.count", statement), tmp_path)
+    with pytest.raises(RunnerError, match=words) as caught:
+        runner.run([0])
+    assert caught.value.details["code"] == code
+
+
+def test_a_file_is_looked_at_before_it_runs(tmp_path: Path) -> None:
+    with pytest.raises(InvalidImport, match="line 1"):
+        check_import("def f(:")
+    with pytest.raises(InvalidImport, match="does not define ModelNew"):
+        check_import("class Model: ...")
+    check_import("from mine import Fast as ModelNew")
+    refused = imported.stage(ImportedKernel(target=Target.CPU, source="x = 1"), tmp_path, Sandbox())
+    assert refused.build.binary is None
+    assert refused.failure is not None
+    assert refused.failure.details["code"] == "invalid_import"
+    barred = imported.stage(ImportedKernel(target=Target.CPU, source=FILE), tmp_path, Sandbox("landlock+seccomp"))
+    assert barred.failure is not None
+    assert barred.failure.details["code"] == "not_installed"
+
+
+def test_the_lines_that_matter_are_told_of_a_long_build_log() -> None:
+    log = "[1/2] c++ main.cpp\nmain.cpp:4:2: error: no such thing\na.cpp:9: note: x\nld: undefined reference to `f'"
+    assert compiler_errors(log) == "main.cpp:4:2: error: no such thing\nld: undefined reference to `f'"
+
+
+CHILDREN = """
+import os, socket, sys
+if os.fork() == 0 and os.fork() == 0:
+    while True:
+        pass
+socket.socket(fileno=int(sys.argv[1])).sendall(b"x")
+while True:
+    pass
+"""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """A signal takes effect when the process next runs."""
+    deadline = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[Any, Channel]]:
+    ours, theirs = Channel.pair()
+    access = Access(read_only=python_folders(), subprocesses=True)
+    argv = (sys.executable, "-I", "-S", "-c", CHILDREN, str(theirs.fileno()))
+    child = Sandbox().start(Program(argv, access), Limits(), [theirs.fileno()])
+    theirs.close()
+    yield child, ours
+    child.kill()
+    ours.close()
+
+
+def test_processes_that_a_program_started_are_stopped_with_it(family: tuple[Any, Channel]) -> None:
+    child, channel = family
+    assert channel.wait(20.0)
+    program = psutil.Process(child.program_pid())
+    others = [process for process in program.parent().children(recursive=True) if "python" in process.name()]
+    assert len(others) >= 3
+    child.freeze()
+    wait_until(lambda: all(process.status() == psutil.STATUS_STOPPED for process in others))
+    child.thaw()
+    wait_until(lambda: all(process.status() != psutil.STATUS_STOPPED for process in others))
