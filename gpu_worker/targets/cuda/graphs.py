@@ -54,8 +54,10 @@ class Capturer:
         return graph
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
-        """End a capture that failed: a capture that was invalidated does not tell the allocator by itself."""
+        """End a capture that failed: one that was invalidated tells neither the allocator nor the random numbers."""
         with suppress(RuntimeError):
             graph.capture_end()
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
+        generator = torch.cuda.default_generators[self._device.index]
+        generator.graphsafe_set_state(generator.clone_state())  # the old state refuses to be used outside of a capture

@@ -27,7 +27,7 @@ MESSAGE_SECONDS = 1e-3
 BLOCK_SECONDS = 2e-3
 """Length of a timed block: long against a submission and the events' resolution, short against drifts of clocks."""
 
-PRECISION = 0.003
+PRECISION = 0.002
 """So that the ratio of two measurements of one kernel is within half a percent of 1."""
 
 SUBMIT_SECONDS = 10e-6
