@@ -34,7 +34,7 @@ doctor: $(INSTALLED) ## say what this machine has and lacks
 
 # In the files' order, so that a run can be repeated. Plain pytest shuffles, to show what leans on what.
 test: $(INSTALLED) ## all tests that need no GPU
-	@$(PYTHON) -m pytest -q -m "not gpu" -p no:randomly
+	@$(PYTHON) -m pytest -q -rfER -m "not gpu" -p no:randomly
 
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
 	@$(PYTHON) -m pytest -q -m gpu
