@@ -90,18 +90,21 @@ class Builder:
         self._arch = arch
         folder.mkdir(parents=True, exist_ok=True)
 
-    def build_kernel(self, kernel: Kernel, facts: ProblemFacts) -> BuiltKernel:
+    def build_kernel(self, kernel: Kernel, facts: ProblemFacts, *, cores: tuple[int, ...] | None = None) -> BuiltKernel:
         """Build a kernel for a problem and hold it to the policy; raises InvalidPlan where the two do not fit."""
         plan = resolve(kernel, facts)
-        build = self.build(kernel.source, render(facts, kernel.plan.values()))
+        build = self.build(kernel.source, render(facts, kernel.plan.values()), cores=cores)
         failure = build.failure
         if build.binary is not None:
             refusal = self._toolchain.refusal(kernel.source, build.facts, facts)
             failure = None if refusal is None else Failure(kind=FailureKind.POLICY_BREACH, message=refusal)
         return BuiltKernel(plan, build, failure)
 
-    def build(self, source: str, header: str) -> Build:
-        """The binary of a source with its ``problem.h``, from the cache where it was built before."""
+    def build(self, source: str, header: str, *, cores: tuple[int, ...] | None = None) -> Build:
+        """The binary of a source with its ``problem.h``, from the cache where it was built before.
+
+        ``cores`` are those that a compiler may run on, by default all.
+        """
         tools = self._toolchain
         key = digest([source, header, tools.compiler, list(tools.flags), tools.suffix, self._arch])
         place = self._folder / key[:2] / key
@@ -109,7 +112,7 @@ class Builder:
             cached = self._read(place)
             if cached is not None:
                 return cached
-            self._make(place, source, header)
+            self._make(place, source, header, cores)
             made = self._read(place, cached=False)
         assert made is not None
         return made
@@ -126,21 +129,24 @@ class Builder:
         report = record.report.model_copy(update={"cached": cached})
         return Build(report, facts, binary, record.failure)
 
-    def _make(self, place: Path, source: str, header: str) -> None:
+    def _make(self, place: Path, source: str, header: str, cores: tuple[int, ...] | None) -> None:
         scratch = Path(tempfile.mkdtemp(prefix="build-", dir=self._folder))
         try:
             (scratch / "problem.h").write_text(header)
             (scratch / f"kernel{self._toolchain.suffix}").write_text(source)
-            record = self._compile(scratch)
+            record = self._compile(scratch, cores)
             (scratch / "record.json").write_text(record.model_dump_json())
             shutil.rmtree(place, ignore_errors=True)
             scratch.replace(place)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _compile(self, folder: Path) -> _Record:
+    def _compile(self, folder: Path, cores: tuple[int, ...] | None) -> _Record:
         limits = Limits(
-            cpu_seconds=int(COMPILE_SECONDS), memory_bytes=COMPILE_MEMORY_BYTES, file_bytes=COMPILE_FILE_BYTES
+            cpu_seconds=int(COMPILE_SECONDS),
+            memory_bytes=COMPILE_MEMORY_BYTES,
+            file_bytes=COMPILE_FILE_BYTES,
+            cpus=cores,
         )
         started = time.monotonic()
         done = self._sandbox.run(self._toolchain.compile_program(folder), limits, COMPILE_SECONDS)
@@ -148,7 +154,7 @@ class Builder:
         binary = folder / "kernel.bin"
         log = done.stderr.replace(f"{folder}/", "").replace(str(folder), "")[:MAX_LOG_CHARACTERS]
         ok = done.code == 0 and not binary.is_symlink() and binary.is_file()
-        facts = self._facts(folder, log) if ok else BuildFacts()
+        facts = self._facts(folder, log, cores) if ok else BuildFacts()
         report = BuildReport(
             ok=ok,
             compiler=self._toolchain.compiler,
@@ -170,11 +176,12 @@ class Builder:
             failure=None if ok else compile_failure(done, log),
         )
 
-    def _facts(self, folder: Path, log: str) -> BuildFacts:
+    def _facts(self, folder: Path, log: str, cores: tuple[int, ...] | None) -> BuildFacts:
         program = self._toolchain.inspect_program(folder)
         inspection = ""
         if program is not None:
-            limits = Limits(cpu_seconds=int(INSPECT_SECONDS), memory_bytes=COMPILE_MEMORY_BYTES, file_bytes=0)
+            memory = COMPILE_MEMORY_BYTES
+            limits = Limits(cpu_seconds=int(INSPECT_SECONDS), memory_bytes=memory, file_bytes=0, cpus=cores)
             inspection = self._sandbox.run(program, limits, INSPECT_SECONDS).stdout
         return self._toolchain.facts(log, inspection)
 

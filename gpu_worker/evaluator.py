@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,6 +35,7 @@ from cupilot.problem import Problem, ProblemFacts, Target
 from cupilot.roofline import place
 from gpu_worker import endings, imported
 from gpu_worker.build import Builder, BuiltKernel
+from gpu_worker.build_ahead import BuildAhead, spare_cores
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeProcess, JudgeTimeout, TooManyProcesses
 from gpu_worker.peaks import PeakStore
@@ -87,6 +88,7 @@ class Evaluator:
         self._judge = WarmJudge(self._host, self._sandbox, Bytecode(work_dir / "bytecode"))
         self._imported = work_dir / "imported"
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
+        self._ahead = BuildAhead(self._builder, spare_cores(self._host))
         self._sweep = Sweep(self._host, self._sandbox, self._builder, self._judge)
         self._points = self._host.sweep_points if sweep is None else sweep
         self._phases = Phases()
@@ -105,15 +107,23 @@ class Evaluator:
         self.close()
 
     def close(self) -> None:
-        """End the warm judge."""
+        """End the warm judge and builds that nobody has asked for yet."""
         self._judge.close()
+        self._ahead.close()
+
+    def build_ahead(self, preparation: Preparation, kernels: Iterable[Kernel]) -> int:
+        """Begin to build kernels whose turn comes later, while others are measured; returns how many were begun.
+
+        None where timing needs every core, as on ``cpu`` with all threads. May be called at any time.
+        """
+        return self._ahead.begin(kernels, preparation.facts)
 
     def prepare(
         self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never
     ) -> PreparationResult:
         """Run the reference in a sandbox, admit the problem, time PyTorch, place it on the roofline."""
         try:
-            self.close()
+            self._judge.close()
             judge = self._judge.start()
             request = {"op": "prepare", "problem": problem.model_dump(mode="json")}
             answer = judge.ask(request, timeout, cancelled)
@@ -135,12 +145,12 @@ class Evaluator:
             return PreparationResult(failure=Failure(kind=FailureKind.INVALID_PROBLEM, message=message))
         finally:
             if self._judge.problem is None:
-                self.close()
+                self._judge.close()
 
     def trace(self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never) -> Tracing:
         """Run a problem file once, in a sandbox, and say what it computes; nothing is admitted or timed."""
         try:
-            self.close()
+            self._judge.close()
             answer = self._judge.start().ask(
                 {"op": "trace", "problem": problem.model_dump(mode="json")}, timeout, cancelled
             )
@@ -159,7 +169,7 @@ class Evaluator:
             message = f"the judge gave no valid trace: {str(error)[:2000]}"
             return Tracing(failure=Failure(kind=FailureKind.INVALID_PROBLEM, message=message))
         finally:
-            self.close()
+            self._judge.close()
 
     def evaluate(
         self,
@@ -193,12 +203,12 @@ class Evaluator:
         With the ``tunables`` that an evaluation chose, where they are not the plan's own; none others are tried.
         ``reproduced`` when both times agree; an evaluation that holds but whose times do not agree stays ``audited``.
         """
-        self.close()
+        self._judge.close()
         try:
             call = Call(time.monotonic() + timeout, cancelled, thorough=True)
             return self._evaluate(Measured(problem, preparation, kernel, tunables=dict(tunables or {})), call)
         finally:
-            self.close()
+            self._judge.close()
 
     def _evaluate(self, measured: Measured, call: Call) -> Evaluation:
         started = time.monotonic()
@@ -206,13 +216,13 @@ class Evaluator:
         try:
             self._measure(measured, call)
         except Interrupted as error:
-            self.close()
+            self._judge.close()
             raise Cancelled from error
         except InvalidPlan as error:
             message = error.message if error.hint is None else f"{error.message} ({error.hint})"
             measured.failure = Failure(kind=FailureKind.INVALID_PLAN, message=message)
         except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError) as error:
-            self.close()
+            self._judge.close()
             details: dict[str, JsonValue] = {}
             if isinstance(error, JudgeLost):
                 details["stderr"] = error.finished.stderr[-2000:]
@@ -248,6 +258,8 @@ class Evaluator:
             measured.known = self._known.get(measured.key)
             if measured.known is not None:
                 return
+        if self._points > 0 and not call.thorough:
+            self._ahead.begin(self._sweep.first_points(kernel, self._points), facts)
         self._phases.enter("open")
         judge = self._judge.open(measured, call)
         judge.on_stage = self._phases.stage
@@ -281,7 +293,7 @@ class Evaluator:
         try:
             return self._sweep.improve(measured, built, call, self._points)
         except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError):
-            self.close()
+            self._judge.close()
             return built
 
     def _build(self, kernel: Kernel | ImportedKernel, facts: ProblemFacts) -> BuiltKernel:

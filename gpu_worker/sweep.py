@@ -76,6 +76,11 @@ def combination(given: SweepPoint, points: Sequence[SweepPoint]) -> Values | Non
     return given.tunables | {name: value for name, (_, value) in best.items()}
 
 
+def _alone(plan: LaunchPlan, limit: int) -> int:
+    """How many points change one tunable: all but one, which is for the combination where several can vary."""
+    return limit - (sum(len(set(tunable.choices)) > 1 for tunable in plan.tunables.values()) > 1)
+
+
 def can_vary(kernel: Kernel | ImportedKernel) -> bool:
     """Whether a tunable has another choice."""
     if isinstance(kernel, ImportedKernel):
@@ -101,6 +106,10 @@ class Sweep:
         self._builder = builder
         self._judge = judge
 
+    def first_points(self, kernel: Kernel, limit: int) -> list[Kernel]:
+        """The variants that :meth:`improve` will try for certain, if it comes to that."""
+        return [kernel.tuned(values) for values in one_at_a_time(kernel.plan, _alone(kernel.plan, limit))]
+
     def improve(self, measured: Measured, built: BuiltKernel, call: Call, limit: int) -> BuiltKernel:
         """Try up to ``limit`` points beside the kernel that was judged; the build that stands for it in the end.
 
@@ -112,11 +121,10 @@ class Sweep:
         plan = measured.kernel.plan
         given = SweepPoint(tunables=plan.values(), kernel_us=eager.kernel_us, speedup=eager.speedup, judged=True)
         measured.sweep.append(given)
-        several = sum(len(set(tunable.choices)) > 1 for tunable in plan.tunables.values()) > 1
         known = {built.identity}
         found: dict[int, _Trial] = {}
         end = time.monotonic() + SCREENING_SECONDS
-        for trial in self._screened(one_at_a_time(plan, limit - several), measured, known, call, end):
+        for trial in self._screened(one_at_a_time(plan, _alone(plan, limit)), measured, known, call, end):
             found[len(measured.sweep) - 1] = trial
         together = combination(given, measured.sweep[1:])
         if together is not None:

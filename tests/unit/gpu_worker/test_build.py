@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from cupilot.evaluation import FailureKind
-from cupilot.problem import NumericsPolicy
+from cupilot.kernel import Kernel, Launch, LaunchPlan
+from cupilot.problem import NumericsPolicy, Target
 from gpu_worker.build import Builder
+from gpu_worker.build_ahead import BuildAhead
 from gpu_worker.sandbox import Sandbox
 from gpu_worker.targets.base import BuildFacts
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
@@ -92,3 +95,18 @@ def test_half_precision_instructions_need_the_half_policy() -> None:
     toolchain = CpuToolchain()
     assert "vdpbf16ps" in (toolchain.refusal("", found, facts()) or "")
     assert toolchain.refusal("", found, facts(NumericsPolicy.HALF)) is None
+
+
+def test_kernels_are_built_before_their_turn_on_spare_cores_only(builder: Builder) -> None:
+    source, problem = AXPY.replace("N;", "X_SIZE;"), facts()
+    kernel, broken = (
+        Kernel(target=Target.CPU, source=source, plan=LaunchPlan(launches=(Launch(kernel="run", args=(name,)),)))
+        for name in ("x", "unknown")
+    )
+    none = BuildAhead(builder, ())
+    assert none.begin([kernel], problem) == 0
+    ahead = BuildAhead(builder, (min(os.sched_getaffinity(0)),))
+    assert ahead.begin([broken, kernel], problem) == 2
+    assert builder.build_kernel(kernel, problem).failure is None
+    ahead.close()
+    assert builder.build_kernel(kernel, problem).build.report.cached
