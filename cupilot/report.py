@@ -151,7 +151,19 @@ def _comparisons(evaluation: Evaluation | None) -> str:
     return (
         "## Measured\n\n| baseline | kernel | baseline | speedup | 95 % interval | pairs |\n"
         f"|---|---|---|---|---|---|\n{rows}"
-    )
+    ) + _measured_as(evaluation)
+
+
+def _measured_as(evaluation: Evaluation) -> str:
+    """How the times came about, where that is not plain."""
+    lines = []
+    if evaluation.tunables:
+        values = ", ".join(f"{name} = {value}" for name, value in sorted(evaluation.tunables.items()))
+        lines.append(f"With the tunables {values}.")
+    graphs = [item.baseline.value for item in evaluation.comparisons if item.graphs]
+    if graphs:
+        lines.append(f"Both sides launched through CUDA graphs, against {' and '.join(graphs)}.")
+    return "\n\n" + " ".join(lines) if lines else ""
 
 
 def _comparison_row(item: Comparison) -> str:
@@ -234,7 +246,7 @@ def _reproduce(job: JobView) -> str:
     return (
         "## Judge it again\n\n```\n"
         f"python -m gpu_worker evaluate --problem problem.py --kernel {source} --plan plan.json"
-        f" --policy {job.problem.policy.value} --target {job.target.value} --json\n```"
+        f" --policy {job.problem.policy.value} --target {job.target.value} --sweep 0 --json\n```"
     )
 
 

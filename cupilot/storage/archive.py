@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from cupilot.evaluation import Evaluation
 from cupilot.evolution.notes import Notes
 from cupilot.kernel import Kernel
 from cupilot.pool import PoolEntry
@@ -53,10 +54,12 @@ def _solved(session: Session, team: uuid.UUID, entry: PoolEntry) -> Solved | Non
         .join(EvaluationRow, EvaluationRow.candidate_id == Candidate.id)
         .where(EvaluationRow.id == uuid.UUID(entry.id))
     ).one_or_none()
+    measured = session.get(EvaluationRow, uuid.UUID(entry.id))
+    tunables = Evaluation.model_validate(measured.body).tunables if measured is not None else {}
     return Solved(
         problem_name=problem.name,
         reference=problem.source,
-        kernel=kernel_of(session, entry.kernel_hash),
+        kernel=kernel_of(session, entry.kernel_hash).tuned(tunables),
         speedup=entry.speedup,
         insight=Notes.model_validate(notes).insight if notes else entry.strategy.rationale,
     )
