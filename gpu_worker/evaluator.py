@@ -258,7 +258,7 @@ class Evaluator:
             measured.known = self._known.get(measured.key)
             if measured.known is not None:
                 return
-        if self._points > 0 and not call.thorough:
+        if self._points > 0 and not call.thorough and isinstance(kernel, Kernel):
             self._ahead.begin(self._sweep.first_points(kernel, self._points), facts)
         self._phases.enter("open")
         judge = self._judge.open(measured, call)
