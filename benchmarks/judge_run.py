@@ -58,7 +58,9 @@ class Record:
     """A JSON file that always holds what is known so far."""
 
     def __init__(self, options: argparse.Namespace, what: str) -> None:
-        shown = {name: str(value) for name, value in vars(options).items() if name not in ("out", "work_dir")}
+        shown = {
+            name: str(value) for name, value in vars(options).items() if name not in ("out", "work_dir", "from_pytest")
+        }
         self.data: dict[str, Any] = {"what": what, "begun": now(), "options": shown, "complete": False}
         self._out: Path = options.out
 

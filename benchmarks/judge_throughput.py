@@ -75,12 +75,12 @@ class _Run:
         say(f"\n{problem.name}: prepared in {seconds:.1f} s, {len(preparation.laws)} laws, "
             f"{preparation.facts.compulsory_bytes / 1e9:.2f} GB, eager {preparation.baseline_us.median:.1f} us, "
             f"{len(kernels)} kernels")  # fmt: skip
-        started = time.monotonic()
+        started, before = time.monotonic(), len(self.rows)
         for kernel in kernels:
             if self.over():
                 break
             self._kernel(evaluator, problem, preparation, kernel)
-        if kernels:
+        if len(self.rows) > before:
             self._preparing.append(seconds)
             self._judging.append(time.monotonic() - started)
         self._record.add(kernels=self.rows, summary=self._numbers())

@@ -209,6 +209,16 @@ def test_what_a_gpu_says_to_exploits_and_honest_kernels_is_recorded(
     assert [(case["part"], case["ok"]) for case in cases] == [("exploits", False), ("honest", True), ("honest", True)]
 
 
+def test_a_printed_test_run_is_a_record_too() -> None:
+    text = "..\nhalf_precision: policy_breach: fp16\n.\nnan_everywhere: crash: so\ngelu: audited, kernel 6 us\n96"
+    found = [(one["part"], one["name"], one["ok"]) for one in exploit_results.printed(text)]
+    assert found == [
+        ("exploits", "half_precision", True),
+        ("exploits", "nan_everywhere", False),
+        ("honest", "gelu", True),
+    ]
+
+
 def test_outcomes_on_a_gpu_come_from_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exploit_matrix, "RESULTS", tmp_path / "none.json")
     assert "No record of a GPU's judge" in exploit_matrix.page()
