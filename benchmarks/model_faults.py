@@ -5,8 +5,8 @@ stack over HTTP; the judge and the model are doubles. Each method's job is done 
 with every call dying there, once with all points in turn while the model misbehaves, and once for each fault with a
 model that does nothing else. ``--quick`` leaves it at the undisturbed job and the one with all points in turn. The
 machinery is ``tests/service/model_faults``, a short form of which runs with the tests. Writes
-``benchmarks/results/model_faults.json`` and ``.md`` (``model_faults_quick``), anew after each method; exits 1 where the
-books do not agree or a job does not end as it should.
+``benchmarks/results/service/model_faults.json`` and ``.md`` (``model_faults_quick``), anew after each method; exits 1
+where the books do not agree or a job does not end as it should.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.service.model_faults.moods import FAULTS, UNANSWERED, USABLE, Script,
 from tests.service.model_faults.sweep import METHODS, Outcome, Worker, run
 from tests.service.model_faults.worker import Point
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "service"
 
 
 @dataclass(frozen=True)
