@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -67,6 +67,9 @@ class ScriptedJudge:
     def prepare(self, problem: Problem) -> PreparationResult:
         facts = facts_of(problem.source).model_copy(update={"problem_hash": problem.content_hash()})
         return PreparationResult(preparation=preparation().model_copy(update={"facts": facts}))
+
+    def build_ahead(self, _: Preparation, kernels: Sequence[Kernel]) -> int:
+        return len(kernels)
 
     def evaluate(self, problem: Problem, _: Preparation, kernel: Kernel) -> Evaluation:
         speedup = self.speedups[self._count % len(self.speedups)]
