@@ -192,7 +192,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) attend(
     for (int d = threadIdx.x; d < DIM; d += BLOCK) {
         float sum = 0.0f;
         for (int j = 0; j < LENGTH; ++j) sum += score[j] * v[head + (long long)j * DIM + d];
-        out[row + d] = sum / total;
+        // the reference's layout: PyTorch's attention on a GPU puts the heads of a query side by side
+        out[blockIdx.y / Q_DIM1 * OUT_STRIDE0 + blockIdx.y % Q_DIM1 * OUT_STRIDE1 + blockIdx.x * OUT_STRIDE2
+            + d * OUT_STRIDE3] = sum / total;
     }
 }
 """
