@@ -215,11 +215,7 @@ def _pair(row: dict[str, Any], value: str, added: str) -> str:
 
 
 def _options(given: list[str] | None) -> argparse.Namespace:
-    parser = arguments("judge_against_ncu", __doc__)
-    parser.add_argument(
-        "--problems", nargs="+", default=list(PROBLEMS), help="built-in names, files, or gelu:8192x4096"
-    )
-    return parser.parse_args(given)
+    return arguments("judge_against_ncu", __doc__, PROBLEMS).parse_args(given)
 
 
 if __name__ == "__main__":

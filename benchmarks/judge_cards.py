@@ -105,11 +105,8 @@ def _found(card: str, out: Path) -> dict[str, Any]:
 
 
 def _options(given: list[str] | None) -> argparse.Namespace:
-    parser = arguments("judge_cards", __doc__)
+    parser = arguments("judge_cards", __doc__, PROBLEMS)
     parser.add_argument("--cards", nargs="+", required=True, help="GPU indexes or UUIDs; the first one runs alone too")
-    parser.add_argument(
-        "--problems", nargs="+", default=list(PROBLEMS), help="built-in names, files, or gelu:8192x4096"
-    )
     parser.add_argument("--kernels", type=int, default=6, help="distinct kernels a problem")
     return parser.parse_args(given)
 

@@ -28,8 +28,8 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def arguments(name: str, doc: str) -> argparse.ArgumentParser:
-    """A parser with the options that every script has."""
+def arguments(name: str, doc: str, problems: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """A parser with the options that every script has; ``problems`` are the default of those that can be chosen."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.splitlines()[0])
     parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CUDA.value)
     parser.add_argument("--policy", choices=[each.value for each in NumericsPolicy], default=NumericsPolicy.FP32.value)
@@ -40,6 +40,9 @@ def arguments(name: str, doc: str) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=3_600, help="begin nothing new after this time")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/numbers"), help="builds and measured peaks")
     parser.add_argument("--out", type=Path, required=True, help="the record, as JSON, rewritten after every step")
+    if problems:
+        words = "built-in names, files, or gelu:8192x4096"
+        parser.add_argument("--problems", nargs="+", default=list(problems), help=words)
     return parser
 
 

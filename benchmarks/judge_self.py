@@ -96,10 +96,7 @@ def _distances(ratios: list[float]) -> str:
 
 
 def _options(given: list[str] | None) -> argparse.Namespace:
-    parser = arguments("judge_self", __doc__)
-    parser.add_argument(
-        "--problems", nargs="+", default=list(PROBLEMS), help="built-in names, files, or gelu:8192x4096"
-    )
+    parser = arguments("judge_self", __doc__, PROBLEMS)
     parser.add_argument("--repetitions", type=int, default=50, help="ratios for each kernel")
     return parser.parse_args(given)
 

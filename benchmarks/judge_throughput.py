@@ -163,10 +163,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _options(given: list[str] | None) -> argparse.Namespace:
-    parser = arguments("judge_throughput", __doc__)
-    parser.add_argument(
-        "--problems", nargs="+", default=list(PROBLEMS), help="built-in names, files, or gelu:8192x4096"
-    )
+    parser = arguments("judge_throughput", __doc__, PROBLEMS)
     parser.add_argument("--kernels", type=int, default=6, help="distinct kernels a problem")
     return parser.parse_args(given)
 
