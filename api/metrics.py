@@ -166,7 +166,12 @@ def _totals_families(sums: Totals) -> Iterator[Metric]:
     money = CounterMetricFamily("cupilot_team_cost_usd", "Money for models by team", labels=["team"])
     for team, spent in sums.cost_usd.items():
         money.add_metric([team], spent)
-    yield from (evaluations, calls, cost, tokens, gpu, money)
+    builds = GaugeMetricFamily(
+        "cupilot_builds_lately", "Kernels measured in 15 minutes by how their build came", labels=["queue", "how"]
+    )
+    for names, count in sums.builds.items():
+        builds.add_metric(list(names), count)
+    yield from (evaluations, calls, cost, tokens, gpu, money, builds)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -124,6 +124,8 @@ class BuildReport(Value):
     flags: tuple[str, ...] = ()
     seconds: float
     cached: bool = False
+    ahead: bool = False
+    """Whether it was made before the kernel's turn came, while another was measured; ``cached`` too then."""
     log: _Log = ""
     binary_hash: str | None = None
     registers: int | None = None

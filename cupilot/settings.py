@@ -88,6 +88,9 @@ class Settings(BaseSettings):
     sweep_points: int | None = Field(default=None, ge=0, le=64)
     """Values of a kernel's tunables that an evaluation may try beside its own; None for what suits the target."""
 
+    build_ahead: int | None = Field(default=None, ge=0, le=64)
+    """Waiting kernels that a GPU worker has built while another is measured; None for what suits the target."""
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["console", "json"] = "console"
     traces: Literal["off", "otlp"] = "off"

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import BaseModel, JsonValue
@@ -68,6 +68,11 @@ class BuiltKernel:
         """Equal for kernels of one machine code and one way to launch it."""
         return digest([self.build.report.binary_hash, self.plan.model_dump(mode="json")])
 
+    def made_ahead(self) -> BuiltKernel:
+        """The same, with a report that says that it was made before the kernel's turn."""
+        report = self.build.report.model_copy(update={"ahead": True})
+        return replace(self, build=replace(self.build, report=report))
+
 
 class _Record(BaseModel):
     """What the cache keeps beside the binary."""
@@ -85,10 +90,14 @@ class Builder:
 
     def __init__(self, toolchain: Toolchain, sandbox: Sandbox, folder: Path, arch: str) -> None:
         self._toolchain = toolchain
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self._folder = folder
         self._arch = arch
         folder.mkdir(parents=True, exist_ok=True)
+
+    def within(self, sandbox: Sandbox) -> Builder:
+        """The same builder, with the same cache, whose compilers run in another sandbox."""
+        return Builder(self._toolchain, sandbox, self._folder, self._arch)
 
     def build_kernel(self, kernel: Kernel, facts: ProblemFacts, *, cores: tuple[int, ...] | None = None) -> BuiltKernel:
         """Build a kernel for a problem and hold it to the policy; raises InvalidPlan where the two do not fit."""
@@ -149,7 +158,7 @@ class Builder:
             cpus=cores,
         )
         started = time.monotonic()
-        done = self._sandbox.run(self._toolchain.compile_program(folder), limits, COMPILE_SECONDS)
+        done = self.sandbox.run(self._toolchain.compile_program(folder), limits, COMPILE_SECONDS)
         seconds = time.monotonic() - started
         binary = folder / "kernel.bin"
         log = done.stderr.replace(f"{folder}/", "").replace(str(folder), "")[:MAX_LOG_CHARACTERS]
@@ -182,7 +191,7 @@ class Builder:
         if program is not None:
             memory = COMPILE_MEMORY_BYTES
             limits = Limits(cpu_seconds=int(INSPECT_SECONDS), memory_bytes=memory, file_bytes=0, cpus=cores)
-            inspection = self._sandbox.run(program, limits, INSPECT_SECONDS).stdout
+            inspection = self.sandbox.run(program, limits, INSPECT_SECONDS).stdout
         return self._toolchain.facts(log, inspection)
 
 

@@ -1,23 +1,34 @@
 """Builds kernels before their turn, on the cores that no timing needs; an evaluation then finds its build done.
 
-Nothing is returned: the build cache is where results go. A build that is under way is waited for, never made twice.
+Nothing is returned: the build cache is where results go. A build that is under way is waited for, never made twice, and
+may be ended at any time: nothing is then kept of it, least of all a failure.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from cupilot.errors import InvalidPlan
 from cupilot.kernel import Kernel
 from cupilot.problem import ProblemFacts
+from cupilot.value import digest
 from gpu_worker.build import Builder
-from gpu_worker.targets.base import HostTarget
+from gpu_worker.sandbox import Child, Finished, Limits, Sandbox
+from gpu_worker.targets.base import HostTarget, Program
 
 TIMING_CORES = 2
 """Judge and runner, where kernels do not run on the CPU."""
+
+REMEMBERED = 256
+"""Builds of which it is remembered that they were begun: many times what waits for one device."""
+
+
+class BuildsEnded(OSError):
+    """Builds were ended from outside; they say nothing about their kernels."""
 
 
 def spare_cores(host: HostTarget) -> tuple[int, ...]:
@@ -29,27 +40,104 @@ def spare_cores(host: HostTarget) -> tuple[int, ...]:
 
 
 class BuildAhead:
-    """A queue of builds for one target; works on nothing where there are no spare cores."""
+    """A queue of builds for one target; works on nothing where there are no spare cores. Threads may share it."""
 
     def __init__(self, builder: Builder, cores: tuple[int, ...]) -> None:
         self._builder = builder
         self._cores = cores
-        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._builds: _Builds | None = None
+        self._begun: dict[str, Future[None]] = {}
 
     def begin(self, kernels: Iterable[Kernel], facts: ProblemFacts) -> int:
-        """Queue builds, in this order; how many."""
+        """Queue builds, in this order; how many. What was begun already is left out."""
         if not self._cores:
             return 0
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(len(self._cores), "build-ahead")
-        return len([self._pool.submit(self._build, kernel, facts) for kernel in kernels])
+        with self._lock:
+            wanted = {_key(kernel, facts): kernel for kernel in kernels}
+            fresh = {key: kernel for key, kernel in wanted.items() if key not in self._begun}
+            if fresh and self._builds is None:
+                self._builds = _Builds(self._builder, self._cores)
+            for key, kernel in fresh.items():
+                assert self._builds is not None
+                self._begun[key] = self._builds.submit(kernel, facts)
+            for key in list(self._begun)[:-REMEMBERED]:
+                del self._begun[key]
+        return len(fresh)
 
-    def close(self) -> None:
-        """Forget what is queued, and wait for what is being built."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-        self._pool = None
+    def taken(self, kernel: Kernel, facts: ProblemFacts) -> bool:
+        """Note that a kernel's turn has come: whether its build was begun before. One that only waits is called off."""
+        with self._lock:
+            begun = self._begun.pop(_key(kernel, facts), None)
+        return begun is not None and not begun.cancel()
+
+    def end(self, *, wait: bool = False) -> None:
+        """Forget what is queued, and kill what is being built; with ``wait``, until nothing runs any more."""
+        with self._lock:
+            builds, self._builds, self._begun = self._builds, None, {}
+        if builds is not None:
+            builds.end(wait=wait)
+
+
+class _Builds:
+    """Threads that build, until they are ended."""
+
+    def __init__(self, builder: Builder, cores: tuple[int, ...]) -> None:
+        self._sandbox = _EndableSandbox(builder.sandbox.kind)
+        self._builder = builder.within(self._sandbox)
+        self._cores = cores
+        self._pool = ThreadPoolExecutor(len(cores), "build-ahead")
+
+    def submit(self, kernel: Kernel, facts: ProblemFacts) -> Future[None]:
+        return self._pool.submit(self._build, kernel, facts)
+
+    def end(self, *, wait: bool) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._sandbox.end()
+        if wait:
+            self._pool.shutdown(wait=True)
 
     def _build(self, kernel: Kernel, facts: ProblemFacts) -> None:
         with suppress(InvalidPlan, OSError):  # its evaluation will say so
             self._builder.build_kernel(kernel, facts, cores=self._cores)
+
+
+class _EndableSandbox(Sandbox):
+    """A sandbox whose programs can all be ended by another thread; then none says how it ended."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self._lock = threading.Lock()
+        self._children: set[Child] = set()
+        self._ended = False
+
+    def run(self, program: Program, limits: Limits, timeout: float) -> Finished:
+        child = self.start(program, limits)
+        try:
+            finished = child.wait(timeout)
+        finally:
+            with self._lock:
+                self._children.discard(child)
+            child.kill()
+        if self._ended:
+            raise BuildsEnded
+        return finished
+
+    def start(self, program: Program, limits: Limits, descriptors: Sequence[int] = ()) -> Child:
+        with self._lock:
+            if self._ended:
+                raise BuildsEnded
+            child = super().start(program, limits, descriptors)
+            self._children.add(child)
+        return child
+
+    def end(self) -> None:
+        """Kill what runs, and start nothing any more."""
+        with self._lock:
+            self._ended = True
+            for child in self._children:
+                child.end()
+
+
+def _key(kernel: Kernel, facts: ProblemFacts) -> str:
+    return digest([kernel.content_hash(), facts.content_hash()])

@@ -109,7 +109,7 @@ class Evaluator:
     def close(self) -> None:
         """End the warm judge and builds that nobody has asked for yet."""
         self._judge.close()
-        self._ahead.close()
+        self._ahead.end(wait=True)
 
     def build_ahead(self, preparation: Preparation, kernels: Iterable[Kernel]) -> int:
         """Begin to build kernels whose turn comes later, while others are measured; returns how many were begun.
@@ -117,6 +117,10 @@ class Evaluator:
         None where timing needs every core, as on ``cpu`` with all threads. May be called at any time.
         """
         return self._ahead.begin(kernels, preparation.facts)
+
+    def end_builds(self) -> None:
+        """Kill builds that were begun ahead, and forget those that wait; nothing is kept of them."""
+        self._ahead.end()
 
     def prepare(
         self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never
@@ -299,7 +303,9 @@ class Evaluator:
     def _build(self, kernel: Kernel | ImportedKernel, facts: ProblemFacts) -> BuiltKernel:
         if isinstance(kernel, ImportedKernel):
             return imported.stage(kernel, self._imported, self._sandbox)
-        return self._builder.build_kernel(kernel, facts)
+        ahead = self._ahead.taken(kernel, facts)
+        built = self._builder.build_kernel(kernel, facts)
+        return built.made_ahead() if ahead and built.build.report.cached else built
 
     def _blame_the_device(self, measured: Measured) -> None:
         """Turn a kernel's fault into the machine's where the device does not work any more."""

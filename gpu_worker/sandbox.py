@@ -157,12 +157,16 @@ class Child:
             os.close(descriptor)
         return self._process.wait()
 
-    def kill(self) -> None:
-        """Kill the program and all that it started, and reap it."""
+    def end(self) -> None:
+        """Kill the program and all that it started; whoever waits for it reaps it. For another thread than that."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+
+    def kill(self) -> None:
+        """Kill the program and all that it started, and reap it."""
+        self.end()
+        self._process.wait()
         if self._info is not None:
             os.close(self._info)
             self._info = None

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cupilot.errors import Unavailable
@@ -26,6 +26,10 @@ LOCK_POLL_SECONDS = 0.05
 LEAST_FREE_BYTES = 64 * 2**20
 """What one evaluation may write, builds and buffers included. With less, every step would fail on this worker, fast,
 and it would eat the attempts of all jobs."""
+
+
+CPU_LOCK = "cupilot-cpu.lock"
+"""Shared by all steps of this machine that measure on its CPU."""
 
 
 class StepCancelled(Exception):
@@ -42,19 +46,42 @@ class NoDevice(Unavailable):
 def alone_on(device: Device, cancelled: Callable[[], bool]) -> Iterator[None]:
     """Keep other workers of this machine off a GPU meanwhile: two at once would spoil each other's times.
 
-    Raises :class:`StepCancelled` where the wait for the card is cancelled. A CPU is shared with everybody anyway.
+    Raises :class:`StepCancelled` where the wait for the card is cancelled. A CPU is shared with everybody anyway; what
+    can wait asks :func:`cpu_is_measured_on`.
     """
     if device.target is not Target.CUDA:
-        yield
+        with _measuring_on_cpu():
+            yield
         return
-    path = Path(tempfile.gettempdir()) / f"cupilot-{device.uid}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = _opened(f"cupilot-{device.uid}.lock")
     try:
         while not _locked(descriptor):
             if cancelled():
                 raise StepCancelled
             time.sleep(LOCK_POLL_SECONDS)
         yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _measuring_on_cpu() -> Iterator[None]:
+    with ExitStack() as held:
+        with suppress(OSError):  # another user's file; the step itself needs no lock
+            descriptor = _opened(CPU_LOCK)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+
+
+def cpu_is_measured_on() -> bool:
+    """Whether a step measures on this machine's CPU now, so that background work had better wait."""
+    try:
+        descriptor = _opened(CPU_LOCK)
+    except OSError:
+        return False
+    try:
+        return not _locked(descriptor)
     finally:
         os.close(descriptor)
 
@@ -74,6 +101,11 @@ def check_work_folder(folder: Path) -> None:
 def uid_of(device: Device) -> str | None:
     """How ``gpu_worker`` is told which device is meant; the CPU needs no telling."""
     return device.uid if device.target is Target.CUDA else None
+
+
+def _opened(name: str) -> int:
+    """A lock file of this machine."""
+    return os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
 def _locked(descriptor: int) -> bool:

@@ -9,6 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -26,6 +27,7 @@ from cupilot.storage.states import JobState, StepState
 from cupilot.storage.steps import Claim, claim_step, decline_step, lock_claimed, release_step, retry_step
 from cupilot.storage.tables import Job, Step
 from cupilot.storage.transitions import Stale, move_step
+from workers.ahead import Ahead
 from workers.devices import StepCancelled
 from workers.flow import give_up_step
 from workers.lease import Lease
@@ -77,7 +79,7 @@ def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining
     ):
         started = time.monotonic()
         with Lease(tools.database, tools.settings, claim, draining) as held:
-            outcome = _do(claim, tools, held)
+            outcome = _do(claim, tools, held, draining)
         tracing.note(outcome=outcome)
         logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
 
@@ -106,12 +108,13 @@ def fail_attempt(
     return "failed"
 
 
-def _do(claim: Claim, tools: Tools, lease: Lease) -> str:
+def _do(claim: Claim, tools: Tools, lease: Lease, draining: Callable[[], bool]) -> str:
     handler = cast(Handler, import_module(f"workers.handlers.{claim.kind.value}"))
     try:
         with tools.database.transaction() as session:
             wish = handler.load(session, claim)
-        result = handler.work(wish, tools, lease.cancelled)
+        with _building_ahead(claim, tools, draining):
+            result = handler.work(wish, tools, lease.cancelled)
         return _stored(tools, lease, lambda session: _finish(session, claim, handler, result))
     except StepCancelled:
         return _stored(tools, lease, lambda session: _let_go(session, claim, lease))
@@ -128,6 +131,10 @@ def _do(claim: Claim, tools: Tools, lease: Lease) -> str:
         if claim.kind.on_device:
             _check_device(claim, tools)
     return _stored(tools, lease, lambda session: _fail(session, claim, reason, message))
+
+
+def _building_ahead(claim: Claim, tools: Tools, draining: Callable[[], bool]) -> AbstractContextManager[object]:
+    return Ahead(tools, tools.judge(), claim, draining) if claim.kind.on_device else nullcontext()
 
 
 def _check_device(claim: Claim, tools: Tools) -> None:

@@ -5,7 +5,7 @@ The only place that names a concrete implementation; tests hand in others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -16,12 +16,20 @@ from cupilot.evaluation import Evaluation, Preparation, PreparationResult, Traci
 from cupilot.hardware import Device
 from cupilot.job import AgentKind
 from cupilot.kernel import Kernel
-from cupilot.problem import Problem
+from cupilot.problem import Problem, Target
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.steps import Claim
 from cupilot.strategy import Strategy
-from workers.devices import NoDevice, StepCancelled, alone_on, check_work_folder, find_device, uid_of
+from workers.devices import (
+    NoDevice,
+    StepCancelled,
+    alone_on,
+    check_work_folder,
+    cpu_is_measured_on,
+    find_device,
+    uid_of,
+)
 from workers.ledger import SharedLimits, StepLedger
 
 if TYPE_CHECKING:
@@ -29,6 +37,10 @@ if TYPE_CHECKING:
     from agents.llm.ledger import Ledger, Limits
     from agents.playbook.ablation import Ablation
     from cupilot.storage.pool import StrategyPool
+
+
+BUILDS_AHEAD = {Target.CUDA: 4, Target.CPU: 0}
+"""A build takes less than a measurement on a GPU; on a CPU it would disturb one."""
 
 
 class Infrastructure(Exception):
@@ -69,6 +81,19 @@ class Judge(Protocol):
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """Measure a kernel again in fresh processes, with the tunables that were chosen, against every baseline."""
+        ...
+
+    @property
+    def builds_ahead(self) -> int:
+        """How many kernels that wait may be built while another is measured; 0 for none."""
+        ...
+
+    def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
+        """Begin builds of kernels whose turn comes later, and return at once; how many were begun. Thread-safe."""
+        ...
+
+    def end_builds(self) -> None:
+        """Kill builds that were begun ahead."""
         ...
 
 
@@ -129,6 +154,7 @@ class DeviceJudge:
         from gpu_worker.evaluator import Cancelled, Evaluator
 
         self._device = device
+        self.builds_ahead = BUILDS_AHEAD[device.target] if settings.build_ahead is None else settings.build_ahead
         self._cancelled = Cancelled
         self._evaluator = Evaluator(
             device.target, Path(settings.work_dir), device=uid_of(device), reuse=True, sweep=settings.sweep_points
@@ -172,6 +198,14 @@ class DeviceJudge:
             return self._evaluator.confirm(
                 problem, preparation, kernel, tunables=tunables, timeout=timeout, cancelled=cancelled
             )
+
+    def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
+        """See :class:`Judge`. None while a step measures on this machine's CPU."""
+        return 0 if cpu_is_measured_on() else self._evaluator.build_ahead(preparation, kernels)
+
+    def end_builds(self) -> None:
+        """See :class:`Judge`."""
+        self._evaluator.end_builds()
 
     @contextmanager
     def _turn(self, cancelled: Callable[[], bool]) -> Iterator[None]:

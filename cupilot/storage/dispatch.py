@@ -71,6 +71,26 @@ def dispatch_ready(session: Session, queue: str, free: int) -> int:
     return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
 
 
+def next_up(session: Session, queue: str, kinds: Sequence[StepKind], count: int) -> Sequence[uuid.UUID]:
+    """The steps of these kinds that a queue's workers will get next, the nearest first.
+
+    Only looked at: neither locked nor changed, so that whoever asks has no claim to them.
+    """
+    wanted = Step.kind.in_(kinds)
+    sent = (
+        select(Step.id)
+        .join(Job, Job.id == Step.job_id)
+        .where(_goes_on(), Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatches > 0, wanted)
+        .order_by(Step.dispatched_at)
+        .limit(count)
+    )
+    found = [*session.scalars(sent)]
+    if len(found) < count:
+        waiting = in_turn(_goes_on(), _waits() & wanted, queue, step_seconds(session, queue), count - len(found))
+        found += [each for each in session.scalars(waiting) if each not in found]
+    return found
+
+
 def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:
     """Publish once more what was dispatched long ago and nobody claimed: its message is lost. How many."""
     long_ago = or_(Step.dispatched_at < func.now() - after, Step.dispatched_at > func.now() + CLOCK_SET_BACK * after)

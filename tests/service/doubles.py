@@ -171,6 +171,16 @@ class ScriptedJudge:
     held: threading.Event = field(default_factory=threading.Event)
     """Set while a call waits."""
     calls: list[str] = field(default_factory=list)
+    builds_ahead: int = 0
+    ahead: list[str] = field(default_factory=list)
+    """Kernels whose builds were begun ahead."""
+
+    def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
+        self.ahead += [kernel.source for kernel in kernels]
+        return len(kernels)
+
+    def end_builds(self) -> None:
+        self.ahead.append("ended")
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         self._wait("prepare", cancelled)
@@ -196,7 +206,10 @@ class ScriptedJudge:
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         self._wait(f"evaluate {kernel.source}", cancelled)
-        return evaluation(problem, kernel, revisions=kernel.source.count("#"))
+        found = evaluation(problem, kernel, revisions=kernel.source.count("#"))
+        if found.build is None or kernel.source not in self.ahead:
+            return found
+        return found.model_copy(update={"build": found.build.model_copy(update={"ahead": True, "cached": True})})
 
     def confirm(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import case, func, literal_column, select
@@ -15,10 +16,13 @@ from sqlalchemy.orm import Session
 
 from cupilot.storage.cluster import is_live, scheduler_alive
 from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.states import StepState
+from cupilot.storage.states import StepState, WorkerKind
 from cupilot.storage.tables import EvaluationRow, Event, Job, Outbox, Step, Team, WorkerRow
 from cupilot.storage.webhook_tables import WebhookDelivery, WebhookEndpoint
 from cupilot.storage.webhooks import waiting_seconds
+
+LATELY = timedelta(minutes=15)
+"""How far back kernels' builds are counted: their reports are in the evaluations, which nobody wants to read all."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,9 @@ class Totals:
     """Seconds on a device by team name."""
     cost_usd: Mapping[str, float]
     """Money for models by team name."""
+    builds: Mapping[tuple[str, str], int]
+    """Kernels measured within :data:`LATELY`, by queue and by how their build came: ``made`` meanwhile, ``ahead`` of
+    their turn, ``known`` from the cache."""
 
 
 def present(session: Session) -> Present:
@@ -133,7 +140,22 @@ def totals(session: Session) -> Totals:
         models=_models(session),
         gpu_seconds={team: float(seconds) for team, seconds, _ in used},
         cost_usd={team: float(cost) for team, _, cost in used},
+        builds=_builds(session),
     )
+
+
+def _builds(session: Session) -> dict[tuple[str, str], int]:
+    """Of the queues that live workers of devices listen to: a look at what finished lately, however much there is."""
+    queues = select(func.jsonb_array_elements_text(WorkerRow.queues)).where(WorkerRow.kind == WorkerKind.GPU)
+    build = EvaluationRow.body["build"]
+    how = case((build["ahead"].as_boolean(), "ahead"), (build["cached"].as_boolean(), "known"), else_="made")
+    rows = session.execute(
+        select(Step.queue, how, func.count())
+        .join(EvaluationRow, EvaluationRow.step_id == Step.id)
+        .where(Step.queue.in_(queues), Step.finished_at > func.now() - LATELY, build["ok"].is_not(None))
+        .group_by(Step.queue, how)
+    )
+    return {(queue, came): count for queue, came, count in rows}
 
 
 def _queues(session: Session) -> dict[str, QueueNow]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cupilot.evaluation import FailureKind
 from cupilot.kernel import Kernel, Launch, LaunchPlan
 from cupilot.problem import NumericsPolicy, Target
+from gpu_worker import build_ahead
 from gpu_worker.build import Builder
 from gpu_worker.build_ahead import BuildAhead
 from gpu_worker.sandbox import Sandbox
-from gpu_worker.targets.base import BuildFacts
+from gpu_worker.targets.base import Access, BuildFacts, Program
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
+from tests.living import still_running
 from tests.unit.gpu_worker.records import facts
 
 AXPY = r"""
@@ -97,16 +102,72 @@ def test_half_precision_instructions_need_the_half_policy() -> None:
     assert toolchain.refusal("", found, facts(NumericsPolicy.HALF)) is None
 
 
+def with_args(*args: str) -> Kernel:
+    plan = LaunchPlan(launches=(Launch(kernel="run", args=args),))
+    return Kernel(target=Target.CPU, source=AXPY.replace("N;", "X_SIZE;"), plan=plan)
+
+
+def one_core() -> tuple[int, ...]:
+    return (min(os.sched_getaffinity(0)),)
+
+
 def test_kernels_are_built_before_their_turn_on_spare_cores_only(builder: Builder) -> None:
-    source, problem = AXPY.replace("N;", "X_SIZE;"), facts()
-    kernel, broken = (
-        Kernel(target=Target.CPU, source=source, plan=LaunchPlan(launches=(Launch(kernel="run", args=(name,)),)))
-        for name in ("x", "unknown")
-    )
+    kernel, broken, problem = with_args("x"), with_args("unknown"), facts()
     none = BuildAhead(builder, ())
     assert none.begin([kernel], problem) == 0
-    ahead = BuildAhead(builder, (min(os.sched_getaffinity(0)),))
+    ahead = BuildAhead(builder, one_core())
     assert ahead.begin([broken, kernel], problem) == 2
+    assert ahead.begin([kernel], problem) == 0, "it has been begun"
     assert builder.build_kernel(kernel, problem).failure is None
-    ahead.close()
-    assert builder.build_kernel(kernel, problem).build.report.cached
+    ahead.end(wait=True)
+    built = builder.build_kernel(kernel, problem)
+    assert built.build.report.cached
+    assert built.made_ahead().build.report.ahead
+
+
+def test_a_turn_that_comes_before_the_build_calls_it_off(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    going, go_on = threading.Event(), threading.Event()
+
+    def held(*_: object, **__: object) -> None:
+        going.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(Builder, "build_kernel", held)
+    monkeypatch.setattr(build_ahead, "REMEMBERED", 2)
+    first, second, third = with_args("x"), with_args("x", "out"), with_args("out")
+    ahead = BuildAhead(builder, one_core())
+    assert ahead.begin([first, second], facts()) == 2
+    assert going.wait(60)
+    assert ahead.taken(first, facts()), "it is being built, and waited for"
+    assert not ahead.taken(second, facts()), "it only waits"
+    assert not ahead.taken(third, facts())
+    assert ahead.begin([first, second, third], facts()) == 3
+    assert not ahead.taken(first, facts()), "only so many are remembered"
+    go_on.set()
+    ahead.end(wait=True)
+
+
+class _SlowToolchain(CpuToolchain):
+    """A compiler that would run for a minute."""
+
+    def compile_program(self, folder: Path) -> Program:
+        return Program(("/bin/sleep", "60"), Access(writable=(folder,)))
+
+
+def test_builds_can_be_ended_and_leave_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "builds"
+    slow = Builder(_SlowToolchain(), Sandbox(), folder, "x86-64")
+    ahead = BuildAhead(slow, one_core())
+    assert ahead.begin([with_args("x"), with_args("out")], facts()) == 2
+    me = psutil.Process()
+    while not (started := [child for child in me.children(recursive=True) if child.name() == "sleep"]):
+        time.sleep(0.01)
+    ahead.end(wait=True)
+    assert still_running(started) == []
+    assert not list(folder.glob("build-*")), "no scratch"
+    assert not list(folder.rglob("record.json")), "least of all that it does not compile"
+    quick = Builder(CpuToolchain(), Sandbox(), folder, "x86-64")
+    ahead = BuildAhead(quick, one_core())
+    assert ahead.begin([with_args("x")], facts()) == 1
+    assert quick.build_kernel(with_args("x"), facts()).failure is None
+    ahead.end(wait=True)

@@ -83,11 +83,13 @@ def test_a_preparation_says_what_is_known(preparation: Preparation, evaluator: E
 
 def test_a_kernel_is_evaluated_with_a_stored_preparation(work_dir: Path, preparation: Preparation) -> None:
     with Evaluator(Target.CPU, work_dir) as other:
+        assert other.build_ahead(preparation, [kernel()]) == 0, "kernels are timed on every core"
         result = other.evaluate(PROBLEM, preparation, kernel())
         assert result.verdict is Verdict.AUDITED, result.failure
         again = other.evaluate(PROBLEM, preparation, kernel())
     assert again.build is not None
     assert again.build.cached
+    assert not again.build.ahead
     assert again.kernel_hash == kernel().content_hash()
 
 

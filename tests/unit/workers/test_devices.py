@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 
 from cupilot.hardware import Device
 from cupilot.problem import Target
-from workers.devices import StepCancelled, alone_on
+from workers.devices import StepCancelled, alone_on, cpu_is_measured_on
 
 
 def card(target: Target = Target.CUDA) -> Device:
@@ -59,3 +61,12 @@ def test_a_cpu_is_shared() -> None:
     cpu = card(Target.CPU)
     with alone_on(cpu, never), alone_on(cpu, lambda: True):
         pass
+
+
+def test_background_work_sees_that_a_cpu_is_measured_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert not cpu_is_measured_on()
+    with alone_on(card(Target.CPU), never), alone_on(card(Target.CPU), never):
+        assert cpu_is_measured_on()
+    with alone_on(card(), never):
+        assert not cpu_is_measured_on()

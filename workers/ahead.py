@@ -1,0 +1,95 @@
+"""While a step is on a device: has the kernels of the steps that come next built on cores that nobody measures on.
+
+Reads what waits and claims nothing: the steps stay in the queue for whoever takes them, and a build that was made in
+vain costs seconds of a core. Whatever goes wrong here is left for the steps themselves to find.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from cupilot.errors import CupilotError
+from cupilot.evaluation import Preparation
+from cupilot.kernel import Kernel
+from cupilot.storage.dispatch import next_up
+from cupilot.storage.drains import is_drained
+from cupilot.storage.progress import kernel_of, preparation_of
+from cupilot.storage.states import StepKind
+from cupilot.storage.steps import Claim
+from cupilot.storage.tables import Job, Step
+from workers.tools import Judge, Tools
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often the thread looks what waits: about once a measurement on a GPU."""
+
+WITH_KERNEL = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
+"""Steps that name the kernel that they will have built. One that is confirmed has been."""
+
+
+class Ahead:
+    """Context manager around the work on a claimed step; no thread runs where nothing may be built ahead."""
+
+    def __init__(self, tools: Tools, judge: Judge, claim: Claim, draining: Callable[[], bool]) -> None:
+        self._database = tools.database
+        self._judge = judge
+        self._claim = claim
+        self._draining = draining
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Ahead:
+        if self._judge.builds_ahead > 0:
+            self._thread = threading.Thread(target=self._run, name=f"ahead-{self._claim.key}", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+            if self._draining():
+                self._judge.end_builds()
+
+    def _run(self) -> None:
+        while not self._done.is_set() and not self._draining():
+            try:
+                self._look()
+            except CupilotError as error:
+                logger.info("nothing built ahead: %s", error)
+            except Exception:
+                logger.exception("nothing built ahead any more during this step")
+                return
+            self._done.wait(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        with self._database.transaction() as session:
+            waiting = self._waiting(session)
+        for preparation, kernel in waiting:
+            if self._done.is_set():
+                return
+            begun = self._judge.build_ahead(preparation, [kernel])
+            if begun:
+                logger.debug("building ahead kernel=%s", kernel.content_hash())
+
+    def _waiting(self, session: Session) -> list[tuple[Preparation, Kernel]]:
+        """What the next steps will ask this worker, or one like it, to build; nothing where it takes no more work."""
+        if is_drained(session, self._claim.owner):
+            return []
+        queue = session.get_one(Step, self._claim.step_id).queue
+        found = []
+        for each in next_up(session, queue, WITH_KERNEL, self._judge.builds_ahead):
+            job, payload = session.execute(
+                select(Job, Step.payload).join(Step, Step.job_id == Job.id).where(Step.id == each)
+            ).one()
+            found.append((preparation_of(job), kernel_of(session, payload["kernel"])))
+        return found
