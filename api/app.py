@@ -32,6 +32,7 @@ from api.routes import (
     results,
     service,
     steering,
+    steps,
     techniques,
     webhooks,
 )
@@ -75,6 +76,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         jobs,
         events,
         results,
+        steps,
         calls,
         experiments,
         pool,

@@ -24,6 +24,7 @@ from cupilot.experiments.matrix import (
 )
 from cupilot.experiments.statistics import CONFIDENCE, MIN_SAMPLES, sign_test
 from cupilot.job import check_playable
+from cupilot.people import Caller
 from cupilot.problem import Problem, Target
 from cupilot.schemas import ExperimentPlan, ExperimentRequest
 from cupilot.storage.cluster import live_workers
@@ -86,12 +87,12 @@ def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
     return Draft(spec, problems)
 
 
-def submit(session: Session, team: UUID, request: ExperimentRequest, key: str | None) -> tuple[Experiment, bool]:
+def submit(session: Session, caller: Caller, request: ExperimentRequest, key: str | None) -> tuple[Experiment, bool]:
     """The experiment that the request asks for, and whether it is new.
 
     A repeated key is answered first: workers may have gone meanwhile.
     """
-    fingerprint = digest(request.model_dump(mode="json"))
+    team, fingerprint = caller.team_id, digest(request.model_dump(mode="json"))
     if key is not None:
         earlier = earlier_experiment(session, team, key, fingerprint)
         if earlier is not None:
@@ -105,6 +106,7 @@ def submit(session: Session, team: UUID, request: ExperimentRequest, key: str | 
         found.problems,
         idempotency_key=key,
         request_hash=fingerprint,
+        author=caller.user,
     )
 
 

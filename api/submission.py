@@ -33,20 +33,21 @@ class AgentsUnavailable(CupilotError):
     status = 422
 
 
-def submit(session: Session, team: UUID, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
+def submit(session: Session, caller: Caller, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
     """The job that the request asks for, and whether it is new."""
     check_playable(request.method, request.agents)
     check_agents(session, request.agents, "body.agents")
     spec = JobSpec(
-        problem=problem_of(session, team, request.problem, request.target),
+        problem=problem_of(session, caller.team_id, request.problem, request.target),
         **{name: getattr(request, name) for name in JobSpec.model_fields if name != "problem"},
     )
     return submit_job(
         session,
-        team,
+        caller.team_id,
         spec,
         idempotency_key=idempotency_key,
         request_hash=digest(request.model_dump(mode="json")),
+        author=caller.user,
     )
 
 

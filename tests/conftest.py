@@ -19,6 +19,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.set_event_loop(None)
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """For commands in this process: no stack of this machine, an empty folder and home, and no waiting."""
+    for name in ("CUPILOT_URL", "CUPILOT_API_KEY", "CUPILOT_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cupilot.client.protocol.FIRST_PAUSE_SECONDS", 0.0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of real processes against real clocks get a second try: a busy machine must not look like a defect.
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Body, Query, Response
 
 from api import experimentation
-from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, plain_text
+from api.dependencies import Cursor, Limit, Member, StrictRoute, TeamId, Transaction, plain_text
 from api.documentation import EXPERIMENT_EXAMPLES, errors
 from api.routes.jobs import IdempotencyKey
 from cupilot.experiments.canvas import Format
@@ -59,14 +59,14 @@ Matrix = Annotated[ExperimentRequest, Body(openapi_examples=EXPERIMENT_EXAMPLES)
     },
 )
 def submit_experiment(
-    session: Transaction, team: TeamId, response: Response, request: Matrix, idempotency_key: IdempotencyKey = None
+    session: Transaction, caller: Member, response: Response, request: Matrix, idempotency_key: IdempotencyKey = None
 ) -> ExperimentView:
     """Makes every job of the matrix, or none: arms x problems x seeds, matched and interleaved over the arms."""
-    experiment, is_new = experimentation.submit(session, team, request, idempotency_key)
+    experiment, is_new = experimentation.submit(session, caller, request, idempotency_key)
     response.headers["Location"] = f"/v1/experiments/{experiment.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
-    return _with_retry_after(response, views.experiment_view(session, team, experiment.id))
+    return _with_retry_after(response, views.experiment_view(session, caller.team_id, experiment.id))
 
 
 @router.post("/plan", summary="What an experiment would be", responses=errors(401, 413, 422))

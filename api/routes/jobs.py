@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.concurrency import run_in_threadpool
 
 from api import dependencies
-from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, authorise, bearer, plain_text
+from api.dependencies import Cursor, Limit, Member, StrictRoute, TeamId, Transaction, authorise, bearer, plain_text
 from api.documentation import JOB_EXAMPLES, errors
 from api.submission import submit
 from cupilot.errors import InvalidInput
@@ -23,6 +23,7 @@ from cupilot.storage.jobs import request_cancel
 from cupilot.storage.states import JobState
 from cupilot.storage.views import jobs as views
 from cupilot.storage.views.jobs import JobFilter
+from cupilot.value import Moment
 
 MAX_WAIT_SECONDS = 30.0
 """Below the idle timeout of common proxies (60 s)."""
@@ -61,17 +62,17 @@ IdempotencyKey = Annotated[
 )
 def submit_job(
     session: Transaction,
-    team: TeamId,
+    caller: Member,
     response: Response,
     request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)],
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Checks everything that can be checked without running your code, and queues the job."""
-    job, is_new = submit(session, team, request, idempotency_key)
+    job, is_new = submit(session, caller, request, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
-    return _with_retry_after(response, views.job_view(session, team, job.id))
+    return _with_retry_after(response, views.job_view(session, caller.team_id, job.id))
 
 
 @router.get("", summary="List jobs", responses=errors(401, 422))
@@ -87,10 +88,23 @@ def list_jobs(
     label: Annotated[
         list[str] | None, Query(max_length=16, description="`key=value`; all of these.", examples=[["model=llama"]])
     ] = None,
+    user: Annotated[str | None, Query(max_length=100, description="The user who asked for it.")] = None,
+    device: Annotated[
+        str | None, Query(max_length=200, description="Part of the name of the device that it runs on, e.g. `H200`.")
+    ] = None,
+    since: Annotated[Moment | None, Query(description="Submitted at this time or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Submitted before this time.")] = None,
 ) -> JobPage:
     """Your team's jobs, newest first."""
     filters = JobFilter(
-        states=state or (), target=target, problem=plain_text("problem", problem), labels=_labels(label or [])
+        states=state or (),
+        target=target,
+        problem=plain_text("problem", problem),
+        labels=_labels(label or []),
+        author=plain_text("user", user),
+        device=plain_text("device", device),
+        since=since,
+        until=until,
     )
     return views.list_jobs(session, team, filters, cursor=cursor, limit=limit)
 

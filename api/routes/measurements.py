@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Response
 
-from api.dependencies import TeamId, Transaction
+from api.dependencies import Member, TeamId, Transaction
 from api.documentation import errors
 from cupilot.schemas import JobView, MeasurementList
 from cupilot.storage.remeasuring import submit_remeasurement
@@ -44,7 +44,7 @@ def list_measurements(session: Transaction, team: TeamId, job: UUID, candidate: 
 def remeasure(
     *,
     session: Transaction,
-    team: TeamId,
+    caller: Member,
     job: UUID,
     candidate: str,
     response: Response,
@@ -52,9 +52,11 @@ def remeasure(
 ) -> JobView:
     """Of a candidate that counts, on a device of today. The result stands beside the old one in `measurements`, and in
     the leaderboard it takes its place."""
-    found = session.get_one(Candidate, counting_candidate(session, team, job, candidate).id)
-    made, is_new = submit_remeasurement(session, team, found, idempotency_key=idempotency_key)
+    found = session.get_one(Candidate, counting_candidate(session, caller.team_id, job, candidate).id)
+    made, is_new = submit_remeasurement(
+        session, caller.team_id, found, author=caller.user, idempotency_key=idempotency_key
+    )
     response.headers["Location"] = f"/v1/jobs/{made.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
-    return job_view(session, team, made.id)
+    return job_view(session, caller.team_id, made.id)

@@ -18,6 +18,7 @@ from cupilot.cli import (
     results,
     stack,
     steering,
+    steps,
     techniques,
     top,
     webhooks,
@@ -78,6 +79,8 @@ app.command("audit", epilog=EPILOG)(audit.audit)
 app.add_typer(pool.pool, name="pool")
 app.command("techniques", epilog=EPILOG)(techniques.techniques)
 app.command("candidates", epilog=EPILOG)(candidates.candidates)
+app.command("steps", epilog=EPILOG)(steps.steps)
+app.command("logs", epilog=EPILOG)(steps.logs)
 app.command("calls", epilog=EPILOG)(calls.calls)
 app.command("prompt", epilog=EPILOG)(calls.prompt)
 app.command("leaderboard", epilog=EPILOG)(rankings.leaderboard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID
@@ -62,24 +63,32 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Submitting again with the same key starts no second job.")
     ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Start a job and print its id.
+    """Start a job and print its id; with --wait, follow it to its end and exit as watch does.
 
     \b
     Examples:
         cupilot submit my_op.py
         cupilot submit softmax --target cuda --label model=llama --server https://cupilot.example
         job=$(cupilot submit my_op.py) && cupilot watch $job
+        cupilot submit my_op.py --wait && cupilot export last --format torch
     """
     with outcome(as_json=as_json):
         request = options.request()
         with connect(server, data) as client:
             chosen = on_chosen_target(request, options.target, client)
             job = client.submit(chosen, idempotency_key=idempotency_key)
-            typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
+            if not wait:
+                typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
+                return
+            from cupilot.cli.live import watch as show
+
+            typer.echo(f"job {job.id}", err=True)
+            raise typer.Exit(exit_of(show(client, job.id, as_json=as_json)))
 
 
 def status(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -124,6 +133,10 @@ def list_jobs(
     target: Annotated[str | None, typer.Option("--target", metavar="cuda|cpu")] = None,
     problem: Annotated[str | None, typer.Option("--problem", help="The problem's name.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="All; repeat.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Who asked for it.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Part of the device's name, e.g. H200.")] = None,
+    since: Annotated[datetime | None, typer.Option("--since", help="Submitted then or later, local time.")] = None,
+    until: Annotated[datetime | None, typer.Option("--until", help="Submitted before.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
     cursor: Annotated[str | None, typer.Option("--cursor", help="From the page before.")] = None,
     server: Server = None,
@@ -136,6 +149,7 @@ def list_jobs(
     Examples:
         cupilot list
         cupilot list --state evolving --label model=llama
+        cupilot list --user ann --device H200 --since 2026-01-31
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         from cupilot.cli.render import show_jobs
@@ -145,6 +159,10 @@ def list_jobs(
             target=target,
             problem=problem,
             labels=parse_labels(label),
+            user=user,
+            device=device,
+            since=since.astimezone() if since else None,
+            until=until.astimezone() if until else None,
             cursor=cursor,
             limit=limit,
         )

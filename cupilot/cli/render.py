@@ -30,6 +30,8 @@ def show_job(job: JobView) -> None:
         ("problem", f"{job.problem.name} on {job.target.value}, policy {job.problem.policy.value}"),
         ("state", f"{job.state}{f' ({job.reason})' if job.reason else ''}"),
     ]
+    if job.author:
+        lines.append(("asked for by", job.author))
     if job.message:
         lines.append(("message", job.message))
     if job.queue_position is not None:
@@ -56,7 +58,7 @@ def show_jobs(page: JobPage) -> None:
     if not page.items:
         typer.echo("no jobs")
         return
-    rows = [("job", "problem", "target", "state", "generation", "best", "submitted")]
+    rows = [("job", "problem", "target", "state", "generation", "best", "submitted", "by")]
     for job in page.items:
         generation = f"{min(job.generation + 1, job.generations)}/{job.generations}" if job.candidates else "-"
         rows.append(
@@ -68,6 +70,7 @@ def show_jobs(page: JobPage) -> None:
                 generation,
                 f"{job.best_speedup:.2f}x" if job.best_speedup is not None else "-",
                 f"{job.created_at.astimezone():%Y-%m-%d %H:%M}",
+                clean(job.author or "-"),
             )
         )
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]

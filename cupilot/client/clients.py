@@ -25,6 +25,7 @@ from cupilot.client.rankings import RankingCalls
 from cupilot.client.results import ResultCalls
 from cupilot.client.service import ServiceCalls
 from cupilot.client.steering import SteeringCalls
+from cupilot.client.step_calls import StepCalls
 from cupilot.client.techniques import TechniqueCalls
 from cupilot.client.webhook_calls import WebhookCalls
 from cupilot.endpoint import find_endpoint
@@ -39,6 +40,7 @@ class Calls(
     EventCalls,
     ModelCalls,
     ResultCalls,
+    StepCalls,
     ExperimentCalls,
     PoolCalls,
     ServiceCalls,

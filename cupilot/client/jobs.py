@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, every, path
@@ -43,15 +44,23 @@ class JobCalls:
         target: Target | str | None = None,
         problem: str | None = None,
         labels: Mapping[str, str] | None = None,
+        user: str | None = None,
+        device: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[JobPage]:
-        """A page of the team's jobs, newest first."""
+        """A page of the team's jobs, newest first; ``device`` is part of a device's name, times are of submission."""
         parameters = {
             "state": state,
             "target": target,
             "problem": problem,
             "label": [f"{key}={value}" for key, value in (labels or {}).items()],
+            "user": user,
+            "device": device,
+            "since": since.isoformat() if since else None,
+            "until": until.isoformat() if until else None,
             "cursor": cursor,
             "limit": limit,
         }
@@ -65,11 +74,25 @@ class JobCalls:
         target: Target | str | None = None,
         problem: str | None = None,
         labels: Mapping[str, str] | None = None,
+        user: str | None = None,
+        device: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> Stream[JobSummary]:
         """All of the team's jobs, newest first, fetched a page at a time."""
         return every(
             lambda cursor: JobCalls.list.ask(
-                self, state=state, target=target, problem=problem, labels=labels, cursor=cursor, limit=LONGEST_PAGE
+                self,
+                state=state,
+                target=target,
+                problem=problem,
+                labels=labels,
+                user=user,
+                device=device,
+                since=since,
+                until=until,
+                cursor=cursor,
+                limit=LONGEST_PAGE,
             ),
             lambda page: page.next_cursor,
         )

@@ -48,6 +48,7 @@ from cupilot.schemas.jobs import (
     PreparationSummary,
     ProblemInput,
     ProblemRef,
+    StateEntry,
 )
 from cupilot.schemas.pool import (
     BadLine,
@@ -170,6 +171,7 @@ __all__ = [
     "Request",
     "Response",
     "Spending",
+    "StateEntry",
     "StrategyDifference",
     "TechniqueEffect",
     "TechniquePage",

@@ -107,6 +107,14 @@ class BestSummary(Response):
     """As aligned with what the code does."""
 
 
+class StateEntry(Response):
+    """A state that a job has entered."""
+
+    state: JobStateText
+    at: datetime
+    reason: str | None = None
+
+
 class JobView(Response):
     """A job and where it stands."""
 
@@ -147,6 +155,10 @@ class JobView(Response):
     spending: list[Spending] = []
     """The same by role and model."""
     preparation: PreparationSummary | None = None
+    author: str | None = None
+    """The user who asked for it; null for jobs of before this was kept."""
+    history: list[StateEntry] = []
+    """Every state that it has entered, and when, oldest first."""
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -179,6 +191,8 @@ class JobSummary(Response):
     best_speedup: float | None = None
     """Median over PyTorch eager."""
     cost_usd: float
+    author: str | None = None
+    """The user who asked for it."""
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None

@@ -43,7 +43,9 @@ def retry_job(
         raise Conflict(f"the job has not ended: {old.state.value}", hint="steer it, or cancel it first")
     if old.state is JobState.SUCCEEDED:
         raise Conflict("the job has succeeded", hint="fork one of its candidates to go on from there")
-    job, is_new = submit_job(session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash)
+    job, is_new = submit_job(
+        session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash, author=author
+    )
     if is_new:
         job.retry_of_id = old.id
         for survivor in _survivors(session, old)[: min(TAKEN_OVER, spec.budgets.candidates)]:
@@ -73,7 +75,9 @@ def fork_job(
     source = candidate_of_job(session, get_job(session, team_id, job_id), candidate)
     if source.kernel_hash is None or (source.aligned_strategy_id or source.strategy_id) is None:
         raise Conflict(f"candidate {source.ordinal} has no kernel to begin from")
-    job, is_new = submit_job(session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash)
+    job, is_new = submit_job(
+        session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash, author=author
+    )
     if is_new:
         job.forked_from_id = source.id
         _take_over(session, job, source, author)

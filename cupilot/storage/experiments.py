@@ -53,6 +53,7 @@ def create_experiment(
     *,
     idempotency_key: str | None,
     request_hash: str,
+    author: str | None = None,
 ) -> tuple[Experiment, bool]:
     """Make an experiment with all its jobs; (experiment, True), or (the earlier one, False) for a repeated key.
 
@@ -81,7 +82,14 @@ def create_experiment(
     experiment = session.get_one(Experiment, made)
     for position, cell in enumerate(spec.cells()):
         job_spec = _job_spec(spec, cell, problems[cell.problem])
-        job, _ = submit_job(session, team_id, job_spec, idempotency_key=None, request_hash=job_spec.content_hash())
+        job, _ = submit_job(
+            session,
+            team_id,
+            job_spec,
+            idempotency_key=None,
+            request_hash=job_spec.content_hash(),
+            author=author,
+        )
         _place(session, job, experiment, spec, cell=cell, position=position)
     session.flush()
     return experiment, True

@@ -36,7 +36,13 @@ class IdempotencyMismatch(Conflict):
 
 
 def submit_job(
-    session: Session, team_id: uuid.UUID, spec: JobSpec, *, idempotency_key: str | None, request_hash: str
+    session: Session,
+    team_id: uuid.UUID,
+    spec: JobSpec,
+    *,
+    idempotency_key: str | None,
+    request_hash: str,
+    author: str | None = None,
 ) -> tuple[Job, bool]:
     """Make a job and its first step; (job, True), or (the earlier job, False) for a repeated idempotency key.
 
@@ -59,6 +65,7 @@ def submit_job(
         "learning": spec.learning.model_dump(mode="json"),
         "idempotency_key": idempotency_key,
         "request_hash": request_hash,
+        "author": author,
         "traceparent": tracing.current(),
     }
     # A key that another transaction is inserting right now makes this wait for it, then do nothing.

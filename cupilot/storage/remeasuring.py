@@ -27,7 +27,7 @@ WALL_SECONDS = 3_600.0
 
 
 def submit_remeasurement(
-    session: Session, team: uuid.UUID, candidate: Candidate, *, idempotency_key: str | None
+    session: Session, team: uuid.UUID, candidate: Candidate, *, author: str, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """A job that measures the kernel of a candidate that counts, and whether it is new."""
     before = job_spec(session, get_job(session, team, candidate.job_id))
@@ -43,7 +43,7 @@ def submit_remeasurement(
         learning=Learning(),
     )
     request = digest({LABEL: str(candidate.id)})
-    job, is_new = submit_job(session, team, spec, idempotency_key=idempotency_key, request_hash=request)
+    job, is_new = submit_job(session, team, spec, idempotency_key=idempotency_key, request_hash=request, author=author)
     if is_new:
         first = session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
         first.payload = {**first.payload, PAYLOAD: str(candidate.id)}

@@ -103,6 +103,8 @@ class Job(Base):
     """:class:`cupilot.job.Learning` as JSON."""
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64))
+    author: Mapped[str | None] = mapped_column(String(100))
+    """The user who asked for it; None of jobs that are older than this column."""
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """Of the request that made it, where that was traced (:mod:`cupilot.tracing`)."""
     experiment_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey(Experiment.id, ondelete="CASCADE"))
@@ -336,6 +338,7 @@ class Event(Base):
     __tablename__ = "events"
     __table_args__ = (
         Index("ix_events_job", "job_id", "id"),
+        Index("ix_events_states", "job_id", "id", postgresql_where=text("kind LIKE 'job.%'")),
         Index("ix_events_reaped", "id", postgresql_where=text("kind = 'step.reaped'")),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import func, or_, select, tuple_
+from sqlalchemy import ColumnElement, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session, defer
 
 from cupilot.evaluation import Baseline, Evaluation
@@ -23,6 +23,7 @@ from cupilot.schemas import (
     JobView,
     PreparationSummary,
     ProblemRef,
+    StateEntry,
 )
 from cupilot.storage.feed import events_after, settled
 from cupilot.storage.jobs import get_job, problem_of
@@ -46,6 +47,13 @@ class JobFilter:
     """The problem's name."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that a job must have, with these values."""
+    author: str | None = None
+    """The user who asked for it."""
+    device: str | None = None
+    """Part of the device's name, in any case; jobs that are not prepared yet have none."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """When it was submitted; the end is not included."""
 
 
 def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
@@ -81,6 +89,8 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         cost_usd=job.cost_usd,
         spending=spending(session, job.id),
         preparation=_preparation(job),
+        author=job.author,
+        history=_history(session, job),
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
@@ -102,14 +112,7 @@ def list_jobs(session: Session, team: UUID, filters: JobFilter, *, cursor: str |
         .order_by(Job.created_at.desc(), Job.id.desc())
         .limit(limit + 1)
     )
-    if filters.states:
-        query = query.where(Job.state.in_(filters.states))
-    if filters.target is not None:
-        query = query.where(Job.target == filters.target)
-    if filters.problem is not None:
-        query = query.where(ProblemRow.name == filters.problem)
-    if filters.labels:
-        query = query.where(Job.labels.contains(dict(filters.labels)))
+    query = query.where(*_conditions(filters))
     if cursor:
         query = query.where(tuple_(Job.created_at, Job.id) < decode_cursor(cursor))
     rows = session.execute(query).all()
@@ -118,6 +121,28 @@ def list_jobs(session: Session, team: UUID, filters: JobFilter, *, cursor: str |
         items=[job_summary(job, problem, best) for job, problem, best in page],
         next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id) if len(rows) > limit else None,
     )
+
+
+def _conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if filters.states:
+        conditions.append(Job.state.in_(filters.states))
+    if filters.target is not None:
+        conditions.append(Job.target == filters.target)
+    if filters.problem is not None:
+        conditions.append(ProblemRow.name == filters.problem)
+    if filters.labels:
+        conditions.append(Job.labels.contains(dict(filters.labels)))
+    if filters.author is not None:
+        conditions.append(Job.author == filters.author)
+    if filters.device is not None:
+        name = Job.preparation["environment"]["device"]["name"].astext
+        conditions.append(name.icontains(filters.device, autoescape=True))
+    if filters.since is not None:
+        conditions.append(Job.created_at >= filters.since)
+    if filters.until is not None:
+        conditions.append(Job.created_at < filters.until)
+    return conditions
 
 
 def list_events(session: Session, team: UUID, job_id: UUID, *, after: int, limit: int) -> EventPage:
@@ -192,6 +217,16 @@ def _counts(session: Session, job: UUID) -> tuple[dict[str, int], dict[str, int]
     return verdicts, states
 
 
+def _history(session: Session, job: Job) -> list[StateEntry]:
+    """From the events of a job's transitions, which an index of their own keeps together."""
+    states = {f"job.{state.value}": state for state in JobState}
+    query = select(Event.kind, Event.created_at, Event.data["reason"].astext).where(
+        Event.job_id == job.id, Event.kind.like(text("'job.%'"))
+    )
+    rows = session.execute(query.order_by(Event.id))
+    return [StateEntry(state=states[kind].value, at=at, reason=reason) for kind, at, reason in rows if kind in states]
+
+
 def _queue_position(session: Session, job: Job) -> int | None:
     """An estimate: fair share between teams may let a later job of another team begin first."""
     if job.state is not JobState.QUEUED:
@@ -230,6 +265,7 @@ def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSum
         best_verdict=best.verdict if best else None,
         best_speedup=best.speedup if best else None,
         cost_usd=job.cost_usd,
+        author=job.author,
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,

@@ -14,7 +14,7 @@ from cupilot.cli.app import app
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user
 from tests.service.api.world import SOURCE, World
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.usefixtures("alone")]
 
 OK, FAILED, USAGE, REFUSED, NOT_FOUND = 0, 1, 2, 3, 4
 
@@ -39,15 +39,6 @@ class Person:
     def code(self, *words: str, leaves: int) -> str:
         """The code of the error."""
         return str(self.json(*words, leaves=leaves)["error"]["code"])
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No stack of this machine."""
-    for name in ("CUPILOT_URL", "CUPILOT_API_KEY", "CUPILOT_DATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

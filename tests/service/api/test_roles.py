@@ -57,6 +57,7 @@ class Things:
             "webhook": lambda _: self._webhook(),
             "entry": self._entry,
             "delivery": lambda _: self._posted(f"/v1/webhooks/{self['webhook']}/ping", None),
+            "step": self._step,
             "call": self._call,
             "form": lambda _: "kernelbench",
             "table": lambda _: "arms",
@@ -100,6 +101,9 @@ class Things:
         for one in self._http.get("/v1/webhooks").json()["items"]:
             self._http.delete(f"/v1/webhooks/{one['id']}")
         return self._posted("/v1/webhooks", WEBHOOK)
+
+    def _step(self, session: Session) -> uuid.UUID:
+        return session.scalars(select(Step.id).where(Step.job_id == uuid.UUID(self["job"]))).first()
 
     def _call(self, session: Session) -> uuid.UUID:
         job = uuid.UUID(self["job"])

@@ -33,7 +33,7 @@ def _winner(rig: Rig) -> Candidate:
 def _again(rig: Rig, winner: Candidate, key: str | None = None) -> Job:
     with rig.database.transaction() as session:
         team = session.get_one(Job, winner.job_id).team_id
-        return submit_remeasurement(session, team, winner, idempotency_key=key)[0]
+        return submit_remeasurement(session, team, winner, author="ann", idempotency_key=key)[0]
 
 
 def test_only_the_kernel_is_measured_and_stands_beside_the_old_one(rig: Rig) -> None:

@@ -11,60 +11,12 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from cupilot.cli.app import app
-from cupilot.cli.requests import JobOptions
 from tests.unit.client.scripted import Answer, Script, serve
 
-COMMANDS = [
-    "evolve",
-    "submit",
-    "status",
-    "watch",
-    "list",
-    "cancel",
-    "result",
-    "export",
-    "candidates",
-    "calls",
-    "prompt",
-    "leaderboard",
-    "compare",
-    "remeasure",
-    "techniques",
-    "top",
-    "problems",
-    "up",
-    "down",
-    "doctor",
-    "version",
-    "whoami",
-    "quota",
-    "audit",
-    "backup",
-    "restore",
-    "env",
-    "pause",
-    "resume",
-    "retry",
-    "fork",
-    "pin",
-    "ban",
-    "inject",
-    "directives",
-    "lift",
-    "change",
-]
+pytestmark = pytest.mark.usefixtures("alone")
+
 JOB = "3f2b8c1e-0000-4000-8000-000000000001"
 SOURCE = "class Model:\n    def forward(self): ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No stack of this machine, and no waiting."""
-    for name in ("CUPILOT_URL", "CUPILOT_API_KEY", "CUPILOT_DATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cupilot.client.protocol.FIRST_PAUSE_SECONDS", 0.0)
 
 
 def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
@@ -111,20 +63,6 @@ def _sent(script: Script) -> dict[str, Any]:
     submissions = [asked for asked in script.asked if asked.method == "POST"]
     body: dict[str, Any] = json.loads(submissions[-1].body)
     return body
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_teaches_by_example_and_can_speak_json(command: str) -> None:
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    assert "Example" in result.output
-    assert f"cupilot {command}" in result.output
-    assert "--json" in result.output
-    assert "Exit codes" in result.output
-
-
-def test_every_command_of_the_application_is_tested_here() -> None:
-    assert sorted(command.name or "" for command in app.registered_commands) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -398,10 +336,3 @@ def test_down_where_nothing_runs_says_so(tmp_path: Path) -> None:
     result = run("down", "--data", str(tmp_path / "none"), "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["stopped"] is False
-
-
-def test_every_option_of_a_submission_is_on_both_commands() -> None:
-    for command in ("submit", "evolve"):
-        text = run(command, "--help").output
-        for name in JobOptions.__dataclass_fields__:
-            assert (f"--{name}" in text) or name == "problem"

@@ -13,7 +13,6 @@ import sys
 import termios
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +24,8 @@ from cupilot.cli.app import app
 from cupilot.schemas import ClusterView, JobSummary
 from tests.unit.cli.test_commands import JOB
 from tests.unit.client.scripted import Answer, Script, serve
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CARD = {
@@ -63,13 +64,6 @@ def _drawn(width: int, height: int, **more: Any) -> list[str]:
         console.print(top.screen(_picture(**more), None, height))
     console.file.close()
     return caught.get().splitlines()
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("CUPILOT_URL", "CUPILOT_API_KEY", "CUPILOT_DATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_once_is_one_picture_as_text_and_as_json() -> None:

@@ -1,0 +1,77 @@
+"""``/v1/jobs/{job}/steps`` and logs: what was done for a job, and how each piece of it went."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+
+from api.dependencies import Cursor, Limit, TeamId, Transaction, plain_text
+from api.documentation import errors
+from cupilot.schemas.steps import StepPage
+from cupilot.storage.states import StepState
+from cupilot.storage.views import steps as views
+
+MAX_LINES = 10_000
+TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+
+router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
+
+
+@router.get("/steps", summary="What was done for a job", responses=errors(401, 404, 422))
+def list_steps(
+    *,
+    session: Transaction,
+    team: TeamId,
+    job: UUID,
+    state: StepState | None = None,
+    key: Annotated[str | None, Query(max_length=100, description="The step of this name, e.g. `c3/evaluate`.")] = None,
+    candidate: Annotated[str | None, Query(max_length=40, description="Steps of this one, by id or ordinal.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> StepPage:
+    """Each model call and each piece of work on a device, oldest first: who has it, attempts, errors, times."""
+    return views.list_steps(
+        session,
+        team,
+        job,
+        state=state,
+        key=plain_text("key", key),
+        candidate=candidate,
+        cursor=cursor,
+        limit=limit,
+    )
+
+
+@router.get(
+    "/log",
+    summary="A job's log",
+    response_class=Response,
+    responses={**errors(401, 404, 422), 200: {"description": "A line an event, oldest first.", **TEXT}},
+)
+def get_job_log(
+    session: Transaction,
+    team: TeamId,
+    job: UUID,
+    lines: Annotated[int, Query(ge=1, le=MAX_LINES, description="So many of the newest.")] = 1_000,
+) -> Response:
+    """The newest events as lines of text, for reading and for keeping."""
+    return _text(views.job_log(session, team, job, lines=lines), f"cupilot-{job}.log")
+
+
+@router.get(
+    "/steps/{step}/log",
+    summary="A step's log",
+    response_class=Response,
+    responses={**errors(401, 404), 200: {"description": "At most a million characters.", **TEXT}},
+)
+def get_step_log(session: Transaction, team: TeamId, job: UUID, step: UUID) -> Response:
+    """Its attempts and errors, its model calls, the compiler's output, and what the judge found, as text."""
+    return _text(views.step_log(session, team, job, step), f"cupilot-{step}.log")
+
+
+def _text(content: str, name: str) -> Response:
+    # What models and compilers wrote is in it: no browser is to make anything of it but text.
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    return Response(content.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8", headers=headers)

@@ -1,0 +1,120 @@
+"""The commands ``steps`` and ``logs``: what was done for a job, and how each piece of it went."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.outcome import outcome
+from cupilot.cli.session import connect, job_id
+from cupilot.cli.text import clean, seconds
+from cupilot.errors import NotFound
+
+if TYPE_CHECKING:
+    from cupilot.client import Client
+    from cupilot.schemas.steps import StepPage, StepView
+
+
+def steps(
+    *,
+    job: JobId,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="queued|running|succeeded|failed|cancelled", help="Only these.")
+    ] = None,
+    candidate: Annotated[str | None, typer.Option("--candidate", metavar="N", help="Only this candidate's.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 50,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="From the page before.")] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """List what was done for a job, oldest first: model calls and work on devices, with attempts, times and errors.
+
+    \b
+    Examples:
+        cupilot steps last
+        cupilot steps last --state failed
+        cupilot logs last --step c3/evaluate        how one of them went
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        page = client.steps(job_id(client, job), state=state, candidate=candidate, cursor=cursor, limit=limit)
+        if as_json:
+            typer.echo(page.model_dump_json(indent=2))
+        else:
+            _show(page)
+
+
+def logs(
+    *,
+    job: JobId,
+    step: Annotated[
+        str | None, typer.Option("--step", metavar="STEP", help="Of this step alone, whole: its name or id.")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=10_000, help="Of a job: the newest.")] = 1_000,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it there instead.")] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Print a job's log, a line an event; with --step a step's: attempts, errors, the compiler's output, the judge's.
+
+    \b
+    Examples:
+        cupilot logs last
+        cupilot logs last --step c3/evaluate
+        cupilot logs last --lines 10000 --out job.log
+    """
+    with outcome(as_json=as_json), connect(server, data) as client:
+        chosen = job_id(client, job)
+        text = client.job_log(chosen, lines=lines) if step is None else _step_log(client, chosen, step)
+        if out is not None:
+            out.write_bytes(text)
+            typer.echo(json.dumps({"file": str(out)}) if as_json else str(out))
+            return
+        told = text.decode("utf-8", "replace").splitlines()
+        if as_json:
+            typer.echo(json.dumps({"lines": told}, indent=2))
+            return
+        for line in told:  # what models and compilers wrote may hold codes that a terminal obeys
+            typer.echo(clean(line))
+
+
+def _step_log(client: Client, job: UUID, step: str) -> bytes:
+    try:
+        return client.step_log(job, UUID(step))
+    except ValueError:
+        found = client.steps(job, key=step, limit=1).items
+    if not found:
+        raise NotFound(f"the job has no step {step!r}", hint=f"cupilot steps {job} lists them", where="--step")
+    return client.step_log(job, found[0].id)
+
+
+def _show(page: StepPage) -> None:
+    if not page.items:
+        typer.echo("no steps")
+        return
+    rows: list[tuple[str, ...]] = [("step", "kind", "state", "attempt", "queue", "held for", "worker or error")]
+    rows += [_row(one) for one in page.items]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if page.next_cursor:
+        typer.echo(f"more: --cursor {page.next_cursor}")
+
+
+def _row(one: StepView) -> tuple[str, ...]:
+    error = str((one.error or {}).get("message") or (one.error or {}).get("reason") or "")
+    return (
+        clean(one.key),
+        clean(one.kind),
+        clean(one.state),
+        f"{one.attempt}/{one.max_attempts}",
+        clean(one.queue),
+        seconds(one.busy_seconds),
+        clean(one.worker or error) or "-",
+    )
