@@ -39,6 +39,7 @@ class Capturer:
             torch.cuda.synchronize(self._device)
             reason = str(error).strip().splitlines() or [""]
             raise GraphUnavailable(f"PyTorch's calls cannot be captured: {reason[0][:200]}") from error
+        graph.replay()  # the first replay sends the graph to the device, which the runner does too, untimed
         return graph.replay
 
     def _captured(self, calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +17,14 @@ import torch
 from cupilot.problem import NumericsPolicy
 from gpu_worker.targets.cuda import driver
 from gpu_worker.targets.cuda.graphs import Capturer
+from gpu_worker.targets.cuda.head_start import FLUSHES_TIMED, JUDGE_SECONDS, RUNNER_SECONDS, HeadStart
 
 MEMORY_SHARE = 0.4
 """Of the memory that is free at the start, for cases and slots; the rest is for the runner, draws of inputs and float64
 temporaries, of which a problem with 8 GB of inputs needs 60 GB."""
 
-MESSAGE_SECONDS = 1e-3
-"""Longest that a command to the runner takes apart from its launches: a message each way, a cache flush, one wait."""
+MESSAGE_SECONDS = 1e-3 + RUNNER_SECONDS
+"""Longest that a command to the runner takes apart from its launches: a message each way, cache flushes, one wait."""
 
 BLOCK_SECONDS = 2e-3
 """Length of a timed block: long against a submission and the events' resolution, short against drifts of clocks."""
@@ -83,6 +85,7 @@ class CudaJudge:
         self._trusting = True
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
         self._flush = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.torch_device)
+        self._head_start = HeadStart(self._flush_seconds(), JUDGE_SECONDS)
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
 
     def allocate(self, size: int) -> CudaArena:
@@ -113,17 +116,27 @@ class CudaJudge:
         self._flush.zero_()
 
     def baseline_seconds(self, calls: Sequence[Callable[[], object]]) -> float:
-        """Run the calls back to back behind a cache flush, as the runner does; device seconds for all of them."""
-        start = torch.Event("cuda", enable_timing=True)
-        end = torch.Event("cuda", enable_timing=True)
+        """Run the calls back to back behind cache flushes, as the runner does; device seconds for all of them."""
         self.synchronize()
-        self.flush_cache()
+        for _ in range(self._head_start.flushes()):
+            self.flush_cache()
+        start, end = _event(), _event()
         start.record()
+        submitting = time.perf_counter()
         for call in calls:
             call()
         end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
+        self._head_start.saw(time.perf_counter() - submitting)
+        return _seconds(start, end)
+
+    def _flush_seconds(self) -> float:
+        self.flush_cache()
+        start, end = _event(), _event()
+        start.record()
+        for _ in range(FLUSHES_TIMED):
+            self.flush_cache()
+        end.record()
+        return _seconds(start, end) / FLUSHES_TIMED
 
     def captured(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
         """See :class:`gpu_worker.targets.base.JudgeDevice`."""
@@ -145,3 +158,13 @@ class CudaJudge:
         longest = host * (1 + CLOCK_TOLERANCE)
         shortest = host * (1 - CLOCK_TOLERANCE) - overhead
         return runner if shortest <= runner <= longest else None
+
+
+def _event() -> torch.Event:
+    return torch.Event("cuda", enable_timing=True)
+
+
+def _seconds(start: torch.Event, end: torch.Event) -> float:
+    """Waits for the later one."""
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3

@@ -7,6 +7,7 @@ After an illegal access or a trap the context is unusable, and the judge replace
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from gpu_worker.targets.base import RunnerError
 from gpu_worker.targets.cuda import driver
+from gpu_worker.targets.cuda.head_start import FLUSHES_TIMED, RUNNER_SECONDS, HeadStart
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -75,6 +77,24 @@ class _Gpu:
         self.flush_bytes = 2 * self.context.attribute("L2_CACHE_SIZE")
         self.flush = driver.allocate(self.flush_bytes)
         self.start, self.end = driver.Event(), driver.Event()
+        self.head_start = HeadStart(self._flush_seconds(), RUNNER_SECONDS)
+
+    def flush_cache(self, times: int) -> None:
+        """Evict the L2 cache by writing twice its size, so many times."""
+        for _ in range(times):
+            self.stream.fill(self.flush, self.flush_bytes)
+
+    def seconds(self) -> float:
+        """Device time between start and end, waited for."""
+        self.stream.synchronize()
+        return self.end.microseconds_since(self.start) * 1e-6
+
+    def _flush_seconds(self) -> float:
+        self.flush_cache(1)
+        self.start.record(self.stream)
+        self.flush_cache(FLUSHES_TIMED)
+        self.end.record(self.stream)
+        return self.seconds() / FLUSHES_TIMED
 
 
 class CudaRunner:
@@ -206,16 +226,15 @@ class CudaRunner:
         return self._timed(self._graph.launch)
 
     def _timed(self, submit: Callable[[], None]) -> float:
-        """The cache flush in front keeps the device busy while the first launches are submitted, so that the time holds
-        no wait for the host."""
         gpu = self._open()
         driver.reset_persisting_cache()
-        gpu.stream.fill(gpu.flush, gpu.flush_bytes)
+        gpu.flush_cache(gpu.head_start.flushes())
         gpu.start.record(gpu.stream)
+        submitting = time.perf_counter()
         submit()
         gpu.end.record(gpu.stream)
-        gpu.stream.synchronize()
-        return gpu.end.microseconds_since(gpu.start) * 1e-6
+        gpu.head_start.saw(time.perf_counter() - submitting)
+        return gpu.seconds()
 
     def _forget_graph(self) -> None:
         if self._graph is not None:

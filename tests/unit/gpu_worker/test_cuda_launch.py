@@ -12,6 +12,7 @@ from cuda.bindings import driver as cu
 from cupilot.evaluation import FailureKind
 from gpu_worker.targets.base import RunnerError
 from gpu_worker.targets.cuda import driver, runner
+from gpu_worker.targets.cuda.head_start import RECENT, HeadStart
 
 
 def prepared(pointers: list[int], geometry: driver.Geometry) -> driver.PreparedLaunch:
@@ -92,3 +93,15 @@ def test_a_driver_error_is_reported_as_the_failure_it_means(code: str, kind: Fai
 def test_every_reported_kind_is_one_of_the_domain() -> None:
     assert set(runner._KINDS.values()) <= {kind.value for kind in FailureKind}
     assert all(hasattr(cu.CUresult, f"CUDA_ERROR_{code}") for code in runner._KINDS)
+
+
+def test_a_head_start_lasts_as_long_as_recent_submissions() -> None:
+    start = HeadStart(flush_seconds=25e-6, longest=1e-3)
+    assert start.flushes() == 1  # the cache is flushed at any rate
+    start.saw(100e-6)
+    assert start.flushes() * 25e-6 >= 100e-6
+    start.saw(30e-3)
+    assert start.flushes() == 40, "a reference that waits within its calls would be waited for twice"
+    for _ in range(RECENT):
+        start.saw(10e-6)
+    assert start.flushes() == 1
