@@ -36,7 +36,7 @@ from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
 from cupilot.problems import load
 from cupilot.roofline import place
 from cupilot.strategy import Strategy, TechniqueUse
-from gpu_worker.judge import laws
+from gpu_worker.judge import laws, trace
 from gpu_worker.judge.reference import Reference
 
 ROOT = Path(__file__).parents[1]
@@ -78,8 +78,9 @@ def facts_of(problem: Problem) -> ProblemFacts:
     """The problem's facts as the judge traces them, without its memory or its arithmetic."""
     device = SimpleNamespace(torch_device=torch.device("cpu"), policy=lambda _: nullcontext())
     keep = patch.object(torch.nn.Module, "to", lambda self, *_: self)  # fake parameters cannot be moved
-    dense = patch.object(laws, "zero_share", lambda _: 0.0)  # and have no values to count zeros in
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), keep, dense:
+    # And they have no values to count zeros in.
+    dense, dense_too = (patch.object(module, "zero_share", lambda _: 0.0) for module in (laws, trace))
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), keep, dense, dense_too:
         return Reference(problem.source, problem.policy, cast(Any, device), SEED).facts(problem.content_hash())
 
 

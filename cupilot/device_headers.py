@@ -57,6 +57,14 @@ _FLOAT = """#pragma once
 #define DBL_MANT_DIG 53
 """
 
+_DRIVER = """#pragma once
+struct alignas(128) CUtensorMap_st {
+    unsigned long long opaque[16];
+};
+typedef struct CUtensorMap_st CUtensorMap;
+"""
+"""What a kernel needs of ``cuda.h``: the type of a tensor map, as CUDA 13 declares it."""
+
 _LIMITS = "#pragma once\n#include <cuda/std/climits>\n"
 
 _BUILT_IN = "#pragma once\n"
@@ -67,6 +75,7 @@ def _libcudacxx(name: str) -> str:
 
 
 STAND_INS: dict[str, str] = {
+    "cuda.h": _DRIVER,
     "float.h": _FLOAT,
     "cfloat": _FLOAT,
     "limits.h": _LIMITS,

@@ -40,6 +40,16 @@ class InvalidPlan(InvalidInput):
     code = "invalid_plan"
 
 
+class InvalidTensorMap(InvalidPlan):
+    """A tensor map of a launch plan could not be used; ``rule`` is a :class:`cupilot.tensor_map.MapRule` value."""
+
+    code = "invalid_tensor_map"
+
+    def __init__(self, message: str, *, rule: str, where: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.rule = rule
+
+
 class NotFound(CupilotError):
     """No such thing, or it belongs to another team."""
 

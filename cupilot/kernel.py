@@ -6,20 +6,23 @@ Checks what can be checked from plan and facts alone; compiling and launching be
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from cupilot.errors import InvalidPlan
+from cupilot.errors import InvalidPlan, InvalidTensorMap
 from cupilot.expression import evaluate
 from cupilot.header import constants
 from cupilot.problem import ProblemFacts, Target
+from cupilot.tensor_map import MapRule, ResolvedTensorMap, TensorMap, resolved
 from cupilot.value import Value
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_LAUNCHES = 32
 MAX_TUNABLES = 16
 MAX_WORKSPACE_BYTES = 8 * 2**30
+MAX_TENSOR_MAPS = 16
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 
@@ -36,7 +39,7 @@ class Launch(Value):
     kernel: str
     """Name of the ``__global__`` function (``cuda``) or ``extern "C"`` function (``cpu``)."""
     args: tuple[str, ...]
-    """Tensor or workspace names, passed as pointers in this order."""
+    """Tensor or workspace names, passed as pointers in this order, and tensor maps, passed by value."""
     grid: tuple[str, ...] = ()
     """One to three expressions; ``cuda`` only."""
     block: tuple[str, ...] = ()
@@ -80,6 +83,8 @@ class LaunchPlan(Value):
     launches: tuple[Launch, ...] = Field(min_length=1, max_length=MAX_LAUNCHES)
     tunables: dict[str, Tunable] = Field(default_factory=dict, max_length=MAX_TUNABLES)
     workspace: tuple[Workspace, ...] = Field(default=(), max_length=8)
+    tensor_maps: tuple[TensorMap, ...] = Field(default=(), max_length=MAX_TENSOR_MAPS)
+    """Tiles for the Tensor Memory Accelerator; ``cuda`` from sm_90 on."""
 
     @field_validator("tunables")
     @classmethod
@@ -128,7 +133,10 @@ class Kernel(Value):
         return self.plan.values()
 
     def _identity(self) -> Any:
-        return self.model_dump(mode="json")
+        identity = self.model_dump(mode="json")
+        if not self.plan.tensor_maps:
+            del identity["plan"]["tensor_maps"]  # kernels from before plans had them keep their hashes
+        return identity
 
     def tuned(self, values: dict[str, int]) -> Kernel:
         """The same kernel with other tunable values."""
@@ -145,6 +153,8 @@ class ResolvedLaunch(Value):
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
+    tensor_maps: dict[str, ResolvedTensorMap] = {}
+    """Those among the arguments, by name."""
 
 
 class ResolvedPlan(Value):
@@ -165,8 +175,10 @@ def resolve(kernel: Kernel, facts: ProblemFacts) -> ResolvedPlan:
     names: dict[str, int | float | bool] = {**header, **plan.values()}
     tensors = {spec.name for spec in facts.tensors}
     workspace = _workspace(plan, names, tensors)
-    launches = tuple(_launch(launch, kernel.target, names, tensors | set(workspace)) for launch in plan.launches)
-    return ResolvedPlan(launches=launches, workspace=workspace)
+    maps = _tensor_maps(kernel, facts, names, workspace)
+    known = tensors | set(workspace) | set(maps)
+    launches = tuple(_launch(launch, kernel.target, names, known) for launch in plan.launches)
+    return ResolvedPlan(launches=tuple(_with_maps(launch, maps) for launch in launches), workspace=workspace)
 
 
 def _workspace(plan: LaunchPlan, names: dict[str, int | float | bool], tensors: set[str]) -> dict[str, int]:
@@ -181,11 +193,40 @@ def _workspace(plan: LaunchPlan, names: dict[str, int | float | bool], tensors: 
     return sizes
 
 
+def _tensor_maps(
+    kernel: Kernel, facts: ProblemFacts, names: dict[str, int | float | bool], workspace: dict[str, int]
+) -> dict[str, ResolvedTensorMap]:
+    specs = {spec.name: spec for spec in facts.tensors}
+    sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in facts.tensors} | workspace
+    found: dict[str, ResolvedTensorMap] = {}
+    for item in kernel.plan.tensor_maps:
+        if kernel.target is Target.CPU:
+            raise InvalidPlan(f"tensor map {item.name!r}: a cpu kernel has no tensor maps")
+        if item.name in sizes or item.name in found:
+            message = f"tensor map {item.name!r} has the name of another argument"
+            raise InvalidPlan(message, hint="rename the tensor map")
+        if item.tensor not in sizes:
+            message, hint = f"tensor map {item.name!r}: unknown tensor {item.tensor!r}", f"known: {_listed(sizes)}"
+            where = f"tensor_maps.{item.name}.tensor"
+            raise InvalidTensorMap(message, rule=MapRule.TENSOR.value, where=where, hint=hint)
+        found[item.name] = resolved(item, specs.get(item.tensor), sizes[item.tensor], names, facts.policy)
+    return found
+
+
+def _with_maps(launch: ResolvedLaunch, maps: dict[str, ResolvedTensorMap]) -> ResolvedLaunch:
+    own = {name: maps[name] for name in launch.args if name in maps}
+    return launch.model_copy(update={"tensor_maps": own}) if own else launch
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
 def _launch(launch: Launch, target: Target, names: dict[str, int | float | bool], known: set[str]) -> ResolvedLaunch:
     unknown = [name for name in launch.args if name not in known]
     if unknown:
         raise InvalidPlan(
-            f"launch of {launch.kernel!r}: unknown argument {unknown[0]!r}", hint=f"known: {', '.join(sorted(known))}"
+            f"launch of {launch.kernel!r}: unknown argument {unknown[0]!r}", hint=f"known: {_listed(known)}"
         )
     if target is Target.CPU:
         if launch.grid or launch.block or launch.cluster or launch.cooperative or launch.shared_bytes != "0":

@@ -58,6 +58,8 @@ class Technique(Value):
     """One or two sentences: what it does and why it helps."""
     resource: Resource
     targets: tuple[Target, ...] = Field(min_length=1)
+    arch: str | None = Field(default=None, pattern=r"^sm_\d+$")
+    """The first GPU architecture that has what it needs; None for all."""
     op_classes: tuple[str, ...] = ()
     """Operator families it applies to; empty for all."""
     zones: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 import cupilot
-from cupilot.errors import InvalidPlan, Unavailable
+from cupilot.errors import InvalidPlan, InvalidTensorMap, Unavailable
 from cupilot.evaluation import (
     MAX_LOG_CHARACTERS,
     Baseline,
@@ -224,7 +224,9 @@ class Evaluator:
             raise Cancelled from error
         except InvalidPlan as error:
             message = error.message if error.hint is None else f"{error.message} ({error.hint})"
-            measured.failure = Failure(kind=FailureKind.INVALID_PLAN, message=message)
+            rule: dict[str, JsonValue] = {"rule": error.rule} if isinstance(error, InvalidTensorMap) else {}
+            told: dict[str, JsonValue] = {"code": error.code, **rule, **({"where": error.where} if error.where else {})}
+            measured.failure = Failure(kind=FailureKind.INVALID_PLAN, message=message, details=told)
         except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError) as error:
             self._judge.close()
             details: dict[str, JsonValue] = {}

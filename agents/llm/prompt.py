@@ -222,8 +222,8 @@ def header(briefing: Briefing) -> str:
 
 
 def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
-    """The techniques of the catalogue that fit target, policy and operator family, a few lines each, and what the
-    team's own jobs have proven."""
+    """The techniques of the catalogue that fit target, device, policy and operator family, a few lines each, and what
+    the team's own jobs have proven."""
     lines = [_technique(one) for one in catalogue if _fits(one, briefing, catalogue)]
     learned = [one for one in briefing.learned if one.id not in briefing.banned]
     if learned:
@@ -242,6 +242,8 @@ def _fits(one: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
     if one.id in briefing.banned or briefing.target not in one.targets:
         return False
     if one.policies and facts.policy.value not in one.policies:
+        return False
+    if one.arch is not None and _generation(briefing.device.arch) < _generation(one.arch):
         return False
     # Of a family that the catalogue does not speak of, any technique may be of use.
     known = any(facts.op_class in other.op_classes for other in catalogue)

@@ -62,7 +62,9 @@ def parent_text(one: Attempt) -> str:
 
 def kernel_text(kernel: Kernel) -> str:
     """A kernel as it stands in a prompt: source and plan, both as data."""
-    return prompt.data("kernel", kernel.source) + "\n" + prompt.data("plan.json", kernel.plan.model_dump_json())
+    unused = None if kernel.plan.tensor_maps else {"tensor_maps"}
+    plan = kernel.plan.model_dump_json(exclude=unused)
+    return prompt.data("kernel", kernel.source) + "\n" + prompt.data("plan.json", plan)
 
 
 def _explained(strategy: Strategy) -> str:

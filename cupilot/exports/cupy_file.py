@@ -1,7 +1,8 @@
 """One file with a function on CuPy arrays, through ``cupy.RawModule`` (https://docs.cupy.dev, user-defined kernels).
 
 CuPy compiles one source without further files, names its kernels by expressions, launches all of a module's kernels
-cooperatively or none, and knows neither clusters nor architecture-specific instructions: what needs more is refused.
+cooperatively or none, and knows neither clusters nor tensor maps nor architecture-specific instructions: what needs
+more is refused.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def _refuse(winner: Winner) -> None:
     launches = spec["launches"]
     if any(launch["cluster"] != [1, 1, 1] for launch in launches):
         raise ExportRefused("the plan launches thread-block clusters, which CuPy's RawKernel cannot")
+    if any(launch["tensor_maps"] for launch in launches):
+        raise ExportRefused("the plan passes tensor maps (TMA), which CuPy does not make")
     if len({launch["cooperative"] for launch in launches}) > 1:
         raise ExportRefused("only some of the launches are cooperative, and CuPy launches all of a module's or none so")
     if _ACCELERATED.search(winner.kernel.source):

@@ -58,6 +58,12 @@ def gelu(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     return _problem("gelu", model, "torch.randn(4096, 8192)", policy)
 
 
+def gelu_of_odd_sides(rows: int = 4001, cols: int = 4012) -> Problem:
+    """Rows of 16 byte units, and nothing else that divides."""
+    model = "def forward(self, x):\n    return torch.nn.functional.gelu(x)"
+    return _problem(f"gelu_of_{rows}x{cols}", model, f"torch.randn({rows}, {cols})", NumericsPolicy.FP32)
+
+
 def row_sum(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     model = "def forward(self, x):\n    return torch.sum(x, dim=1)"
     return _problem("row_sum", model, "torch.randn(8192, 8192)", policy)

@@ -9,9 +9,10 @@ import pytest
 from cupilot.evaluation import Baseline, Evaluation, FailureKind, Preparation, ProfileSource, Verdict
 from cupilot.kernel import Kernel
 from cupilot.problem import NumericsPolicy, Problem
+from cupilot.tensor_map import Swizzle
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.targets.cuda import counters, sanitizer
-from tests.gpu import kernels, problems
+from tests.gpu import kernels, problems, tma_kernels
 
 pytestmark = pytest.mark.gpu
 
@@ -24,6 +25,8 @@ HONEST: dict[str, tuple[Problem, Kernel]] = {
     "row_sum": (problems.row_sum(), kernels.row_sum()),
     "matmul": (problems.matmul(), kernels.matmul()),
     "matmul_tf32": (problems.matmul(NumericsPolicy.TF32), kernels.matmul_tensor_cores()),
+    "softmax_by_tensor_maps": (problems.softmax(), tma_kernels.softmax()),
+    "gelu_by_tensor_maps": (problems.gelu_of_odd_sides(), tma_kernels.gelu(swizzle=Swizzle.B128)),
 }
 
 

@@ -53,6 +53,14 @@ def prepare(spec: dict[str, Any], given: Sequence[torch.Tensor]) -> tuple[list[t
 
 
 def places(spec: dict[str, Any]) -> list[list[int]]:
-    """For each launch, where its arguments stand among the tensors given, the outputs and the workspace."""
+    """For each launch, where its arguments stand among the tensors given, the outputs and the workspace.
+
+    A tensor map stands where its tensor does.
+    """
     names = [*(item["name"] for item in (*spec["given"], *spec["outputs"])), *spec["workspace"]]
-    return [[names.index(name) for name in launch["args"]] for launch in spec["launches"]]
+    return [[names.index(_tensor_of(name, launch)) for name in launch["args"]] for launch in spec["launches"]]
+
+
+def _tensor_of(name: str, launch: dict[str, Any]) -> str:
+    told = launch["tensor_maps"].get(name)
+    return name if told is None else str(told["tensor"])

@@ -22,10 +22,72 @@ SHARED_BYTES_UNASKED = 48 * 1024
 PORTABLE_CLUSTER = 8
 
 
+MAP_BYTES = MAP_ALIGNMENT = 128
+"""Of a tensor map, ``CUtensorMap`` in cuda.h."""
+
+MAP_CHOICES = {
+    "dtype": [
+        "uint8",
+        "uint16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "float32_ftz",
+        "tfloat32",
+        "tfloat32_ftz",
+    ],
+    "swizzle": ["none", "32B", "64B", "128B"],
+    "l2_promotion": ["none", "64B", "128B", "256B"],
+    "fill": ["zeros", "nan"],
+}
+"""What the driver's enumerations of ``cuTensorMapEncodeTiled`` count, from 0 on."""
+
+
+class _Map:
+    """A tensor map over whatever tensor a call brings; encoded again when the address is another one."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self._told = told
+        self._memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+        self.place = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+        self._over: int | None = None
+
+    def point_to(self, address: int) -> None:
+        """Make it a map of the tensor at this address."""
+        if address == self._over:
+            return
+        told = self._told
+
+        def array(kind: Any, name: str) -> Any:
+            return (kind * max(len(told[name]), 1))(*told[name])
+
+        def choice(name: str) -> Any:
+            return ctypes.c_int(MAP_CHOICES[name].index(told[name]))
+
+        sizes, steps = array(ctypes.c_uint64, "dims"), array(ctypes.c_uint64, "strides")
+        box, element_steps = array(ctypes.c_uint32, "box"), array(ctypes.c_uint32, "element_strides")
+        status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+            ctypes.c_void_p(self.place), choice("dtype"), ctypes.c_uint32(len(told["dims"])), ctypes.c_void_p(address),
+            sizes, steps, box, element_steps,
+            ctypes.c_int(0), choice("swizzle"), choice("l2_promotion"), choice("fill"),
+        )  # fmt: skip
+        if status != 0:
+            raise RuntimeError(f"the driver refuses a tensor map over {told['tensor']} with error {status}")
+        self._over = address
+
+
 class _Launch:
     """One launch of the plan: everything but addresses and stream is laid out once. Not for two threads at a time."""
 
-    def __init__(self, name: str, function: Any, config: Any, wanted: Sequence[int]) -> None:
+    def __init__(
+        self, name: str, function: Any, config: Any, wanted: Sequence[int], maps: dict[int, _Map] | None = None
+    ) -> None:
+        """``wanted`` are places of the tensors to pass; ``maps`` those that are passed as tensor maps, by argument."""
         from cuda.bindings import driver
 
         self._name = name
@@ -36,12 +98,18 @@ class _Launch:
         # The driver copies the arguments while it launches, so that the same memory serves the next call.
         self._values = (ctypes.c_uint64 * len(wanted))()
         size, first = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self._values)
-        self._pointers = (ctypes.c_void_p * len(wanted))(*[first + size * number for number in range(len(wanted))])
+        self._maps = maps or {}
+        places = [first + size * number for number in range(len(wanted))]
+        for number, one in self._maps.items():
+            places[number] = one.place
+        self._pointers = (ctypes.c_void_p * len(wanted))(*places)
         self._parameters = ctypes.addressof(self._pointers)
 
     def start(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on the stream; ``addresses`` in the order of :func:`places`."""
         self._values[:] = [addresses[place] for place in self._wanted]
+        for number, one in self._maps.items():
+            one.point_to(self._values[number])
         self._config.hStream = stream
         result = self._driver_launch(self._config, self._function, self._parameters, 0)
         if int(result[0]) != 0:
@@ -148,9 +216,14 @@ def _load(binary: bytes, spec: dict[str, Any]) -> list[_Launch]:
     handles = _check(driver.cuModuleEnumerateFunctions(count, module), "listing kernels")
     functions = {_check(driver.cuFuncGetName(handle), "naming a kernel").decode(): handle for handle in handles}
     return [
-        _Launch(launch["kernel"], *_configured(functions, launch), wanted)
+        _Launch(launch["kernel"], *_configured(functions, launch), wanted, _maps(launch))
         for launch, wanted in zip(spec["launches"], places(spec), strict=True)
     ]
+
+
+def _maps(launch: dict[str, Any]) -> dict[int, _Map]:
+    told = launch["tensor_maps"]
+    return {number: _Map(told[name]) for number, name in enumerate(launch["args"]) if name in told}
 
 
 def _configured(functions: dict[str, Any], launch: dict[str, Any]) -> tuple[Any, Any]:

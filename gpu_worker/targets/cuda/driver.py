@@ -12,6 +12,8 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
+from gpu_worker.targets.cuda.tensor_maps import Encoded
+
 
 class DriverError(Exception):
     """A driver call that did not succeed; ``code`` is the name without its prefix, e.g. ``ILLEGAL_ADDRESS``."""
@@ -329,7 +331,10 @@ class Geometry:
 class PreparedLaunch:
     """A launch whose configuration and arguments are encoded once, so that submitting it is one driver call."""
 
-    def __init__(self, function: Function, stream: Stream, pointers: Sequence[int], geometry: Geometry) -> None:
+    def __init__(
+        self, function: Function, stream: Stream, arguments: Sequence[int | Encoded], geometry: Geometry
+    ) -> None:
+        """``arguments`` are pointers, and tensor maps, which are copied at each launch."""
         self._function = function
         self._geometry = geometry
         self._config = cu.CUlaunchConfig()
@@ -340,8 +345,8 @@ class PreparedLaunch:
         attributes = _attributes(geometry)
         self._config.attrs = attributes
         self._config.numAttrs = len(attributes)
-        self._values = [ctypes.c_void_p(pointer) for pointer in pointers]
-        addresses = [ctypes.addressof(value) for value in self._values]
+        self._values = [one if isinstance(one, Encoded) else ctypes.c_uint64(one) for one in arguments]
+        addresses = [one.address if isinstance(one, Encoded) else ctypes.addressof(one) for one in self._values]
         self._parameters = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         self._address = ctypes.addressof(self._parameters)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from gpu_worker.targets.base import RunnerError
-from gpu_worker.targets.cuda import driver
+from gpu_worker.targets.cuda import driver, tensor_maps
 from gpu_worker.targets.cuda.head_start import FLUSHES_TIMED, RUNNER_SECONDS, HeadStart
 
 _P = ParamSpec("_P")
@@ -152,18 +152,23 @@ class CudaRunner:
     def _prepare(self, module: driver.Module, launch: Mapping[str, Any]) -> dict[str, Any]:
         name = launch["kernel"]
         function = self._functions.setdefault(name, module.function(name))
-        sizes = function.parameter_sizes()
-        if sizes != [8] * len(launch["args"]):
-            raise RunnerError(
-                "invalid_plan",
-                f"the plan gives {name!r} {len(launch['args'])} pointers, but its parameters have sizes {sizes}",
-            )
+        self._check_parameters(function, launch)
         if launch["shared_bytes"] + function.attribute("SHARED_SIZE_BYTES") > _DEFAULT_SHARED_BYTES:
             function.allow_shared_bytes(launch["shared_bytes"])
         cluster = launch["cluster"]
         if cluster[0] * cluster[1] * cluster[2] > _PORTABLE_CLUSTER:
             function.allow_large_clusters()
         return self._facts(function, launch)
+
+    def _check_parameters(self, function: driver.Function, launch: Mapping[str, Any]) -> None:
+        given, sizes = _sizes(launch), function.parameter_sizes()
+        if sizes != given:
+            maps = len(launch["tensor_maps"])
+            what = f"{len(given) - maps} pointers" + (f" and {maps} tensor maps (of sizes {given})" if maps else "")
+            message = f"the plan gives {launch['kernel']!r} {what}, but its parameters have sizes {sizes}"
+            raise RunnerError("invalid_plan", message)
+        if launch["tensor_maps"] and self._open().context.compute_capability[0] < tensor_maps.FIRST_CAPABILITY:
+            raise RunnerError("invalid_plan", "this device has no tensor maps: they need sm_90 or newer")
 
     def _facts(self, function: driver.Function, launch: Mapping[str, Any]) -> dict[str, Any]:
         x, y, z = launch["block"]
@@ -198,8 +203,18 @@ class CudaRunner:
             cluster=tuple(launch["cluster"]),
             cooperative=launch["cooperative"],
         )
-        pointers = [self._arena + slot[name] for name in launch["args"]]
-        return driver.PreparedLaunch(self._functions[launch["kernel"]], self._open().stream, pointers, geometry)
+        arguments = [self._argument(launch, slot, name) for name in launch["args"]]
+        return driver.PreparedLaunch(self._functions[launch["kernel"]], self._open().stream, arguments, geometry)
+
+    def _argument(self, launch: Mapping[str, Any], slot: Mapping[str, int], name: str) -> int | tensor_maps.Encoded:
+        assert self._arena is not None
+        told = launch["tensor_maps"].get(name)
+        if told is None:
+            return self._arena + slot[name]
+        try:
+            return tensor_maps.encode(told, self._arena + slot[told["tensor"]])
+        except tensor_maps.EncodingRefused as error:
+            raise RunnerError("invalid_plan", f"tensor map {name!r}: {error}") from error
 
     @_reported_as_plan
     def run(self, order: Sequence[int]) -> float:
@@ -240,6 +255,11 @@ class CudaRunner:
         if self._graph is not None:
             self._graph.close()
         self._graph = None
+
+
+def _sizes(launch: Mapping[str, Any]) -> list[int]:
+    """Bytes of each argument: pointers, and tensor maps by value."""
+    return [tensor_maps.BYTES if name in launch["tensor_maps"] else 8 for name in launch["args"]]
 
 
 def _submit(launches: Sequence[driver.PreparedLaunch]) -> None:

@@ -31,6 +31,9 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "special_function": ("MUFU",),
 }
 _FAMILY = {root: family for family, roots in _GROUPS.items() for root in roots}
+_TENSOR_COPIES = {"UTMALDG": "tma_load", "UTMASTG": "tma_store", "UTMAREDG": "tma_store"}
+"""Copies by a tensor map, which are asynchronous copies too."""
+
 _VECTOR = {"global_load": "vector_load_128", "global_store": "vector_store_128"}
 _CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER")
 _HALF_TYPES = (".F16", ".BF16", ".E4M3", ".E5M2", ".E2M1", ".E2M3", ".E3M2")
@@ -87,6 +90,8 @@ def _families_of(opcode: str, operands: str) -> Iterable[str]:
         yield "half_narrowing"
     elif family := _FAMILY.get(root):
         yield family
+        if root in _TENSOR_COPIES:
+            yield _TENSOR_COPIES[root]
         if family in _VECTOR and ".128" in modifiers:
             yield _VECTOR[family]
 

@@ -12,6 +12,7 @@ def test_codes_are_stable_and_distinct() -> None:
         "invalid_input": 422,
         "invalid_problem": 422,
         "invalid_plan": 422,
+        "invalid_tensor_map": 422,
         "not_found": 404,
         "conflict": 409,
         "unauthorized": 401,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from cupilot.exports import Winner
 from cupilot.kernel import Kernel, Launch, Workspace
-from tests.gpu import kernels
+from tests.gpu import kernels, tma_kernels
 from tests.unit.exports.winners import source, winner
 
 SOFTMAX = source("return torch.softmax(x, dim=1)", "torch.randn(64, 4096)")
 NORM = source("return self.norm(x)", "torch.randn(64, 4096)", "self.norm = nn.LayerNorm(4096)")
 GELU = source("return torch.nn.functional.gelu(x)", "torch.randn(64, 4096)")
 ROW_SUM = source("return torch.sum(x, dim=1)", "torch.randn(1024, 2048)")
+
+TILES = source("return torch.nn.functional.gelu(x)", "torch.randn(129, 204)")
 
 EVERYTHING = source("return torch.max(x, dim=1).values, torch.sum(x, dim=1)", "torch.randn(256, 16384)")
 
@@ -62,6 +64,7 @@ CUDA_CASES = {
     "layer norm": (NORM, kernels.layer_norm),
     "gelu": (GELU, kernels.gelu),
     "row sum": (ROW_SUM, kernels.row_sum),
+    "tensor maps": (TILES, tma_kernels.gelu),
     "everything": (EVERYTHING, everything),
 }
 
