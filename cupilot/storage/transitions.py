@@ -91,8 +91,8 @@ def move_job(
 
 
 def move_generation(session: Session, generation: Generation, to: GenerationState) -> None:
-    """Change a locked generation's state."""
-    values = {"finished_at": func.now()} if to is GenerationState.FINISHED else {}
+    """Change a locked generation's state; one that is finished waits for nobody, also where its job was ended early."""
+    values = {"finished_at": func.now(), "pending": 0} if to is GenerationState.FINISHED else {}
     _move(session, generation, to, GENERATION_EDGES, values)
     record_event(session, generation.job_id, f"generation.{to.value}", data={"number": generation.number})
 

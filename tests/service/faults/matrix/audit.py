@@ -13,7 +13,6 @@ RULES = {
     "a candidate is active": "SELECT id FROM candidates WHERE state = 'active' AND job_id = ANY(:jobs)",
     "a generation is open": (
         "SELECT id FROM generations WHERE (state <> 'finished' OR pending <> 0) AND job_id = ANY(:jobs)"
-        " AND job_id NOT IN (SELECT id FROM jobs WHERE state = 'budget_exhausted' OR reason = 'no_valid_kernel')"
     ),
     "a step did not succeed once": (
         "SELECT s.key, s.state, count(e.id) FROM steps s LEFT JOIN events e ON e.step_id = s.id"
