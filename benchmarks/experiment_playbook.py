@@ -1,8 +1,9 @@
 """Runs the playbook's ablation on a service and keeps its report: ``python -m benchmarks.experiment_playbook``.
 
-First two jobs on related operators give the strategy pool something to remember, then the matrix of
-``benchmarks/experiment_playbook.toml`` runs. Without ``--server`` the embedded stack of ``--data`` is used, which must
-be up. The report is written as it stands where ``--minutes`` run out, and says so.
+First jobs on related operators give the strategy pool something to remember, then the matrix of
+``benchmarks/experiment_playbook.toml`` runs (``experiment_playbook_cuda.toml`` is for a GPU). Without ``--server`` the
+embedded stack of ``--data`` is used, which must be up. The report is written as it stands where ``--minutes`` run out,
+and says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cupilot.client import Client
 from cupilot.evolution.sce import SceConfig
 from cupilot.job import Budgets
 from cupilot.problem import Target
+from cupilot.problems import Size
 from cupilot.schemas import ExperimentView, JobRequest, ProblemInput
 
 MATRIX = Path(__file__).with_suffix(".toml")
@@ -29,7 +31,7 @@ def main() -> int:
     options = _options()
     with Client(options.server, data=options.data) as client:
         request = matrix.request({**matrix.read(options.matrix), "target": options.target})
-        jobs = [client.submit(_teacher(name, request.target)) for name in options.teach]
+        jobs = [client.submit(_teacher(name, options.teach_size, request.target)) for name in options.teach]
         for job in jobs:
             done = client.wait(job.id)
             print(f"taught by {done.problem.name}: {done.state}, {done.verdicts}", flush=True)
@@ -40,9 +42,11 @@ def main() -> int:
     return 0 if final else 1
 
 
-def _teacher(name: str, target: Target) -> JobRequest:
+def _teacher(name: str, size: Size | None, target: Target) -> JobRequest:
     method = SceConfig(population=4, generations=1, elites=1, repair_rounds=1)
-    return JobRequest(problem=ProblemInput(id=name), target=target, method=method, budgets=Budgets(candidates=6))
+    return JobRequest(
+        problem=ProblemInput(id=name, size=size), target=target, method=method, budgets=Budgets(candidates=6)
+    )
 
 
 def _wait(client: Client, experiment: ExperimentView, seconds: float) -> bool:
@@ -68,6 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--matrix", type=Path, default=MATRIX)
     parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
     parser.add_argument("--teach", nargs="*", default=TEACHERS, help="built-in problems that jobs run on before")
+    parser.add_argument("--teach-size", choices=["small", "full"], help="of those; by default what suits the target")
     parser.add_argument("--server", help="URL of a service; else the data folder's stack")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--minutes", type=float, default=24 * 60, help="keep the report as it stands after so long")

@@ -6,20 +6,24 @@ with every call dying there, once with all points in turn while the model misbeh
 model that does nothing else. ``--quick`` leaves it at the undisturbed job and the one with all points in turn. The
 machinery is ``tests/service/model_faults``, a short form of which runs with the tests. Writes
 ``benchmarks/results/service/model_faults.json`` and ``.md`` (``model_faults_quick``), anew after each method; exits 1
-where the books do not agree or a job does not end as it should.
+where the books do not agree or a job does not end as it should. Most of a method's time is waiting, so ``--at-once``
+lets several run side by side, each with servers of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -80,22 +84,30 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="only the undisturbed job and that with all points in turn"
     )
+    parser.add_argument("--at-once", type=int, default=1, help="methods that run side by side")
     arguments = parser.parse_args()
     only, quick = arguments.only, arguments.quick
-    end_well()
     where, started = machine(), time.monotonic()
     lines: list[Line] = []
-    with _bench() as bench:
-        for method in METHODS:
-            if only not in method:
-                continue
-            for line in _lines(bench, method, quick=quick):
-                lines.append(line)
-                print(f"{line.method}; {line.disturbance}: {line.end} {line.wrong or ''}", file=sys.stderr, flush=True)
+    # Started anew: a copy of this process would share its connections and its model's event loop.
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.at_once, mp_context=fresh, initializer=end_well) as several:
+        for made in several.map(partial(_method, quick=quick), [name for name in METHODS if only in name]):
+            lines += made
             if not only:
                 _write("model_faults_quick" if quick else "model_faults", where, lines, time.monotonic() - started)
     print(_markdown(where, lines, time.monotonic() - started))
     return 1 if any(line.wrong for line in lines) else 0
+
+
+def _method(method: str, *, quick: bool) -> list[Line]:
+    """All jobs of a method, on servers of their own."""
+    lines = []
+    with _bench() as bench:
+        for line in _lines(bench, method, quick=quick):
+            lines.append(line)
+            print(f"{line.method}; {line.disturbance}: {line.end} {line.wrong or ''}", file=sys.stderr, flush=True)
+    return lines
 
 
 def _write(name: str, where: str, lines: list[Line], seconds: float) -> None:
