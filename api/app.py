@@ -23,6 +23,7 @@ from api.routes import (
     events,
     experiments,
     exports,
+    imports,
     jobs,
     leaderboards,
     measurements,
@@ -89,6 +90,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         audit,
         leaderboards,
         measurements,
+        imports,
         techniques,
     ):
         app.include_router(module.router)

@@ -6,24 +6,26 @@ import io
 import json
 import zipfile
 
+from cupilot.evaluation import Evaluation
 from cupilot.header import render
-from cupilot.report import SOURCE_FILES, markdown
-from cupilot.schemas import Report
+from cupilot.problem import ProblemFacts
+from cupilot.report import IMPORTED_FILE, SOURCE_FILES, markdown
+from cupilot.schemas import KernelView, Report
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Zip's earliest date: equal reports make equal bytes."""
 
 
 def bundle(report: Report) -> bytes:
-    """Kernel, plan, header, problem and report; the plan carries the tunable values that were measured."""
+    """Kernel, plan, header, problem and report; the plan carries the tunable values that were measured.
+
+    Of an imported file, the file instead of kernel, plan and header.
+    """
     kernel, evaluation = report.candidate.kernel, report.candidate.evaluation
     assert kernel is not None
     assert evaluation is not None
-    plan = kernel.plan.with_values(evaluation.tunables)
     files = {
-        SOURCE_FILES[kernel.target]: kernel.source,
-        "plan.json": json.dumps(plan.model_dump(mode="json"), indent=2) + "\n",
-        "problem.h": render(report.preparation.facts, plan.values()),
+        **_code(kernel, evaluation, report.preparation.facts),
         "problem.py": report.problem.source,
         "report.json": report.model_dump_json(indent=2) + "\n",
         "REPORT.md": markdown(report),
@@ -33,3 +35,14 @@ def bundle(report: Report) -> bytes:
         for name, text in files.items():
             archive.writestr(zipfile.ZipInfo(name, EPOCH), text.encode(), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
+
+
+def _code(kernel: KernelView, evaluation: Evaluation, facts: ProblemFacts) -> dict[str, str]:
+    if kernel.plan is None:
+        return {IMPORTED_FILE: kernel.source}
+    plan = kernel.plan.with_values(evaluation.tunables)
+    return {
+        SOURCE_FILES[kernel.target]: kernel.source,
+        "plan.json": json.dumps(plan.model_dump(mode="json"), indent=2) + "\n",
+        "problem.h": render(facts, plan.values()),
+    }

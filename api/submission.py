@@ -8,14 +8,17 @@ from sqlalchemy.orm import Session
 
 from cupilot import problems as builtin
 from cupilot.errors import CupilotError, InvalidInput, NotFound
-from cupilot.job import AgentKind, JobSpec, check_playable
+from cupilot.imported import MAX_SOURCE_BYTES as MAX_IMPORT_BYTES
+from cupilot.imported import ImportedKernel, check_import
+from cupilot.job import AgentKind, JobSpec, Learning, check_playable
 from cupilot.people import Caller
 from cupilot.problem import Problem, Target, check_source
 from cupilot.problems import Size
-from cupilot.schemas import JobRequest, ProblemInput
+from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
 from cupilot.schemas.steering import ForkRequest, RetryRequest
 from cupilot.storage.cluster import anyone_listens
 from cupilot.storage.continuing import fork_job, retry_job
+from cupilot.storage.importing import submit_import
 from cupilot.storage.jobs import get_job, job_spec, submit_job
 from cupilot.storage.problems import problem_value
 from cupilot.storage.steps import MODELS_QUEUE
@@ -48,6 +51,26 @@ def submit(session: Session, caller: Caller, request: JobRequest, idempotency_ke
         idempotency_key=idempotency_key,
         request_hash=digest(request.model_dump(mode="json")),
         author=caller.user,
+    )
+
+
+def submit_file(
+    session: Session, caller: Caller, request: ImportRequest, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """The job that judges a file, and whether it is new; InvalidImport for what is no such file."""
+    check_import(request.source)
+    if len(request.source.encode()) > MAX_IMPORT_BYTES:
+        raise InvalidInput(f"the file is larger than {MAX_IMPORT_BYTES} bytes", where="body.source")
+    return submit_import(
+        session,
+        caller.team_id,
+        problem_of(session, caller.team_id, request.problem, request.target),
+        ImportedKernel(target=request.target, source=request.source),
+        author=caller.user,
+        labels=request.labels,
+        priority=request.priority,
+        learning=Learning(sharing=request.sharing),
+        idempotency_key=idempotency_key,
     )
 
 

@@ -115,6 +115,8 @@ def _plan(candidate: CandidateView) -> dict[str, Any]:
     if candidate.kernel is None:
         return {}
     plan = candidate.kernel.plan
+    if plan is None:
+        return {}
     if candidate.evaluation is not None and set(candidate.evaluation.tunables) <= set(plan.tunables):
         plan = plan.with_values(candidate.evaluation.tunables)
     data: dict[str, Any] = plan.model_dump(mode="json")

@@ -7,13 +7,15 @@ it runs in a sandboxed runner (:mod:`gpu_worker.imported`), and what is measured
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
 from pydantic import Field, field_validator
 
-from cupilot.errors import InvalidInput, InvalidPlan
+from cupilot.errors import Conflict, InvalidInput, InvalidPlan
 from cupilot.problem import Target
+from cupilot.strategy import Strategy, TechniqueUse
 from cupilot.value import Value
 
 MAX_SOURCE_BYTES = 1024 * 1024
@@ -29,6 +31,12 @@ class KernelKind(StrEnum):
     """Device code and a launch plan: no host code of the kernel's but the functions of a ``cpu`` kernel."""
     IMPORTED = "imported"
     """A ``ModelNew`` file: allocation, launches and parameters are in its author's hands."""
+
+
+class ImportedFile(Conflict):
+    """What was asked for needs device code with a launch plan, which an imported file is not."""
+
+    code = "imported_file"
 
 
 class InvalidImport(InvalidInput):
@@ -85,3 +93,42 @@ def check_import(source: str) -> None:
             hint=f"KernelBench's format: class {CLASS}(nn.Module), constructed and called like the reference's Model",
             where="kernel.source",
         )
+
+
+_SIGNS: dict[Target, dict[str, str]] = {
+    Target.CUDA: {
+        "vector_loads": r"\b(float|int|uint)[24]\b|\bld\.global(\.\w+)*\.v[24]\b",
+        "read_only_cache": r"__ldg\(",
+        "loop_unrolling": r"#\s*pragma\s+unroll|\btl\.static_range\b",
+        "launch_bounds": r"__launch_bounds__",
+        "warp_shuffle_reduction": r"__shfl_|__reduce_\w+_sync",
+        "online_softmax": r"(?i)\bonline[ _-]?softmax",
+        "fast_exp": r"\b__expf\(|\bex2\.approx",
+        "async_copy": r"\bcp\.async|memcpy_async",
+        "tensor_cores": r"\bwmma::|\bmma_sync\b|\bw?g?mma(_async)?\.sync|\btl\.dot\(",
+    },
+    Target.CPU: {
+        "threads": r"#\s*pragma\s+omp\s+parallel",
+        "simd": r"#\s*pragma\s+omp\b.*\bsimd\b|\b_mm(256|512)?_\w+\(",
+    },
+}
+"""Techniques of the catalogue that a file's own text shows, and by what."""
+
+_WAYS = (("triton", r"\btriton\.jit\b"), ("load_inline", r"\bload_inline\b"), ("cpp_extension", r"\bcpp_extension\b"))
+
+
+def way(source: str) -> str:
+    """How a file comes to its kernels, by its text: ``triton``, ``load_inline``, ``cpp_extension`` or ``torch``."""
+    return next((name for name, sign in _WAYS if re.search(sign, source)), "torch")
+
+
+def described(kernel: ImportedKernel) -> Strategy:
+    """The strategy that a file's text shows, as far as it does: nobody asked for one, and its machine code is not read.
+
+    Techniques that other means than the text would show (tiling, splitting, the order of work) are not claimed.
+    """
+    found = [name for name, sign in _SIGNS[kernel.target].items() if re.search(sign, kernel.source)]
+    return Strategy(
+        techniques=tuple(TechniqueUse(id=name) for name in found),
+        rationale=f"Read from the text of an imported {way(kernel.source)} file; what else it does is not known.",
+    )

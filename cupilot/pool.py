@@ -7,6 +7,7 @@ from math import exp
 
 from cupilot.attribution import Credit
 from cupilot.evaluation import Evaluation, FailureKind, Verdict
+from cupilot.imported import KernelKind
 from cupilot.problem import NumericsPolicy, ProblemFacts, Role, Target
 from cupilot.roofline import Zone
 from cupilot.strategy import Strategy
@@ -39,6 +40,8 @@ class Provenance(Value):
     """Label of the import; None for what this cluster measured itself."""
     imported_id: str | None = None
     """Its id where it was measured."""
+    kernel_kind: KernelKind = KernelKind.PLANNED
+    """``imported``: a file that somebody had, whose techniques are read from its text only."""
 
 
 class Context(Value):
@@ -100,11 +103,18 @@ class PoolEntry(Value):
         """Whether this cluster measured it; an imported gain is a claim."""
         return self.provenance.imported_from is None
 
+    @property
+    def evidence(self) -> bool:
+        """Whether it counts for its techniques: measured here, of a kernel whose machine code was held to them."""
+        return self.measured_here and self.provenance.kernel_kind is KernelKind.PLANNED
+
     def shown_to_others(self, sharing: Sharing) -> PoolEntry:
         """The entry as other teams may see it."""
-        known = {"id": self.id, "team": ELSEWHERE, "provenance": Provenance(imported_from=None), "asked": None}
+        kind = self.provenance.kernel_kind
+        known = {"id": self.id, "team": ELSEWHERE, "provenance": Provenance(kernel_kind=kind), "asked": None}
         if sharing is Sharing.OPEN:
-            return self.model_copy(update=known | {"provenance": Provenance(method=self.provenance.method)})
+            method = Provenance(method=self.provenance.method, kernel_kind=kind)
+            return self.model_copy(update=known | {"provenance": method})
         hidden = {
             "problem_name": ANONYMOUS_NAME,
             "problem_hash": "",
@@ -163,7 +173,7 @@ class Why(Value):
             f"typically {exp(self.mean_gain):.2f}x, {exp(self.shrunk_gain):.2f}x after shrinkage",
         ]
         parts += [f"{self.shared} from other teams"] if self.shared else []
-        parts += [f"{self.imported} imported, not measured here"] if self.imported else []
+        parts += [f"{self.imported} imported, which proves little"] if self.imported else []
         parts += [self.warning] if self.warning else []
         return "; ".join(parts)
 

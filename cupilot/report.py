@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cupilot.attribution import Credit, CreditOutcome
 from cupilot.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
+from cupilot.imported import KernelKind
 from cupilot.job import AgentKind
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.roofline import NEAR_FLOOR
@@ -16,6 +17,7 @@ from cupilot.strategy import Strategy
 
 SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
 """What a kernel's source is called where it is written out."""
+IMPORTED_FILE = "modelnew.py"
 
 
 def factor(speedup: Interval) -> str:
@@ -243,6 +245,12 @@ def _lineage(candidate: CandidateView) -> str:
 
 def _reproduce(job: JobView) -> str:
     source = SOURCE_FILES[job.target]
+    if job.best is not None and job.best.kernel_kind is KernelKind.IMPORTED:
+        return (
+            "## Judge it again\n\n```\n"
+            f"python -m gpu_worker judge problem.py {IMPORTED_FILE}"
+            f" --policy {job.problem.policy.value} --target {job.target.value} --json\n```"
+        )
     return (
         "## Judge it again\n\n```\n"
         f"python -m gpu_worker evaluate --problem problem.py --kernel {source} --plan plan.json"

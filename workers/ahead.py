@@ -19,7 +19,7 @@ from cupilot.evaluation import Preparation
 from cupilot.kernel import Kernel
 from cupilot.storage.dispatch import next_up
 from cupilot.storage.drains import is_drained
-from cupilot.storage.progress import kernel_of, preparation_of
+from cupilot.storage.progress import file_of, preparation_of
 from cupilot.storage.states import StepKind
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Job, Step
@@ -91,5 +91,7 @@ class Ahead:
             job, payload = session.execute(
                 select(Job, Step.payload).join(Step, Step.job_id == Job.id).where(Step.id == each)
             ).one()
-            found.append((preparation_of(job), kernel_of(session, payload["kernel"])))
+            kernel = file_of(session, payload["kernel"])
+            if isinstance(kernel, Kernel):  # an imported file is compiled by its runner
+                found.append((preparation_of(job), kernel))
         return found

@@ -16,6 +16,7 @@ from cupilot.evolution.notes import Notes
 from cupilot.evolution.pipeline import Course, End, Ending, Next, Outcome, Stage, first, following, step_key
 from cupilot.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.evolution.seeds import generation_rng
+from cupilot.imported import ImportedKernel, described
 from cupilot.storage.endings import end_job
 from cupilot.storage.evolving import (
     add_candidate,
@@ -28,7 +29,7 @@ from cupilot.storage.evolving import (
     give_strategy,
     set_survivors,
 )
-from cupilot.storage.progress import kernel_of, members, preparation_of, strategy_of
+from cupilot.storage.progress import file_of, members, preparation_of, strategy_of
 from cupilot.storage.states import CandidateState, GenerationState, JobState, StepKind, StrategyOrigin
 from cupilot.storage.steps import add_step, agents_queue, device_queue
 from cupilot.storage.tables import Candidate, Generation, Job, Step
@@ -90,7 +91,19 @@ def begin_remeasurement(session: Session, job: Job, winner: uuid.UUID) -> None:
     candidate = add_candidate(session, job, generation, Operator.INITIAL)
     kept = add_strategy(session, job, strategy_of(session, earlier), StrategyOrigin.ALIGNMENT)
     give_strategy(session, candidate, kept)
-    give_kernel(session, candidate, kernel_of(session, earlier.kernel_hash), repair_round=0)
+    give_kernel(session, candidate, file_of(session, earlier.kernel_hash), repair_round=0)
+    begin_stage(session, job, candidate, Next(Stage.EVALUATE))
+
+
+def begin_import(session: Session, job: Job, kernel_hash: str) -> None:
+    """Make one candidate of an imported file, with the strategy that its text shows, and measure it; nothing else."""
+    kernel = file_of(session, kernel_hash)
+    assert isinstance(kernel, ImportedKernel)
+    generation = add_generation(session, job, 0, pending=1)
+    candidate = add_candidate(session, job, generation, Operator.INITIAL)
+    kept = add_strategy(session, job, described(kernel), StrategyOrigin.ALIGNMENT)
+    give_strategy(session, candidate, kept)
+    give_kernel(session, candidate, kernel, repair_round=0)
     begin_stage(session, job, candidate, Next(Stage.EVALUATE))
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from cupilot.evaluation import Evaluation
+from cupilot.imported import KernelKind
 from cupilot.job import Learning
 from cupilot.pool import Provenance, Sharing, entry_of
 from cupilot.settings import settings
@@ -35,8 +36,9 @@ def learn(session: Session, job: Job, row: EvaluationRow, evaluation: Evaluation
         provenance=Provenance(
             job=str(job.id),
             candidate=str(row.candidate_id),
-            method=str(job.method.get("name", "")) or None,
-            agents=job.agents.value,
+            method=_method(job, evaluation),
+            agents=job.agents.value if evaluation.kernel_kind is KernelKind.PLANNED else None,
+            kernel_kind=evaluation.kernel_kind,
         ),
         parent_hash=parent_hash(session, row.candidate_id),
     )
@@ -58,3 +60,9 @@ def correct(
         outcome = {"verdict": evaluation.verdict, "speedup": evaluation.speedup, "failure": failure}
         entry = entry.model_copy(update=outcome)
     remember(session, entry)
+
+
+def _method(job: Job, evaluation: Evaluation) -> str | None:
+    """What made the kernel; no method makes an imported file."""
+    planned = evaluation.kernel_kind is KernelKind.PLANNED
+    return (str(job.method.get("name", "")) or None) if planned else None

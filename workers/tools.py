@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cupilot.evaluation import Evaluation, Preparation, PreparationResult, Tracing
 from cupilot.hardware import Device
+from cupilot.imported import ImportedKernel
 from cupilot.job import AgentKind
 from cupilot.kernel import Kernel
 from cupilot.problem import Problem, Target
@@ -62,7 +63,7 @@ class Judge(Protocol):
         self,
         problem: Problem,
         preparation: Preparation,
-        kernel: Kernel,
+        kernel: Kernel | ImportedKernel,
         *,
         timeout: float,
         cancelled: Callable[[], bool],
@@ -74,7 +75,7 @@ class Judge(Protocol):
         self,
         problem: Problem,
         preparation: Preparation,
-        kernel: Kernel,
+        kernel: Kernel | ImportedKernel,
         *,
         tunables: Mapping[str, int],
         timeout: float,
@@ -174,7 +175,7 @@ class DeviceJudge:
         self,
         problem: Problem,
         preparation: Preparation,
-        kernel: Kernel,
+        kernel: Kernel | ImportedKernel,
         *,
         timeout: float,
         cancelled: Callable[[], bool],
@@ -187,7 +188,7 @@ class DeviceJudge:
         self,
         problem: Problem,
         preparation: Preparation,
-        kernel: Kernel,
+        kernel: Kernel | ImportedKernel,
         *,
         tunables: Mapping[str, int],
         timeout: float,

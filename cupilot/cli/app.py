@@ -10,6 +10,7 @@ from cupilot.cli import (
     candidates,
     experiments,
     exports,
+    imports,
     jobs,
     models,
     people,
@@ -85,6 +86,7 @@ app.command("calls", epilog=EPILOG)(calls.calls)
 app.command("prompt", epilog=EPILOG)(calls.prompt)
 app.command("leaderboard", epilog=EPILOG)(rankings.leaderboard)
 app.command("remeasure", epilog=EPILOG)(rankings.remeasure)
+app.command("judge", epilog=EPILOG)(imports.judge)
 app.command("compare", epilog=EPILOG)(rankings.compare)
 app.command("top", epilog=EPILOG)(top.top)
 app.command("problems", epilog=EPILOG)(results.problems)

@@ -15,8 +15,10 @@ from cupilot.cli.outcome import Exit, outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
 from cupilot.errors import InvalidInput
+from cupilot.imported import KernelKind
 from cupilot.pool import PoolMatch, PoolQuestion, Sharing
 from cupilot.problem import NumericsPolicy, Target
+from cupilot.schemas import PoolEntryView
 
 pool = typer.Typer(
     name="pool",
@@ -101,7 +103,7 @@ def list_entries(
         for item in page.items:
             entry = item.entry
             result = f"{entry.speedup:.2f}x" if entry.speedup else (entry.failure or entry.verdict).value
-            origin = "" if item.measured_here else " (imported)"
+            origin = _origin(item)
             techniques = ", ".join(entry.strategy.ids()) or "plain"
             head = f"{item.id}  {item.sharing.value:<9} {clean(entry.problem_name)}"
             typer.echo(f"{head}: {result}{origin}: {clean(techniques)}")
@@ -241,6 +243,12 @@ def _show_match(match: PoolMatch) -> None:
     result = f"{entry.speedup:.2f}x" if entry.speedup else (entry.failure or entry.verdict).value
     typer.echo(f"{clean(entry.problem_name)} on {clean(entry.device_class)}: {result}: {clean(techniques)}")
     typer.echo(f"    {clean(match.why.words())}; score {_gain(match.score)}; entry {entry.id}")
+
+
+def _origin(item: PoolEntryView) -> str:
+    if not item.measured_here:
+        return " (imported)"
+    return " (imported file)" if item.entry.provenance.kernel_kind is KernelKind.IMPORTED else ""
 
 
 def _gain(score: float) -> str:

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from pydantic import ValidationError
@@ -18,11 +18,13 @@ from cupilot.evolution.methods import CONFIGS, DEFAULT, MethodConfig, read_confi
 from cupilot.job import AgentKind, Budgets, Learning, Priority
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.problems import Size
-from cupilot.schemas import JobRequest, ProblemInput
+from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
 from cupilot.schemas.paths import field_path
 
 if TYPE_CHECKING:
     from cupilot.client import Client
+
+Asked = TypeVar("Asked", JobRequest, ImportRequest)
 
 _SWITCHES = {"pool": "pool", "alignment": "alignment", "roofline": "roofline_guidance"}
 
@@ -152,7 +154,7 @@ def parse_labels(given: list[str] | None) -> dict[str, str]:
     return labels
 
 
-def on_chosen_target(request: JobRequest, wanted: str, client: Client) -> JobRequest:
+def on_chosen_target(request: Asked, wanted: str, client: Client) -> Asked:
     """The request; for ``auto`` on the best target that the service has a live worker for."""
     if wanted != "auto":
         return request

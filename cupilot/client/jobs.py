@@ -10,7 +10,7 @@ from datetime import datetime
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, every, path
 from cupilot.problem import Target
-from cupilot.schemas import EventPage, EventView, JobPage, JobRequest, JobSummary, JobView
+from cupilot.schemas import EventPage, EventView, ImportRequest, JobPage, JobRequest, JobSummary, JobView
 
 JobId = uuid.UUID | str
 OnUpdate = Callable[[JobView, Sequence[EventView]], None]
@@ -30,6 +30,12 @@ class JobCalls:
         """Start a job. A key is made where none is given, so that a repeated attempt never starts a second one."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return Call(JobView, "POST", "/v1/jobs", body=request, headers=headers)
+
+    @call
+    def judge(self, request: ImportRequest, *, idempotency_key: str | None = None) -> Call[JobView]:
+        """A job that judges a file which you have against a problem. A key is made where none is given."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return Call(JobView, "POST", "/v1/imports", body=request, headers=headers)
 
     @call
     def get(self, job: JobId) -> Call[JobView]:

@@ -10,6 +10,7 @@ from cupilot import device_headers
 from cupilot.errors import InvalidInput
 from cupilot.evaluation import Evaluation, Preparation
 from cupilot.header import render
+from cupilot.imported import ImportedFile
 from cupilot.kernel import Kernel, LaunchPlan, resolve
 from cupilot.problem import ProblemFacts, Role, Target, TensorSpec
 from cupilot.report import SOURCE_FILES
@@ -44,6 +45,11 @@ class Winner:
         candidate = report.candidate
         assert candidate.kernel is not None
         assert candidate.evaluation is not None
+        if candidate.kernel.plan is None:
+            raise ImportedFile(
+                "an imported file is not exported: it is in its own form already",
+                hint="GET /v1/jobs/{job}/result has it, with the evidence",
+            )
         plan = candidate.kernel.plan.with_values(candidate.evaluation.tunables)
         kernel = Kernel(target=candidate.kernel.target, source=candidate.kernel.source, plan=plan)
         return cls(report, kernel, candidate.evaluation, report.preparation)

@@ -11,7 +11,9 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 from cupilot.evaluation import Interval, Verdict
 from cupilot.evolution.methods import MethodConfig
 from cupilot.evolution.sce import SceConfig
+from cupilot.imported import KernelKind
 from cupilot.job import AgentKind, Budgets, Learning, Priority
+from cupilot.pool import Sharing
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.problems import Size
 from cupilot.roofline import Zone
@@ -66,6 +68,20 @@ class JobRequest(Request):
     """What the job leaves behind for later ones."""
 
 
+class ImportRequest(Request):
+    """A file to judge: one in KernelBench's ``ModelNew`` format, with host code of its own."""
+
+    problem: ProblemInput
+    target: Target
+    source: str = Field(min_length=1)
+    """The file: plain torch, ``load_inline`` or Triton, with ``class ModelNew(nn.Module)``, which is constructed and
+    called like the reference's ``Model``."""
+    priority: Priority = Priority.NORMAL
+    labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
+    sharing: Sharing | None = None
+    """Who may learn from its entry in the strategy pool; by default what the service's setting says."""
+
+
 class ProblemRef(Response):
     """Which problem a job works on."""
 
@@ -105,6 +121,8 @@ class BestSummary(Response):
     kernel_us: Interval
     strategy: Strategy
     """As aligned with what the code does."""
+    kernel_kind: KernelKind = KernelKind.PLANNED
+    """``imported``: a file that somebody had; the strategy is what its text shows."""
 
 
 class StateEntry(Response):

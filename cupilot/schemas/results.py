@@ -8,6 +8,7 @@ from uuid import UUID
 
 from cupilot.attribution import Credit
 from cupilot.evaluation import Evaluation, Preparation, Verdict
+from cupilot.imported import KernelKind
 from cupilot.kernel import LaunchPlan
 from cupilot.problem import Target
 from cupilot.schemas.base import Response, open_enum
@@ -60,7 +61,10 @@ class KernelView(Response):
     hash: str
     target: Target
     source: str
-    plan: LaunchPlan
+    kind: KernelKind = KernelKind.PLANNED
+    """``imported``: a file with host code of its own, judged as such."""
+    plan: LaunchPlan | None = None
+    """Null for an imported file."""
 
 
 class LineageEntry(Response):

@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from cupilot.evaluation import Evaluation
 from cupilot.evolution.notes import Notes
+from cupilot.imported import ImportedKernel
 from cupilot.kernel import Kernel
 from cupilot.pool import PoolEntry
 from cupilot.storage.pool_tables import PoolRow
-from cupilot.storage.progress import kernel_of
+from cupilot.storage.progress import file_of
 from cupilot.storage.tables import Candidate, EvaluationRow, ProblemRow
 
 
@@ -56,10 +57,13 @@ def _solved(session: Session, team: uuid.UUID, entry: PoolEntry) -> Solved | Non
     ).one_or_none()
     measured = session.get(EvaluationRow, uuid.UUID(entry.id))
     tunables = Evaluation.model_validate(measured.body).tunables if measured is not None else {}
+    kernel = file_of(session, entry.kernel_hash)
+    if isinstance(kernel, ImportedKernel):
+        return None
     return Solved(
         problem_name=problem.name,
         reference=problem.source,
-        kernel=kernel_of(session, entry.kernel_hash).tuned(tunables),
+        kernel=kernel.tuned(tunables),
         speedup=entry.speedup,
         insight=Notes.model_validate(notes).insight if notes else entry.strategy.rationale,
     )

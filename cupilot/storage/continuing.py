@@ -12,8 +12,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict
+from cupilot.imported import ImportedFile
 from cupilot.job import JobSpec
 from cupilot.steering import DirectiveKind
+from cupilot.storage.importing import judges_a_file
 from cupilot.storage.jobs import get_job, submit_job
 from cupilot.storage.progress import kernel_of, strategy_of
 from cupilot.storage.states import JobState
@@ -41,6 +43,8 @@ def retry_job(
     old = get_job(session, team_id, job_id)
     if not old.state.final:
         raise Conflict(f"the job has not ended: {old.state.value}", hint="steer it, or cancel it first")
+    if judges_a_file(session, old):
+        raise ImportedFile("the job judged a file, which does not go on", hint="judge the file again")
     if old.state is JobState.SUCCEEDED:
         raise Conflict("the job has succeeded", hint="fork one of its candidates to go on from there")
     job, is_new = submit_job(

@@ -19,9 +19,10 @@ from cupilot.evolution import fitness
 from cupilot.evolution.notes import Notes
 from cupilot.evolution.novelty import kernel_key
 from cupilot.evolution.population import Operator
+from cupilot.imported import ImportedKernel
 from cupilot.kernel import Kernel
 from cupilot.storage.pool_tables import PoolRow
-from cupilot.storage.progress import best_first, preparation_of
+from cupilot.storage.progress import NO_PLAN, best_first, preparation_of
 from cupilot.storage.states import EvaluationPurpose, StrategyOrigin
 from cupilot.storage.tables import (
     Candidate,
@@ -120,21 +121,21 @@ def give_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> N
     _set(session, candidate, strategy_id=row.id)
 
 
-def give_kernel(session: Session, candidate: Candidate, kernel: Kernel, *, repair_round: int) -> str:
+def give_kernel(session: Session, candidate: Candidate, kernel: Kernel | ImportedKernel, *, repair_round: int) -> str:
     """The candidate's code, from now on; its hash."""
     kept = keep_kernel(session, kernel)
     _set(session, candidate, kernel_hash=kept, repair_rounds=repair_round)
     return kept
 
 
-def keep_kernel(session: Session, kernel: Kernel) -> str:
+def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
     """Store a kernel, once however many arrive at it; its hash."""
     row = {
         "hash": kernel.content_hash(),
         "target": kernel.target,
         "source": kernel.source,
-        "plan": kernel.plan.model_dump(mode="json"),
-        "likeness": kernel_key(kernel),
+        "plan": kernel.plan.model_dump(mode="json") if isinstance(kernel, Kernel) else NO_PLAN,
+        "likeness": kernel_key(kernel) if isinstance(kernel, Kernel) else None,
     }
     session.execute(insert(KernelRow).values(row).on_conflict_do_nothing())
     return kernel.content_hash()

@@ -77,6 +77,6 @@ def _columns(session: Session, entry: PoolEntry, sharing: Sharing) -> dict[str, 
         "device_class": entry.device_class[:64],
         "gain": log(entry.speedup) if counts and entry.speedup else None,
         "failure": entry.failure.value if entry.failure else None,
-        "imported": not entry.measured_here,
+        "imported": not entry.evidence,
         "measured_at": in_utc(datetime.fromisoformat(entry.created_at)),
     }

@@ -15,6 +15,7 @@ from cupilot.evolution import fitness
 from cupilot.evolution.notes import Notes
 from cupilot.evolution.novelty import kernel_key
 from cupilot.evolution.population import Member
+from cupilot.imported import ImportedFile, ImportedKernel
 from cupilot.kernel import Kernel
 from cupilot.storage.states import EvaluationPurpose, StepKind, StepState
 from cupilot.storage.tables import (
@@ -29,6 +30,9 @@ from cupilot.storage.tables import (
     StrategyRow,
 )
 from cupilot.strategy import Strategy
+
+NO_PLAN: dict[str, Any] = {}
+"""In place of a launch plan, of an imported file."""
 
 MEASURING = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
 """Steps that count against the budget of candidates; a confirmation does not."""
@@ -149,10 +153,20 @@ def strategy_of(session: Session, candidate: Candidate) -> Strategy:
     return Strategy.model_validate(row.body)
 
 
-def kernel_of(session: Session, kernel_hash: str) -> Kernel:
-    """A kernel by its hash."""
+def file_of(session: Session, kernel_hash: str) -> Kernel | ImportedKernel:
+    """A kernel by its hash, or the imported file that this is the hash of."""
     row = session.get_one(KernelRow, kernel_hash)
+    if row.plan == NO_PLAN:
+        return ImportedKernel(target=row.target, source=row.source)
     return Kernel.model_validate({"target": row.target, "source": row.source, "plan": row.plan})
+
+
+def kernel_of(session: Session, kernel_hash: str) -> Kernel:
+    """A kernel by its hash; raises :class:`ImportedFile` for a file without a launch plan."""
+    found = file_of(session, kernel_hash)
+    if isinstance(found, ImportedKernel):
+        raise ImportedFile("an imported file has no launch plan", hint="it can be judged, compared and downloaded")
+    return found
 
 
 def kernel_as_measured(session: Session, candidate: Candidate) -> Kernel | None:

@@ -23,7 +23,9 @@ PAYLOAD = "remeasures"
 LABEL = "remeasures"
 """Label of the job: the candidate, so that such jobs can be listed."""
 MAX_LABELS = 16
-WALL_SECONDS = 3_600.0
+ONE_KERNEL = SceConfig(population=2, generations=1, elites=1, repair_rounds=0, pool=False, alignment=False)
+"""Of a job that measures a kernel which is there: no agents, no second generation."""
+ONE_MEASUREMENT = Budgets(candidates=1, wall_seconds=3_600.0, cost_usd=0)
 
 
 def submit_remeasurement(
@@ -35,9 +37,9 @@ def submit_remeasurement(
     spec = JobSpec(
         problem=before.problem,
         target=before.target,
-        method=SceConfig(population=2, generations=1, elites=1, repair_rounds=0, pool=False, alignment=False),
+        method=ONE_KERNEL,
         agents=AgentKind.PLAYBOOK,
-        budgets=Budgets(candidates=1, wall_seconds=WALL_SECONDS, cost_usd=0),
+        budgets=ONE_MEASUREMENT,
         priority=before.priority,
         labels=labels,
         learning=Learning(),

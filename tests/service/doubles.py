@@ -45,6 +45,7 @@ from cupilot.evaluation import (
     Verdict,
 )
 from cupilot.hardware import Device, Environment, Peaks
+from cupilot.imported import ImportedKernel, KernelKind
 from cupilot.kernel import Kernel, Launch, LaunchPlan
 from cupilot.pool import PoolMatch
 from cupilot.problem import DType, Graph, GraphNode, NumericsPolicy, Problem, ProblemFacts, Role, Target, TensorSpec
@@ -119,9 +120,10 @@ def preparation(one: Problem, where: Device | None = None) -> Preparation:
     )
 
 
-def evaluation(one: Problem, of: Kernel, *, revisions: int = 0, confirmed: bool = False) -> Evaluation:
+def evaluation(one: Problem, of: Kernel | ImportedKernel, *, revisions: int = 0, confirmed: bool = False) -> Evaluation:
     names = re.findall(r"[a-z]+\d*", of.source)
-    base = {"kernel_hash": of.content_hash(), "problem_hash": one.content_hash(), "seconds": 0.5}
+    base: dict[str, object] = {"kernel_hash": of.content_hash(), "problem_hash": one.content_hash(), "seconds": 0.5}
+    base["kernel_kind"] = KernelKind.IMPORTED if isinstance(of, ImportedKernel) else KernelKind.PLANNED
     unsteady = any(name.startswith("unsteady") for name in names)
     wrong = [int(name[5:]) for name in names if name.startswith("wrong")]
     if "lost" in names:
@@ -200,7 +202,7 @@ class ScriptedJudge:
         self,
         problem: Problem,
         preparation: Preparation,
-        kernel: Kernel,
+        kernel: Kernel | ImportedKernel,
         *,
         timeout: float,
         cancelled: Callable[[], bool],
@@ -215,7 +217,7 @@ class ScriptedJudge:
         self,
         problem: Problem,
         preparation: Preparation,
-        kernel: Kernel,
+        kernel: Kernel | ImportedKernel,
         *,
         tunables: Mapping[str, int],
         timeout: float,

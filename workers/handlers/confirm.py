@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from cupilot.evaluation import Evaluation, Preparation
+from cupilot.imported import ImportedKernel
 from cupilot.job import JobSpec
 from cupilot.kernel import Kernel
 from cupilot.storage.evolving import add_evaluation
 from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import evaluation_of, kernel_of, preparation_of
+from cupilot.storage.progress import evaluation_of, file_of, preparation_of
 from cupilot.storage.states import EvaluationPurpose
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Candidate, EvaluationRow, Job, Step
@@ -29,7 +30,7 @@ class Wish:
 
     spec: JobSpec
     preparation: Preparation
-    kernel: Kernel
+    kernel: Kernel | ImportedKernel
     tunables: dict[str, int]
     """Those that the evaluation to be confirmed chose."""
 
@@ -40,7 +41,7 @@ def load(session: Session, claim: Claim) -> Wish:
     candidate = session.get_one(Candidate, claim.candidate_id)
     assert candidate.kernel_hash is not None
     assert candidate.evaluation_id is not None
-    kernel = kernel_of(session, candidate.kernel_hash)
+    kernel = file_of(session, candidate.kernel_hash)
     tunables = evaluation_of(session, candidate.evaluation_id).tunables
     return Wish(job_spec(session, job), preparation_of(job), kernel, tunables)
 

@@ -9,9 +9,10 @@ from sqlalchemy.orm import Session
 
 from cupilot.evaluation import Evaluation
 from cupilot.evolution.pipeline import Judged
+from cupilot.imported import ImportedKernel
 from cupilot.kernel import Kernel
 from cupilot.storage.evolving import add_evaluation
-from cupilot.storage.progress import kernel_of, strategy_of
+from cupilot.storage.progress import file_of, strategy_of
 from cupilot.storage.states import EvaluationPurpose
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Job, Step
@@ -26,13 +27,13 @@ class Wish:
     """What is asked for."""
 
     assignment: Assignment
-    kernel: Kernel
+    kernel: Kernel | ImportedKernel
 
 
 def load(session: Session, claim: Claim) -> Wish:
     """The kernel that the step was made for."""
     _, assignment = load_assignment(session, claim)
-    return Wish(assignment, kernel_of(session, claim.payload["kernel"]))
+    return Wish(assignment, file_of(session, claim.payload["kernel"]))
 
 
 def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.evaluation import FailureKind, PreparationResult
 from cupilot.problem import Problem
+from cupilot.storage import importing
 from cupilot.storage.endings import end_job
 from cupilot.storage.evolving import set_preparation
 from cupilot.storage.jobs import job_spec
@@ -19,7 +20,7 @@ from cupilot.storage.states import JobState
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Job, Step
 from cupilot.storage.transitions import move_job
-from workers.flow import begin_generation, begin_remeasurement
+from workers.flow import begin_generation, begin_import, begin_remeasurement
 from workers.tools import Infrastructure, Tools
 
 
@@ -55,8 +56,10 @@ def store(session: Session, job: Job, step: Step, prepared: Prepared) -> None:
     set_preparation(session, job, prepared.result.preparation)
     if job.state is JobState.PREPARING:  # a paused job is resumed as what it has come to
         move_job(session, job, JobState.EVOLVING)
-    winner = step.payload.get(PAYLOAD)
-    if winner is not None:
+    winner, file = step.payload.get(PAYLOAD), step.payload.get(importing.PAYLOAD)
+    if file is not None:
+        begin_import(session, job, file)
+    elif winner is not None:
         begin_remeasurement(session, job, uuid.UUID(winner))
     else:
         begin_generation(session, job, 0, [])

@@ -11,10 +11,12 @@ from sqlalchemy.orm import Session, aliased
 
 from cupilot.errors import NotFound
 from cupilot.evaluation import Evaluation, Verdict
+from cupilot.imported import KernelKind
+from cupilot.kernel import Kernel
 from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, KernelView, LineageEntry
 from cupilot.storage.credits import credits_of
 from cupilot.storage.jobs import get_job
-from cupilot.storage.progress import notes_of
+from cupilot.storage.progress import file_of, notes_of
 from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
 from cupilot.strategy import Strategy
 
@@ -185,7 +187,14 @@ def _kernel(session: Session, kernel: str | None) -> KernelView | None:
     row = session.get(KernelRow, kernel) if kernel else None
     if row is None:
         return None
-    return KernelView.model_validate({"hash": row.hash, "target": row.target, "source": row.source, "plan": row.plan})
+    found = file_of(session, row.hash)
+    return KernelView(
+        hash=row.hash,
+        target=row.target,
+        source=row.source,
+        kind=KernelKind.PLANNED if isinstance(found, Kernel) else KernelKind.IMPORTED,
+        plan=found.plan if isinstance(found, Kernel) else None,
+    )
 
 
 def _evaluation(session: Session, evaluation: UUID | None) -> Evaluation | None:

@@ -199,6 +199,7 @@ def _best(session: Session, job: Job) -> BestSummary | None:
         speedup_over_compile=compiled.speedup if compiled else None,
         kernel_us=eager.kernel_us,
         strategy=Strategy.model_validate(strategy),
+        kernel_kind=evaluation.kernel_kind,
     )
 
 

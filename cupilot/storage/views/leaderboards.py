@@ -1,6 +1,7 @@
 """Leaderboards: proven kernels for one problem on one model of device, the fastest first.
 
-Only kernels that count stand here, each once, with the latest measurement of its candidate. A team sees its own, and
+Only kernels that count stand here, each once, with the latest measurement of its candidate; no imported files, whose
+policy cannot be read from machine code and whose times hold a copy. A team sees its own, and
 what other teams have opened to all (:attr:`cupilot.pool.Sharing.OPEN`): of those the numbers and the techniques, never
 whose they are, the source, or the job. A cluster admin may look at everybody's.
 """
@@ -17,6 +18,7 @@ from sqlalchemy.orm import Session, aliased
 
 from cupilot.errors import NotFound
 from cupilot.evaluation import Baseline, Evaluation, Verdict
+from cupilot.imported import KernelKind
 from cupilot.pool import Sharing
 from cupilot.schemas import Leaderboard, LeaderboardEntry, LeaderboardList, LeaderboardSummary
 from cupilot.storage.pool_tables import PoolRow
@@ -25,6 +27,7 @@ from cupilot.storage.views.problems import get_problem
 from cupilot.strategy import Strategy
 
 COUNTS = (Verdict.AUDITED, Verdict.REPRODUCED)
+_KIND = EvaluationRow.body["kernel_kind"].astext
 _DEVICE = EvaluationRow.body["environment"]["device"]["name"].astext
 
 
@@ -130,6 +133,7 @@ def _counting(*columns: Any) -> Select[Any]:
         .join(ProblemRow, ProblemRow.id == Job.problem_id)
         .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
         .where(Candidate.verdict.in_(COUNTS), Candidate.speedup.is_not(None), _DEVICE.is_not(None))
+        .where(func.coalesce(_KIND, "") != KernelKind.IMPORTED.value)
     )
 
 

@@ -214,7 +214,7 @@ def _view(row: PoolRow, team: uuid.UUID) -> PoolEntryView:
         id=row.id,
         own=row.team_id == team,
         sharing=Sharing(row.sharing),
-        measured_here=not row.imported,
+        measured_here=entry.measured_here,
         created_at=row.created_at,
         entry=entry,
     )

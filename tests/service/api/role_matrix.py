@@ -119,6 +119,7 @@ MATRIX: dict[str, Line] = {
     "GET /v1/jobs/{job}/calls/{call}": Line("viewer"),
     "GET /v1/jobs/{job}/candidates/{candidate}/calls": Line("viewer"),
     "GET /v1/jobs/{job}/candidates/{candidate}/measurements": Line("viewer"),
+    "POST /v1/imports": Line("member"),
     "POST /v1/jobs/{job}/candidates/{candidate}/remeasure": Line("member"),
     "GET /v1/leaderboards": Line("viewer"),
     "GET /v1/leaderboards/{problem}": Line("viewer"),

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select
 
-from cupilot.client import Client, ConflictError, NotAllowedError, NotFoundError
+from cupilot.client import Client, ConflictError, NotAllowedError, NotFoundError, RejectedError
 from cupilot.evaluation import Verdict
 from cupilot.exports import ExportFormat
 from cupilot.pool import Sharing
-from cupilot.problem import Problem
+from cupilot.problem import Problem, Target
+from cupilot.schemas import ImportRequest, ProblemInput
 from cupilot.storage.pool_rows import remember
 from cupilot.storage.states import JobState
 from cupilot.storage.tables import EvaluationRow
@@ -166,3 +167,15 @@ def test_a_winner_is_measured_again_by_a_job_of_its_own(client: Client, job: str
     with pytest.raises(ConflictError) as caught:
         client.remeasure(job, 2)
     assert caught.value.code == "not_proven"
+
+
+def test_a_file_is_judged_by_a_job_of_its_own(client: Client) -> None:
+    request = ImportRequest(problem=ProblemInput(id="softmax"), target=Target.CPU, source="class ModelNew: ...\n")
+    made = client.judge(request, idempotency_key="f")
+    assert made.id == client.judge(request, idempotency_key="f").id
+    assert (made.state, made.problem.name, made.budgets.candidates) == ("queued", "softmax", 1)
+    assert made.labels.keys() == {"imported"}
+    for source in ("class Model: ...", "class ModelNew: (", "class ModelNew: ...\0"):
+        with pytest.raises(RejectedError) as caught:
+            client.judge(request.model_copy(update={"source": source}))
+        assert caught.value.code == "invalid_import"

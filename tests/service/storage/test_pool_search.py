@@ -161,7 +161,7 @@ def test_imported_gains_are_claims(world: PoolWorld) -> None:
     assert (match.why.tries, match.why.wins, match.why.imported) == (0, 0, 1)
     assert not match.entry.measured_here
     assert match.why.weight == pytest.approx(0.25, rel=0.01)
-    assert "imported, not measured here" in match.why.words()
+    assert "imported, which proves little" in match.why.words()
 
 
 def test_teams_see_others_entries_only_while_these_are_shared(world: PoolWorld) -> None:

@@ -27,6 +27,7 @@ COMMANDS = [
     "prompt",
     "leaderboard",
     "compare",
+    "judge",
     "remeasure",
     "techniques",
     "top",

@@ -1,0 +1,49 @@
+"""``/v1/imports``: files that people already have, judged as kernels are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response
+
+from api.dependencies import Member, StrictRoute, Transaction
+from api.documentation import errors
+from api.submission import submit_file
+from cupilot.schemas import ImportRequest, JobView
+from cupilot.storage.views.jobs import job_view
+
+router = APIRouter(prefix="/v1/imports", tags=["jobs"], route_class=StrictRoute)
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, description="Asking again with the same key answers with the first job."),
+]
+
+
+@router.post(
+    "",
+    status_code=202,
+    summary="Judge a file",
+    responses={
+        **errors(401, 409, 413, 422),
+        202: {
+            "description": "Accepted: a job that prepares the problem and judges this file, nothing else.",
+            "headers": {"Location": {"description": "Where to follow it.", "schema": {"type": "string"}}},
+        },
+    },
+)
+def judge_file(
+    session: Transaction,
+    caller: Member,
+    response: Response,
+    request: ImportRequest,
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """A KernelBench `ModelNew` file (plain torch, `load_inline`, Triton), host code included, under the same laws,
+    poison, floors and clocks as any kernel. What is measured is marked `imported`, stands beside other kernels in
+    `/v1/compare`, and enters the strategy pool so marked; leaderboards hold no such file."""
+    made, is_new = submit_file(session, caller, request, idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{made.id}"
+    if not is_new:
+        response.headers["Idempotent-Replayed"] = "true"
+    return job_view(session, caller.team_id, made.id)

@@ -1,0 +1,111 @@
+"""The command about files that people already have: judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from cupilot.cli.options import Data, Json, Server
+from cupilot.cli.outcome import exit_of, outcome
+from cupilot.cli.problems import resolve
+from cupilot.cli.requests import on_chosen_target, parse_labels
+from cupilot.cli.session import connect
+from cupilot.errors import InvalidInput
+from cupilot.imported import MAX_SOURCE_BYTES, check_import
+from cupilot.job import Priority
+from cupilot.pool import Sharing
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.problems import Size
+from cupilot.schemas import ImportRequest
+
+FP32 = NumericsPolicy.FP32
+
+
+def judge(
+    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A file, - for the standard input, or a built-in.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A ModelNew file: torch, load_inline or Triton.")],
+    *,
+    target: Annotated[
+        str, typer.Option("--target", metavar="auto|cuda|cpu", help="What to run on; auto is cuda where there is one.")
+    ] = "auto",
+    policy: Annotated[NumericsPolicy, typer.Option("--policy", help="What arithmetic may be used.")] = FP32,
+    name: Annotated[str | None, typer.Option("--name", help="What to call the problem.")] = None,
+    size: Annotated[str | None, typer.Option("--size", metavar="small|full", help="Of a built-in problem.")] = None,
+    priority: Annotated[Priority, typer.Option("--priority", help="Order in your team's share.")] = Priority.NORMAL,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="To list jobs by; repeat.")
+    ] = None,
+    sharing: Annotated[Sharing | None, typer.Option("--sharing", help="Who may learn from its pool entry.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="Asking again with the same key starts no second job.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a ModelNew file that you have, as kernels are judged: a job of its own, whose id is printed.
+
+    It is marked "imported": its host code is its author's. Compare it with `cupilot compare JOB OTHER`.
+
+    \b
+    Examples:
+        cupilot judge softmax their_softmax.py --wait
+        cupilot judge my_op.py modelnew.py --target cuda --policy tf32
+    """
+    with outcome(as_json=as_json):
+        request = _request(
+            problem, file, target=target, policy=policy, name=name, size=size, priority=priority, sharing=sharing
+        ).model_copy(update={"labels": parse_labels(label)})
+        with connect(server, data) as client:
+            made = client.judge(on_chosen_target(request, target, client), idempotency_key=idempotency_key)
+            if not wait:
+                typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
+                return
+            from cupilot.cli.live import watch as show
+
+            typer.echo(f"job {made.id}", err=True)
+            raise typer.Exit(exit_of(show(client, made.id, as_json=as_json)))
+
+
+def _request(
+    problem: str,
+    file: Path,
+    *,
+    target: str,
+    policy: NumericsPolicy,
+    name: str | None,
+    size: str | None,
+    priority: Priority,
+    sharing: Sharing | None,
+) -> ImportRequest:
+    """Checked as far as it can be without a server; InvalidInput otherwise."""
+    if target not in ("auto", *Target):
+        raise InvalidInput(f"{target!r} is no target", hint="auto, cuda or cpu", where="--target")
+    if size is not None and size not in get_args(Size):
+        raise InvalidInput(f"{size!r} is no size", hint="small or full", where="--size")
+    chosen: Size | None = size  # type: ignore[assignment]
+    return ImportRequest(
+        problem=resolve(problem, name=name, policy=policy, size=chosen),
+        target=Target.CPU if target == "auto" else Target(target),
+        source=_text(file),
+        priority=priority,
+        sharing=sharing,
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_SOURCE_BYTES + 1)
+        source = data.decode("utf-8-sig")
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}", where="FILE") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{file} is not UTF-8 text", where="FILE") from error
+    if len(data) > MAX_SOURCE_BYTES:
+        raise InvalidInput(f"{file} is larger than {MAX_SOURCE_BYTES} bytes", where="FILE")
+    check_import(source)
+    return source

@@ -1,0 +1,47 @@
+"""What a file's own text shows, and nothing more."""
+
+from __future__ import annotations
+
+import pytest
+
+from cupilot.imported import ImportedKernel, described, way
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.strategy import problems_with
+from cupilot.technique import catalogue
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "techniques"),
+    [
+        (
+            Target.CUDA,
+            "float4 v = x[i]; v.x = __shfl_down_sync(~0u, v.x, 1);",
+            ("vector_loads", "warp_shuffle_reduction"),
+        ),
+        (Target.CUDA, "wmma::mma_sync(c, a, b, c); asm('cp.async.ca.shared');", ("async_copy", "tensor_cores")),
+        (Target.CUDA, "@triton.jit\ndef f(): tl.dot(a, b)", ("tensor_cores",)),
+        (Target.CUDA, "torch.compile(f)", ()),
+        (Target.CPU, "#pragma omp parallel for simd", ("threads", "simd")),
+        (Target.CPU, "float4 v; __shfl_sync()", ()),
+    ],
+)
+def test_techniques_are_those_that_the_text_shows(target: Target, text: str, techniques: tuple[str, ...]) -> None:
+    strategy = described(ImportedKernel(target=target, source=text))
+    assert strategy.ids() == techniques
+    assert set(techniques) <= {one.id for one in catalogue() if target in one.targets}
+    wrong = problems_with(strategy, catalogue(), target, NumericsPolicy.TF32)
+    assert all("requires" in one for one in wrong), "what the text does not show may be there"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("@triton.jit\nload_inline()", "triton"),
+        ("from torch.utils.cpp_extension import load_inline", "load_inline"),
+        ("torch.utils.cpp_extension.load(...)", "cpp_extension"),
+        ("x + 1", "torch"),
+    ],
+)
+def test_the_way_to_its_kernels(text: str, expected: str) -> None:
+    assert way(text) == expected
+    assert expected in described(ImportedKernel(target=Target.CUDA, source=text)).rationale
