@@ -37,6 +37,8 @@ EXPERIMENT = {
     "seeds": [0],
 }
 
+IMPORT = {"problem": job_request()["problem"], "target": "cpu", "source": "class ModelNew: ..."}
+
 WEBHOOK = {"url": "https://93.184.216.34/hook"}
 
 MATRIX: dict[str, Line] = {
@@ -119,7 +121,7 @@ MATRIX: dict[str, Line] = {
     "GET /v1/jobs/{job}/calls/{call}": Line("viewer"),
     "GET /v1/jobs/{job}/candidates/{candidate}/calls": Line("viewer"),
     "GET /v1/jobs/{job}/candidates/{candidate}/measurements": Line("viewer"),
-    "POST /v1/imports": Line("member"),
+    "POST /v1/imports": Line("member", IMPORT),
     "POST /v1/jobs/{job}/candidates/{candidate}/remeasure": Line("member"),
     "GET /v1/leaderboards": Line("viewer"),
     "GET /v1/leaderboards/{problem}": Line("viewer"),
