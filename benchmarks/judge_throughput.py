@@ -77,7 +77,8 @@ class _Run:
             f"{preparation.facts.compulsory_bytes / 1e9:.2f} GB, eager {preparation.baseline_us.median:.1f} us, "
             f"{len(kernels)} kernels")  # fmt: skip
         started, before = time.monotonic(), len(self.rows)
-        evaluator.build_ahead(preparation, [named.kernel for named in kernels])
+        if not self._options.no_ahead:
+            evaluator.build_ahead(preparation, [named.kernel for named in kernels])
         for kernel in kernels:
             if self.over():
                 break
@@ -165,6 +166,9 @@ def _line(row: dict[str, Any]) -> str:
 def _options(given: list[str] | None) -> argparse.Namespace:
     parser = arguments("judge_throughput", __doc__, PROBLEMS)
     parser.add_argument("--kernels", type=int, default=6, help="distinct kernels a problem")
+    parser.add_argument(
+        "--no-ahead", action="store_true", help="build each kernel in its turn and by itself, as its build time wants"
+    )
     return parser.parse_args(given)
 
 
