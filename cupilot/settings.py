@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     build_ahead: int | None = Field(default=None, ge=0, le=64)
     """Waiting kernels that a GPU worker has built while another is measured; None for what suits the target."""
 
+    cuda_builder: Literal["nvrtc", "nvcc"] = "nvrtc"
+    """What a GPU worker compiles kernels with: NVRTC, or a toolkit's nvcc, which has the headers of the host too."""
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["console", "json"] = "console"
     traces: Literal["off", "otlp"] = "off"

@@ -44,7 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     target = Target(options.target)
     work_dir = Path(options.work_dir)
-    with Evaluator(target, work_dir, device=options.device, threads=options.threads, sweep=options.sweep) as evaluator:
+    with Evaluator(
+        target,
+        work_dir,
+        device=options.device,
+        threads=options.threads,
+        sweep=options.sweep,
+        builder=options.builder,
+    ) as evaluator:
         if options.command == "device":
             _print(evaluator.device, summary.device(evaluator.device), options)
             return COUNTS
@@ -189,6 +196,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--target", choices=[target.value for target in Target], default="cpu")
         command.add_argument("--device", help="GPU UUID or index; the first by default")
         command.add_argument("--threads", type=int, help="threads of kernel and baseline on cpu; all cores by default")
+        command.add_argument(
+            "--builder",
+            choices=("nvrtc", "nvcc"),
+            help="what compiles on cuda: nvrtc (default), or a toolkit's nvcc",
+        )
         default = str(Path(tempfile.gettempdir()) / "cupilot-gpu-worker")
         command.add_argument("--work-dir", default=default, help="build cache and measured peaks (default %(default)s)")
         command.add_argument("--json", action="store_true", help="print the whole record as JSON")

@@ -74,13 +74,14 @@ class Evaluator:
         sandbox: Sandbox | None = None,
         reuse: bool = False,
         sweep: int | None = None,
+        builder: str | None = None,
     ) -> None:
         """With ``reuse``, :meth:`evaluate` gives the stored evaluation of a kernel that it has judged before.
 
         ``sweep`` is how many values of a kernel's tunables may be tried beside its own: 0 for none, by default what
-        suits the target.
+        suits the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``.
         """
-        self._host: HostTarget = open_host(target, device=device, threads=threads)
+        self._host: HostTarget = open_host(target, device=device, threads=threads, builder=builder)
         self._sandbox = sandbox or Sandbox()
         work_dir = work_dir.resolve()
         self._builder = Builder(self._host.toolchain, self._sandbox, work_dir / "builds", self._host.device.arch)

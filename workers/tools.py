@@ -158,7 +158,12 @@ class DeviceJudge:
         self.builds_ahead = BUILDS_AHEAD[device.target] if settings.build_ahead is None else settings.build_ahead
         self._cancelled = Cancelled
         self._evaluator = Evaluator(
-            device.target, Path(settings.work_dir), device=uid_of(device), reuse=True, sweep=settings.sweep_points
+            device.target,
+            Path(settings.work_dir),
+            device=uid_of(device),
+            reuse=True,
+            sweep=settings.sweep_points,
+            builder=settings.cuda_builder if device.target is Target.CUDA else None,
         )
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:

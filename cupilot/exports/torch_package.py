@@ -38,7 +38,7 @@ def files(winner: Winner) -> dict[str, str]:
         "tolerance": repr(max(law.tolerance for law in winner.evaluation.laws)),
         "torch_device": spec["target"],
         "requirements": _requirements(winner) if cuda else '"torch"',
-        "compiler": "NVRTC (from wheels; no CUDA toolkit)" if cuda else "g++",
+        "compiler": _compiler(winner) if cuda else "g++",
     }
     return {
         "pyproject.toml": texts.template("pyproject.toml.txt", **values),
@@ -57,6 +57,11 @@ def files(winner: Winner) -> dict[str, str]:
 
 def _source(winner: Winner) -> str:
     return winner.report.problem.source
+
+
+def _compiler(winner: Winner) -> str:
+    measured = "; what was measured was compiled by nvcc" if winner.by_nvcc else ""
+    return f"NVRTC (from wheels; no CUDA toolkit{measured})"
 
 
 def _requirements(winner: Winner) -> str:

@@ -109,9 +109,17 @@ class Winner:
         }
 
     def options(self) -> list[str]:
-        """The compiler's options that were measured with."""
+        """The compiler's options that were measured with, as NVRTC knows them: it compiles what is exported."""
         flags = self.evaluation.build.flags if self.evaluation.build else ()
-        return [flag for flag in flags if not flag.startswith("--ptxas-options")]
+        kept = [flag for flag in flags if not flag.startswith("--ptxas-options")]
+        if not self.by_nvcc:
+            return kept
+        return [*(flag for flag in kept if flag != "--expt-relaxed-constexpr"), "--device-as-default-execution-space"]
+
+    @property
+    def by_nvcc(self) -> bool:
+        """Whether nvcc made the machine code that was measured."""
+        return self.evaluation.build is not None and self.evaluation.build.compiler.startswith("nvcc ")
 
     def device_files(self) -> dict[str, str]:
         """``cuda``: the kernel's source and what it may include, by name."""

@@ -37,7 +37,9 @@ class CpuHost:
     trusts_runner = False
     sweep_points = 3  # a build takes a second or two, on the cores that kernels run on
 
-    def __init__(self, device: str | None = None, threads: int | None = None) -> None:
+    def __init__(self, device: str | None = None, threads: int | None = None, builder: str | None = None) -> None:
+        if builder is not None:
+            raise InvalidInput("there is one builder for the cpu target, g++; nvrtc and nvcc are for cuda")
         available = sorted(os.sched_getaffinity(0))
         self.threads: int | None = threads or len(available)
         if not 1 <= self.threads <= len(available):

@@ -8,10 +8,14 @@ from gpu_worker.targets.base import HostTarget, load_factory
 _HOSTS = {Target.CPU: "gpu_worker.targets.cpu_host:CpuHost", Target.CUDA: "gpu_worker.targets.cuda.host:CudaHost"}
 
 
-def open_host(target: Target, *, device: str | None = None, threads: int | None = None) -> HostTarget:
+def open_host(
+    target: Target, *, device: str | None = None, threads: int | None = None, builder: str | None = None
+) -> HostTarget:
     """The supervisor's half of a target; ``device`` is a GPU's UUID or index, ``threads`` is for ``cpu``.
+
+    ``builder`` is ``nvrtc`` or ``nvcc``, for ``cuda``; NVRTC unless given.
 
     Raises :class:`cupilot.errors.Unavailable` where the machine lacks what the target needs.
     """
-    host: HostTarget = load_factory(_HOSTS[target])(device=device, threads=threads)
+    host: HostTarget = load_factory(_HOSTS[target])(device=device, threads=threads, builder=builder)
     return host

@@ -39,6 +39,8 @@ def measure(recorded: dict[str, Any], options: argparse.Namespace) -> dict[str, 
     command = [sys.executable, "-m", "gpu_worker", "confirm", "--json", "--target", target]
     command += ["--problem", "problem.py", "--kernel", source, "--plan", "plan.json", "--policy", facts["policy"]]
     command += ["--timeout", str(options.timeout)]
+    if ((recorded["build"] or {}).get("compiler") or "").startswith("nvcc"):
+        command += ["--builder", "nvcc"]
     threads = (recorded["environment"] or {}).get("threads")
     if options.device:
         command += ["--device", options.device]

@@ -1,8 +1,8 @@
-"""The compiler process: device code to a cubin by NVRTC, and facts about its machine code. Run in a sandbox.
+"""The compiler process: device code to a cubin by NVRTC or nvcc, and facts about its machine code. Run in a sandbox.
 
-Needs NVRTC and the standard library; no GPU, driver or toolkit. Judges nothing. On a folder that holds
-``kernel.cu`` and ``problem.h``, ``build`` writes ``kernel.bin`` and prints the compiler's messages to stderr, and
-``inspect`` prints facts about the binary as one JSON object; ``precompile`` writes a precompiled header.
+Needs the standard library and NVRTC, or a toolkit; no GPU or driver. Judges nothing. On a folder that holds
+``kernel.cu`` and ``problem.h``, ``build`` and ``nvcc`` write ``kernel.bin`` and print the compiler's messages to
+stderr, and ``inspect`` prints facts about the binary as one JSON object; ``precompile`` writes a precompiled header.
 Start: ``python -I compiler.py SOURCE_ROOT COMMAND ...``.
 """
 
@@ -49,6 +49,26 @@ def build(folder: Path, library: Path, options: list[str], pch: Path | None) -> 
         (folder / RESOURCES).write_text(text, encoding="utf-8")
         (folder / BINARY).write_bytes(program.cubin())
     return ok
+
+
+def build_with_nvcc(folder: Path, nvcc: Path, options: list[str]) -> bool:
+    """As :func:`build`, by a toolkit's driver, which leaves its intermediate files in the folder while it runs."""
+    done = subprocess.run(
+        [str(nvcc), "--cubin", *options, "-o", BINARY, SOURCE],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    text = done.stdout + done.stderr
+    if text.startswith("nvcc fatal"):
+        raise CompilerFault(text.strip()[:2000])
+    sys.stderr.write(log.digest(text))
+    if done.returncode == 0:
+        (folder / RESOURCES).write_text(text, encoding="utf-8")
+    return done.returncode == 0
 
 
 def precompile(pch: Path, library: Path, options: list[str]) -> bool:
@@ -106,6 +126,10 @@ def main() -> int:
         command.add_argument("--pch", type=Path)
         command.add_argument("--nvrtc", type=Path, required=True)
         command.add_argument("--option", action="append", default=[])
+    toolkit = commands.add_parser("nvcc")
+    toolkit.add_argument("path", type=Path)
+    toolkit.add_argument("--nvcc", type=Path, required=True)
+    toolkit.add_argument("--option", action="append", default=[])
     inspection = commands.add_parser("inspect")
     inspection.add_argument("path", type=Path)
     inspection.add_argument("--nvdisasm", required=True)
@@ -124,6 +148,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "precompile":
         made = fix_addresses() and precompile(arguments.path, arguments.nvrtc, arguments.option)
         return 0 if made else 1
+    if arguments.command == "nvcc":
+        return 0 if build_with_nvcc(arguments.path, arguments.nvcc, arguments.option) else 1
     sys.stdout.write(json.dumps(inspect(arguments.path, arguments.nvdisasm)) + "\n")
     return 0
 

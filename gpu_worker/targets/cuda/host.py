@@ -21,8 +21,9 @@ from cupilot.problem import Target, TensorSpec
 from gpu_worker.sandbox import Limits, Sandbox
 from gpu_worker.targets.base import Access, BuildFacts, Program
 from gpu_worker.targets.cuda import installation, replays
+from gpu_worker.targets.cuda.nvcc import toolchain
 from gpu_worker.targets.cuda.nvml import Nvml
-from gpu_worker.targets.cuda.toolchain import CudaToolchain, python_access, python_program
+from gpu_worker.targets.cuda.toolchain import python_access, python_program
 
 _HERE = Path(__file__).parent
 PROBE_SECONDS = 60.0
@@ -40,13 +41,16 @@ class CudaHost:
     threads: int | None = None
     cpus: tuple[int, ...] | None = None
 
-    def __init__(self, device: str | None = None, threads: int | None = None) -> None:
-        """``device`` is a UUID or an index of this machine; the first GPU where it is not given."""
+    def __init__(self, device: str | None = None, threads: int | None = None, builder: str | None = None) -> None:
+        """``device`` is a UUID or an index of this machine; the first GPU where it is not given.
+
+        ``builder`` is what kernels are compiled by, one of :data:`gpu_worker.targets.cuda.nvcc.BUILDERS`.
+        """
         if threads is not None:
             raise InvalidInput("threads are for the cpu target")
         self._nvml = Nvml(device)
         self.device = _describe(self._probe_program())
-        self.toolchain = CudaToolchain(self.device.arch)
+        self.toolchain = toolchain(self.device.arch, builder)
 
     def judge_options(self) -> dict[str, Any]:
         """None: the judge reads its GPU's facts itself."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 
 from cupilot.errors import Unavailable
 
 _WHEEL_HINT = "install the `gpu` extra: pip install 'cupilot[gpu]'"
+_NVCC_HINT = "install a CUDA toolkit and set CUDA_HOME, or pip install nvidia-cuda-nvcc nvidia-nvvm; or use nvrtc"
 
 
 @cache
@@ -53,6 +56,29 @@ def compiler_version() -> str:
         return f"nvrtc {importlib.metadata.version('nvidia-cuda-nvrtc')}"
     except importlib.metadata.PackageNotFoundError as error:
         raise Unavailable("NVRTC is not installed", hint=_WHEEL_HINT) from error
+
+
+@cache
+def nvcc() -> Path:
+    """nvcc with the parts that it needs; raises :class:`Unavailable` where they are not, or no host compiler is."""
+    found = shutil.which("nvcc")
+    on_path = [Path(found).resolve().parent.parent] if found else []
+    for root in (*_toolkits(), *on_path, *_wheel_roots()):
+        if (root / "bin" / "nvcc").exists() and (root / "nvvm" / "bin" / "cicc").exists():
+            if shutil.which("g++") is None:
+                raise Unavailable("nvcc needs a host compiler, and there is no g++", hint="install g++")
+            return (root / "bin" / "nvcc").resolve()
+    raise Unavailable("nvcc is not installed on this machine", hint=_NVCC_HINT)
+
+
+@cache
+def nvcc_version() -> str:
+    """nvcc's full version, e.g. ``nvcc 13.0.88``; raises :class:`Unavailable`."""
+    done = subprocess.run([nvcc(), "--version"], capture_output=True, text=True, timeout=30, check=False)
+    version = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
+    if done.returncode != 0 or version is None:
+        raise Unavailable(f"nvcc does not say its version: {(done.stderr or done.stdout).strip()[:200]}")
+    return f"nvcc {version[1]}"
 
 
 @cache

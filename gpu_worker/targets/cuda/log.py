@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 _ERROR = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error\b")
-_NOISE = re.compile(r'^(ptxas info|ptxas +\. |"unit\.cu": (creating|using) precompiled|Compilation terminated)')
+_NOISE = re.compile(
+    r'^(ptxas info|ptxas +\. |"unit\.cu": (creating|using) precompiled|[Cc]ompilation terminated'
+    r"| +\d+ bytes stack frame|\d+ errors? detected in)"
+)
 MAX_CHARACTERS = 16_000
 """What a build report holds. Not imported from there: pydantic would make every build 0.1 s longer."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)([^;]*);")
-_SPILL = re.compile(r"^ptxas.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", re.M)
+_SPILL = re.compile(r"^(?:ptxas.*?| +)(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", re.M)
 _REGISTERS = re.compile(r"^ptxas.*?Used (\d+) registers", re.M)
 _SHARED = re.compile(r"^ptxas.*?Used .*?(\d+) bytes smem", re.M)
 

@@ -21,7 +21,7 @@ from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox, python_folders
 from gpu_worker.targets.base import Access, BuildFacts, Program
 from gpu_worker.targets.cuda import installation, policy
 
-_COMPILER = Path(__file__).with_name("compiler.py")
+COMPILER = Path(__file__).with_name("compiler.py")
 _ACCELERATED_FROM = 90
 """From sm_90 on, the architecture-specific variant (``sm_90a``) is needed for wgmma and setmaxnreg."""
 
@@ -48,15 +48,42 @@ def python_program(script: Path, *arguments: str, access: Access) -> Program:
     return Program((sys.executable, "-I", str(script), str(SOURCE_ROOT), *arguments), access)
 
 
-class CudaToolchain:
-    """Builds cubins for one architecture; needs neither GPU nor driver."""
+class CubinReader:
+    """What machine code shows, whoever made it."""
 
     suffix = ".cu"
 
+    def __init__(self) -> None:
+        """Raises Unavailable where there is no disassembler."""
+        self._disassembler = installation.disassembler()
+
+    def inspect_program(self, folder: Path) -> Program | None:
+        """ptxas's resources and the families of instructions in the disassembly, as JSON."""
+        access = python_access(Access(read_only=(folder, self._disassembler.parent), subprocesses=True))
+        return python_program(COMPILER, "inspect", str(folder), f"--nvdisasm={self._disassembler}", access=access)
+
+    def facts(self, compile_log: str, inspection: str) -> BuildFacts:  # noqa: ARG002  the inspection says it all
+        """Reads what :meth:`inspect_program` printed; empty where it failed, which :meth:`refusal` then refuses."""
+        try:
+            found = json.loads(inspection)
+        except ValueError:
+            return BuildFacts()
+        return BuildFacts(found["registers"], found["spill_bytes"], found["shared_bytes"], found["instructions"])
+
+    def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:  # noqa: ARG002
+        """The rule of the policy that the machine code breaks, if any."""
+        if not facts.instructions.get("instructions"):
+            return "the machine code could not be disassembled"
+        return policy.breach(facts.instructions, problem.policy, {spec.dtype for spec in problem.tensors})
+
+
+class CudaToolchain(CubinReader):
+    """Builds cubins for one architecture; needs neither GPU nor driver."""
+
     def __init__(self, arch: str, *, line_info: bool = False) -> None:
         """``arch`` is the device's, e.g. ``sm_90``; ``line_info`` is for profilers."""
+        super().__init__()
         self._includes = installation.include_folders()
-        self._disassembler = installation.disassembler()
         self._nvrtc = installation.nvrtc()
         self.compiler = installation.compiler_version()
         self.flags = (
@@ -80,26 +107,7 @@ class CudaToolchain:
             arguments.append(f"--pch={pch}")
             readable = (*readable, pch)
         access = python_access(Access(read_only=readable, writable=(folder,)))
-        return python_program(_COMPILER, *arguments, access=access)
-
-    def inspect_program(self, folder: Path) -> Program | None:
-        """ptxas's resources and the families of instructions in the disassembly, as JSON."""
-        access = python_access(Access(read_only=(folder, self._disassembler.parent), subprocesses=True))
-        return python_program(_COMPILER, "inspect", str(folder), f"--nvdisasm={self._disassembler}", access=access)
-
-    def facts(self, compile_log: str, inspection: str) -> BuildFacts:  # noqa: ARG002  the inspection says it all
-        """Reads what :meth:`inspect_program` printed; empty where it failed, which :meth:`refusal` then refuses."""
-        try:
-            found = json.loads(inspection)
-        except ValueError:
-            return BuildFacts()
-        return BuildFacts(found["registers"], found["spill_bytes"], found["shared_bytes"], found["instructions"])
-
-    def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:  # noqa: ARG002
-        """The rule of the policy that the machine code breaks, if any."""
-        if not facts.instructions.get("instructions"):
-            return "the machine code could not be disassembled"
-        return policy.breach(facts.instructions, problem.policy, {spec.dtype for spec in problem.tensors})
+        return python_program(COMPILER, *arguments, access=access)
 
     def _precompile(self) -> Path:
         """The slow headers in precompiled form, made once; an empty file where this machine cannot make them."""
@@ -107,7 +115,7 @@ class CudaToolchain:
             if self._precompiled is None:
                 path = self._folder / "headers.pch"
                 access = python_access(Access(read_only=self._includes[:1], writable=(self._folder,)))
-                making = python_program(_COMPILER, "precompile", str(path), *self._options(), access=access)
+                making = python_program(COMPILER, "precompile", str(path), *self._options(), access=access)
                 if Sandbox().run(making, Limits(), PRECOMPILE_SECONDS).code != 0:
                     path.write_bytes(b"")
                 self._precompiled = path

@@ -7,6 +7,7 @@ import ctypes
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -69,6 +70,47 @@ def test_a_launch_is_given_the_addresses_of_its_own_arguments_each_time(tmp_path
         assert seen == [(7, [2**48 + 40, 20, 30]), (8, [41, 21, 31])]
         with pytest.raises(RuntimeError, match="launching write_out"):
             second.start([1, 2, 3, 4], 0)
+
+
+def test_a_tensor_map_follows_its_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cuda_winner("tensor maps")
+    told: list[tuple[int, int]] = []
+    with imported(write(made, ExportFormat.TORCH, tmp_path), "cupilot_tensor_maps") as package:
+        runtime = sys.modules["cupilot_tensor_maps._launch_cuda"]
+
+        def encode(place: Any, dtype: Any, rank: Any, address: Any, dims: Any, *_: Any) -> int:
+            assert place.value % 64 == 0
+            told.append((place.value, address.value))
+            assert (dtype.value, rank.value, list(dims)) == (7, 2, [204, 129])
+            return 0 if address.value < 90 else 1
+
+        monkeypatch.setattr(
+            runtime.ctypes, "CDLL", lambda _: SimpleNamespace(cuTensorMapEncodeTiled=encode), raising=True
+        )
+        (wanted,), (launch,) = runtime.places(package.spec), package.spec["launches"]
+        assert wanted == [0, 1], "a map stands where its tensor does"
+        maps = runtime._maps(launch)
+        started = runtime._Launch("gelu", "function", SimpleNamespace(hStream=0), wanted, maps)
+        passed: list[list[int]] = []
+        started._driver_launch = lambda _, __, parameters, ___: (
+            passed.append(list((ctypes.c_void_p * 2).from_address(parameters))) or (0,)
+        )
+        for addresses in ([10, 20], [10, 20], [10, 30]):
+            started.start(addresses, 7)
+        assert [address for _, address in told] == [10, 20, 30], "encoded again only for another address"
+        assert passed == [[maps[0].place, maps[1].place]] * 3
+        with pytest.raises(RuntimeError, match="refuses a tensor map over out"):
+            started.start([10, 99], 7)
+
+
+def test_what_nvcc_built_is_exported_with_nvrtcs_options() -> None:
+    made = cuda_winner("gelu")
+    assert made.evaluation.build is not None
+    flags = ("--gpu-architecture=sm_90a", "--std=c++17", "--expt-relaxed-constexpr", "--ptxas-options=-v")
+    build = made.evaluation.build.model_copy(update={"compiler": "nvcc 13.0.88", "flags": flags})
+    other = replace(made, evaluation=made.evaluation.model_copy(update={"build": build}))
+    assert other.options() == ["--gpu-architecture=sm_90a", "--std=c++17", "--device-as-default-execution-space"]
+    assert "measured was compiled by nvcc" in files(other, ExportFormat.TORCH)["README.md"]
 
 
 def test_every_feature_of_a_plan_is_carried() -> None:
@@ -179,6 +221,9 @@ def test_what_a_form_cannot_carry_is_refused_with_the_reason() -> None:
     assert found[ExportFormat.TORCH] is None
     assert found[ExportFormat.BUNDLE] is None
     assert "clusters" in (found[ExportFormat.CUPY] or "")
+    tiles = refusals(cuda_winner("tensor maps"))
+    assert "tensor maps" in (tiles.pop(ExportFormat.CUPY) or "")
+    assert set(tiles.values()) == {None}
     assert "CPU" in (refusals(winner("gelu", GELU, GELU_CPU))[ExportFormat.CUPY] or "")
     accelerated = kernels.kernel(
         "// wgmma here\n__global__ void k(const float* x, float* out) {}",

@@ -11,11 +11,11 @@ from cuda.bindings import driver as cu
 
 from cupilot.evaluation import FailureKind
 from gpu_worker.targets.base import RunnerError
-from gpu_worker.targets.cuda import driver, runner
+from gpu_worker.targets.cuda import driver, runner, tensor_maps
 from gpu_worker.targets.cuda.head_start import RECENT, HeadStart
 
 
-def prepared(pointers: list[int], geometry: driver.Geometry) -> driver.PreparedLaunch:
+def prepared(pointers: list[int | tensor_maps.Encoded], geometry: driver.Geometry) -> driver.PreparedLaunch:
     function = cast(driver.Function, SimpleNamespace(name="k", handle=None))
     stream = cast(driver.Stream, SimpleNamespace(handle=cu.CUstream(0)))
     return driver.PreparedLaunch(function, stream, pointers, geometry)
@@ -40,10 +40,51 @@ def test_clusters_and_cooperation_are_attributes() -> None:
 
 
 def test_parameters_are_addresses_of_pointers() -> None:
-    pointers = [0x7F0000000000, 0x7F0000001000, 3]
+    pointers: list[int | tensor_maps.Encoded] = [0x7F0000000000, 0x7F0000001000, 3]
     launch = prepared(pointers, driver.Geometry(grid=(1, 1, 1), block=(1, 1, 1)))
     addresses = (ctypes.c_void_p * 3).from_address(launch._address)
     assert [ctypes.c_void_p.from_address(cast(int, address)).value for address in addresses] == pointers
+
+
+TILES = {
+    "tensor": "x", "dtype": "bfloat16", "dims": [64, 32], "strides": [128], "box": [64, 8], "element_strides": [1, 2],
+    "swizzle": "128B", "l2_promotion": "256B", "fill": "nan",
+}  # fmt: skip
+
+
+class Encoder:
+    """The driver's cuTensorMapEncodeTiled, which writes into the map and remembers what it was told."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status = status
+        self.told: list[Any] = []
+
+    def __call__(self, place: Any, *told: Any) -> int:
+        assert place.value % 64 == 0, "the driver wants the map aligned"
+        ctypes.memset(place.value, 0xAB, tensor_maps.BYTES)
+        self.told = [list(one) if isinstance(one, ctypes.Array) else one.value for one in told]
+        return self.status
+
+
+def test_a_tensor_map_is_encoded_in_the_drivers_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Encoder()
+    monkeypatch.setattr(tensor_maps, "_encoder", lambda: encoder)
+    made = tensor_maps.encode(TILES, 0x7F0000001000)
+    assert encoder.told == [9, 2, 0x7F0000001000, [64, 32], [128], [64, 8], [1, 2], 0, 3, 3, 1]
+    launch = prepared([7, made], driver.Geometry(grid=(1, 1, 1), block=(1, 1, 1)))
+    pointer, by_value = (ctypes.c_void_p * 2).from_address(launch._address)
+    assert ctypes.c_void_p.from_address(pointer).value == 7
+    assert ctypes.string_at(by_value, tensor_maps.BYTES) == b"\xab" * tensor_maps.BYTES
+
+
+def test_a_map_that_the_driver_refuses_is_the_plans_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_maps, "_encoder", lambda: Encoder(status=1))
+    subject = runner.CudaRunner()
+    subject.adopt(0x1000)
+    with pytest.raises(RunnerError, match="tensor map 'tiles': the driver refuses") as caught:
+        subject._argument({"tensor_maps": {"tiles": TILES}}, {"x": 256}, "tiles")
+    assert caught.value.kind == FailureKind.INVALID_PLAN.value
+    assert subject._argument({"tensor_maps": {"tiles": TILES}}, {"x": 256}, "x") == 0x1100
 
 
 def test_a_geometry_reads_well_in_a_message() -> None:

@@ -67,6 +67,7 @@ ptxas         .     400 bytes stack frame, 8 bytes spill stores, 16 bytes spill 
 ptxas info    : Used 32 registers, used 1 barriers, 400 bytes cumulative stack size, 1332 bytes smem
 ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 40 registers, used 0 barriers
+    0 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
 """
     assert sass.resources(text) == sass.Resources(registers=40, stack_bytes=400, spill_bytes=24, shared_bytes=1332)
 
