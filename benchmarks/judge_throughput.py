@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.judge_kernels import NamedKernel, kernels_for, problem_of
@@ -110,6 +111,9 @@ class _Run:
         if numbers["build_seconds_median"] is not None:
             say(f"build     {numbers['build_seconds_median']:.3f} s median of {numbers['builds']} from a cold cache, "
                 f"{numbers['build_phase_median']:.3f} s with reading the machine code")  # fmt: skip
+        if numbers["sweep_points"]:
+            say(f"sweep     {numbers['sweep_ms_a_point']:.0f} ms a point, the whole judgement of the fastest included, "
+                f"over {numbers['sweep_points']} points of {numbers['swept_kernels']} kernels")  # fmt: skip
         say(f"rate      {numbers['per_hour']:.0f} evaluations an hour, median {numbers['seconds_median']:.2f} s each")
         say(f"          {numbers['per_hour_with_preparation']:.0f} an hour with the preparations of "
             f"{numbers['problems']} problems, {numbers['preparation_median']:.1f} s each")  # fmt: skip
@@ -132,8 +136,25 @@ class _Run:
             "build_phase_median": statistics.median(row["phases"].get("build", 0.0) for row in self.rows),
             "preparation_median": statistics.median(self._preparing) if self._preparing else 0.0,
             "per_hour": 3600 * counted / judging if judging else 0.0,
+            **_swept(self.rows),
             "per_hour_with_preparation": 3600 * counted / (judging + preparing) if judging else 0.0,
         }
+
+
+def _swept(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a point of a tunable sweep costs: the phase divided by the points that were tried beside the kernel's own.
+
+    The phase holds the builds that were not made ahead, the screening of every point, and the whole judgement of the
+    fastest; milliseconds.
+    """
+    swept = [row for row in rows if row["sweep_points"]]
+    points = sum(row["sweep_points"] for row in swept)
+    seconds = sum(row["phases"].get("sweep", 0.0) for row in swept)
+    return {
+        "swept_kernels": len(swept),
+        "sweep_points": points,
+        "sweep_ms_a_point": 1000 * seconds / points if points else None,
+    }
 
 
 def _row(problem: str, named: NamedKernel, evaluation: Evaluation, seconds: float) -> dict[str, Any]:
@@ -149,6 +170,7 @@ def _row(problem: str, named: NamedKernel, evaluation: Evaluation, seconds: floa
         "speedup": comparison.speedup.median if comparison else None,
         "pairs": comparison.pairs if comparison else 0,
         "laws": len(evaluation.laws),
+        "sweep_points": max(len(evaluation.sweep) - 1, 0),
         "seconds": seconds,
         "phases": phases(evaluation),
         "build_seconds": build.seconds if build else None,

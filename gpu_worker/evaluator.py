@@ -285,9 +285,7 @@ class Evaluator:
         if isinstance(kernel, ImportedKernel):
             return
         if call.thorough:
-            fault = self._host.memory_fault(built.binary, built.plan, facts.tensors)
-            if fault is not None:
-                measured.failure = Failure(kind=FailureKind.ILLEGAL_ACCESS, message=f"under a memory checker: {fault}")
+            measured.failure = self._host.memory_fault(built.binary, built.plan, facts.tensors)
         elif self._points > 0 and worthwhile(measured, call, time.monotonic() - started):
             built = self._swept(judge, measured, built, call)
         self._phases.enter("profile")

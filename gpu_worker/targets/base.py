@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:  # the runner has no pydantic, and only the judge has torch
     import torch
 
+    from cupilot.evaluation import Failure
     from cupilot.hardware import Device, Environment
     from cupilot.kernel import ResolvedPlan
     from cupilot.problem import NumericsPolicy, ProblemFacts, Target, TensorSpec
@@ -151,7 +152,7 @@ class HostTarget(RunnerHost, Protocol):
         """Metrics from hardware counters, over a replay of the kernel; empty where the machine gives none."""
         ...
 
-    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> str | None:
+    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> Failure | None:
         """What a memory checker finds wrong in a replay of the kernel; None where nothing, or where there is none."""
         ...
 

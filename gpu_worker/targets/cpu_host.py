@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cupilot.errors import InvalidInput
+from cupilot.evaluation import Failure
 from cupilot.hardware import Device, Environment
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target, TensorSpec
@@ -99,7 +100,7 @@ class CpuHost:
         """None: virtual machines and containers seldom lend the counters of a CPU."""
         return {}
 
-    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> str | None:  # noqa: ARG002
+    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> Failure | None:  # noqa: ARG002
         """Nothing: guard zones and the runner's own death are what tells here."""
         return None
 

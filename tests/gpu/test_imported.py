@@ -146,13 +146,15 @@ def test_an_honest_file_is_audited(judged: Callable[[Problem, str], Evaluation],
     print(f"\n{comparison.kernel_us} against {comparison.baseline_us} us, {result.handover_us:.1f} us of them copying")
 
 
-@pytest.mark.parametrize("source", [ESCAPE, KEPT], ids=["another stream", "a kept result"])
+CAUGHT = {FailureKind.WRONG_VALUE, FailureKind.UNWRITTEN_OUTPUT, FailureKind.NON_DETERMINISTIC}
+
+ROWS: dict[str, tuple[str, ...]] = {"another stream": ("A1", "A2"), "a kept result": ("A7", "B7", "D4")}
+"""Of the catalogue of known cheats, for ``docs/exploits.md``."""
+
+
+@pytest.mark.parametrize("source", [ESCAPE, KEPT], ids=list(ROWS))
 def test_a_dishonest_file_is_caught(judged: Callable[[Problem, str], Evaluation], source: str) -> None:
     result = judged(LINE, source)
     assert result.failure is not None, result.comparisons
     assert not result.verdict.counts
-    assert result.failure.kind in {
-        FailureKind.WRONG_VALUE,
-        FailureKind.UNWRITTEN_OUTPUT,
-        FailureKind.NON_DETERMINISTIC,
-    }, result.failure
+    assert result.failure.kind in CAUGHT, result.failure

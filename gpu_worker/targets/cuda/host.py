@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cupilot.errors import InvalidInput, Unavailable
+from cupilot.evaluation import Failure
 from cupilot.hardware import Device, Environment
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target, TensorSpec
@@ -110,7 +111,7 @@ class CudaHost:
         """Metrics from hardware counters, over a replay in a process of its own; empty where the machine gives none."""
         return replays.profile(replays.Watched(binary, plan, tensors), self._access())
 
-    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> str | None:
+    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> Failure | None:
         """What compute-sanitizer finds wrong with the kernel's memory accesses, if anything."""
         return replays.first_finding(replays.Watched(binary, plan, tensors), self._access())
 

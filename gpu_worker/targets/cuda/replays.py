@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cupilot.evaluation import Failure
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import DType, Role, TensorSpec
 from gpu_worker.sandbox import Finished, Limits, Sandbox
@@ -45,8 +46,8 @@ def profile(watched: Watched, access: Access) -> dict[str, float]:
         return counters.read(run(lambda argv: counters.command(ncu, names, len(names), WARM_UP_REPLAYS, argv)).stdout)
 
 
-def first_finding(watched: Watched, access: Access) -> str | None:
-    """What a memory checker holds against the kernel, if anything."""
+def first_finding(watched: Watched, access: Access) -> Failure | None:
+    """What the first of compute-sanitizer's tools that finds something holds against the kernel, if one does."""
     checker = sanitizer.checker()
     if checker is None:
         return None
@@ -55,7 +56,7 @@ def first_finding(watched: Watched, access: Access) -> str | None:
             report = run(lambda argv, tool=tool: sanitizer.command(checker, tool, argv))  # type: ignore[misc]
             found = sanitizer.read(report.stdout)
             if found is not None:
-                return f"{tool}: {found}"
+                return sanitizer.failure(tool, found)
     return None
 
 

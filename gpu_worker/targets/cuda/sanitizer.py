@@ -1,4 +1,5 @@
-"""What compute-sanitizer finds: accesses beyond a buffer, races in shared memory, reads of memory nobody wrote.
+"""What compute-sanitizer finds: accesses beyond a buffer, races in shared memory, reads of memory nobody wrote, and
+barriers that not all threads reach.
 
 Only a description and a parser, as :mod:`gpu_worker.targets.cuda.counters`. Tens of times slower than the kernel, so it
 is for kernels that are about to become results.
@@ -12,10 +13,21 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-TOOLS = ("memcheck", "racecheck", "initcheck")
+from cupilot.evaluation import Failure, FailureKind
+
+_MEANS = {
+    "memcheck": (FailureKind.ILLEGAL_ACCESS, "it accesses memory outside of its buffers"),
+    "racecheck": (FailureKind.NON_DETERMINISTIC, "its threads race for shared memory"),
+    "initcheck": (FailureKind.NON_DETERMINISTIC, "it reads device memory that nothing has written"),
+    "synccheck": (FailureKind.NON_DETERMINISTIC, "not all of its threads reach a barrier"),
+}
+"""What a finding of each tool says about a kernel. Where a result depends on the order of threads or on what a buffer
+held before, it is not determined by the inputs, however often it came out right."""
+
+TOOLS = tuple(_MEANS)
 
 _FINDING = re.compile(
-    r"^=+ (?:Error: )?((?:Invalid|Uninitialized|Potential|Race|Warning: Race|Misaligned|Address).*)$", re.M
+    r"^=+ (?:Error: )?((?:Invalid|Uninitialized|Potential|Race|Warning: Race|Barrier|Misaligned|Address).*)$", re.M
 )
 _WHERE = re.compile(r"^=+ +at .*$", re.M)
 _SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+)", re.M)
@@ -42,3 +54,10 @@ def read(report: str) -> str | None:
     where = _WHERE.search(report)
     words = [finding[1] if finding else f"{summary[1]} errors", where[0].lstrip("= ") if where else ""]
     return " ".join(word.strip() for word in words if word)[:500]
+
+
+def failure(tool: str, finding: str) -> Failure:
+    """A finding of a tool as a result."""
+    kind, words = _MEANS[tool]
+    message = f"under compute-sanitizer, {words} ({tool}): {finding}"
+    return Failure(kind=kind, message=message, details={"tool": tool, "finding": finding})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.evaluation import MAX_LOG_CHARACTERS
+from cupilot.evaluation import MAX_LOG_CHARACTERS, FailureKind
 from cupilot.problem import DType, NumericsPolicy
 from gpu_worker.targets.cuda import counters, log, policy, sanitizer, sass
 
@@ -162,7 +162,28 @@ def test_the_profiler_counts_one_sequence_and_leaves_the_clocks_alone() -> None:
             "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n",
             "Race reported between Write access at softmax+0x90",
         ),
+        (
+            "========= Uninitialized __global__ memory read of size 4 bytes\n"
+            "=========     at softmax+0x210 in kernel.cu:31\n"
+            "========= ERROR SUMMARY: 8192 errors\n",
+            "Uninitialized __global__ memory read of size 4 bytes at softmax+0x210 in kernel.cu:31",
+        ),
+        (
+            "========= Barrier error detected. Divergent thread(s) in block.\n"
+            "=========     at softmax+0x90 in kernel.cu:40\n"
+            "========= ERROR SUMMARY: 3 errors\n",
+            "Barrier error detected. Divergent thread(s) in block. at softmax+0x90 in kernel.cu:40",
+        ),
     ],
 )
 def test_a_memory_checkers_report_gives_its_first_finding(report: str, finding: str | None) -> None:
     assert sanitizer.read(report) == finding
+
+
+def test_each_memory_checkers_finding_is_a_result_of_its_own() -> None:
+    found = {tool: sanitizer.failure(tool, "at softmax+0x90") for tool in sanitizer.TOOLS}
+    assert list(found) == ["memcheck", "racecheck", "initcheck", "synccheck"]
+    assert found["memcheck"].kind is FailureKind.ILLEGAL_ACCESS
+    assert {found[tool].kind for tool in sanitizer.TOOLS[1:]} == {FailureKind.NON_DETERMINISTIC}
+    assert len({failure.message for failure in found.values()}) == 4
+    assert all(failure.details["tool"] == tool and tool in failure.message for tool, failure in found.items())
