@@ -136,22 +136,22 @@ class _Run:
             "build_phase_median": statistics.median(row["phases"].get("build", 0.0) for row in self.rows),
             "preparation_median": statistics.median(self._preparing) if self._preparing else 0.0,
             "per_hour": 3600 * counted / judging if judging else 0.0,
-            **_swept(self.rows),
+            **swept(self.rows),
             "per_hour_with_preparation": 3600 * counted / (judging + preparing) if judging else 0.0,
         }
 
 
-def _swept(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def swept(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What a point of a tunable sweep costs: the phase divided by the points that were tried beside the kernel's own.
 
     The phase holds the builds that were not made ahead, the screening of every point, and the whole judgement of the
     fastest; milliseconds.
     """
-    swept = [row for row in rows if row["sweep_points"]]
-    points = sum(row["sweep_points"] for row in swept)
-    seconds = sum(row["phases"].get("sweep", 0.0) for row in swept)
+    tried = [row for row in rows if row["sweep_points"]]
+    points = sum(row["sweep_points"] for row in tried)
+    seconds = sum(row["phases"].get("sweep", 0.0) for row in tried)
     return {
-        "swept_kernels": len(swept),
+        "swept_kernels": len(tried),
         "sweep_points": points,
         "sweep_ms_a_point": 1000 * seconds / points if points else None,
     }

@@ -132,6 +132,13 @@ def test_throughput_counts_distinct_kernels_and_says_where_time_goes(
     assert "build " in printed
 
 
+def test_a_point_of_a_sweep_costs_its_share_of_the_phase() -> None:
+    rows = [{"sweep_points": points, "phases": {"sweep": 0.25}} for points in (4, 6, 0)]
+    found = judge_throughput.swept(rows)
+    assert (found["swept_kernels"], found["sweep_points"], found["sweep_ms_a_point"]) == (2, 10, 50.0)
+    assert judge_throughput.swept([])["sweep_ms_a_point"] is None
+
+
 def test_no_time_left_begins_nothing(run: Callable[..., dict[str, Any]]) -> None:
     assert run(judge_throughput.main, *SMALL, "--seconds", "-1", code=1)["summary"] == {"evaluations": 0}
 
