@@ -29,6 +29,8 @@ MAX_ATTEMPTS = 10
 FIRST_RETRY_SECONDS = 5.0
 RETRY_FACTOR = 4.0
 LONGEST_RETRY_SECONDS = 6 * 3600.0
+SPREAD = 1.25
+"""No wait is longer than so many times what its attempt's number says."""
 """5 s, 20 s, 80 s, 5 min, 21 min, 85 min, then up to 6 h: ten attempts spread over about 20 hours."""
 MAX_BODY_BYTES = 65_536
 
@@ -96,7 +98,7 @@ def wants(patterns: Sequence[str], kind: str) -> bool:
 def retry_seconds(attempt: int, luck: float) -> float:
     """Wait after a failed attempt (from 1); ``luck`` in [0, 1) spreads those that failed together over half of it."""
     whole = min(FIRST_RETRY_SECONDS * RETRY_FACTOR ** (attempt - 1), LONGEST_RETRY_SECONDS)
-    return whole * (0.75 + 0.5 * luck)
+    return whole * (SPREAD - 0.5 * (1 - luck))
 
 
 def networks(text: str) -> tuple[Network, ...]:

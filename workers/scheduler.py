@@ -20,6 +20,7 @@ from cupilot.storage.dispatch import prune_sent
 from cupilot.storage.drains import prune_drains
 from cupilot.storage.jobs import release_keys
 from cupilot.storage.leadership import Leadership
+from workers.clock import ClockWatch
 from workers.dispatcher import dispatch, note_missing, request_index
 from workers.health import Pulse
 from workers.reaper import end_cancelled, end_over_quota, end_overtime, reap
@@ -44,6 +45,7 @@ class Scheduler:
         self._leadership = Leadership(database)
         self._pulse = Pulse(settings.health_file, "scheduler")
         self._relay_failures = 0
+        self._clock = ClockWatch()
         self._last: dict[str, float] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -55,6 +57,7 @@ class Scheduler:
                     self.tick()
                     self._leadership.wait(self._settings.scheduler_tick_seconds)
                 else:
+                    self._clock.forget()
                     stop.wait(self._settings.scheduler_tick_seconds)
                 failures = 0
                 self._pulse.beat()
@@ -73,6 +76,7 @@ class Scheduler:
     def tick(self) -> None:
         """Look at everything once."""
         if self._due("reaper", REAPER_SECONDS):
+            self._clock.look(self._database)
             reap(self._database)
             end_cancelled(self._database, timedelta(seconds=self._settings.lease_seconds))
             end_overtime(self._database)

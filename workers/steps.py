@@ -91,19 +91,27 @@ def hand_back(step_id: uuid.UUID, attempt: int, tools: Tools) -> None:
 
 
 def fail_attempt(
-    session: Session, job: Job, step: Step, reason: str, message: str, *, event: str = "step.retried"
+    session: Session,
+    job: Job,
+    step: Step,
+    reason: str,
+    message: str,
+    *,
+    event: str = "step.retried",
+    held: float | None = None,
 ) -> str:
     """Charge a running step's attempt that came to nothing: queue it again, or give it up after the last one.
 
-    Job and step are locked. Says what was done, in a word.
+    Job and step are locked; ``held`` is as in :func:`cupilot.storage.transitions.move_step`. Says in a word what was
+    done.
     """
     error = {"reason": reason, "message": message[:2_000]}
     lose_open_calls(session, [step.id])
     if step.attempt < step.max_attempts:
         after = timedelta(seconds=RETRY_SECONDS * 2 ** (step.attempt - 1))
-        retry_step(session, step, error, after=after, event=event)
+        retry_step(session, step, error, after=after, event=event, held=held)
         return "retried"
-    move_step(session, step, StepState.FAILED, attempt=step.attempt, values={"error": error}, data=error)
+    move_step(session, step, StepState.FAILED, attempt=step.attempt, held=held, values={"error": error}, data=error)
     give_up_step(session, job, step, reason, message)
     return "failed"
 
@@ -163,8 +171,8 @@ def _stored(tools: Tools, lease: Lease, write: Callable[[Session], str]) -> str:
 def _finish(session: Session, claim: Claim, handler: Handler, result: Any) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step)
-    move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt)
+        return _cancel(session, job, step, claim.held)
+    move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt, held=claim.held)
     handler.store(session, job, step, result)
     return "succeeded"
 
@@ -172,7 +180,7 @@ def _finish(session: Session, claim: Claim, handler: Handler, result: Any) -> st
 def _let_go(session: Session, claim: Claim, lease: Lease) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step)
+        return _cancel(session, job, step, claim.held)
     if lease.unwanted:
         return "lost"
     release_step(session, claim)
@@ -182,13 +190,13 @@ def _let_go(session: Session, claim: Claim, lease: Lease) -> str:
 def _fail(session: Session, claim: Claim, reason: str, message: str) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step)
-    return fail_attempt(session, job, step, reason, message)
+        return _cancel(session, job, step, claim.held)
+    return fail_attempt(session, job, step, reason, message, held=claim.held)
 
 
-def _cancel(session: Session, job: Job, step: Step) -> str:
+def _cancel(session: Session, job: Job, step: Step, held: float) -> str:
     """The user asked for it: the last step that lets go ends the job."""
-    move_step(session, step, StepState.CANCELLED, attempt=step.attempt)
+    move_step(session, step, StepState.CANCELLED, attempt=step.attempt, held=held)
     if not anything_running(session, job):
         end_job(session, job, JobState.CANCELLED, reason="cancel_requested")
     return "cancelled"

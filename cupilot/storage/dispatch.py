@@ -161,6 +161,25 @@ def over_time(session: Session) -> Sequence[uuid.UUID]:
     return session.scalars(select(Job.id).where(Job.state.in_(open_states), elapsed > wall)).all()
 
 
+def database_seconds(session: Session) -> float:
+    """The database's clock, in seconds since 1970."""
+    return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+
+def shift_wall_time(session: Session, seconds: float) -> None:
+    """The clock was set by so many seconds just now: for jobs that had begun before, count them as a pause.
+
+    A paused job's own pause covers them.
+    """
+    before = Job.started_at < func.clock_timestamp() - timedelta(seconds=seconds)
+    session.execute(
+        update(Job)
+        .where(Job.state.in_((JobState.PREPARING, JobState.EVOLVING)), before)
+        .values(paused_seconds=Job.paused_seconds + seconds)
+        .execution_options(synchronize_session=False)
+    )
+
+
 def note_missing_workers(
     session: Session, live_queues: Sequence[str], *, on_device: bool, reason: str, message: str
 ) -> None:

@@ -69,5 +69,9 @@ def _locked(session: Session, model: str, requests: float, tokens: float) -> tup
     made = insert(LlmRate).values(model=model, requests=requests, tokens=tokens, updated_at=func.clock_timestamp())
     session.execute(made.on_conflict_do_nothing())
     row = session.get_one(LlmRate, model, with_for_update=True, populate_existing=True)
-    now = session.scalars(select(func.clock_timestamp())).one()
-    return row, now.astimezone(UTC)
+    now = session.scalars(select(func.clock_timestamp())).one().astimezone(UTC)
+    set_back = row.updated_at - now
+    if set_back > timedelta(0):  # the database's clock was: what lies ahead by it comes back with it
+        row.updated_at = now
+        row.blocked_until = row.blocked_until - set_back if row.blocked_until else None
+    return row, now

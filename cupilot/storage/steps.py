@@ -5,9 +5,10 @@ Finishing a step with its results is the workers' flow; dispatching and reaping 
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -65,6 +66,13 @@ class Claim:
     """``traceparent`` of the request that made the job..."""
     cause: str | None = None
     """...and of the step that made this one."""
+    since: float = field(default_factory=time.monotonic, compare=False)
+    """When this process took it, by its own clock."""
+
+    @property
+    def held(self) -> float:
+        """Seconds since then: what is charged for it."""
+        return time.monotonic() - self.since
 
 
 def add_step(
@@ -200,16 +208,22 @@ def release_step(session: Session, claim: Claim) -> None:
     """
     _, step = lock_claimed(session, claim)
     values = {"max_attempts": Step.max_attempts + 1}
-    move_step(session, step, StepState.QUEUED, attempt=claim.attempt, values=values, event="step.released")
+    move_step(
+        session, step, StepState.QUEUED, attempt=claim.attempt, held=claim.held, values=values, event="step.released"
+    )
 
 
-def retry_step(session: Session, step: Step, error: Mapping[str, Any], *, after: timedelta, event: str) -> None:
+def retry_step(
+    session: Session, step: Step, error: Mapping[str, Any], *, after: timedelta, event: str, held: float | None = None
+) -> None:
     """Queue a running step again, not before ``after`` has passed; the attempt is charged. The job is locked.
 
     It is not put off for longer than :data:`LONGEST_RETRY`.
     """
     values = {"not_before": func.now() + min(after, LONGEST_RETRY), "error": dict(error)}
-    move_step(session, step, StepState.QUEUED, attempt=step.attempt, values=values, event=event, data=dict(error))
+    move_step(
+        session, step, StepState.QUEUED, attempt=step.attempt, held=held, values=values, event=event, data=dict(error)
+    )
 
 
 def decline_step(session: Session, step_id: uuid.UUID, attempt: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import and_, delete, func, or_, select, text, update
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -188,7 +188,7 @@ def claim(
     turn = func.row_number().over(
         partition_by=WebhookDelivery.endpoint_id, order_by=(WebhookDelivery.next_attempt_at, WebhookDelivery.event_id)
     )
-    is_due = and_(WebhookDelivery.finished_at.is_(None), WebhookDelivery.next_attempt_at <= func.now())
+    is_due = and_(WebhookDelivery.finished_at.is_(None), _is_time(lease))
     due = (
         select(WebhookDelivery.id, WebhookDelivery.next_attempt_at.label("due_at"), turn.label("turn"))
         .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
@@ -215,6 +215,18 @@ def claim(
             keys.append(endpoint.previous_secret)
         taken.append(Attempt(row.id, endpoint.id, row.attempts, endpoint.url, keys, row.body))
     return taken
+
+
+def _is_time(lease: timedelta) -> ColumnElement[bool]:
+    """Condition on a delivery: its wait is over; or lies further ahead than any that follows so many attempts, for it
+    was written before the database's clock was set back."""
+    tries = func.greatest(WebhookDelivery.attempts - 1, 0)
+    backoff = func.least(
+        webhooks.FIRST_RETRY_SECONDS * func.power(webhooks.RETRY_FACTOR, tries), webhooks.LONGEST_RETRY_SECONDS
+    )
+    longest = func.greatest(webhooks.SPREAD * backoff, lease.total_seconds())
+    ahead = func.extract("epoch", WebhookDelivery.next_attempt_at - func.now())
+    return or_(WebhookDelivery.next_attempt_at <= func.now(), ahead > longest)
 
 
 def record(session: Session, attempt: Attempt, result: Result, *, luck: float, disable_after: timedelta) -> str | None:

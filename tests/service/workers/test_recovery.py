@@ -22,8 +22,10 @@ from cupilot.storage.states import CandidateState, JobState, StepState
 from cupilot.storage.steps import claim_step
 from cupilot.storage.tables import Job, Step
 from cupilot.storage.teams import ensure_team
+from cupilot.storage.views.jobs import job_view
 from tests.service.doubles import strategy
 from tests.service.rig import Message, Rig
+from workers.clock import ClockWatch
 from workers.reaper import end_cancelled, end_overtime, reap
 
 pytestmark = pytest.mark.service
@@ -47,10 +49,19 @@ def die_with(rig: Rig, message: Message) -> None:
 
 def set_clock_back(rig: Rig) -> None:
     """Half an hour on the database's clock: what is written then lies ahead by so much."""
-    ahead = timedelta(minutes=30)
+    shift_what_is_written(rig, timedelta(minutes=30))
+
+
+def set_clock_forward(rig: Rig) -> None:
+    """An hour: what is written lies so far behind."""
+    shift_what_is_written(rig, -timedelta(hours=1))
+
+
+def shift_what_is_written(rig: Rig, ahead: timedelta) -> None:
     moments = (Step.dispatched_at, Step.started_at, Step.finished_at, Step.lease_expires_at, Step.not_before)
     with rig.database.transaction() as session:
         session.execute(update(Step).values({moment: moment + ahead for moment in moments}))
+        session.execute(update(Job).values(started_at=Job.started_at + ahead))
 
 
 def cancel(rig: Rig, job_id: uuid.UUID) -> None:
@@ -88,6 +99,32 @@ def test_a_clock_set_back_charges_nothing_and_holds_nothing_up(rig: Rig) -> None
     assert rig.step(job_id, "prepare").state is StepState.SUCCEEDED
     rig.run()
     assert rig.job(job_id).state is JobState.SUCCEEDED
+
+
+def test_a_clock_set_forward_charges_what_workers_had_and_is_no_wall_time(rig: Rig) -> None:
+    job_id = rig.submit()
+    step_id, attempt = map(str, rig.publish()[0][1])
+    with rig.database.transaction() as session:
+        assert claim_step(session, uuid.UUID(step_id), int(attempt), "dead", timedelta(seconds=30)) is not None
+    own = [1_000.0]
+    watch = ClockWatch(lambda: own[0])
+    watch.look(rig.database)
+    set_clock_forward(rig)
+    own[0] -= 3_600
+    watch.look(rig.database)
+    watch.look(rig.database)
+    assert rig.job(job_id).paused_seconds == pytest.approx(3_600, abs=5)
+    reap(rig.database)
+    dead = rig.step(job_id, "prepare").busy_seconds
+    assert 29 < dead <= 30, "a worker that fell silent had it until its lease ended, at most"
+    rig.make_ready(uuid.UUID(step_id))
+    message = rig.publish()[0]
+    rig.judge.prepare = _after(lambda *_, **__: set_clock_forward(rig), rig.judge.prepare)  # type: ignore[method-assign]
+    rig.do(message)
+    assert rig.step(job_id, "prepare").state is StepState.SUCCEEDED
+    assert rig.step(job_id, "prepare").busy_seconds - dead < 600
+    with rig.database.transaction() as session:
+        assert job_view(session, rig.job(job_id).team_id, job_id).wall_seconds < 3_600 + 600
 
 
 def test_a_kernel_that_kills_every_worker_fails_alone(rig: Rig) -> None:
