@@ -23,10 +23,15 @@ if [ -n "$UV" ] && "$UV" run --quiet --no-project --with helm-python-sdk==0.2.2 
 else
     echo "NOT COMPARED with Helm's own rendering: helm-python-sdk cannot be had"; missing=1
 fi
+if [ -n "$UV" ] && "$UV" run --quiet --no-project --with promql-parser==0.12.0 python -c 'import promql_parser'; then
+    "$UV" run --quiet --no-project --with promql-parser==0.12.0 --with pyyaml python deploy/helm/promql.py
+else
+    echo "NOT PARSED: PromQL (promql-parser cannot be had)"; missing=1
+fi
 PROMTOOL=$(command -v promtool || true)
 if [ -n "$PROMTOOL" ]; then
     (cd deploy/helm/cupilot/files && "$PROMTOOL" check rules alerts.yaml && "$PROMTOOL" test rules alerts_test.yaml)
 else
-    echo "NOT CHECKED: alert rules (no promtool)"; missing=1
+    echo "NOT TESTED: what alert rules do with series (no promtool)"; missing=1
 fi
 exit $missing

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from cupilot.settings import Settings
+from tests.unit.deploy import operator_objects
 from tests.unit.deploy.kubernetes_objects import BUILT_IN, problems
 
 ROOT = Path(__file__).parents[3]
@@ -111,6 +112,36 @@ def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("found", [one for one in OBJECTS if one.values[0]["apiVersion"] in BUILT_IN])  # type: ignore[index]
 def test_objects_are_valid_for_kubernetes(found: dict[str, Any]) -> None:
     assert problems(found) == []
+
+
+@pytest.mark.parametrize(
+    "found",
+    [one for one in OBJECTS if one.values[0]["apiVersion"] not in BUILT_IN],  # type: ignore[index]
+)
+def test_objects_are_valid_for_keda_and_the_prometheus_operator(found: dict[str, Any]) -> None:
+    assert operator_objects.problems(found) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "problem"),
+    [
+        ("ScaledObject", "spec.maxReplica", 2, "spec.maxReplica: Extra inputs are not permitted"),
+        ("ScaledObject", "spec.pollingInterval", "15s", "spec.pollingInterval: Input should be a valid integer"),
+        ("ScaledObject", "spec.triggers.0.metadata.targetQueryValue", 4, "Input should be a valid string"),
+        ("TriggerAuthentication", "spec.secretTargetRef.0.parameter", "uri", "Input should be 'connection'"),
+        ("ServiceMonitor", "spec.endpoints.0.interval", "15 s", "String should match pattern"),
+        ("ServiceMonitor", "spec.endpoints.0.bearerToken", "x", "Extra inputs are not permitted"),
+        ("PrometheusRule", "spec.groups.0.rules.0.for", "two minutes", "String should match pattern"),
+    ],
+)
+def test_an_invalid_custom_object_is_seen(kind: str, path: str, value: object, problem: str) -> None:
+    found = copy.deepcopy(next(one for one in RENDERED["everything"] if one["kind"] == kind))
+    *inner, last = path.split(".")
+    place: Any = found
+    for name in inner:
+        place = place[int(name) if name.isdigit() else name]
+    place[last] = value
+    assert problem in " ".join(operator_objects.problems(found))
 
 
 @pytest.mark.parametrize(
