@@ -1,0 +1,131 @@
+"""Figures of a job as SVG, drawn from its candidates. No scripts, no styles of their own: classes name what is what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from cupilot.schemas import CandidateSummary
+
+WIDTH, HEIGHT = 720.0, 240.0
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 12.0, 28.0
+COLUMN, ROW, RADIUS = 150.0, 26.0, 9.0
+
+Point = tuple[float, float]
+
+
+def progress(candidates: Sequence[CandidateSummary]) -> Markup:
+    """Each measured candidate's speedup by its number, and the best so far; empty where nothing counts yet."""
+    measured = [(float(one.ordinal), one.speedup) for one in candidates if one.speedup is not None]
+    if not measured:
+        return Markup()
+    best, line = 0.0, list[Point]()
+    for ordinal, speedup in measured:
+        if speedup > best:
+            line += [(ordinal, best), (ordinal, speedup)] if line else [(ordinal, speedup)]
+            best = speedup
+    line.append((measured[-1][0], best))
+    marks = {float(one.ordinal): one.verdict.value if one.verdict else "" for one in candidates}
+    return _chart(line, "candidate", "times PyTorch eager", dots=[(*at, marks[at[0]]) for at in measured], level=1.0)
+
+
+def line(points: Sequence[Point], across: str, up: str) -> Markup:
+    """Something that grows; empty where there is nothing to draw."""
+    return _chart(points, across, up) if len(points) > 1 else Markup()
+
+
+def lineage(candidates: Sequence[CandidateSummary], base: str) -> Markup:
+    """The family tree: a column a generation, a line from each parent; ``base`` is where a candidate's page lies."""
+    places: dict[object, Point] = {}
+    rows: dict[int, int] = {}
+    for one in candidates:
+        row = rows.get(one.generation, 0)
+        rows[one.generation] = row + 1
+        places[one.id] = (24 + one.generation * COLUMN, 24 + row * ROW)
+    if not places:
+        return Markup()
+    edges, nodes = Markup(), Markup()
+    for one in candidates:
+        x, y = places[one.id]
+        for parent in one.parents:
+            if parent in places:
+                px, py = places[parent]
+                edges += Markup('<line class="edge" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(px, py, x, y)
+        told = (
+            f"candidate {one.ordinal}, {one.operator}: {one.verdict.value if one.verdict else one.reason or one.state}"
+        )
+        if one.speedup is not None:
+            told += f", {one.speedup:.2f}x"
+        nodes += Markup(
+            '<a href="{}/{}"><title>{}</title><circle class="node {}{}" cx="{}" cy="{}" r="{}"/>'
+            '<text class="tick" x="{}" y="{}">{}</text></a>'
+        ).format(
+            base,
+            one.ordinal,
+            told,
+            one.verdict.value if one.verdict else "none",
+            " kept" if one.survives else "",
+            x,
+            y,
+            RADIUS,
+            x + RADIUS + 4,
+            y + 4,
+            f"{one.ordinal}" if one.speedup is None else f"{one.ordinal}: {one.speedup:.2f}x",
+        )
+    width = max(x for x, _ in places.values()) + COLUMN
+    height = max(y for _, y in places.values()) + ROW
+    return _svg(width, height, "Lineage", edges + nodes)
+
+
+def _chart(
+    points: Sequence[Point],
+    across: str,
+    up: str,
+    *,
+    dots: Sequence[tuple[float, float, str]] = (),
+    level: float | None = None,
+) -> Markup:
+    places = [*points, *((x, y) for x, y, _ in dots)]
+    low = min(x for x, _ in places)
+    high = max(*(x for x, _ in places), low + 1e-9)
+    top = max(*(y for _, y in places), level or 0.0) * 1.08 or 1.0
+
+    def at(x: float, y: float) -> Point:
+        return (
+            round(LEFT + (x - low) / (high - low) * (WIDTH - LEFT - RIGHT), 1),
+            round(HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM), 1),
+        )
+
+    drawn = Markup()
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = at(low, share * top)[1]
+        drawn += Markup('<line class="grid" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(LEFT, y, WIDTH - RIGHT, y)
+        drawn += Markup('<text class="tick right" x="{}" y="{}">{}</text>').format(
+            LEFT - 6, y + 4, f"{share * top:.3g}"
+        )
+    if level:
+        y = at(low, level)[1]
+        drawn += Markup('<line class="level" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(LEFT, y, WIDTH - RIGHT, y)
+    for one, other in pairwise(points):
+        drawn += Markup('<line class="series" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(*at(*one), *at(*other))
+    for x, y, kind in dots:
+        cx, cy = at(x, y)
+        drawn += Markup('<circle class="node {}" cx="{}" cy="{}" r="3.5"><title>{}</title></circle>').format(
+            kind, cx, cy, f"candidate {x:.0f}: {y:.2f}x"
+        )
+    for x in dict.fromkeys((low, high)):
+        drawn += Markup('<text class="tick middle" x="{}" y="{}">{}</text>').format(
+            at(x, 0)[0], HEIGHT - 12, f"{x:.4g}"
+        )
+    names = Markup('<text class="tick middle" x="{}" y="{}">{}</text><text class="tick" x="{}" y="{}">{}</text>')
+    drawn += names.format(WIDTH / 2, HEIGHT - 2, across, LEFT + 4, TOP + 8, up)
+    return _svg(WIDTH, HEIGHT, f"{up} by {across}", drawn)
+
+
+def _svg(width: float, height: float, label: str, inner: Markup) -> Markup:
+    frame = Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}">{}</svg>'
+    )
+    return frame.format(label, width, height, width, inner)

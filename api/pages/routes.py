@@ -1,0 +1,177 @@
+"""The pages: jobs, a job, a candidate, comparisons, leaderboards, the cluster, the team, the audit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import parse_qs
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from api.dependencies import Transaction, plain_text
+from api.pages import plots
+from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, SIGNED_IN_SECONDS, PageRoute, Visitor, page
+from cupilot.errors import InvalidInput
+from cupilot.people import Role
+from cupilot.schemas import CandidateSummary
+from cupilot.storage.audit import AuditFilter, list_entries
+from cupilot.storage.people import keys_for, members_of
+from cupilot.storage.states import JobState
+from cupilot.storage.tables import Team
+from cupilot.storage.teams import identify
+from cupilot.storage.views import timelines
+from cupilot.storage.views.candidates import candidate_view, list_candidates
+from cupilot.storage.views.cluster import cluster_view
+from cupilot.storage.views.comparisons import compare_candidates
+from cupilot.storage.views.jobs import JobFilter, job_view, list_jobs
+from cupilot.storage.views.leaderboards import Onlooker, leaderboard, list_leaderboards
+from cupilot.storage.views.steering import quota_view
+from cupilot.storage.views.steps import job_log
+
+STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+ROWS = 50
+DRAWN = 500
+"""Candidates of a job that its page lists and draws; the command line and REST page through all."""
+LOG_LINES = 30
+LARGEST_FORM = 1_000
+
+router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
+
+Text = Annotated[str | None, Query(max_length=200)]
+Reference = Annotated[str, Query(max_length=200)]
+
+
+@router.get("/login")
+def sign_in() -> Response:
+    """Where to give a key."""
+    return page("login", None, complaint=None)
+
+
+@router.post("/login")
+async def signed_in(request: Request) -> Response:
+    """Keep a valid key in the cookie."""
+    body = await request.body()
+    if len(body) > LARGEST_FORM:
+        raise InvalidInput("this is no API key")
+    secret = parse_qs(body.decode("ascii", "ignore")).get("key", [""])[0].strip()
+
+    def known() -> bool:
+        with request.app.state.database.transaction() as session:
+            return bool(secret) and identify(session, secret) is not None
+
+    if not await run_in_threadpool(known):
+        return page("login", None, status=401, complaint="The key is unknown, has expired or was revoked.")
+    answer = RedirectResponse(HOME, 303, headers=HEADERS)
+    secure = request.url.scheme == "https" or request.app.state.settings.environment == "production"
+    answer.set_cookie(
+        COOKIE, secret, max_age=SIGNED_IN_SECONDS, path=HOME, httponly=True, samesite="strict", secure=secure
+    )
+    return answer
+
+
+@router.post("/logout")
+def sign_out() -> Response:
+    """Forget the key."""
+    answer = RedirectResponse(SIGN_IN, 303, headers=HEADERS)
+    answer.delete_cookie(COOKIE, path=HOME)
+    return answer
+
+
+@router.get("/style.css")
+def style() -> Response:
+    """How it looks."""
+    return Response(STYLE, media_type="text/css", headers={"Cache-Control": "max-age=3600"})
+
+
+@router.get("")
+def jobs(
+    session: Transaction, caller: Visitor, state: JobState | None = None, user: Text = None, cursor: Text = None
+) -> Response:
+    """The team's jobs, newest first."""
+    filters = JobFilter(states=[state] if state else (), author=plain_text("user", user))
+    found = list_jobs(session, caller.team_id, filters, cursor=cursor, limit=ROWS)
+    return page("jobs", caller, found=found, state=state, user=user, states=list(JobState))
+
+
+@router.get("/jobs/{job}")
+def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
+    """A job: where it stands, its figures, its candidates by generation, its newest events."""
+    team = caller.team_id
+    view = job_view(session, team, job)
+    found = list_candidates(session, team, job, limit=DRAWN)
+    generations: dict[int, list[CandidateSummary]] = {}
+    for one in found.items:
+        generations.setdefault(one.generation, []).append(one)
+    return page(
+        "job",
+        caller,
+        refresh=not view.final,
+        job=view,
+        generations=generations,
+        more=found.next_after is not None,
+        progress=plots.progress(found.items),
+        lineage=plots.lineage(found.items, f"{HOME}/jobs/{job}/candidates"),
+        seconds=plots.line(timelines.used_device_seconds(session, team, job), "minutes", "seconds on devices"),
+        dollars=plots.line(timelines.used_dollars(session, team, job), "minutes", "US dollars for models"),
+        log=job_log(session, team, job, lines=LOG_LINES),
+    )
+
+
+@router.get("/jobs/{job}/candidates/{candidate}")
+def one_candidate(session: Transaction, caller: Visitor, job: UUID, candidate: str) -> Response:
+    """A candidate: strategy, kernel, what the judge found, lineage, and what it changed against its parent."""
+    view = candidate_view(session, caller.team_id, job, candidate)
+    parents = [entry for entry in view.lineage if entry.candidate in view.parents]
+    changed = None
+    if parents and view.kernel:
+        changed = compare_candidates(session, caller.team_id, f"{job}:{parents[0].ordinal}", f"{job}:{view.ordinal}")
+    return page("candidate", caller, one=view, changed=changed)
+
+
+@router.get("/compare")
+def compare(session: Transaction, caller: Visitor, first: Reference, second: Reference) -> Response:
+    """Two candidates for one problem, side by side."""
+    return page("compare", caller, found=compare_candidates(session, caller.team_id, first, second))
+
+
+@router.get("/leaderboards")
+def boards(session: Transaction, caller: Visitor) -> Response:
+    """One for each problem and device."""
+    return page("boards", caller, found=list_leaderboards(session, Onlooker(caller.team_id), after=0, limit=200))
+
+
+@router.get("/leaderboards/{problem}")
+def board(session: Transaction, caller: Visitor, problem: str, device: Text = None) -> Response:
+    """Proven kernels, the fastest first."""
+    device = plain_text("device", device)
+    asked = plain_text("problem", problem) or ""
+    found = leaderboard(session, Onlooker(caller.team_id), asked, device=device, after=0, limit=200)
+    return page("board", caller, board=found)
+
+
+@router.get("/cluster")
+def cluster(session: Transaction, caller: Visitor) -> Response:
+    """Workers, devices and queues."""
+    return page("cluster", caller, refresh=True, found=cluster_view(session))
+
+
+@router.get("/team")
+def team_page(session: Transaction, caller: Visitor) -> Response:
+    """What the team may use and has used, who is in it, and its keys."""
+    members = members_of(session, session.get_one(Team, caller.team_id))
+    return page(
+        "team", caller, quota=quota_view(session, caller.team_id), members=members, keys=keys_for(session, caller)
+    )
+
+
+@router.get("/audit")
+def audit(
+    session: Transaction, caller: Visitor, before: Annotated[int | None, Query(ge=0, lt=2**63)] = None
+) -> Response:
+    """Who asked for what; for the team's admins."""
+    caller.needs(Role.ADMIN)
+    found = list_entries(session, caller.team_id, AuditFilter(), before=before, limit=ROWS)
+    return page("audit", caller, found=found)

@@ -1,0 +1,96 @@
+"""Who looks at a page: an API key in a cookie that only these pages are sent, and what becomes of errors there.
+
+The cookie holds the key itself, out of reach of scripts and of other sites. Pages only read, so that a forged request
+could change nothing but who is signed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from api.dependencies import Transaction
+from cupilot.errors import CupilotError, NotFound
+from cupilot.people import Caller, Role
+from cupilot.report import factor
+from cupilot.storage.teams import identify
+
+COOKIE = "cupilot_key"
+HOME = "/ui"
+SIGN_IN = f"{HOME}/login"
+SIGNED_IN_SECONDS = 12 * 3600
+HEADERS = {
+    # Nothing but this origin's style sheet and forms: what models wrote stands on these pages.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+_templates = Environment(
+    loader=PackageLoader("api.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+_templates.filters["times"] = lambda value: "-" if value is None else f"{value:.2f}x"
+_templates.filters["interval"] = lambda value: "-" if value is None else factor(value)
+_templates.filters["moment"] = lambda value: "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
+_templates.filters["number"] = lambda value: (
+    "-" if value is None else f"{value:,.4g}" if value < 1e6 else f"{value:,.0f}"
+)
+
+
+class SignedOut(CupilotError):
+    """No key, or one that opens nothing any more."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, guarded."""
+        handler = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except SignedOut:
+                return RedirectResponse(SIGN_IN, 303, headers=HEADERS)
+            except RequestValidationError:
+                return failed(NotFound("there is no such page"))
+            except CupilotError as error:
+                return failed(error)
+
+        return guarded
+
+
+def visitor(request: Request, session: Transaction) -> Caller:
+    """Who looks, who must be a viewer at least; SignedOut without a valid key."""
+    secret = request.cookies.get(COOKIE)
+    caller = identify(session, secret) if secret else None
+    if caller is None:
+        raise SignedOut("sign in with an API key")
+    caller.needs(Role.VIEWER)
+    return caller
+
+
+Visitor = Annotated[Caller, Depends(visitor)]
+
+
+def page(name: str, caller: Caller | None, *, status: int = 200, refresh: bool = False, **shown: Any) -> Response:
+    """A template as an answer; ``refresh`` has the browser look again every few seconds."""
+    text = _templates.get_template(f"{name}.html").render(caller=caller, refresh=refresh, home=HOME, **shown)
+    return HTMLResponse(text, status, headers=HEADERS)
+
+
+def failed(error: CupilotError) -> Response:
+    """An error as a page."""
+    return page("error", None, status=error.status, error=error)

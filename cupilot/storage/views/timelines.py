@@ -1,0 +1,46 @@
+"""What a job has used by the time at which it was charged: for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from cupilot.storage.jobs import get_job
+from cupilot.storage.model_tables import LlmCall
+from cupilot.storage.states import StepKind
+from cupilot.storage.tables import Step
+
+MAX_POINTS = 2_000
+"""The first so many are drawn: a figure has not as many pixels."""
+
+
+def used_device_seconds(session: Session, team: UUID, job_id: UUID) -> list[tuple[float, float]]:
+    """(minutes since the submission, seconds on devices so far), a point a step that has ended."""
+    job = get_job(session, team, job_id)
+    kinds = [kind for kind in StepKind if kind.on_device]
+    query = select(Step.finished_at, Step.busy_seconds).where(
+        Step.job_id == job.id, Step.finished_at.is_not(None), Step.kind.in_(kinds)
+    )
+    return _summed(session.execute(query.order_by(Step.finished_at).limit(MAX_POINTS)), job.created_at)
+
+
+def used_dollars(session: Session, team: UUID, job_id: UUID) -> list[tuple[float, float]]:
+    """(minutes since the submission, US dollars for models so far), a point a call that was answered."""
+    job = get_job(session, team, job_id)
+    query = select(LlmCall.finished_at, LlmCall.cost_usd).where(
+        LlmCall.job_id == job.id, LlmCall.finished_at.is_not(None), LlmCall.cost_usd > 0
+    )
+    return _summed(session.execute(query.order_by(LlmCall.finished_at).limit(MAX_POINTS)), job.created_at)
+
+
+def _summed(rows: Iterable[tuple[datetime | None, float]], begun: datetime) -> list[tuple[float, float]]:
+    points, total = [(0.0, 0.0)], 0.0
+    for moment, amount in rows:
+        assert moment is not None
+        total += amount
+        points.append(((moment - begun).total_seconds() / 60, total))
+    return points

@@ -1,0 +1,170 @@
+"""The pages under /ui: what they show, to whom, and that nothing on them is anybody else's or runs."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+
+from api.pages.routes import router
+from api.pages.visits import COOKIE
+from cupilot.evaluation import FailureKind
+from cupilot.people import Role, Scope
+from cupilot.storage.states import JobState
+from cupilot.storage.tables import Team as TeamRow
+from cupilot.storage.teams import create_api_key, ensure_user, set_role
+from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, rejected
+
+pytestmark = pytest.mark.service
+
+
+class Page(HTMLParser):
+    """What a browser would fetch or run, and whether every element is closed where it was opened."""
+
+    VOID = frozenset({"meta", "link", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        assert tag not in ("script", "style", "iframe", "img"), tag
+        assert not [name for name in given if name.startswith("on") or name == "style"], given
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "action")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def visit(world: World, key: str | None) -> httpx.Client:
+    browser = httpx.Client(base_url=world.url, timeout=60)
+    world.open.append(browser)
+    if key is not None:
+        answer = browser.post("/ui/login", data={"key": key})
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/ui")
+        cookie = answer.headers["Set-Cookie"]
+        assert all(part in cookie for part in ("HttpOnly", "SameSite=strict", "Path=/ui"))
+    return browser
+
+
+@pytest.fixture
+def browser(world: World, team: Team) -> httpx.Client:
+    return visit(world, team.key)
+
+
+@pytest.fixture
+def job(world: World, team: Team) -> str:
+    with world.database.transaction() as session:
+        return str(evolved(session, team.id).id)
+
+
+def shown(browser: httpx.Client, path: str, status: int = 200) -> str:
+    """A page, which asks for nothing of another origin and runs nothing."""
+    answer = browser.get(path)
+    assert answer.status_code == status, answer.text
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    for link in Page(answer.text).links:
+        assert re.match(r"/ui|\?", link), link
+    return answer.text
+
+
+def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str) -> None:
+    seen = {
+        "/ui": ("double", "succeeded", "2.00x"),
+        "/ui?state=failed": ("No jobs",),
+        f"/ui/jobs/{job}": ("Generation 2", "reproduced", "duplicate_strategy", "Lineage", "<svg", "job.succeeded"),
+        f"/ui/jobs/{job}/candidates/4": ("crossover", "simd", "// candidate 4", "Against its parent", "passed"),
+        f"/ui/jobs/{job}/candidates/2": ("wrong_value: out[0] is 1, should be 2",),
+        f"/ui/compare?first={job}:0&second={job}:4": ("-// candidate 0", "+// candidate 4", "as fast as the first"),
+        "/ui/leaderboards": ("double", "2.00x"),
+        "/ui/cluster": ("Scheduler down",),
+        "/ui/team": ("GPU seconds", "cpk_"),
+    }
+    for path, parts in seen.items():
+        text = shown(browser, path)
+        for part in parts:
+            assert part in text, (path, part)
+    board = re.search(r'href="(/ui/leaderboards/[^"]+)"', shown(browser, "/ui/leaderboards"))
+    assert board
+    assert "rank" in shown(browser, board[1].replace("&amp;", "&"))
+    assert browser.get("/ui/style.css").headers["Content-Type"].startswith("text/css")
+    tried = {re.sub(r"/jobs/[^/?]+", "/jobs/{job}", path.split("?")[0]) for path in seen}
+    tried = {re.sub(r"/candidates/\d", "/candidates/{candidate}", path) for path in tried}
+    others = {"/ui/login", "/ui/logout", "/ui/style.css", "/ui/leaderboards/{problem}", "/ui/audit"}
+    assert tried | others == {getattr(route, "path", "") for route in router.routes}
+
+
+def test_empty_and_failed_jobs_have_a_page(world: World, browser: httpx.Client, team: Team) -> None:
+    assert "No jobs" in shown(browser, "/ui")
+    text = shown(browser, f"/ui/jobs/{team.submit()['id']}")
+    assert "No kernel counts yet" in text
+    assert 'http-equiv="refresh"' in text
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        story.candidate(story.generation(0), rejected(FailureKind.COMPILE_ERROR))
+        failed = story.end(JobState.FAILED, reason="no_valid_kernel", message="none was right").id
+    text = shown(browser, f"/ui/jobs/{failed}")
+    assert "none was right" in text
+    assert 'http-equiv="refresh"' not in text
+
+
+def test_what_others_wrote_is_text(world: World, browser: httpx.Client, team: Team) -> None:
+    evil = "<script>alert(1)</script>\"' onload=x"
+    team.submit(problem={"name": evil, "source": SOURCE}, labels={"<b>": evil})
+    assert "&lt;script&gt;" in shown(browser, "/ui")
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        made = story.candidate(story.generation(0), audited(1.5), best=True)
+        made.reason = evil
+        job = story.job.id
+    assert "&lt;script&gt;" in shown(browser, f"/ui/jobs/{job}")
+    shown(browser, f"/ui/jobs/{job}/candidates/0")
+
+
+def test_a_strangers_things_do_not_exist(world: World, stranger: Team, job: str) -> None:
+    browser = visit(world, stranger.key)
+    assert "No jobs" in shown(browser, "/ui")
+    for path in (f"/ui/jobs/{job}", f"/ui/jobs/{job}/candidates/0", f"/ui/compare?first={job}:0&second={job}:1"):
+        shown(browser, path, 404)
+    shown(browser, "/ui/jobs/nothing", 404)
+
+
+def test_without_a_valid_key_there_is_only_the_door(world: World, team: Team, job: str) -> None:
+    nobody = visit(world, None)
+    for path in ("/ui", f"/ui/jobs/{job}", "/ui/team", "/ui/audit"):
+        answer = nobody.get(path)
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/login")
+    assert "Sign in" in shown(nobody, "/ui/login")
+    assert nobody.post("/ui/login", data={"key": "cpk_wrong"}).status_code == 401
+    assert nobody.post("/ui/login", content=b"key=" + b"x" * 2_000).status_code == 422
+    browser = visit(world, team.key)
+    assert browser.post("/ui/logout").status_code == 303
+    assert COOKIE not in browser.cookies
+
+
+def test_a_viewer_looks_and_only_an_admin_sees_the_audit_log(world: World, team: Team) -> None:
+    def key(role: Role, scope: Scope) -> str:
+        with world.database.transaction() as session:
+            row = session.get_one(TeamRow, team.id)
+            user = ensure_user(session, f"user-{uuid.uuid4().hex[:8]}")
+            set_role(session, row, user, role)
+            return create_api_key(session, row, "test", user=user, scope=scope)[1]
+
+    viewer, admin = (visit(world, key(*one)) for one in ((Role.VIEWER, Scope.READ), (Role.ADMIN, Scope.ADMIN)))
+    assert "/ui/audit" not in shown(viewer, "/ui")
+    shown(viewer, "/ui/audit", 403)
+    assert "POST" in shown(admin, "/ui/audit") or "Nothing yet" in shown(admin, "/ui/audit")
