@@ -53,13 +53,11 @@ def up(
                 if as_json:
                     typer.echo(json.dumps({"url": url, "data": str(folder.absolute())}))
                 elif not detach:
-                    typer.echo(f"ready at {url}, pages at {url}/ui, API documentation at {url}/docs; stop with Ctrl-C")
+                    typer.echo(f"{_ready(url)}; stop with Ctrl-C")
 
         endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=told)
         if detach and not as_json:
-            typer.echo(
-                f"ready at {endpoint.url}, pages at {endpoint.url}/ui, API documentation at {endpoint.url}/docs; stop with cupilot down"
-            )
+            typer.echo(f"{_ready(endpoint.url)}; stop with cupilot down")
 
 
 def down(data: Data = None, as_json: Json = False) -> None:
@@ -178,3 +176,7 @@ def version(server: Server = None, data: Data = None, as_json: Json = False) -> 
             typer.echo(f"cupilot {__version__}")
             if answer["server"]:
                 typer.echo(f"service {answer['server']} at {answer['url']}")
+
+
+def _ready(url: str) -> str:
+    return f"ready at {url}, pages at {url}/ui, API documentation at {url}/docs"
