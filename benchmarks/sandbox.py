@@ -6,6 +6,7 @@ any, where they must succeed. Writes ``benchmarks/results/sandbox.md``; exits 1 
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 import subprocess
@@ -23,6 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> int:
     """Attack, print, write; the exit status."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     kinds = [kind for kind, works in _kinds().items() if works]
     os.environ["CUPILOT_SECRET"] = "what an attack looks for"
     lines = [f"| attack | {' | '.join(kinds)} | without a sandbox |", "|---|" + "---|" * (len(kinds) + 1)]
