@@ -20,7 +20,7 @@ from cupilot.problem import NumericsPolicy, Target, TensorSpec
 from cupilot.roofline import Zone
 from cupilot.standing import LearnedTechnique
 from cupilot.strategy import Strategy
-from cupilot.technique import Catalogue, Technique
+from cupilot.technique import Catalogue, Technique, catalogue
 from cupilot.value import digest
 
 MAX_DATA_CHARACTERS = 40_000
@@ -208,7 +208,17 @@ def contract(briefing: Briefing) -> str:
         tensors=tensors(briefing),
         policy=read(f"policy_{briefing.facts.policy.value}").strip(),
     )
-    return f"{rules.strip()}\n\nExample\n{read(f'example_{target}').strip()}"
+    parts = [rules.strip(), *_bans(briefing), f"Example\n{read(f'example_{target}').strip()}"]
+    return "\n\n".join(parts)
+
+
+def _bans(briefing: Briefing) -> list[str]:
+    """What people have banned from the job; whoever writes code must know what the names mean."""
+    if not briefing.banned:
+        return []
+    known = {name: catalogue().get(name) for name in briefing.banned}
+    named = [f"{name} ({one.summary.rstrip('.')})" if one else name for name, one in known.items()]
+    return [f"Banned from this job, under any name: {'; '.join(named)}."]
 
 
 def built_for(arch: str) -> str:

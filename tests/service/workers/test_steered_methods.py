@@ -1,0 +1,61 @@
+"""Bans and injections mean the same in every method, also in those whose operators write code freely."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from cupilot.evolution.population import Operator
+from cupilot.job import AgentKind
+from cupilot.settings import Settings
+from cupilot.storage import steering
+from cupilot.storage.database import Database
+from cupilot.storage.states import CandidateState, JobState
+from cupilot.storage.tables import Job
+from tests.scripted_model import Reply, ScriptedModel
+from tests.service.doubles import kernel, strategy
+from tests.service.method_models import competent, kind_of, text_of
+from tests.service.workers.test_methods import SMALL
+from tests.service.workers.test_models import ModelRig
+
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning"),
+]
+
+BANNED = "shared_rows"
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "sce-code"])
+def test_directives_hold_in_every_method(database: Database, settings: Settings, name: str) -> None:
+    """A technique is banned and two strategies are injected while the model answers for the first time."""
+    asked: list[tuple[str, str]] = []
+
+    def steered(request: dict[str, Any]) -> Reply:
+        if not asked:
+            steer(rig, job_id)
+        asked.append((kind_of(request), text_of(request)))
+        return competent(request)
+
+    with ScriptedModel(steered) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=SMALL[name])
+        rig.run()
+    job, candidates = rig.job(job_id), rig.candidates(job_id)
+    assert (job.state, job.reason) == (JobState.SUCCEEDED, None)
+    injected = [one for one in candidates if one.operator is Operator.INJECTED]
+    assert [one.state for one in injected] == [CandidateState.EVALUATED] * 2
+    assert [one.speedup for one in injected] == [pytest.approx(1.9), pytest.approx(1.7)]
+    assert max(one.speedup or 0 for one in candidates) >= injected[0].speedup, "it may become a parent"
+    kinds = {kind for kind, text in asked[1:] if BANNED not in text}
+    assert kinds <= {"convert", "summarise", "align"}, "whoever chooses techniques or writes code is told"
+
+
+def steer(rig: ModelRig, job_id: uuid.UUID) -> None:
+    with rig.database.transaction() as session:
+        team = session.get_one(Job, job_id).team_id
+        steering.ban(session, team, job_id, "ann", technique=BANNED)
+        steering.inject(session, team, job_id, "ann", strategy=strategy("t9"), kernel=kernel("t9"))
+        steering.inject(session, team, job_id, "ann", strategy=strategy("t7x"))
