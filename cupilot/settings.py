@@ -83,7 +83,8 @@ class Settings(BaseSettings):
     prepare_timeout_seconds: float = 300.0
     evaluate_timeout_seconds: float = 180.0
     confirm_timeout_seconds: float = 300.0
-    agent_timeout_seconds: float = 120.0
+    agent_timeout_seconds: float = 3_600.0
+    """Of a whole agent step: model calls, tries and waits for a provider. Thinking models take minutes a call."""
 
     sweep_points: int | None = Field(default=None, ge=0, le=64)
     """Values of a kernel's tunables that an evaluation may try beside its own; None for what suits the target."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from celery import Celery
 
 from cupilot.settings import Settings
+from cupilot.storage.states import WorkerKind
 
 STEP_TASK = "cupilot.step"
 POOL_TASK = "cupilot.pool.index"
@@ -16,15 +17,9 @@ SOCKET_SECONDS = 5.0
 """A dead broker connection is noticed within this time; without it, a publish waits for ever."""
 
 
-def make_app(settings: Settings) -> Celery:
-    """The application of this process."""
+def make_app(settings: Settings, kind: WorkerKind | None = None) -> Celery:
+    """The application of this process: of a worker of a kind, or of one that only publishes."""
     app = Celery("cupilot", broker=settings.redis_url.get_secret_value(), set_as_current=False)
-    longest = max(
-        settings.prepare_timeout_seconds,
-        settings.evaluate_timeout_seconds,
-        settings.confirm_timeout_seconds,
-        settings.agent_timeout_seconds,
-    )
     app.conf.update(
         # JSON only: nothing that comes from the broker is ever unpickled.
         task_serializer="json",
@@ -42,7 +37,7 @@ def make_app(settings: Settings) -> Celery:
         # The step goes on over a broker restart and is stored in Postgres; a second delivery finds it taken.
         worker_cancel_long_running_tasks_on_connection_loss=False,
         # Third line of defence, behind the judge's deadline and the lease.
-        task_time_limit=longest + 300.0,
+        task_time_limit=_longest_step(settings, kind) + 300.0,
         # Long-lived children leak; a fresh one costs a fork.
         worker_max_tasks_per_child=500,
         # Workers report themselves in Postgres.
@@ -67,3 +62,11 @@ def make_app(settings: Settings) -> Celery:
         },
     )
     return app
+
+
+def _longest_step(settings: Settings, kind: WorkerKind | None) -> float:
+    """Seconds that the longest step of such a worker may take."""
+    device = (settings.prepare_timeout_seconds, settings.evaluate_timeout_seconds, settings.confirm_timeout_seconds)
+    if kind is WorkerKind.GPU:
+        return max(device)
+    return settings.agent_timeout_seconds if kind is WorkerKind.AGENT else max(*device, settings.agent_timeout_seconds)

@@ -68,7 +68,7 @@ def run_worker(
         set_up_tracing(settings.traces, kind.value)
         return tools(settings, Database(url, pool_size=2), device)
 
-    app = make_app(settings)
+    app = make_app(settings, kind)
     register_tasks(app, name, child_tools, draining)
     _connect_signals(presence, draining, child_tools if device is None else None)
     # Running as root would be a danger with pickled messages; these are JSON.

@@ -25,10 +25,10 @@ MAX_TRIES = 5
 """Tries of one call; with waits of about 1, 2, 4 and 8 s this outlasts a provider's short hiccup."""
 MAX_LOST_TRIES = 3
 """Of these, such as may have been charged without an answer (timeouts, broken connections): each reserves money."""
-MAX_WAIT_SECONDS = 60.0
-"""Longest wait between tries, whatever Retry-After says: a step must not sleep past its lease's patience."""
+MAX_PAUSE_SECONDS = 60.0
+"""Longest sleep at a stretch."""
 MAX_TURN_SECONDS = 600.0
-"""Longest wait for the shared rate limits to let a call through."""
+"""Longest wait for the shared rate limits, or for a provider that says Retry-After, to let a call through."""
 MAX_ECHO_CHARACTERS = 8_000
 """How much of a bad answer is shown back to the model."""
 
@@ -128,11 +128,13 @@ class Gateway:
             except TransportError as error:
                 self._ledger.failed(call, f"{error.reason}: {without_secrets(str(error))}", lost=error.maybe_charged)
                 lost += error.maybe_charged
-                if not error.retryable or number == MAX_TRIES or lost == MAX_LOST_TRIES:
+                asked_to_wait = error.retry_after or 0.0
+                if asked_to_wait:
+                    self._limits.hold_off(model.endpoint, min(asked_to_wait, MAX_TURN_SECONDS))
+                hopeless = not error.retryable or asked_to_wait > MAX_TURN_SECONDS
+                if hopeless or number == MAX_TRIES or lost == MAX_LOST_TRIES:
                     raise _unavailable(model, error) from error
-                if error.retry_after:
-                    self._limits.hold_off(model.endpoint, min(error.retry_after, MAX_WAIT_SECONDS))
-                self._sleep(_wait(number, error, jitter))
+                self._pause(max(asked_to_wait, _backoff(number, jitter)))
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _try(self, model: Model, call: Call) -> Answer:
@@ -160,9 +162,14 @@ class Gateway:
             if waited >= MAX_TURN_SECONDS:
                 message = f"the limits set for {model.name} let no call through for {waited:.0f} s"
                 raise TransportError("rate_limited", message, retryable=False)
-            pause = min(wait, MAX_WAIT_SECONDS)
+            pause = min(wait, MAX_PAUSE_SECONDS)
             waited += pause
             self._sleep(pause)
+
+    def _pause(self, seconds: float) -> None:
+        while seconds > 0:
+            self._sleep(min(seconds, MAX_PAUSE_SECONDS))
+            seconds -= MAX_PAUSE_SECONDS
 
 
 def _checked(answer: Answer, parse: Callable[[str], T]) -> T:
@@ -192,10 +199,8 @@ def _unavailable(model: Model, error: TransportError) -> ModelUnavailable:
     return ModelUnavailable(text, hint=_HINTS.get(error.reason))
 
 
-def _wait(number: int, error: TransportError, jitter: Random) -> float:
-    """Exponential with jitter, but never less than the provider asked for."""
-    backoff = 2.0 ** (number - 1) * (0.5 + jitter.random())
-    return min(max(error.retry_after or 0.0, backoff), MAX_WAIT_SECONDS)
+def _backoff(number: int, jitter: Random) -> float:
+    return float(2.0 ** (number - 1) * (0.5 + jitter.random()))
 
 
 def _repair(question: Question, answer: Answer, complaint: AnswerError) -> Question:

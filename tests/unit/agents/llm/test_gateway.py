@@ -114,6 +114,22 @@ def test_what_may_have_been_charged_without_an_answer_stays_reserved_and_is_not_
         assert setup.ledger.spent_usd == pytest.approx(MAX_LOST_TRIES * worst)
 
 
+def test_a_long_retry_after_is_waited_for_in_full() -> None:
+    with ScriptedModel([Reply(status=429, headers={"retry-after": "300"}), GOOD]) as model:
+        setup = Setup(model)
+        assert setup.gateway.ask(question(), parse) == 42
+        assert sum(setup.slept) == 300
+        assert max(setup.slept) <= 60
+
+
+def test_a_provider_that_says_to_come_back_much_later_is_not_asked_again() -> None:
+    with ScriptedModel([Reply(status=429, headers={"retry-after": "3600"})]) as model:
+        setup = Setup(model)
+        with pytest.raises(ModelUnavailable):
+            setup.gateway.ask(question(), parse)
+        assert (len(model.requests), setup.slept) == (1, [])
+
+
 def test_a_retry_after_may_be_a_date() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     with ScriptedModel([Reply(status=429, headers={"retry-after": soon}), GOOD]) as model:

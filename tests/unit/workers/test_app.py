@@ -1,0 +1,18 @@
+"""What the application of each kind of process is set to."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.llm.models import Model
+from cupilot.settings import Settings
+from cupilot.storage.states import WorkerKind
+from workers.app import make_app
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [(WorkerKind.GPU, 600.0), (WorkerKind.AGENT, 3_900.0), (None, 3_900.0)])
+def test_a_step_is_killed_only_long_after_its_own_limits(kind: WorkerKind | None, seconds: float) -> None:
+    with make_app(Settings(), kind) as app:
+        assert app.conf.task_time_limit == seconds
+        tries = 3 * Model(name="openai/slow").timeout_seconds
+        assert kind is WorkerKind.GPU or tries < seconds < app.conf.broker_transport_options["visibility_timeout"]
