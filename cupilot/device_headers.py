@@ -32,10 +32,13 @@ SLOW = """#include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <mma.h>
 #include <cuda_bf16.h>
+#include <cuda/barrier>
+#include <cuda/pipeline>
 """
-"""One prefix for every kernel that needs a slow header: 1.0 s becomes 0.4 s when it is precompiled (two slow cores)."""
+"""One prefix for every kernel that needs a slow header, precompiled. Reading it costs more than the quick headers do;
+``python -m benchmarks.header_builds`` shows which are which."""
 
-_SLOW = re.compile(r"^\s*#\s*include\s*[<\"](cooperative_groups|cuda/|cooperative_groups/)", re.M)
+_SLOW = re.compile(r"^\s*#\s*include\s*[<\"](cooperative_groups|cuda/std/complex|cuda/(?!ptx\b|std/))", re.M)
 _CHANGES_HEADERS = re.compile(r"^\s*#\s*define\s+(__CUDA_NO_|CUDA_NO_|_CG_)", re.M)
 
 

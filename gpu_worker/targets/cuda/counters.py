@@ -40,6 +40,9 @@ MEASURED: dict[str, str] = {
 }
 """Our name of a metric, and Nsight Compute's. Stalls are warps that wait, for each instruction issued."""
 
+_ABSENT_AT_ZERO = frozenset({"load_efficiency_pct", "store_efficiency_pct"})
+"""Shares of what was fetched that was used: 0 where no such instruction was executed, as with copies by tensor maps."""
+
 _SUMMED = frozenset({"shared_bank_conflicts", "dram_read_bytes", "dram_write_bytes"})
 
 
@@ -77,7 +80,11 @@ def read(table: str) -> dict[str, float]:
     metrics: dict[str, float] = {"kernel_time_us": total * 1e-3}
     for name, counter in MEASURED.items():
         values = [_number(row.get(counter)) for row in rows]
-        known = [(value, time) for value, time in zip(values, durations, strict=True) if value is not None]
+        known = [
+            (value, time)
+            for value, time in zip(values, durations, strict=True)
+            if value or (value is not None and name not in _ABSENT_AT_ZERO)
+        ]
         if not known:
             continue
         if name in _SUMMED:

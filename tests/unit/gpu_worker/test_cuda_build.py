@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cupilot.device_headers import wants_precompiled
 from cupilot.evaluation import FailureKind
 from cupilot.problem import Graph, NumericsPolicy, ProblemFacts
 from gpu_worker.build import Build, Builder
@@ -183,6 +184,15 @@ def test_slow_headers_come_precompiled(builder: Builder, toolchain: CudaToolchai
     built(builder, GRID_SYNC)
     assert toolchain._precompiled is not None
     assert toolchain._precompiled.stat().st_size > 0
+
+
+def test_headers_that_are_quick_are_not_precompiled() -> None:
+    """Reading the precompiled ones takes longer: ``benchmarks.header_builds``."""
+    slow = ("cooperative_groups.h", "cooperative_groups/reduce.h", "cuda/barrier", "cuda/pipeline", "cuda/std/complex")
+    quick = ("cuda_fp16.h", "mma.h", "cuda/ptx", "cuda/std/limits", "cuda.h", "cuda_pipeline.h")
+    assert all(wants_precompiled(f"#include <{name}>\n") for name in slow)
+    assert not any(wants_precompiled(f"#include <{name}>\n") for name in quick)
+    assert not wants_precompiled("#define _CG_ABI_EXPERIMENTAL\n#include <cooperative_groups.h>\n")
 
 
 def test_a_compile_error_names_the_line_and_what_is_wrong(builder: Builder) -> None:

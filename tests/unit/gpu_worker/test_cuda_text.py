@@ -129,6 +129,13 @@ def test_counters_of_a_sequence_are_summed_or_weighted_by_time() -> None:
     }
 
 
+def test_a_kernel_without_loads_has_no_efficiency_of_loads() -> None:
+    name = counters.MEASURED["load_efficiency_pct"]
+    table = f'"ID","gpu__time_duration.sum","{name}"\n"","ns","%"\n"0","1000","0"\n'
+    assert counters.read(table) == {"kernel_time_us": 1.0}
+    assert counters.read(f'{table}"1","3000","50"\n')["load_efficiency_pct"] == 50.0
+
+
 @pytest.mark.parametrize("table", ["", "==ERROR== ERR_NVGPUCTRPERM\n", "\n".join(TABLE.splitlines()[:3])])
 def test_without_counters_there_is_no_measured_profile(table: str) -> None:
     assert counters.read(table) == {}
