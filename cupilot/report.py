@@ -51,11 +51,15 @@ def headline(evaluation: Evaluation, verdict: Verdict, *, final: bool) -> str:
     ]
     if compiled is None:
         clauses.append("not compared with torch.compile")
-    return f"The best kernel {'' if final else 'so far '}is {'; '.join(clauses)}. Verdict: {verdict.value}."
+    imported = evaluation.kernel_kind is KernelKind.IMPORTED
+    subject = "The imported file" if imported else f"The best kernel{'' if final else ' so far'}"
+    return f"{subject} is {'; '.join(clauses)}. Verdict: {verdict.value}."
 
 
 def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
     """What a user can sensibly try now, the most promising first."""
+    if evaluation.kernel_kind is KernelKind.IMPORTED:
+        return _steps_of_import(job, evaluation)
     eager = evaluation.comparison(Baseline.EAGER)
     steps = _search_steps(job, floor_share(evaluation)) + _policy_steps(job, evaluation)
     if eager is not None and eager.speedup.low <= 1.0 <= eager.speedup.high:
@@ -65,6 +69,15 @@ def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
     if evaluation.verdict is Verdict.AUDITED and job.final:
         steps.append("Run the job again before relying on the number: it was not reproduced in fresh processes.")
     steps.append("Start the next job on a similar operator: it begins from what this one taught the strategy pool.")
+    return steps
+
+
+def _steps_of_import(job: JobView, evaluation: Evaluation) -> list[str]:
+    steps = [f"Evolve kernels for the same problem, and compare: cupilot compare JOB {job.id}."]
+    if evaluation.handover_us is not None:
+        steps.append("Read the speedup as a lower bound: copying the result to the judge is part of the time.")
+    if evaluation.unchecked:
+        steps.append(f"Look at the file yourself for what was not checked: {'; '.join(evaluation.unchecked)}.")
     return steps
 
 

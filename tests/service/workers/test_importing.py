@@ -94,6 +94,8 @@ def test_a_file_is_judged_marked_and_learned_from(rig: Rig) -> None:
         assert file_of(session, ended.labels[LABEL]) == ImportedKernel(target=Target.CPU, source=FILE)
     assert found.job.best is not None
     assert found.job.best.kernel_kind is KernelKind.IMPORTED
+    assert found.headline.startswith("The imported file is 1.70x")
+    assert str(job.id) in found.next_steps[0]
     assert found.candidate.kernel is not None
     assert (found.candidate.kernel.kind, found.candidate.kernel.plan) == (KernelKind.IMPORTED, None)
     assert item.entry.provenance.kernel_kind is KernelKind.IMPORTED
