@@ -26,7 +26,9 @@ def list_steps(
     team: TeamId,
     job: UUID,
     state: StepState | None = None,
-    key: Annotated[str | None, Query(max_length=100, description="The step of this name, e.g. `c3/evaluate`.")] = None,
+    key: Annotated[
+        str | None, Query(max_length=100, description="The step of this name, e.g. `c3/evaluate/0`.")
+    ] = None,
     candidate: Annotated[str | None, Query(max_length=40, description="Steps of this one, by id or ordinal.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,

@@ -39,7 +39,7 @@ def steps(
     Examples:
         cupilot steps last
         cupilot steps last --state failed
-        cupilot logs last --step c3/evaluate        how one of them went
+        cupilot logs last --step c3/evaluate/0        how one of them went
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         page = client.steps(job_id(client, job), state=state, candidate=candidate, cursor=cursor, limit=limit)
@@ -66,7 +66,7 @@ def logs(
     \b
     Examples:
         cupilot logs last
-        cupilot logs last --step c3/evaluate
+        cupilot logs last --step c3/evaluate/0
         cupilot logs last --lines 10000 --out job.log
     """
     with outcome(as_json=as_json), connect(server, data) as client:

@@ -24,7 +24,7 @@ class StepCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[StepPage]:
-        """A page of what was done for a job, oldest first; ``key`` names one step, e.g. ``c3/evaluate``."""
+        """A page of what was done for a job, oldest first; ``key`` names one step, e.g. ``c3/evaluate/0``."""
         parameters = {"state": state, "key": key, "candidate": candidate, "cursor": cursor, "limit": limit}
         return Call(StepPage, "GET", path("v1", "jobs", job, "steps"), params=parameters)
 
