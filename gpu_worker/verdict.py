@@ -196,7 +196,8 @@ def _climbed(measured: Measured, failure: Failure, *, built: bool) -> Verdict:
     if failure.kind is FailureKind.INFRASTRUCTURE:
         return Verdict.COMPILED if built else Verdict.REJECTED
     own = any(law.law == OWN and law.passed for law in measured.laws)
-    if not own or failure.kind in _REJECTING:
+    # What a tool that watches memory finds is undefined behaviour: right results until now prove nothing.
+    if not own or failure.kind in _REJECTING or "tool" in failure.details:
         return Verdict.REJECTED
     return Verdict.CORRECT
 

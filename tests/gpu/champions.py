@@ -16,12 +16,12 @@ UNDEFINED: dict[str, Kernel] = {
     ),
     "initcheck": kernels.edited_softmax(
         _SCALE,
-        f"{_SCALE} if (*(volatile float*)(out + (long long)blockIdx.x * X_COLS) == 12345.0f) scale = 0.0f;",
+        f"{_SCALE} if (blockIdx.x == 0 && threadIdx.x == 0 && out[0] == 12345.0f) scale = 0.0f;",
     ),
     "synccheck": kernels.edited_softmax(
-        "        result[threadIdx.x + i * BLOCK] =",
-        "        if (i == VECTORS - 1 && threadIdx.x < BLOCK - 32) __syncthreads();\n"
-        "        result[threadIdx.x + i * BLOCK] =",
+        _SCALE,
+        f"{_SCALE} unsigned lower = __ballot_sync(0xffffffffu, threadIdx.x % 32 < 16); "
+        "if (threadIdx.x % 32 <= 16) __syncwarp(lower);",
     ),
 }
 """By the tool that finds what is wrong."""
@@ -29,9 +29,12 @@ UNDEFINED: dict[str, Kernel] = {
 WHAT = {
     "memcheck": "reads past the input",
     "racecheck": "reads a flag in shared memory while it is written",
-    "initcheck": "reads the output before anything is in it",
-    "synccheck": "one warp passes a barrier by",
+    "initcheck": "reads the output, which nothing has written",
+    "synccheck": "a thread waits at a barrier of others",
 }
+
+SEEN = ("memcheck", "racecheck")
+"""Tools that were seen to find their kernel on a GPU (H200, CUDA 13.0, 2026-11-22)."""
 
 FP16 = kernels.softmax(
     "#include <cuda_fp16.h>\n"

@@ -33,6 +33,10 @@ _WHERE = re.compile(r"^=+ +at .*$", re.M)
 _SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+)", re.M)
 
 
+_QUICK = ("--show-backtrace", "no")
+"""Unwinding the host's stack for each of millions of findings takes longer than the tool may."""
+
+
 @cache
 def checker() -> Path | None:
     """``compute-sanitizer``, where it is installed."""
@@ -42,17 +46,22 @@ def checker() -> Path | None:
 
 def command(path: Path, tool: str, argv: Sequence[str]) -> tuple[str, ...]:
     """The command line that watches ``argv`` with one tool."""
-    return (str(path), "--tool", tool, "--report-api-errors", "no", "--print-limit", "3", *argv)
+    return (str(path), "--tool", tool, "--report-api-errors", "no", "--print-limit", "3", *_QUICK, *argv)
 
 
 def read(report: str) -> str | None:
-    """The first finding of a report, in one or two lines; None where there is none, or where the tool did not run."""
-    summary = _SUMMARY.search(report)
-    if summary is None or int(summary[1]) == 0:
+    """The first finding of a report, in one or two lines; None where there is none, or where the tool did not run.
+
+    A tool that was stopped gives no summary: what it had said until then counts.
+    """
+    summary, finding = _SUMMARY.search(report), _FINDING.search(report)
+    if (summary is None and finding is None) or (summary is not None and int(summary[1]) == 0):
         return None
-    finding = _FINDING.search(report)
     where = _WHERE.search(report)
-    words = [finding[1] if finding else f"{summary[1]} errors", where[0].lstrip("= ") if where else ""]
+    words = [
+        finding[1] if finding else f"{summary[1] if summary else 0} errors",
+        where[0].lstrip("= ") if where else "",
+    ]
     return " ".join(word.strip() for word in words if word)[:500]
 
 

@@ -176,6 +176,11 @@ def test_the_profiler_counts_one_sequence_and_leaves_the_clocks_alone() -> None:
             "Uninitialized __global__ memory read of size 4 bytes at softmax+0x210 in kernel.cu:31",
         ),
         (
+            "========= Uninitialized __global__ memory read of size 4 bytes\n"
+            "=========     at softmax+0x210 in kernel.cu:31\n",  # it was stopped here
+            "Uninitialized __global__ memory read of size 4 bytes at softmax+0x210 in kernel.cu:31",
+        ),
+        (
             "========= Barrier error detected. Divergent thread(s) in block.\n"
             "=========     at softmax+0x90 in kernel.cu:40\n"
             "========= ERROR SUMMARY: 3 errors\n",

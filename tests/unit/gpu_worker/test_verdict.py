@@ -104,3 +104,8 @@ def test_agreement_allows_for_noise() -> None:
     assert not agree(comparison(100.0), comparison(125.0))
     assert agree(comparison(100.0, width=0.2), comparison(125.0))
     assert not agree(comparison(100.0), None)
+
+
+def test_undefined_behaviour_rejects_however_right_the_results_were() -> None:
+    seen = Failure(kind=FailureKind.NON_DETERMINISTIC, message="threads race", details={"tool": "racecheck"})
+    assert conclude(measured(failure=seen), CpuHost(), not_asked).verdict is Verdict.REJECTED
