@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 
 from cupilot.evaluation import Evaluation
 from cupilot.header import render
+from cupilot.packing import packed
 from cupilot.problem import ProblemFacts
 from cupilot.report import IMPORTED_FILE, SOURCE_FILES, markdown
 from cupilot.schemas import KernelView, Report
-
-EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Zip's earliest date: equal reports make equal bytes."""
 
 
 def bundle(report: Report) -> bytes:
@@ -30,11 +26,7 @@ def bundle(report: Report) -> bytes:
         "report.json": report.model_dump_json(indent=2) + "\n",
         "REPORT.md": markdown(report),
     }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name, EPOCH), text.encode(), zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    return packed(files)
 
 
 def _code(kernel: KernelView, evaluation: Evaluation, facts: ProblemFacts) -> dict[str, str]:

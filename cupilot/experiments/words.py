@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
-
 from cupilot.evaluation import Interval
 from cupilot.experiments.canvas import Format
 from cupilot.experiments.figures import FigureName, figure
 from cupilot.experiments.spreadsheet import Table, table
+from cupilot.packing import packed
 from cupilot.schemas import ArmReport, CellReport, ComparisonReport, ExperimentReport
-
-EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Zip's earliest date: equal reports make equal bytes."""
 
 
 def bundle(report: ExperimentReport) -> bytes:
     """Report as JSON and Markdown, every table as CSV, every figure as SVG and PNG."""
-    files: dict[str, bytes] = {
-        "report.json": (report.model_dump_json(indent=2) + "\n").encode(),
-        "REPORT.md": markdown(report).encode(),
+    files: dict[str, str | bytes] = {
+        "report.json": report.model_dump_json(indent=2) + "\n",
+        "REPORT.md": markdown(report),
     }
-    files |= {f"{which.value}.csv": table(report, which).encode() for which in Table}
+    files |= {f"{which.value}.csv": table(report, which) for which in Table}
     files |= {f"{name.value}.{form.value}": figure(report, name, form) for name in FigureName for form in Format}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    return packed(files)
 
 
 def markdown(report: ExperimentReport) -> str:

@@ -6,16 +6,12 @@ beside them (source, header, sizes, evidence), so that no source has to survive 
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from cupilot.exports import cupy_file, modelnew, reproduction, torch_package
 from cupilot.exports.winner import ExportRefused, Winner
-
-EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Zip's earliest date: equal exports are equal bytes."""
+from cupilot.packing import packed
 
 __all__ = ["ExportFormat", "ExportRefused", "Winner", "archive", "files", "refusals"]
 
@@ -61,8 +57,4 @@ def refusals(winner: Winner) -> dict[ExportFormat, str | None]:
 
 def archive(winner: Winner, form: ExportFormat) -> bytes:
     """The same as a zip."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
-        for path, text in sorted(files(winner, form).items()):
-            made.writestr(zipfile.ZipInfo(path, EPOCH), text.encode(), zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    return packed(files(winner, form))

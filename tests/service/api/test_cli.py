@@ -87,6 +87,7 @@ def test_the_result_of_a_job_is_printed_and_written(world: World, team: Team, sh
     folder = shell.folder / "cupilot-results" / str(job)
     assert sorted(path.name for path in folder.iterdir()) == [
         "REPORT.md",
+        "SHA256SUMS",
         "kernel.cpp",
         "plan.json",
         "problem.h",

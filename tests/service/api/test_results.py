@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -148,7 +149,9 @@ def test_the_download_stands_on_its_own(team: Team, job: str) -> None:
     with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
         assert archive.testzip() is None
         files = {name: archive.read(name).decode() for name in archive.namelist()}
+    sums = files.pop("SHA256SUMS")
     assert set(files) == {"kernel.cpp", "plan.json", "problem.h", "problem.py", "report.json", "REPORT.md"}
+    assert sums.splitlines() == [f"{sha256(files[name].encode()).hexdigest()}  {name}" for name in sorted(files)]
     assert files["kernel.cpp"] == "// candidate 4\n"
     assert files["problem.py"] == SOURCE
     plan = LaunchPlan.model_validate(json.loads(files["plan.json"]))

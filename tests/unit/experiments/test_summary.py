@@ -242,6 +242,7 @@ def test_the_bundle_is_whole_and_repeatable() -> None:
     assert names == {
         "report.json",
         "REPORT.md",
+        "SHA256SUMS",
         *(f"{which.value}.csv" for which in Table),
         *(f"{name.value}.{form.value}" for name in FigureName for form in Format),
     }
