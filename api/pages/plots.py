@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -11,7 +12,9 @@ from cupilot.schemas import CandidateSummary
 
 WIDTH, HEIGHT = 720.0, 240.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 12.0, 28.0
-COLUMN, ROW, RADIUS = 150.0, 26.0, 9.0
+COLUMN, ROW, RADIUS = 170.0, 26.0, 9.0
+LABEL = 84.0
+"""Room for what stands beside a node, which no edge crosses."""
 
 Point = tuple[float, float]
 
@@ -52,7 +55,7 @@ def lineage(candidates: Sequence[CandidateSummary], base: str) -> Markup:
         for parent in one.parents:
             if parent in places:
                 px, py = places[parent]
-                edges += Markup('<line class="edge" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(px, py, x, y)
+                edges += Markup('<line class="edge" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(px + LABEL, py, x, y)
         told = (
             f"candidate {one.ordinal}, {one.operator}: {one.verdict.value if one.verdict else one.reason or one.state}"
         )
@@ -90,7 +93,8 @@ def _chart(
     places = [*points, *((x, y) for x, y, _ in dots)]
     low = min(x for x, _ in places)
     high = max(*(x for x, _ in places), low + 1e-9)
-    top = max(*(y for _, y in places), level or 0.0) * 1.08 or 1.0
+    step, steps = _ticks(max(*(y for _, y in places), level or 0.0) or 1.0)
+    top = step * steps
 
     def at(x: float, y: float) -> Point:
         return (
@@ -99,11 +103,11 @@ def _chart(
         )
 
     drawn = Markup()
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = at(low, share * top)[1]
+    for tick in range(steps + 1):
+        y = at(low, tick * step)[1]
         drawn += Markup('<line class="grid" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(LEFT, y, WIDTH - RIGHT, y)
         drawn += Markup('<text class="tick right" x="{}" y="{}">{}</text>').format(
-            LEFT - 6, y + 4, f"{share * top:.3g}"
+            LEFT - 6, y + 4, f"{tick * step:.4g}"
         )
     if level:
         y = at(low, level)[1]
@@ -115,13 +119,20 @@ def _chart(
         drawn += Markup('<circle class="node {}" cx="{}" cy="{}" r="3.5"><title>{}</title></circle>').format(
             kind, cx, cy, f"candidate {x:.0f}: {y:.2f}x"
         )
-    for x in dict.fromkeys((low, high)):
-        drawn += Markup('<text class="tick middle" x="{}" y="{}">{}</text>').format(
-            at(x, 0)[0], HEIGHT - 12, f"{x:.4g}"
+    for x, anchor in {low: "middle", high: "right"}.items():
+        drawn += Markup('<text class="tick {}" x="{}" y="{}">{}</text>').format(
+            anchor, at(x, 0)[0], HEIGHT - 12, f"{x:.3g}"
         )
     names = Markup('<text class="tick middle" x="{}" y="{}">{}</text><text class="tick" x="{}" y="{}">{}</text>')
     drawn += names.format(WIDTH / 2, HEIGHT - 2, across, LEFT + 4, TOP + 8, up)
     return _svg(WIDTH, HEIGHT, f"{up} by {across}", drawn)
+
+
+def _ticks(highest: float) -> tuple[float, int]:
+    """Distance and number of three to five round ticks above zero that reach ``highest``."""
+    scale = 10.0 ** math.floor(math.log10(highest / 4))
+    step = next(scale * round_one for round_one in (1, 2, 2.5, 5, 10) if scale * round_one * 4.999 >= highest)
+    return step, math.ceil(highest / step)
 
 
 def _svg(width: float, height: float, label: str, inner: Markup) -> Markup:
