@@ -61,7 +61,7 @@ def main() -> int:
     agree = round(charging.usd, 6) == round(Decimal(str(job["cost_usd"])), 6)
     parts = [
         f"# `sce` through the whole stack, {options.problem} on {options.target}",
-        f"Machine: {machine()}. Made by `python -m benchmarks.stack_scripted {' '.join(sys.argv[1:])}`".rstrip() + ".",
+        f"Machine: {machine()}. Made by `{' '.join(['python -m benchmarks.stack_scripted', *sys.argv[1:]])}`.",
         f"- end: `{job['state']}` ({job['reason']}), {job['candidates']} candidates, by verdict {job['verdicts']}",
         f"- best of each generation: {', '.join(f'{one:.3f}x' for one in best)}",
         f"- asked of the model: {engineer.asked}",
