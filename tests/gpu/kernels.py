@@ -12,7 +12,7 @@ def kernel(source: str, *launches: Launch, workspace: tuple[Workspace, ...] = ()
     return Kernel(target=Target.CUDA, source='#include "problem.h"\n' + source, plan=plan)
 
 
-_REDUCE = """
+REDUCE = """
 struct Max { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
 
@@ -30,7 +30,7 @@ __device__ float block_reduce(float value, Op op, float identity) {
 """
 
 _SOFTMAX = (
-    _REDUCE
+    REDUCE
     + """
 constexpr int VECTORS = X_COLS / (4 * BLOCK);
 extern "C" __global__ void __launch_bounds__(BLOCK) softmax(const float* x, float* out) {
@@ -71,7 +71,7 @@ def softmax(source: str = _SOFTMAX, **changes: object) -> Kernel:
 def softmax_badly_launched() -> Kernel:
     """Rows in shared memory, one warp a row: correct, and starved of warps until BLOCK is larger."""
     source = (
-        _REDUCE
+        REDUCE
         + """
 extern "C" __global__ void __launch_bounds__(BLOCK) softmax(const float* x, float* out) {
     extern __shared__ float row[];
@@ -109,7 +109,7 @@ extern "C" __global__ void scale(const float* x, float* out) {
 
 def layer_norm() -> Kernel:
     source = (
-        _REDUCE
+        REDUCE
         + """
 constexpr int VECTORS = X_COLS / (4 * BLOCK);
 extern "C" __global__ void __launch_bounds__(BLOCK) layer_norm(
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) gelu(const float* x, float* 
 def row_sum() -> Kernel:
     """In two launches over a workspace, to exercise both."""
     source = (
-        _REDUCE
+        REDUCE
         + """
 constexpr int VECTORS = X_COLS / (4 * BLOCK * PARTS);
 extern "C" __global__ void __launch_bounds__(BLOCK) parts(const float* x, float* partial) {

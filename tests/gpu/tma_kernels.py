@@ -7,6 +7,7 @@ from typing import Any
 from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable
 from cupilot.problem import Target
 from cupilot.tensor_map import Swizzle, TensorMap
+from tests.gpu.kernels import REDUCE
 
 _COPIES = """#include <cuda.h>
 #include "problem.h"
@@ -53,18 +54,8 @@ __device__ void finish_stores() {
 
 _SOFTMAX = (
     _COPIES
+    + REDUCE
     + """
-template <typename Op>
-__device__ float block_reduce(float value, Op op, float identity) {
-    __shared__ float partial[32];
-    for (int offset = 16; offset > 0; offset /= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-    __syncthreads();
-    value = threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : identity;
-    for (int offset = 16; offset > 0; offset /= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    return value;
-}
 constexpr int COLS = X_COLS;
 // A row is one box of X_COLS / PIECE lines of PIECE elements, and lies in shared memory as in global memory.
 extern "C" __global__ void __launch_bounds__(BLOCK) softmax(

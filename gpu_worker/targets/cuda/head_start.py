@@ -1,9 +1,9 @@
 """How long a device is kept busy in front of a timed block, so that no launch is waited for within it.
 
 The block's clock starts behind cache flushes. Where those end before the host has submitted what follows, the host's
-time is in the device's: on an H200 one flush lasts 25 us, PyTorch takes 30 to 50 us for a first call and 110 us for a
-graph of 100 launches, and a busy host several times that, never the same. So the flush is repeated for as long as
-recent submissions took. Counts flushes only; knows neither torch nor the driver.
+time is in the device's, and it is never twice the same: a first call of PyTorch, or a graph of many launches, takes
+longer to submit than one flush lasts. So the flush is repeated for as long as recent submissions took. What that does
+for repeated speedups ``benchmarks.judge_self`` shows. Counts flushes only; knows neither torch nor the driver.
 """
 
 from __future__ import annotations
