@@ -19,8 +19,6 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
-FORMATS = ("console", "json")
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 CONSOLE_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s %(message)s"
 HIDDEN = "***"
 
@@ -90,11 +88,6 @@ def log_context(**values: object) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
-
-
-def current_context() -> Mapping[str, str]:
-    """What lines that are logged now belong to."""
-    return _context.get()
 
 
 class ConsoleFormatter(logging.Formatter):

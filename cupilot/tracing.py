@@ -19,8 +19,6 @@ from cupilot.logs import log_context
 if TYPE_CHECKING:
     from cupilot.evaluation import Phase
 
-MODES = ("off", "otlp")
-
 _tracer: Any = None
 
 

@@ -70,11 +70,6 @@ class Model(Value):
         """Whether it has limits of our own."""
         return self.requests_per_minute is not None or self.tokens_per_minute is not None
 
-    @property
-    def public(self) -> dict[str, object]:
-        """What may be recorded and shown: no key."""
-        return {"name": self.name, "api_base": self.api_base, "max_output_tokens": self.max_output_tokens}
-
 
 class RoleModels(Value):
     """The models of each role; a role without its own uses ``default``."""

@@ -5,7 +5,7 @@ Every function that draws takes the generator; equal seeds give equal strategies
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
@@ -144,11 +144,6 @@ def replaced(strategy: Strategy, technique: str, parameter: str, value: Scalar) 
         for use in strategy.techniques
     )
     return Strategy(techniques=uses, rationale=strategy.rationale)
-
-
-def first_new(candidates: Iterable[Strategy], taken: Callable[[Strategy], bool]) -> Strategy | None:
-    """The first strategy that is not taken."""
-    return next((item for item in candidates if not taken(item)), None)
 
 
 def _drawn(technique: Technique, rng: Random) -> dict[str, Scalar]:

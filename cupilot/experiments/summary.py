@@ -36,8 +36,6 @@ from cupilot.schemas import (
 
 Block = tuple[str, int]
 """A problem and a seed."""
-LOADED = 0.5
-"""Load average per mean job from which a report says that the machine had other work."""
 
 
 def summarise(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) -> ExperimentReport:

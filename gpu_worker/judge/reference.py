@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cupilot.problem import DType, Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
+from cupilot.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
 from gpu_worker.judge import counting, laws, loading
 from gpu_worker.judge.deviation import Expected, deviation, unit_of
 from gpu_worker.judge.naming import identifier
@@ -341,8 +341,3 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def is_integral(dtype: DType) -> bool:
-    """Whether values of this type must be exact."""
-    return dtype not in (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_ERROR = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error\b")
+_ERROR = re.compile(r"^[^\s(]+\(\d+\): (?:catastrophic )?error\b")
 _NOISE = re.compile(
     r'^(ptxas info|ptxas +\. |"unit\.cu": (creating|using) precompiled|[Cc]ompilation terminated'
     r"| +\d+ bytes stack frame|\d+ errors? detected in)"
@@ -39,10 +39,3 @@ def _messages(log: str) -> list[str]:
         else:
             messages.append(line.rstrip())
     return messages
-
-
-def error_lines(log: str, file: str) -> list[int]:
-    """Line numbers of ``file`` that errors point at, in order, each once."""
-    matches = [match for line in log.splitlines() if (match := _ERROR.match(line))]
-    numbers = [int(match["line"]) for match in matches if match["file"] == file]
-    return list(dict.fromkeys(numbers))[:MAX_ERRORS]

@@ -70,7 +70,6 @@ def test_cuda_kernels_compile(name: str) -> None:
         assert compile_cuda(translated(about, strategy), facts) == "", strategy
 
 
-TALL = {"x": torch.zeros(2048, 40960)}
 CUDA_RUNGS = [
     ("softmax", "vector_loads, register_rows, warp_shuffle_reduction, fast_exp, hoisted_division: "),
     ("softmax", "vector_loads(width=2), warp_per_row, rows_per_warp(rows=2), online_softmax: "),
