@@ -1,7 +1,8 @@
-"""``python -m api``: serve on the settings' host and port."""
+"""``python -m api``: serve on ``CUPILOT_API_HOST`` and ``CUPILOT_API_PORT``. Everything is set by the environment."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
@@ -41,4 +42,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m api", description=__doc__, epilog="docs/configuration.md").parse_args()
     sys.exit(main())

@@ -1,8 +1,12 @@
-"""The command tree. Each command's help teaches it by example."""
+"""The command tree, in the order in which ``cupilot --help`` shows it. Each command's help teaches it by example."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 from cupilot.cli import (
     audit,
@@ -26,12 +30,94 @@ from cupilot.cli import (
 )
 
 EPILOG = """\b
-Exit codes: 0 fine; 1 the job failed or has no proven kernel; 2 wrong usage or
-input; 3 no server to be reached; 4 no such thing; 130 interrupted.
+Exit codes: 0 fine; 1 the job failed or has no proven kernel, or its state, your
+role or a quota does not allow it; 2 wrong usage or input; 3 no server, or one
+that refuses the key or fails; 4 no such thing; 130 interrupted.
 """
+
+SHORT_HELP = 64
+"""Characters of a command's first sentence that fit into a line of 80 beside the longest name."""
+
+SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Jobs": {
+        "evolve": jobs.evolve,
+        "submit": jobs.submit,
+        "status": jobs.status,
+        "watch": jobs.watch,
+        "list": jobs.list_jobs,
+        "cancel": jobs.cancel,
+        "result": results.result,
+        "export": exports.export,
+        "problems": results.problems,
+    },
+    "Steer a job": {
+        "pause": steering.pause,
+        "resume": steering.resume,
+        "retry": steering.retry,
+        "fork": steering.fork,
+        "pin": steering.pin,
+        "ban": steering.ban,
+        "inject": steering.inject,
+        "directives": steering.directives,
+        "lift": steering.lift,
+        "change": steering.change,
+    },
+    "Look into a job": {
+        "candidates": candidates.candidates,
+        "compare": rankings.compare,
+        "steps": steps.steps,
+        "logs": steps.logs,
+        "calls": calls.calls,
+        "prompt": calls.prompt,
+    },
+    "Measure and learn": {
+        "judge": imports.judge,
+        "remeasure": rankings.remeasure,
+        "leaderboard": rankings.leaderboard,
+        "experiment": experiments.app,
+        "pool": pool.pool,
+        "techniques": techniques.techniques,
+    },
+    "People and teams": {
+        "whoami": people.whoami,
+        "quota": steering.quota,
+        "team": people.team,
+        "user": people.user,
+        "key": people.key,
+        "webhooks": webhooks.app,
+        "audit": audit.audit,
+    },
+    "The service": {
+        "up": stack.up,
+        "down": stack.down,
+        "top": top.top,
+        "env": stack.env,
+        "backup": stack.backup,
+        "restore": stack.restore,
+        "models": models.app,
+        "doctor": stack.doctor,
+        "version": stack.version,
+    },
+}
+
+
+class Sections(TyperGroup):
+    """Lists the commands under headings; Typer does so by itself only where it draws with rich."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Each section's commands with the first sentence of their help."""
+        longest = max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            listed = {name: self.get_command(ctx, name) for name in names}
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(longest), one.get_short_help_str(SHORT_HELP)) for name, one in listed.items() if one]
+                )
+
 
 app = typer.Typer(
     name="cupilot",
+    cls=Sections,
     help="""Evolve faster kernels for PyTorch operators, and prove the ones that are returned.
 
     \b
@@ -51,50 +137,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("evolve", epilog=EPILOG)(jobs.evolve)
-app.command("submit", epilog=EPILOG)(jobs.submit)
-app.command("status", epilog=EPILOG)(jobs.status)
-app.command("watch", epilog=EPILOG)(jobs.watch)
-app.command("list", epilog=EPILOG)(jobs.list_jobs)
-app.command("cancel", epilog=EPILOG)(jobs.cancel)
-app.command("pause", epilog=EPILOG)(steering.pause)
-app.command("resume", epilog=EPILOG)(steering.resume)
-app.command("retry", epilog=EPILOG)(steering.retry)
-app.command("fork", epilog=EPILOG)(steering.fork)
-app.command("pin", epilog=EPILOG)(steering.pin)
-app.command("ban", epilog=EPILOG)(steering.ban)
-app.command("inject", epilog=EPILOG)(steering.inject)
-app.command("directives", epilog=EPILOG)(steering.directives)
-app.command("lift", epilog=EPILOG)(steering.lift)
-app.command("change", epilog=EPILOG)(steering.change)
-app.command("quota", epilog=EPILOG)(steering.quota)
-app.command("result", epilog=EPILOG)(results.result)
-app.add_typer(experiments.app, name="experiment")
-app.add_typer(models.app, name="models")
-app.command("export", epilog=EPILOG)(exports.export)
-app.command("whoami", epilog=EPILOG)(people.whoami)
-app.add_typer(people.team, name="team")
-app.add_typer(people.user, name="user")
-app.add_typer(people.key, name="key")
-app.command("audit", epilog=EPILOG)(audit.audit)
-app.add_typer(pool.pool, name="pool")
-app.command("techniques", epilog=EPILOG)(techniques.techniques)
-app.command("candidates", epilog=EPILOG)(candidates.candidates)
-app.command("steps", epilog=EPILOG)(steps.steps)
-app.command("logs", epilog=EPILOG)(steps.logs)
-app.command("calls", epilog=EPILOG)(calls.calls)
-app.command("prompt", epilog=EPILOG)(calls.prompt)
-app.command("leaderboard", epilog=EPILOG)(rankings.leaderboard)
-app.command("remeasure", epilog=EPILOG)(rankings.remeasure)
-app.command("judge", epilog=EPILOG)(imports.judge)
-app.command("compare", epilog=EPILOG)(rankings.compare)
-app.command("top", epilog=EPILOG)(top.top)
-app.command("problems", epilog=EPILOG)(results.problems)
-app.command("up", epilog=EPILOG)(stack.up)
-app.command("down", epilog=EPILOG)(stack.down)
-app.command("env", epilog=EPILOG)(stack.env)
-app.command("backup", epilog=EPILOG)(stack.backup)
-app.command("restore", epilog=EPILOG)(stack.restore)
-app.command("doctor", epilog=EPILOG)(stack.doctor)
-app.command("version", epilog=EPILOG)(stack.version)
-app.add_typer(webhooks.app, name="webhooks", epilog=EPILOG)
+for section in SECTIONS.values():
+    for name, command in section.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, epilog=EPILOG)
+        else:
+            app.command(name, epilog=EPILOG)(command)

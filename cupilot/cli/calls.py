@@ -58,7 +58,7 @@ def prompt(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Print a model call whole: every message that was sent, and the answer. Secrets are removed.
+    """Print a model call whole, every message and the answer. Secrets are removed.
 
     \b
     Example:

@@ -68,7 +68,7 @@ def run(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Run a matrix of matched jobs (arms x problems x seeds), and report what it shows. Flags go over the file.
+    """Run matched jobs, arms x problems x seeds, and report. Flags go over the file.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def status(experiment: ExperimentId, server: Server = None, data: Data = None, a
 
 @app.command("watch")
 def watch(experiment: ExperimentId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Follow an experiment until all its jobs have ended; with --json a JSON line an update.
+    """Follow an experiment until all its jobs have ended. With --json a JSON line an update.
 
     \b
     Example:
@@ -156,7 +156,7 @@ def report(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Print what an experiment shows so far, and write its tables (CSV), figures (SVG, PNG) and data (JSON).
+    """Print what an experiment shows so far, and write it down. Tables (CSV), figures (SVG, PNG) and data (JSON).
 
     \b
     Examples:

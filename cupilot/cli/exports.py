@@ -32,7 +32,8 @@ def export(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Write a job's best kernel as a PyTorch package, a KernelBench or CuPy file, or a bundle that measures it again.
+    """Write a job's best kernel in a form to take along. PyTorch package, KernelBench or CuPy file, or a bundle that
+    measures it again.
 
     \b
     Examples:

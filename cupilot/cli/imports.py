@@ -46,7 +46,7 @@ def judge(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a ModelNew file that you have, as kernels are judged: a job of its own, whose id is printed.
+    """Judge a ModelNew file that you have, as kernels are judged. That is a job of its own, whose id is printed.
 
     It is marked "imported": its host code is its author's. Compare it with `cupilot compare JOB OTHER`.
 

@@ -68,7 +68,7 @@ def submit(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Start a job and print its id; with --wait, follow it to its end and exit as watch does.
+    """Start a job and print its id. With --wait, follow it to its end and exit as watch does.
 
     \b
     Examples:
@@ -111,7 +111,7 @@ def status(job: JobId, server: Server = None, data: Data = None, as_json: Json =
 
 
 def watch(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Follow a job until it ends; a live view on a terminal, plain lines in a pipe, with --json a JSON line an update.
+    """Follow a job until it ends. A live view on a terminal, plain lines in a pipe, with --json a JSON line an update.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ def models() -> None:
 
 @app.command("test")
 def try_each(as_json: Json = False) -> None:
-    """Try each model of this environment with one cheap call; say what fails and how to mend it.
+    """Try each configured model with one cheap call. Says what fails and how to mend it.
 
     Reads CUPILOT_LLM_MODEL and its fellows (or CUPILOT_LLM_MODELS_FILE) as an agent worker would. Exits with 1 when a
     model does not work or none is configured.

@@ -80,5 +80,4 @@ def _show(*, as_json: bool, error: ApiError | CupilotError) -> None:
         typer.echo(f"  where: {clean(error.where)}", err=True)
     if error.hint:
         typer.echo(f"  hint: {clean(error.hint)}", err=True)
-    if request_id:
-        typer.echo(f"  code {clean(error.code)}, request {clean(request_id)}", err=True)
+    typer.echo(f"  code: {clean(error.code)}" + (f", request {clean(request_id)}" if request_id else ""), err=True)

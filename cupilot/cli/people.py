@@ -54,7 +54,12 @@ def whoami(server: Server = None, data: Data = None, as_json: Json = False) -> N
 
 @team.command("list")
 def list_teams(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """List your team; a cluster admin sees all."""
+    """List your team; a cluster admin sees all.
+
+    \b
+    Example:
+        cupilot team list
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         found = client.teams()
         _show(found, "\n".join(_team_line(one) for one in found.items), as_json=as_json)
@@ -68,7 +73,12 @@ def create_team(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Make a team; for cluster admins."""
+    """Make a team; for cluster admins.
+
+    \b
+    Example:
+        cupilot team create compilers --weight 2
+    """
     with outcome(as_json=as_json):
         request = _made(TeamRequest, name=name, weight=weight)
         with connect(server, data) as client:
@@ -113,7 +123,12 @@ def set_team(
 
 @team.command("members")
 def members(name: TeamName, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """List who is in a team, and as what."""
+    """List who is in a team, and as what.
+
+    \b
+    Example:
+        cupilot team members compilers
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         found = client.members(name)
         _show(found, "\n".join(_member_line(one) for one in found.items), as_json=as_json)
@@ -130,7 +145,7 @@ def add_member(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Give a known user a role in the team, or make a service account; for its admins.
+    """Give a user a role in a team, or make a service account. For the team's admins.
 
     \b
     Examples:
@@ -147,7 +162,12 @@ def add_member(
 def remove_member(
     name: TeamName, who: UserName, server: Server = None, data: Data = None, as_json: Json = False
 ) -> None:
-    """Take somebody out of a team; their keys for it are accepted no more."""
+    """Take somebody out of a team. Their keys for it are accepted no more.
+
+    \b
+    Example:
+        cupilot team remove compilers bob
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         client.remove_member(name, who)
         typer.echo("{}" if as_json else f"{clean(who)} is not in team {clean(name)} any more")
@@ -155,7 +175,12 @@ def remove_member(
 
 @user.command("list")
 def list_users(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """List users with their teams; with --json as an object whose items they are."""
+    """List users with their teams.
+
+    \b
+    Example:
+        cupilot user list
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         found = list(client.all_users())
         _show(UserPage(items=found), "\n".join(_user_line(one) for one in found), as_json=as_json)
@@ -169,7 +194,14 @@ def create_user(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Make a user known; put them into a team next, and make them a key."""
+    """Make a user known.
+
+    \b
+    Example, with what has to follow:
+        cupilot user create bob
+        cupilot team add compilers bob
+        cupilot key create laptop --user bob --team compilers
+    """
     with outcome(as_json=as_json):
         request = _made(UserRequest, name=name, cluster_admin=cluster_admin)
         with connect(server, data) as client:
@@ -191,7 +223,13 @@ def set_user(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Disable or enable a user, or make them a cluster admin."""
+    """Disable or enable a user, or make them a cluster admin.
+
+    \b
+    Examples:
+        cupilot user set bob --disable
+        cupilot user set ann --cluster-admin
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         changed = client.change_user(name, UserChange(disabled=disabled, cluster_admin=cluster_admin))
         _show(changed, _user_line(changed), as_json=as_json)
@@ -205,7 +243,12 @@ def list_keys(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """List your keys; an admin sees all of the team's."""
+    """List your keys; an admin sees all of the team's.
+
+    \b
+    Example:
+        cupilot key list
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         found = client.keys(team=of_team)
         _show(found, "\n".join(_key_line(one) for one in found.items), as_json=as_json)
@@ -244,7 +287,12 @@ def revoke_key(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Refuse a key from now on."""
+    """Refuse a key from now on.
+
+    \b
+    Example:
+        cupilot key revoke cpk_12345678
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         revoked = client.revoke_key(reference)
         _show(revoked, _key_line(revoked), as_json=as_json)

@@ -22,7 +22,7 @@ from cupilot.schemas import PoolEntryView
 
 pool = typer.Typer(
     name="pool",
-    help="What earlier jobs learned: search it, share it between teams, export and import it.",
+    help="What earlier jobs learned: search, share, export, import it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -44,7 +44,7 @@ def search(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Ask the pool what worked on similar problems, and what failed, with the reasons.
+    """Ask what worked on similar problems, and what failed. With the reasons.
 
     \b
     Examples:
@@ -138,7 +138,7 @@ def share(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Share pool entries with all teams of the cluster, or withdraw them.
+    """Share pool entries with all teams, or withdraw them.
 
     \b
     Examples:

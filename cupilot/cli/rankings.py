@@ -27,8 +27,8 @@ def leaderboard(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Show proven kernels for a problem on a kind of device, the fastest first: your team's, and what other teams
-    have opened to all with cupilot pool share --as open.
+    """Show the fastest proven kernels for a problem and device. Your team's, and what other teams have opened to all
+    with cupilot pool share --as open.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def compare(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two candidates for the same problem: strategy, launch plan, metrics, source.
+    """Compare two candidates for the same problem. Strategy, launch plan, metrics and source.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def remeasure(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a proven kernel again on today's device: a job of its own, whose id is printed.
+    """Measure a proven kernel again on today's device. That is a job of its own, whose id is printed.
 
     \b
     Examples:

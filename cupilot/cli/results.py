@@ -25,7 +25,7 @@ def result(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Print the final report of a job and write the winner's files: kernel, launch plan, problem, report.
+    """Print a job's report and write the winner's files. They are kernel, launch plan, problem and report.
 
     Exits with 1 where the job has no proven kernel.
 
@@ -40,7 +40,7 @@ def result(
 
 
 def problems(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """List the problems that jobs can be started on: the built-in ones, then your team's newest.
+    """List the problems that jobs can be started on. The built-in ones, then your team's newest.
 
     \b
     Example:

@@ -30,7 +30,8 @@ def up(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Start the embedded stack: Postgres, Valkey, Chroma, API, scheduler and workers, from Python wheels alone.
+    """Start the embedded stack: the whole service, on this machine. Postgres, Valkey, Chroma, API, scheduler and
+    workers, from Python wheels alone.
 
     Without --detach it runs until Ctrl-C. What it holds lies in the data folder and is there again at the next start.
 
@@ -77,7 +78,7 @@ def down(data: Data = None, as_json: Json = False) -> None:
 
 
 def env(data: Data = None, as_json: Json = False) -> None:
-    """Print the running embedded stack's addresses and secrets as a shell's variables, for the operator's commands.
+    """Print the embedded stack's addresses and secrets. As a shell's variables, for the operator's commands.
 
     \b
     Example:
@@ -98,7 +99,7 @@ def backup(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Write a backup of the embedded stack, running or not: everything that cannot be made anew. Prints its path.
+    """Write a backup of the embedded stack, running or not. It holds what cannot be made anew. Prints its path.
 
     \b
     Example:
@@ -114,7 +115,7 @@ def restore(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Bring a backup into a new data folder; then start it with cupilot up, which migrates it where it is older.
+    """Bring a backup into a new data folder. Then start it with cupilot up, which migrates it where it is older.
 
     \b
     Example:
@@ -130,8 +131,7 @@ def restore(
 
 
 def doctor(data: Data = None, as_json: Json = False) -> None:
-    """Say what this machine has and lacks for cuPilot, and how to get it. Exits with 1 when something essential is
-    missing.
+    """Say what this machine has and lacks, and how to get it. Exits with 1 when something essential is missing.
 
     \b
     Example:
@@ -154,7 +154,7 @@ def doctor(data: Data = None, as_json: Json = False) -> None:
 
 
 def version(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Print this program's version, and the service's where one is named or runs in the data folder.
+    """Print this program's version, and the service's. The latter where one is named or runs in the data folder.
 
     \b
     Example:

@@ -32,7 +32,7 @@ Cost = Annotated[float | None, typer.Option(min=0, help="Budget: US dollars for 
 
 
 def pause(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Let nothing of a job begin until it is resumed; what runs is finished. The pause is no wall time.
+    """Let nothing of a job begin until it is resumed. What runs is finished, and the pause is no wall time.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def retry(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a job that failed, was cancelled or ran out of budget: a new job that begins with its best kernels.
+    """Go on with an ended job's best kernels, in a new job. For one that failed, was cancelled or ran out of budget.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def fork(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Start a new job whose first generation has a candidate's strategy and kernel.
+    """Start a new job from a candidate's strategy and kernel.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def ban(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Have a technique, or a candidate's strategy, not proposed again in a running job; its agents are told.
+    """Have a technique or a strategy not proposed again. The running job's agents are told.
 
     A technique that neither the catalogue nor your team's agents know is refused, with the names that come near.
 
@@ -148,7 +148,7 @@ def inject(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Make a strategy, perhaps with its kernel, a candidate of a running job's next generation.
+    """Make a strategy a candidate of the next generation. Its kernel may be given too.
 
     \b
     Example:
@@ -165,7 +165,7 @@ def inject(
 
 
 def directives(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """List what people want of a job: pins, bans, injections, and what came of each.
+    """List a job's pins, bans and injections. Also what came of each.
 
     \b
     Example:

@@ -33,7 +33,7 @@ def steps(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """List what was done for a job, oldest first: model calls and work on devices, with attempts, times and errors.
+    """List what was done for a job, oldest first. Model calls and work on devices, with attempts, times and errors.
 
     \b
     Examples:
@@ -61,7 +61,8 @@ def logs(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Print a job's log, a line an event; with --step a step's: attempts, errors, the compiler's output, the judge's.
+    """Print a job's log, or with --step all about a step. A job's has a line an event; a step's its attempts, errors,
+    the compiler's output and what the judge found.
 
     \b
     Examples:

@@ -27,7 +27,8 @@ def techniques(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """List techniques: the catalogue's, and what your team's agents invented and results promoted or demoted.
+    """List techniques, how they stand and what came of them. The catalogue's, and those that your team's agents
+    invented and results promoted or demoted.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from cupilot.errors import InvalidInput
 from cupilot.schemas import DeliveryDetail, WebhookChange, WebhookView, WebhookWithSecret
 
 app = typer.Typer(
-    help="Have events sent to a URL, signed; see what came of each message.",
+    help="Have events sent to a URL, signed.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -51,7 +51,12 @@ def add(
 
 @app.command("list")
 def list_webhooks(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """List your team's webhooks."""
+    """List your team's webhooks.
+
+    \b
+    Example:
+        cupilot webhooks list
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         found = list(client.all_webhooks())
         if as_json:
@@ -75,7 +80,7 @@ def change(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Change a webhook; disable it, or enable it, which sends what still waits.
+    """Change a webhook, disable or enable it. Enabling sends what still waits.
 
     \b
     Example:
@@ -89,14 +94,24 @@ def change(
 
 @app.command("rotate")
 def rotate(webhook: WebhookId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Replace a webhook's secret; messages carry both signatures for 24 hours."""
+    """Replace a webhook's secret. Messages carry both signatures for 24 hours.
+
+    \b
+    Example:
+        cupilot webhooks rotate 3f2b...
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         _show(client.rotate_webhook_secret(webhook), as_json=as_json)
 
 
 @app.command("remove")
 def remove(webhook: WebhookId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Remove a webhook with its log."""
+    """Remove a webhook with its log.
+
+    \b
+    Example:
+        cupilot webhooks remove 3f2b...
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         client.delete_webhook(webhook)
         typer.echo("{}" if as_json else "removed")
@@ -104,7 +119,12 @@ def remove(webhook: WebhookId, server: Server = None, data: Data = None, as_json
 
 @app.command("ping")
 def ping(webhook: WebhookId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Send a test message; read what came of it with ``cupilot webhooks show``."""
+    """Send a test message. Read what came of it with cupilot webhooks show.
+
+    \b
+    Example:
+        cupilot webhooks ping 3f2b...
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         _show_delivery(client.ping_webhook(webhook), as_json=as_json)
 
@@ -120,7 +140,12 @@ def log(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """List the messages to a webhook, newest first."""
+    """List the messages to a webhook, newest first.
+
+    \b
+    Example:
+        cupilot webhooks log 3f2b... --state failed
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         page = client.deliveries(webhook, state=state, limit=limit, cursor=cursor)
         if as_json:
@@ -139,7 +164,12 @@ def log(
 def show(
     webhook: WebhookId, delivery: DeliveryId, server: Server = None, data: Data = None, as_json: Json = False
 ) -> None:
-    """Show a message with every attempt."""
+    """Show a message with every attempt.
+
+    \b
+    Example:
+        cupilot webhooks show 3f2b... 8f14...
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         _show_delivery(client.delivery(webhook, delivery), as_json=as_json)
 
@@ -148,7 +178,12 @@ def show(
 def redeliver(
     webhook: WebhookId, delivery: DeliveryId, server: Server = None, data: Data = None, as_json: Json = False
 ) -> None:
-    """Send a message again, with its old id."""
+    """Send a message again, with its old id.
+
+    \b
+    Example:
+        cupilot webhooks redeliver 3f2b... 8f14...
+    """
     with outcome(as_json=as_json), connect(server, data) as client:
         _show_delivery(client.redeliver(webhook, delivery), as_json=as_json)
 

@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from cupilot.cli.app import app
+from cupilot.cli.app import SECTIONS, SHORT_HELP, app
 from cupilot.cli.requests import JobOptions
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-COMMANDS = [
-    "evolve",
-    "submit",
-    "status",
-    "watch",
-    "list",
-    "cancel",
-    "result",
-    "export",
-    "candidates",
-    "steps",
-    "logs",
-    "calls",
-    "prompt",
-    "leaderboard",
-    "compare",
-    "judge",
-    "remeasure",
-    "techniques",
-    "top",
-    "problems",
-    "up",
-    "down",
-    "doctor",
-    "version",
-    "whoami",
-    "quota",
-    "audit",
-    "backup",
-    "restore",
-    "env",
-    "pause",
-    "resume",
-    "retry",
-    "fork",
-    "pin",
-    "ban",
-    "inject",
-    "directives",
-    "lift",
-    "change",
-]
+
+def leaves(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by what is typed behind ``cupilot``."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield " ".join(path), command
+    for name, one in (inner or {}).items():
+        yield from leaves(one, *path, name)
+
+
+ROOT: Any = typer.main.get_command(app)
+COMMANDS = dict(leaves(ROOT))
 
 
 def run(*arguments: str) -> Result:
@@ -62,16 +36,29 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_teaches_by_example_and_can_speak_json(command: str) -> None:
-    result = run(command, "--help")
+    result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert "Example" in result.output
     assert f"cupilot {command}" in result.output
     assert "--json" in result.output
-    assert "Exit codes" in result.output
 
 
-def test_every_command_of_the_application_is_tested_here() -> None:
-    assert sorted(command.name or "" for command in app.registered_commands) == sorted(COMMANDS)
+@pytest.mark.parametrize("name", ROOT.commands)
+def test_exit_codes_stand_in_every_commands_help(name: str) -> None:
+    assert "Exit codes" in run(name, "--help").output
+
+
+def test_lists_of_commands_show_whole_sentences() -> None:
+    listed = {**ROOT.commands, **COMMANDS}
+    assert not [name for name, one in listed.items() if one.get_short_help_str(SHORT_HELP).endswith("...")]
+
+
+def test_every_command_is_listed_under_one_heading() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(ROOT.commands)
+    text = run("--help").output
+    assert [title for title in SECTIONS if f"\n{title}:\n" not in text] == []
+    assert [name for name in listed if f"\n  {name} " not in text] == []
 
 
 def test_every_option_of_a_submission_is_on_both_commands() -> None:
