@@ -20,7 +20,7 @@ MAX_LOG_CHARACTERS = 16_000
 
 
 class Verdict(StrEnum):
-    """How far a kernel climbed (DESIGN.md section 6)."""
+    """How far a kernel climbed (``docs/concepts.md``)."""
 
     REJECTED = "rejected"
     """Did not build, crashed, or gave wrong values."""

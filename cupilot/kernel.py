@@ -1,4 +1,4 @@
-"""A kernel: device code plus a launch plan, and no host code (DESIGN.md section 5).
+"""A kernel: device code plus a launch plan, and no host code (``docs/decisions/0002``).
 
 Checks what can be checked from plan and facts alone; compiling and launching belong to ``gpu_worker``.
 """

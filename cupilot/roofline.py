@@ -13,7 +13,7 @@ from cupilot.problem import NumericsPolicy, ProblemFacts
 from cupilot.value import Value
 
 NEAR_FLOOR = 0.95
-"""Above this share of the floor's speed there is nothing left to pay for (DESIGN.md section 6)."""
+"""Above this share of the floor's speed there is nothing left to pay for."""
 
 
 class Zone(StrEnum):

@@ -1,6 +1,6 @@
 """The Prophet's rules: what a measurement says, how bad it is, and which techniques answer it.
 
-Percentages are of measured peaks. Thresholds: 95 % of the floor is where DESIGN.md says to stop; 60 % of either
+Percentages are of measured peaks. Thresholds: 95 % of the floor is where a job stops; 60 % of either
 roof is the field's line below which a kernel is latency-bound rather than limited by that roof.
 """
 

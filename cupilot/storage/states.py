@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Life of a job (DESIGN.md section 3)."""
+    """Life of a job."""
 
     QUEUED = "queued"
     PREPARING = "preparing"

@@ -1,4 +1,4 @@
-"""Imports go one way (DESIGN.md section 2): api, workers -> agents, gpu_worker -> cupilot."""
+"""Imports go one way (docs/architecture.md): api, workers -> agents, gpu_worker -> cupilot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_room_is_looked_at(modules: list[Module]) -> None:
 
 def test_rooms_import_in_one_direction(modules: list[Module]) -> None:
     found = breaches(modules, lambda m, i: i.top in MAY_IMPORT and i.top not in MAY_IMPORT[m.room])
-    assert not found, "against the arrows of DESIGN.md section 2:\n" + "\n".join(found)
+    assert not found, "against the arrows of docs/architecture.md:\n" + "\n".join(found)
 
 
 def test_agents_and_gpu_worker_know_no_service(modules: list[Module]) -> None:
