@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
 import redis
 from pydantic import SecretStr
-from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy import make_url
 
 from cupilot.embedded.servers import Running, start_postgres, start_valkey
 from cupilot.settings import Settings
-from cupilot.storage.base import Base
 from cupilot.storage.database import Database
 from migrations import upgrade
+from tests.service.databases import empty, new_database
 from tests.service.receiver import Receiver, receiving
 
 
@@ -39,23 +38,26 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
+@pytest.fixture(scope="session")
+def migrated(postgres: Running) -> Iterator[str]:
+    """Name of a database at the newest revision. A copy of it is made in a tenth of the time that migrations take."""
+    with new_database(postgres.url) as url:
+        upgrade(url)
+        yield str(make_url(url).database)
+
+
 @pytest.fixture(scope="module")
 def empty_database_url(postgres: Running) -> Iterator[str]:
     """A database of its own, without any table."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    engine = create_engine(postgres.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)  # the server may restart
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name} STRATEGY wal_log"))
-    yield make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    with new_database(postgres.url) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
-def database_url(empty_database_url: str) -> str:
+def database_url(postgres: Running, migrated: str) -> Iterator[str]:
     """A database of its own at the newest revision."""
-    upgrade(empty_database_url)
-    return empty_database_url
+    with new_database(postgres.url, migrated) as url:
+        yield url
 
 
 @pytest.fixture
@@ -74,10 +76,8 @@ def settings(database_url: str, valkey: Running) -> Settings:
 @pytest.fixture
 def database(database_url: str, valkey: Running) -> Iterator[Database]:
     """Emptied before each test, like the broker."""
-    tables = ", ".join(table.name for table in Base.metadata.sorted_tables)
     opened = Database(database_url)
-    with opened.transaction() as session:
-        session.execute(text(f"TRUNCATE {tables}"))
+    empty(opened)
     with redis.Redis.from_url(valkey.url) as broker:
         broker.flushall()
     yield opened

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy import make_url, text
 
 from cupilot.embedded.servers import Running, start_chroma, wheel
 from cupilot.settings import Settings
@@ -18,6 +17,7 @@ from cupilot.storage.base import Base
 from cupilot.storage.database import Database
 from cupilot.storage.pool import StrategyPool
 from cupilot.storage.states import JobState
+from tests.service.databases import new_database
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service
@@ -28,13 +28,8 @@ SCRIPTS = ROOT / "deploy/backup"
 
 @pytest.fixture
 def other_database_url(postgres: Running) -> Iterator[str]:
-    name = f"restored_{uuid.uuid4().hex[:12]}"
-    engine = create_engine(postgres.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template0"))
-    yield make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    with new_database(postgres.url, "template0") as url:
+        yield url
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ def subclasses(error: type[CupilotError]) -> Iterator[type[CupilotError]]:
         yield from subclasses(one)
 
 
+@cache
 def openapi_routes() -> dict[str, set[str]]:
     """Methods by path, as the service itself tells them."""
     create_app = pytest.importorskip("api.app").create_app
@@ -169,6 +171,7 @@ def test_a_methods_table_has_every_field_with_its_default(method: str) -> None:
     assert rows == {name: str(value).lower() for name, value in fields.items() if name != "name"}
 
 
+@cache
 def commands() -> dict[str, set[str]]:
     """Options by command, as the command line itself has them."""
     app = pytest.importorskip("cupilot.cli.app").app
