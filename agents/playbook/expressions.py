@@ -76,10 +76,10 @@ def reduce(kind: str, argument: Expr) -> Expr:
     return Expr("reduce", (argument,), name=kind, level=Level.ROW)
 
 
-def walk(roots: Iterable[Expr]) -> list[Expr]:
-    """Every expression reachable from the roots, each once, arguments before what uses them."""
+def walk(roots: Iterable[Expr], known: Iterable[Expr] = ()) -> list[Expr]:
+    """Every expression reachable from the roots but what is known, each once, arguments before what uses them."""
     order: list[Expr] = []
-    seen: set[Expr] = set()
+    seen: set[Expr] = set(known)
     stack = [(root, False) for root in reversed(list(roots))]
     while stack:
         node, expanded = stack.pop()
@@ -151,7 +151,7 @@ class Emitter:
 
     def emit(self, *roots: Expr) -> list[str]:
         """Names or short texts for the roots; intermediate values that they need are added to ``lines``."""
-        missing = self._open(roots)
+        missing = walk(roots, self.names)
         uses: dict[Expr, int] = {}
         for node in missing:
             for arg in node.args:
@@ -177,21 +177,6 @@ class Emitter:
         name = f"{self.prefix}{len(self.lines)}"
         self.lines.append((name, text))
         self.names[node] = name + self.suffix
-
-    def _open(self, roots: Iterable[Expr]) -> list[Expr]:
-        """What is not named yet, arguments before what uses them."""
-        order: list[Expr] = []
-        seen: set[Expr] = set(self.names)
-        stack = [(root, False) for root in reversed(list(roots))]
-        while stack:
-            node, expanded = stack.pop()
-            if expanded:
-                order.append(node)
-            elif node not in seen:
-                seen.add(node)
-                stack.append((node, True))
-                stack.extend((arg, False) for arg in reversed(node.args))
-        return order
 
     def _text(self, node: Expr, texts: Mapping[Expr, str]) -> str:
         if node.op == "const":
