@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from pydantic import SecretStr
 
@@ -18,7 +15,7 @@ from api.app import create_app
 from api.rate_limiter import Limiter
 from cupilot.embedded.servers import Running
 from cupilot.settings import Settings
-from tests.service.api.world import Team, World
+from tests.service.api.world import Team, World, live
 
 pytestmark = pytest.mark.service
 
@@ -30,16 +27,8 @@ def _serving(world: World, redis_url: str, **limits: int) -> Iterator[str]:
     """With its lifespan, so that connections to Redis are closed."""
     url = world.database.engine.url.render_as_string(hide_password=False)
     app: FastAPI = create_app(Settings(database_url=SecretStr(url), redis_url=SecretStr(redis_url), **limits))  # type: ignore[arg-type]
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
+    with live(app, lifespan="on") as address:
+        yield address
 
 
 @pytest.fixture(params=["redis", "no redis"])

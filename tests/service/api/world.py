@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import uvicorn
@@ -119,10 +119,10 @@ def job_request(**changes: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def live(app: FastAPI) -> Iterator[str]:
-    """The application behind a real uvicorn on a free port."""
+def live(app: FastAPI, lifespan: Literal["on", "off"] = "off") -> Iterator[str]:
+    """The application behind a real uvicorn on a free port; with its lifespan what it holds is closed at the end."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
