@@ -124,7 +124,7 @@ class CudaHost:
 
     def _access(self) -> Access:
         environment = {"CUDA_VISIBLE_DEVICES": self._nvml.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        devices = installation.device_nodes()
+        devices = installation.device_nodes(self._nvml.minor())
         return python_access(Access(devices=devices, environment=environment, bounded_address_space=False))
 
 

@@ -99,9 +99,16 @@ def driver_folders() -> tuple[Path, ...]:
     return tuple(path for path in paths if path.is_dir())
 
 
-def device_nodes() -> tuple[Path, ...]:
-    """The GPU nodes that a CUDA process opens."""
-    return tuple(sorted(path for path in Path("/dev").glob("nvidia*") if not path.is_dir()))
+def device_nodes(minor: int | None) -> tuple[Path, ...]:
+    """The nodes that a CUDA process on one GPU opens: the card's own, by its minor number, and those all cards share.
+
+    Who sees one card's node opens one card. Where the number is unknown or has no node, all cards' are given.
+    """
+    nodes = sorted(path for path in Path("/dev").glob("nvidia*") if not path.is_dir())
+    own = Path(f"/dev/nvidia{minor}")
+    if minor is None or own not in nodes:
+        return tuple(nodes)
+    return tuple(node for node in nodes if node == own or not node.name.removeprefix("nvidia").isdigit())
 
 
 def _wheel_roots() -> list[Path]:

@@ -41,6 +41,10 @@ class Nvml:
         except self._library.NVMLError as error:
             raise InvalidInput(f"no GPU {device or 0} on this machine: {error}") from error
 
+    def minor(self) -> int | None:
+        """The number in the card's device node."""
+        return self._ask(lambda: int(self._library.nvmlDeviceGetMinorNumber(self._handle)))
+
     def driver(self) -> str | None:
         """The driver's version."""
         return self._ask(lambda: str(self._library.nvmlSystemGetDriverVersion()))
