@@ -18,7 +18,8 @@ from cupilot.evolution.methods import CONFIGS
 from cupilot.settings import Settings
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BENCHMARKS = ROOT / "benchmarks/README.md"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", BENCHMARKS, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ROOMS = ("cupilot", "agents", "gpu_worker", "workers", "api", "migrations")
 LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -235,6 +236,15 @@ def test_make_targets_and_modules_in_pages_exist(page: Path) -> None:
         if module.partition(".")[0] in ROOMS:
             path = ROOT / module.replace(".", "/")
             assert (path / "__main__.py").exists() or path.with_suffix(".py").exists(), f"python -m {module}"
+
+
+def test_what_is_kept_of_benchmarks_is_listed_with_the_scripts_that_exist() -> None:
+    text = BENCHMARKS.read_text(encoding="utf-8")
+    rows = [row.split(" | ") for row in re.findall(r"^\| (`.*) \|$", text, re.MULTILINE)]
+    listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])}
+    assert listed == {path.name for path in (BENCHMARKS.parent / "results").iterdir()}
+    scripts = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert not [name for name in scripts if not (BENCHMARKS.parent / f"{name}.py").exists()]
 
 
 def test_the_results_in_the_readme_are_the_recorded_ones() -> None:
