@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.embedded.servers import Running, start_postgres, start_valkey
 from cupilot.errors import Unavailable
+from cupilot.evolution.sce import SceConfig
 from cupilot.settings import Settings
 from cupilot.storage.cluster import cluster_overview
 from cupilot.storage.database import Database
@@ -45,7 +46,8 @@ def processes(settings: Settings, database: Database, tmp_path: Path) -> Iterato
 def submit(database: Database) -> uuid.UUID:
     with database.transaction() as session:
         team = ensure_team(session, "blue")
-        job, _ = submit_job(session, team.id, job_spec(), idempotency_key=None, request_hash="0")
+        spec = job_spec(method=SceConfig(population=2, generations=2, elites=1))
+        job, _ = submit_job(session, team.id, spec, idempotency_key=None, request_hash="0")
         return job.id
 
 
