@@ -215,8 +215,8 @@ def test_a_lost_database_gets_the_same_key_again(data: Path) -> None:
         assert client.list().items == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stack_in_the_foreground_ends_with_a_signal(data: Path, number: signal.Signals) -> None:
+def test_a_stack_in_the_foreground_ends_with_sigterm(data: Path) -> None:
+    """With Ctrl-C it is the command line that is tested: ``tests/service/api/test_cli_stack.py``."""
     code = """
 import sys
 from pathlib import Path
@@ -232,7 +232,7 @@ embedded.up(Path(sys.argv[1]), foreground=True, target=Target.CPU, on_progress=s
             if line == "stack ready\n":
                 break
         processes = _processes(data)
-        running.send_signal(number)
+        running.terminate()
         said = running.stdout.read().splitlines()
     assert running.wait(WAIT_SECONDS) == 0
     assert _alive(processes[1:]) == []

@@ -77,7 +77,6 @@ HOSTILE = {
     "inputs are no list": (GOOD.replace(INPUTS, "return 'text'"), ""),
     "output is no tensor": (GOOD.replace(FORWARD, "return {'a': 'text'}"), ""),
     "loops at import": (GOOD.replace("class Model", "while True:\n    pass\n\n\nclass Model"), ""),
-    "loops in forward": (GOOD.replace(FORWARD, "while True:\n            pass"), ""),
     "allocates 8 TB": (GOOD.replace(FORWARD, "return torch.ones(2**41) + x.sum()"), ""),
     "leaves by the back door": (GOOD.replace(FORWARD, "import os; os._exit(0)"), ""),
     "leaves at import": ("import os\nos._exit(0)\n" + GOOD, ""),

@@ -96,7 +96,7 @@ def test_a_wrong_conversion_is_told_what_differs(evaluator: Evaluator, original:
 def test_a_hostile_conversion_ends_with_a_reason_and_reaches_nothing(evaluator: Evaluator, name: str) -> None:
     statement, kind, said = HOSTILE[name]
     marks = FUNCTION.replace("    x = F.layer_norm", f"    {statement}\n    x = F.layer_norm")
-    found = evaluator.trace(problem(marks), timeout=20 if kind is FailureKind.TIMEOUT else 120)
+    found = evaluator.trace(problem(marks), timeout=6 if kind is FailureKind.TIMEOUT else 120)
     assert found.failure is not None
     assert found.failure.kind is kind, found.failure
     assert said in found.failure.message, found.failure
