@@ -9,7 +9,8 @@ from uuid import UUID
 from cupilot.errors import CupilotError
 from cupilot.evaluation import Preparation
 from cupilot.job import JobSpec
-from cupilot.pool import PoolMatch, question_of
+from cupilot.pool import PoolMatch, PoolQuestion, question_of
+from cupilot.storage.archive import nearest_solved
 from cupilot.storage.pool_search import search
 from workers.handlers.common import briefing
 from workers.indexing import index_pool
@@ -33,6 +34,42 @@ def retrieved(
     """
     from agents.playbook.preconditions import unmet
 
+    question = _question(tools, spec, preparation, before, limit)
+    about = briefing(spec, preparation)
+    try:
+        with tools.database.transaction() as session:
+            answer = search(
+                session,
+                tools.pool(),
+                UUID(team),
+                question,
+                half_life_days=tools.settings.pool_half_life_days,
+                applicable=lambda strategy: unmet(about, strategy),
+            )
+    except CupilotError as error:
+        logger.warning("strategy pool not available: %s", error)
+        return []
+    return list(answer.matches)
+
+
+def similar_solved(
+    tools: Tools, team: str, spec: JobSpec, preparation: Preparation, *, before: datetime | None, limit: int
+) -> list[str]:
+    """Entries of the team's fastest kernels for the most similar other problems, the most similar first."""
+    question = _question(tools, spec, preparation, before, limit)
+    others = question.model_copy(update={"without_problem": preparation.facts.problem_hash})
+    try:
+        with tools.database.transaction() as session:
+            return nearest_solved(session, tools.pool(), UUID(team), others, limit)
+    except CupilotError as error:
+        logger.warning("strategy pool not available: %s", error)
+        return []
+
+
+def _question(
+    tools: Tools, spec: JobSpec, preparation: Preparation, before: datetime | None, limit: int
+) -> PoolQuestion:
+    """The job's question, to an index that knows what was learned until now."""
     try:
         index_pool(tools)
     except CupilotError as error:
@@ -45,18 +82,4 @@ def retrieved(
         device_class=preparation.environment.device.device_class,
         limit=limit,
     )
-    about = briefing(spec, preparation)
-    try:
-        with tools.database.transaction() as session:
-            answer = search(
-                session,
-                tools.pool(),
-                UUID(team),
-                question.model_copy(update={"before": before}),
-                half_life_days=tools.settings.pool_half_life_days,
-                applicable=lambda strategy: unmet(about, strategy),
-            )
-    except CupilotError as error:
-        logger.warning("strategy pool not available: %s", error)
-        return []
-    return list(answer.matches)
+    return question.model_copy(update={"before": before})

@@ -1,4 +1,4 @@
-"""The AI CUDA Engineer (Sakana AI, 2025-02): convert, translate, optimise, compose. Pure, like every method.
+"""The AI CUDA Engineer (Lange et al., Sakana AI, 2025-02): convert, translate, optimise, compose. Pure.
 
 Its four stages, after the paper and the replica in ``evotoolkit`` at commit ``1f56dd3``, and where each is done here:
 
@@ -14,7 +14,9 @@ Its four stages, after the paper and the replica in ``evotoolkit`` at commit ``1
   similar other problems that the team has solved.
 
 The defaults are the published ones: 10 rounds of 4, then 5, which are the 45 trials that others compare with. The
-paper asks four models in turn; here a role's ensemble is drawn from by weight. Retrieval is the strategy pool's.
+paper asks four models in turn; here a role's ensemble is drawn from by weight. It compares embeddings of the functional
+code; here similarity is the strategy pool's, and nothing else of the pool counts. Its conversion prompt has four worked
+examples, here it is one.
 """
 
 from __future__ import annotations

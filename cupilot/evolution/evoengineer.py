@@ -13,9 +13,11 @@ defaults, after the authors' code (``evotoolkit`` at commit ``1f56dd3``, the las
 All propose ``samplers`` kernels a generation, split evenly over the operators, up to 10 generations or 45 samples. A
 parent is drawn by rank, with weight ``1 / (rank + n)`` over n that count. No failure is repaired and none is told of:
 an invalid kernel is an invalid individual, which only pads the population where fewer are valid. Full rewrites until
-two are valid; that opening round comes on top of its generations.
+two are valid: its first generation in any case, and as many more as it takes.
 
-Not the paper's: its initial CUDA kernel. There is none here, so the first prompts begin from nothing.
+Not the paper's: its initial CUDA kernel, of which there is none here, so that the first prompts begin from nothing; the
+two parents of a crossover, which may be one and the same there, differ; and each of Full's opening rounds counts as a
+generation, where the authors count them as one.
 """
 
 from __future__ import annotations
@@ -44,13 +46,11 @@ class EvoEngineerConfig(Value):
     utilisation_weight: ClassVar[float] = 0.0
     roofline_guidance: ClassVar[bool] = False
     pool: ClassVar[bool] = False
-    opening: ClassVar[int] = 0
-    """Rounds before the generations are counted."""
 
     @property
     def rounds(self) -> int:
-        """Generations at most, the opening among them."""
-        return min(self.generations + self.opening, -(-self.samples // self.samplers))
+        """Generations at most."""
+        return min(self.generations, -(-self.samples // self.samplers))
 
 
 class EvoEngineerFreeConfig(EvoEngineerConfig):
@@ -80,8 +80,6 @@ class EvoEngineerFullConfig(EvoEngineerConfig):
     valid_required: Annotated[int, Field(ge=2, le=50)] = 2
     """Kernels that must count before any is crossed or mutated."""
 
-    opening: ClassVar[int] = 1
-
 
 class _EvoEngineer:
     """What the variants share: sizes, stops, the course of a candidate."""
@@ -102,9 +100,7 @@ class _EvoEngineer:
             return StopReason.NEAR_FLOOR
         if (generation + 1) * self._config.samplers >= self._config.samples:
             return StopReason.SAMPLES
-        if generation + 1 >= self._config.generations + self._config.opening:
-            return StopReason.GENERATIONS
-        return None
+        return StopReason.GENERATIONS if generation + 1 >= self._config.generations else None
 
     def course(self, operator: Operator) -> Course:  # noqa: ARG002 - every operator writes, and nothing is mended
         """Write, measure, and that is all."""

@@ -1,4 +1,7 @@
-"""Kernels that a team's earlier jobs proved, with the problems that they solve, found by what the pool remembers."""
+"""Kernels that a team's earlier jobs proved, with the problems that they solve, found by what the pool remembers.
+
+By similarity alone, as The AI CUDA Engineer has it; what strategies came to is :mod:`cupilot.storage.pool_search`'s.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from cupilot.evaluation import Evaluation
 from cupilot.evolution.notes import Notes
 from cupilot.imported import ImportedKernel
 from cupilot.kernel import Kernel
-from cupilot.pool import PoolEntry
+from cupilot.pool import PoolEntry, PoolQuestion
+from cupilot.storage.pool_similar import Index, similar
 from cupilot.storage.pool_tables import PoolRow
 from cupilot.storage.progress import file_of
 from cupilot.storage.tables import Candidate, EvaluationRow, ProblemRow
@@ -28,6 +32,27 @@ class Solved:
     kernel: Kernel
     speedup: float
     insight: str
+
+
+def nearest_solved(session: Session, index: Index, team: uuid.UUID, question: PoolQuestion, limit: int) -> list[str]:
+    """The team's fastest entry of each of the problems that are most similar to the question's, those first.
+
+    Of any operator class: similarity decides alone. Not of the problem ``without_problem``, nor of imported files.
+    """
+    near = similar(session, index, team, question, {}).found
+    fastest = (
+        select(PoolRow.id, PoolRow.reference_id)
+        .where(
+            PoolRow.team_id == team, PoolRow.reference_id.in_(list(near)), PoolRow.gain.is_not(None), ~PoolRow.imported
+        )
+        .where(PoolRow.problem_hash != (question.without_problem or ""))
+        .distinct(PoolRow.problem_hash)
+        .order_by(PoolRow.problem_hash, PoolRow.gain.desc(), PoolRow.id)
+    )
+    if question.before is not None:
+        fastest = fastest.where(PoolRow.created_at < question.before)
+    found = [(near[reference].value, str(key)) for key, reference in session.execute(fastest) if reference is not None]
+    return [key for _, key in sorted(found, key=lambda one: (-one[0], one[1]))[:limit]]
 
 
 def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:

@@ -13,7 +13,6 @@ from cupilot.evolution.ai_cuda_engineer import AiCudaEngineerConfig
 from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
 from cupilot.evolution.population import Operator
 from cupilot.evolution.seeds import stage_seed
-from cupilot.pool import PoolEntry
 from cupilot.storage.archive import solved
 from cupilot.storage.evolving import add_strategy, give_kernel, give_notes, give_strategy
 from cupilot.storage.experiments import pool_cutoff
@@ -31,11 +30,8 @@ from workers.handlers.common import (
     load_assignment,
     stage_of,
 )
-from workers.retrieval import retrieved
+from workers.retrieval import similar_solved
 from workers.tools import Tools
-
-ENTRIES = 64
-"""Pool entries that are looked through for other problems' kernels: several tell of the same problem."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +102,9 @@ def _examples(wish: Wish, tools: Tools) -> tuple[Example, ...]:
     """The best kernels of the most similar other problems, as the step's first attempt found them."""
     spec, preparation = wish.assignment.spec, wish.assignment.preparation
     assert isinstance(spec.method, AiCudaEngineerConfig)
-    found = [one.entry for one in retrieved(tools, wish.team, spec, preparation, before=wish.pool_until, limit=ENTRIES)]
-    chosen = _of_other_problems(found, preparation.facts.problem_hash)[: spec.method.retrieved]
+    chosen = similar_solved(tools, wish.team, spec, preparation, before=wish.pool_until, limit=spec.method.retrieved)
     with tools.database.transaction() as session:
-        ids = pin(session, wish.assignment.claim, "examples", [one.id for one in chosen])
+        ids = pin(session, wish.assignment.claim, "examples", chosen)
         return tuple(
             Example(
                 problem=one.problem_name,
@@ -120,15 +115,3 @@ def _examples(wish: Wish, tools: Tools) -> tuple[Example, ...]:
             )
             for one in solved(session, wish.team, ids)
         )
-
-
-def _of_other_problems(entries: Sequence[PoolEntry], problem_hash: str) -> list[PoolEntry]:
-    """The fastest entry of each problem but this one, in the order in which the problems were found."""
-    best: dict[str, PoolEntry] = {}
-    for one in entries:
-        if one.problem_hash == problem_hash or not one.verdict.counts or one.speedup is None:
-            continue
-        known = best.get(one.problem_hash)
-        if known is None or (known.speedup or 0.0) < one.speedup:
-            best[one.problem_hash] = one
-    return list(best.values())

@@ -59,7 +59,7 @@ METHODS: dict[str, tuple[MethodConfig, AgentKind]] = {
     ),
     "evoengineer-free": (EvoEngineerFreeConfig(generations=2, samplers=2), AgentKind.LLM),
     "evoengineer-insight": (EvoEngineerInsightConfig(generations=2, samplers=2), AgentKind.LLM),
-    "evoengineer-full": (EvoEngineerFullConfig(generations=2, samplers=2), AgentKind.LLM),
+    "evoengineer-full": (EvoEngineerFullConfig(generations=3, samplers=2), AgentKind.LLM),
     "ai-cuda-engineer": (
         AiCudaEngineerConfig(retries=2, generations=1, proposals=2, compositions=1),
         AgentKind.LLM,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import event, func, select, text, update
@@ -13,6 +14,7 @@ from cupilot.evaluation import FailureKind, Verdict
 from cupilot.pool import PoolEntry, Provenance, Sharing, question_of
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.roofline import Zone
+from cupilot.storage.archive import nearest_solved
 from cupilot.storage.database import Database
 from cupilot.storage.pool import StrategyPool
 from cupilot.storage.pool_rows import share
@@ -104,6 +106,28 @@ def test_similar_problems_come_before_dissimilar_ones(world: PoolWorld) -> None:
     assert world.ids(matches)[0] == "gelu"
     similarities = [match.similarity for match in matches]
     assert similarities == sorted(similarities, reverse=True)
+
+
+def test_the_fastest_kernel_of_each_similar_problem_is_found_by_similarity_alone(world: PoolWorld) -> None:
+    world.add(
+        entry("gelu", "slow", techniques=("a",), speedup=1.1),
+        entry("gelu", "fast", techniques=("b",), speedup=1.2),
+        entry("gelu", "failed", techniques=("c",), failure=FailureKind.COMPILE_ERROR),
+        entry("gelu", "theirs", techniques=("d",), speedup=50.0, team="red"),
+        entry("softmax", "far", techniques=("e",), speedup=9.0),
+        entry("new_gelu", "own", techniques=("f",), speedup=9.0),
+    )
+    asked = question_of(
+        facts("new_gelu"), "new_gelu", target=Target.CUDA, zone=Zone.MEMORY, device_class="sm_90"
+    ).model_copy(update={"without_problem": "hash of new_gelu"})
+    blue = world.team("blue")
+    with world.database.transaction() as session:
+        found = nearest_solved(session, world.pool, blue, asked, 5)
+        nearest = nearest_solved(session, world.pool, blue, asked, 1)
+        early = asked.model_copy(update={"before": datetime(2000, 1, 1, tzinfo=UTC)})
+        assert nearest_solved(session, world.pool, blue, early, 5) == []
+    assert [world.names[one] for one in found] == ["fast", "far"]
+    assert nearest == found[:1]
 
 
 def test_other_families_are_asked_only_when_the_own_one_is_empty(world: PoolWorld) -> None:

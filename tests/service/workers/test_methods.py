@@ -40,7 +40,7 @@ SMALL: dict[str, MethodConfig] = {
     "sce-code": SceConfig(population=3, generations=2, elites=1, repair_rounds=1, crossover=CrossoverLevel.CODE),
     "free": EvoEngineerFreeConfig(generations=2, samplers=2),
     "insight": EvoEngineerInsightConfig(generations=2, samplers=2),
-    "full": EvoEngineerFullConfig(generations=2, samplers=2),
+    "full": EvoEngineerFullConfig(generations=3, samplers=2),
     "ai-cuda": AiCudaEngineerConfig(retries=2, generations=1, proposals=2, compositions=1),
 }
 
