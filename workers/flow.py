@@ -124,7 +124,7 @@ def begin_stage(session: Session, job: Job, candidate: Candidate, stage: Next) -
         ending = Ending.EVALUATED if candidate.evaluation_id else Ending.FAILED
         end_candidate(session, job, candidate, End(ending, reached.value))
         return
-    if stage.stage is Stage.TRANSLATE and forbidden(session, job, candidate):
+    if forbidden(session, job, candidate, stage.stage):
         end_candidate(session, job, candidate, End(Ending.FAILED, "banned"))
         return
     payload: dict[str, object] = {"round": stage.round}

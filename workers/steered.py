@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
+from cupilot.evolution.pipeline import Stage
 from cupilot.evolution.population import Member, Operator
 from cupilot.kernel import Kernel
 from cupilot.steering import DirectiveKind
 from cupilot.storage.evolving import add_candidate, add_strategy, give_kernel, give_strategy
 from cupilot.storage.progress import kernel_of
 from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.steering import banned_in, banned_strategies, in_force
+from cupilot.storage.steering import banned_in, banned_strategies, banned_techniques, in_force
 from cupilot.storage.tables import Candidate, Directive, Generation, Job, StrategyRow
 from cupilot.storage.techniques import enter_techniques
 from cupilot.strategy import Strategy
@@ -50,9 +51,16 @@ def steered(session: Session, job: Job, population: Sequence[Member], survivors:
     return kept + [one.candidate for one in population if one.candidate in pinned and one.candidate not in kept]
 
 
-def forbidden(session: Session, job: Job, candidate: Candidate) -> bool:
-    """Whether a candidate was asked for something that is banned by now."""
-    if candidate.operator is Operator.INJECTED or candidate.strategy_id is None:
+def forbidden(session: Session, job: Job, candidate: Candidate, stage: Stage) -> bool:
+    """Whether a stage would go on with what is banned by now: writing a kernel for a strategy, measuring free code.
+
+    Free code is held to banned techniques only: of its strategy no more is known than the traces in its source.
+    """
+    looked_at = stage in (Stage.TRANSLATE, Stage.EVALUATE) and candidate.operator is not Operator.INJECTED
+    if not looked_at or candidate.strategy_id is None:
         return False
-    strategy = Strategy.model_validate(session.get_one(StrategyRow, candidate.strategy_id).body)
-    return banned_in(session, job.id, strategy) is not None
+    row = session.get_one(StrategyRow, candidate.strategy_id)
+    strategy = Strategy.model_validate(row.body)
+    if stage is Stage.TRANSLATE:
+        return banned_in(session, job.id, strategy) is not None
+    return row.origin is StrategyOrigin.CODE and not set(strategy.ids()).isdisjoint(banned_techniques(session, job.id))

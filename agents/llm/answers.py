@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agents.interface import Briefing
 from agents.llm.gateway import AnswerError
 from agents.llm.patch import is_patch, patched
+from agents.playbook.evidence import visible
 from cupilot.errors import InvalidPlan
 from cupilot.kernel import Kernel, resolve
 from cupilot.problem import Target
@@ -74,6 +75,15 @@ def strategy(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
     return read
 
 
+def proposed(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
+    """A strategy for a kernel that is yet to be written, which must keep the job's bans too."""
+    read = strategy(value, catalogue, briefing)
+    banned = [name for name in read.ids() if name in briefing.banned]
+    if banned:
+        raise AnswerError(f"{', '.join(banned)}: banned from this job")
+    return read
+
+
 def _use(value: Any, catalogue: Catalogue, briefing: Briefing) -> Any:
     """A technique as it was answered, with a meaning where, and only where, the catalogue gives it none."""
     if not isinstance(value, dict):
@@ -85,7 +95,7 @@ def _use(value: Any, catalogue: Catalogue, briefing: Briefing) -> Any:
 
 
 def kernel(text: str, briefing: Briefing, before: Kernel | None = None) -> Kernel:
-    """The source and the plan in an answer, as a kernel whose plan fits the problem.
+    """The source and the plan in an answer, as a kernel whose plan fits the problem and that shows nothing banned.
 
     Where the kernel ``before`` is given, a patch of its source may stand for the whole; the plan may then be left out.
     """
@@ -113,4 +123,7 @@ def _fitting(source: str, plan: dict[str, Any], briefing: Briefing) -> Kernel:
         resolve(made, briefing.facts)
     except InvalidPlan as error:
         raise AnswerError(f"the launch plan does not fit: {error}. {error.hint or ''}") from error
+    banned = [name for name in visible(made) if name in briefing.banned]
+    if banned:
+        raise AnswerError(f"the source uses what is banned from this job: {', '.join(banned)}")
     return made

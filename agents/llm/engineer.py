@@ -92,7 +92,9 @@ class LlmEngineer:
         )
         question = Question(AgentRole.ENGINEER, f"fix/{len(history)}", messages, file.hash, seed)
         mended = self._gateway.ask(question, lambda text: revision(text, briefing, last))
-        return None if mended.kernel == last.kernel else mended
+        if mended.kernel == last.kernel:
+            return None
+        return mended.model_copy(update={"strategy": seen(mended.kernel, last.strategy.rationale)})
 
     def _summary(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> str:
         last = history[-1]
@@ -123,7 +125,7 @@ def draft(text: str, briefing: Briefing) -> Draft:
 
 
 def seen(kernel: Kernel, rationale: str) -> Strategy:
-    """The strategy that a freely written kernel shows: the techniques whose traces its source has."""
+    """The strategy that a freely written kernel shows: the techniques whose telling traces its source has."""
     return Strategy(
         techniques=tuple(TechniqueUse(id=name) for name in visible(kernel)[:MAX_TECHNIQUES]),
         rationale=rationale[:4_000],

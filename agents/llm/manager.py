@@ -70,7 +70,9 @@ class LlmManager:
         repeated: list[Strategy] = []
 
         def parse(text: str) -> Strategy:
-            crossed = answers.strategy(answers.json_object(text), catalogue(), briefing)
+            crossed = answers.proposed(answers.json_object(text), catalogue(), briefing)
+            if not crossed.rationale.strip():
+                raise AnswerError("the rationale is missing: what was taken from which parent, what is new, and why")
             if strategy_key(crossed, catalogue()) in known and not repeated:
                 repeated.append(crossed)
                 raise AnswerError("this job already has that strategy; write a different one")
@@ -94,7 +96,7 @@ def _several(text: str, briefing: Briefing) -> list[Strategy]:
     complaints: list[str] = []
     for position, value in enumerate(listed.strategies):
         try:
-            good.append(answers.strategy(value, catalogue(), briefing))
+            good.append(answers.proposed(value, catalogue(), briefing))
         except AnswerError as complaint:
             complaints.append(f"strategy {position}: {complaint}")
     if not good:

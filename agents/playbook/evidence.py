@@ -34,6 +34,10 @@ SOURCE: Mapping[str, str] = {
 }
 """A pattern that the source must contain, for each technique that leaves such a trace."""
 
+UNTELLING = frozenset({"grid_stride", "warp_per_row", "shared_rows", "shared_tiling"})
+"""Techniques whose traces other code leaves, too: any reduction over a block has shared memory and shuffles. Without
+its trace such a technique is not there; with it, it need not be."""
+
 _BinaryCheck = Callable[[BuildReport, TechniqueUse], str | None]
 
 
@@ -51,12 +55,15 @@ def missing(strategy: Strategy, kernel: Kernel | None, build: BuildReport | None
 
 
 def visible(kernel: Kernel) -> tuple[str, ...]:
-    """The techniques for the kernel's target of which its source has the trace, in the catalogue's order."""
+    """The techniques for the kernel's target that its source shows by a telling trace, in the catalogue's order."""
     code = _code(kernel.source)
     return tuple(
         one.id
         for one in catalogue()
-        if kernel.target in one.targets and one.id in SOURCE and re.search(SOURCE[one.id], code)
+        if kernel.target in one.targets
+        and one.id in SOURCE
+        and one.id not in UNTELLING
+        and re.search(SOURCE[one.id], code)
     )
 
 

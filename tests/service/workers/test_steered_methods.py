@@ -1,4 +1,4 @@
-"""Bans and injections mean the same in every method, also in those whose operators write code freely."""
+"""Pins, bans and injections mean the same in every method, also in those whose operators write code freely."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cupilot.evolution.evoengineer import EvoEngineerFreeConfig
 from cupilot.evolution.population import Operator
 from cupilot.job import AgentKind
 from cupilot.settings import Settings
@@ -26,22 +27,26 @@ pytestmark = [
 ]
 
 BANNED = "shared_rows"
+NARROW = {"insight": {"population": 1}, "full": {"population": 2}, "ai-cuda": {"shown": 1}}
+"""Sizes by which the worst candidate is kept for its pin only."""
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "sce-code"])
 def test_directives_hold_in_every_method(database: Database, settings: Settings, name: str) -> None:
-    """A technique is banned and two strategies are injected while the model answers for the first time."""
+    """The first candidate is pinned, a technique banned and two strategies injected while the model answers."""
     asked: list[tuple[str, str]] = []
 
     def steered(request: dict[str, Any]) -> Reply:
         if not asked:
             steer(rig, job_id)
+        if len(asked) == 1:
+            pin(rig, job_id)
         asked.append((kind_of(request), text_of(request)))
         return competent(request)
 
     with ScriptedModel(steered) as server:
         rig = ModelRig(database, settings, server)
-        job_id = rig.submit(agents=AgentKind.LLM, method=SMALL[name])
+        job_id = rig.submit(agents=AgentKind.LLM, method=SMALL[name].model_copy(update=NARROW.get(name, {})))
         rig.run()
     job, candidates = rig.job(job_id), rig.candidates(job_id)
     assert (job.state, job.reason) == (JobState.SUCCEEDED, None)
@@ -49,8 +54,37 @@ def test_directives_hold_in_every_method(database: Database, settings: Settings,
     assert [one.state for one in injected] == [CandidateState.EVALUATED] * 2
     assert [one.speedup for one in injected] == [pytest.approx(1.9), pytest.approx(1.7)]
     assert max(one.speedup or 0 for one in candidates) >= injected[0].speedup, "it may become a parent"
+    assert candidates[0].survives, "it is pinned"
+    assert (candidates[0].speedup or 0) < injected[1].speedup, "and not for its speed"
     kinds = {kind for kind, text in asked[1:] if BANNED not in text}
     assert kinds <= {"convert", "summarise", "align"}, "whoever chooses techniques or writes code is told"
+
+
+def test_free_code_that_shows_what_is_banned_is_not_measured(database: Database, settings: Settings) -> None:
+    """Of two kernels the first was asked for before the ban, the second after it; the model keeps to none."""
+    asked: list[str] = []
+
+    def stubborn(request: dict[str, Any]) -> Reply:
+        asked.append(request["messages"][-1]["content"])
+        if len(asked) == 1:
+            with database.transaction() as session:
+                steering.ban(session, session.get_one(Job, job_id).team_id, job_id, "ann", technique="threads")
+        return Reply(text=(competent(request).text or "").replace("```cpp\n", "```cpp\n#pragma omp parallel for\n"))
+
+    with ScriptedModel(stubborn) as server:
+        rig = ModelRig(database, settings, server)
+        job_id = rig.submit(agents=AgentKind.LLM, method=EvoEngineerFreeConfig(generations=1, samplers=2))
+        rig.run()
+    ends = [(one.state, one.reason) for one in rig.candidates(job_id)]
+    assert ends == [(CandidateState.FAILED, "banned"), (CandidateState.FAILED, "bad_model_answer")]
+    assert "banned from this job: threads" in asked[-1]
+    assert rig.job(job_id).state is JobState.FAILED
+    assert not [call for call in rig.judge.calls if call.startswith("evaluate")]
+
+
+def pin(rig: ModelRig, job_id: uuid.UUID) -> None:
+    with rig.database.transaction() as session:
+        steering.pin(session, session.get_one(Job, job_id).team_id, job_id, "0", "ann")
 
 
 def steer(rig: ModelRig, job_id: uuid.UUID) -> None:

@@ -13,12 +13,15 @@ from agents.llm.manager import LlmManager
 from agents.llm.models import Model, RoleModels
 from agents.llm.revisor import LlmRevisor
 from agents.llm.translator import LlmTranslator
-from cupilot.evaluation import Evaluation, Failure, FailureKind, Verdict
+from cupilot.attribution import Credit, CreditOutcome
+from cupilot.evaluation import Evaluation, Failure, FailureKind, Interval, Verdict
 from cupilot.kernel import Kernel, Launch, LaunchPlan
+from cupilot.pool import PoolMatch
 from cupilot.problem import Target
 from cupilot.strategy import Strategy, TechniqueUse
 from cupilot.technique import catalogue
 from tests.scripted_model import Reply, Script, ScriptedModel
+from tests.unit.storage.references import entry
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning")
 
@@ -70,6 +73,34 @@ def test_only_bad_strategies_get_a_repair_turn_that_says_why(briefing: Briefing)
     assert "is not for target cpu" in model.requests[1]["messages"][-1]["content"]
 
 
+def test_a_banned_technique_that_is_proposed_all_the_same_gets_the_repair_turn(briefing: Briefing) -> None:
+    banned = briefing.model_copy(update={"banned": (CPU_TECHNIQUE.id,)})
+    parent = Attempt(strategy=Strategy(techniques=(TechniqueUse(id="my_new_idea"),)))
+    again, fresh = (Reply(text=json.dumps(use(name))) for name in (CPU_TECHNIQUE.id, "another_idea"))
+    with ScriptedModel([again, fresh]) as model:
+        crossed = LlmManager(gateway(model)).crossover(banned, parent, parent, [], seed=1)
+        assert f"{CPU_TECHNIQUE.id}: banned from this job" in model.requests[1]["messages"][-1]["content"]
+    assert crossed.ids() == ("another_idea",)
+    with ScriptedModel([strategies(use(CPU_TECHNIQUE.id), use("another_idea"))]) as model:
+        made = LlmManager(gateway(model)).initial_strategies(banned, [], count=8, seed=1)
+    assert [one.strategy.ids() for one in made] == [("another_idea",)]
+
+
+def test_the_pool_in_a_prompt_says_what_each_technique_was_measured_to_be_worth(briefing: Briefing) -> None:
+    worth = Interval(low=1.2, median=1.3, high=1.4)
+    credits = (
+        Credit(technique="vector_loads", outcome=CreditOutcome.MEASURED, factor=worth),
+        Credit(technique="loop_unrolling", outcome=CreditOutcome.SAME_CODE),
+        Credit(technique="tiling", outcome=CreditOutcome.NOT_SEPARABLE),
+    )
+    known = entry("softmax", "e1", techniques=("vector_loads", "loop_unrolling", "tiling"), speedup=2.0)
+    match = PoolMatch(entry=known.model_copy(update={"credits": credits}), similarity=1.0, score=0.5)
+    with ScriptedModel([strategies(use("my_new_idea"))]) as model:
+        LlmManager(gateway(model)).initial_strategies(briefing, [match], count=1, seed=1)
+        told = model.requests[0]["messages"][1]["content"]
+    assert "measured worth of its techniques: vector_loads 1.30x, loop_unrolling nothing: {" in told
+
+
 def test_a_reference_cannot_close_its_fence_or_give_orders(briefing: Briefing) -> None:
     with ScriptedModel([strategies(use(CPU_TECHNIQUE.id))]) as model:
         LlmManager(gateway(model)).initial_strategies(briefing, [], count=1, seed=1)
@@ -92,6 +123,15 @@ def test_crossover_that_repeats_a_taken_strategy_is_asked_once_more(briefing: Br
         crossed = LlmManager(gateway(model)).crossover(briefing, parent, parent, [taken], seed=1)
         assert crossed.signature() == taken.signature()
         assert len(model.requests) == 2
+
+
+def test_a_crossover_says_what_it_took_and_why(briefing: Briefing) -> None:
+    silent = Reply(text=json.dumps(use("my_new_idea") | {"rationale": " "}))
+    parent = Attempt(strategy=Strategy(techniques=()))
+    with ScriptedModel([silent, Reply(text=json.dumps(use("my_new_idea")))]) as model:
+        crossed = LlmManager(gateway(model)).crossover(briefing, parent, parent, [], seed=1)
+        assert "what was taken from which parent" in model.requests[1]["messages"][-1]["content"]
+    assert crossed.rationale == "because"
 
 
 def test_a_kernel_is_read_out_of_prose(briefing: Briefing) -> None:
@@ -154,6 +194,15 @@ def test_what_was_tried_before_is_in_the_next_revision_prompt(briefing: Briefing
     with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
         LlmRevisor(gateway(model)).revise(briefing, [broken, broken], seed=1)
     assert "compile_error" in model.requests[0]["messages"][1]["content"].split("tried before")[1]
+
+
+def test_a_revision_is_told_which_techniques_its_ancestors_tried(briefing: Briefing) -> None:
+    broken = _broken(briefing)
+    ancestor = broken.model_copy(update={"strategy": Strategy(techniques=(TechniqueUse(id="older_idea"),))})
+    with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
+        LlmRevisor(gateway(model)).revise(briefing, [broken], seed=1, lineage=[ancestor])
+        told = model.requests[0]["messages"][1]["content"].split("that it comes from")[1]
+    assert "- older_idea: Verdict rejected; compile_error" in told
 
 
 def hostile(_request: dict[str, object]) -> Reply:
