@@ -19,6 +19,7 @@ from agents.llm.models import AgentRole
 from agents.llm.translator import kernel_text
 from agents.playbook.evidence import leaves_trace, missing
 from cupilot.evaluation import BuildReport
+from cupilot.evolution.seeds import derive
 from cupilot.kernel import Kernel
 from cupilot.model_call import CostBudgetReached
 from cupilot.strategy import Strategy, TechniqueUse
@@ -27,6 +28,8 @@ from cupilot.technique import catalogue
 logger = logging.getLogger(__name__)
 
 MAX_RATIONALE = 4_000
+MIN_EVIDENCE = 8
+"""Characters without blanks that a part of a line needs as evidence: shorter ones (``if (``) stand in every source."""
 
 
 class _Claim(BaseModel):
@@ -46,10 +49,9 @@ class _Answer(BaseModel):
 class LlmAligner:
     """The half of :class:`agents.interface.StrategyTranslator` that reads code."""
 
-    def __init__(self, gateway: Gateway, rules: StrategyTranslator, seed: int = 0) -> None:
+    def __init__(self, gateway: Gateway, rules: StrategyTranslator) -> None:
         self._gateway = gateway
         self._rules = rules
-        self._seed = seed
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
         """The strategy as the code follows it; by the rules alone where the model gives no usable answer."""
@@ -64,7 +66,9 @@ class LlmAligner:
             build=build_facts(attempt.evaluation.build if attempt.evaluation else None),
             catalogue=prompt.techniques(catalogue(), briefing),
         )
-        question = Question(AgentRole.TRANSLATOR, "align", messages, file.hash, self._seed, json_answer=True)
+        # Each kernel draws its own model of the role's ensemble, the same one whenever it is read.
+        seed = derive(0, "align", attempt.kernel.content_hash())
+        question = Question(AgentRole.TRANSLATOR, "align", messages, file.hash, seed, json_answer=True)
         try:
             return self._gateway.ask(question, lambda text: _judged(text, briefing, attempt))
         except (AgentError, CostBudgetReached) as error:
@@ -121,8 +125,10 @@ def _struck(asked: Strategy, kept: tuple[TechniqueUse, ...], absent: dict[str, s
     return {use.id: absent.get(use.id, reason) for use in asked.techniques if use.id not in there}
 
 
-def _stands_in(line: str, source: str) -> bool:
-    """Whether the quoted line is code of the source: blanks do not matter, comments are no evidence."""
+def _stands_in(quoted: str, source: str) -> bool:
+    """Whether the quotation is code of the source: blanks do not matter, comments are no evidence, nor is a bracket."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
-    wanted = "".join(re.sub(r"//.*", "", line).split())
-    return len(wanted) >= 2 and wanted in "".join(code.split())
+    wanted = "".join(re.sub(r"//.*", "", quoted).split())
+    if len(wanted) >= MIN_EVIDENCE:
+        return wanted in "".join(code.split())
+    return any(map(str.isalnum, wanted)) and wanted in {"".join(line.split()) for line in code.splitlines()}

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, SecretStr, TypeAdapter, ValidationError
 
+from agents.llm.redaction import without_secrets
 from cupilot.errors import InvalidInput
 from cupilot.value import Value
 
@@ -62,8 +63,8 @@ class Model(Value):
 
     @property
     def endpoint(self) -> str:
-        """What rate limits are counted by: the model, and where it is."""
-        return f"{self.name} {self.api_base or ''}".strip()[:300]
+        """What rate limits are counted by: the model, and where it is, without a password."""
+        return without_secrets(f"{self.name} {self.api_base or ''}".strip())[:300]
 
     @property
     def limited(self) -> bool:

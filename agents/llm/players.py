@@ -138,8 +138,15 @@ class _HybridTranslator:
         return self._model.translator.merge(briefing, first, second, seed)
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
-        """What source and binary show."""
-        return self._rules.translator.align(briefing, attempt)
+        """By the rules where a template wrote the kernel, else what the model reads in it, as far as it shows."""
+        reader = self._rules if self._is_rendered(briefing, attempt) else self._model
+        return reader.translator.align(briefing, attempt)
+
+    def _is_rendered(self, briefing: Briefing, attempt: Attempt) -> bool:
+        try:
+            return self._rules.translator.translate(briefing, attempt.strategy, None, 0) == attempt.kernel
+        except AgentError:
+            return False
 
 
 class _HybridEngineer:

@@ -13,6 +13,7 @@ import urllib.request
 from enum import StrEnum
 
 from agents.llm.models import Model
+from agents.llm.redaction import without_secrets
 from agents.llm.transport import TransportError
 
 SECONDS = 10.0
@@ -46,7 +47,7 @@ def diagnose(model: Model, error: TransportError) -> tuple[Trouble, str]:
     if "LLM Provider NOT provided" in str(error):
         return Trouble.WRONG_MODEL, f"write the name as PROVIDER/NAME, e.g. openai/{model.name}; see docs/models.md"
     if not error.connected:
-        where = model.api_base or "the provider"
+        where = without_secrets(model.api_base or "the provider")
         return Trouble.UNREACHABLE, f"nothing answers at {where}: check host and port, that it runs, proxy and firewall"
     if model.api_base:
         return _own_server(model, model.api_base.rstrip("/"), error)
@@ -56,18 +57,18 @@ def diagnose(model: Model, error: TransportError) -> tuple[Trouble, str]:
 
 
 def _own_server(model: Model, base: str, error: TransportError) -> tuple[Trouble, str]:
-    names = _served(model, f"{base}/models")
+    names, shown_base = _served(model, f"{base}/models"), without_secrets(base)
     if names is not None and _name(model) not in names:
         shown = ", ".join(names[:NAMES_SHOWN]) or "none"
-        return Trouble.WRONG_MODEL, f"the server at {base} has no model {_name(model)}; it has: {shown}"
+        return Trouble.WRONG_MODEL, f"the server at {shown_base} has no model {_name(model)}; it has: {shown}"
     if names is None and _names_model(error):
-        return Trouble.WRONG_MODEL, f"the server at {base} has no model {_name(model)}: check CUPILOT_LLM_MODEL"
+        return Trouble.WRONG_MODEL, f"the server at {shown_base} has no model {_name(model)}: check CUPILOT_LLM_MODEL"
     astray = names is None and (error.status in (404, 405) or error.reason == "bad_answer")
     if astray and _served(model, f"{base}/v1/models") is not None:
-        return Trouble.WRONG_URL, f"the API is at {base}/v1: set CUPILOT_LLM_API_BASE to that"
+        return Trouble.WRONG_URL, f"the API is at {shown_base}/v1: set CUPILOT_LLM_API_BASE to that"
     if astray:
         advice = "what answers there is no OpenAI-compatible API; CUPILOT_LLM_API_BASE usually ends in /v1"
-        return Trouble.WRONG_URL, f"{base}: {advice}"
+        return Trouble.WRONG_URL, f"{shown_base}: {advice}"
     return _other(error)
 
 

@@ -13,6 +13,7 @@ from agents.interface import AgentError, Attempt, Briefing, Diagnosis, RooflineP
 from agents.llm import answers, prompt
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
+from cupilot.evolution.seeds import derive
 from cupilot.model_call import CostBudgetReached
 
 logger = logging.getLogger(__name__)
@@ -33,10 +34,9 @@ class _Answer(BaseModel):
 class LlmProphet:
     """See :class:`agents.interface.RooflineProphet`."""
 
-    def __init__(self, gateway: Gateway, rules: RooflineProphet, seed: int = 0) -> None:
+    def __init__(self, gateway: Gateway, rules: RooflineProphet) -> None:
         self._gateway = gateway
         self._rules = rules
-        self._seed = seed
 
     def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
         """The rules' diagnosis in the model's words and order; as the rules have it where there is nothing to rank."""
@@ -52,8 +52,11 @@ class LlmProphet:
             candidate=prompt.attempt(attempt),
             diagnosis=prompt.data("diagnosis", prompt.diagnosis(found)),
         )
-        purpose = f"diagnose/{attempt.kernel.content_hash()[:8]}"
-        question = Question(AgentRole.PROPHET, purpose, messages, file.hash, self._seed, json_answer=True)
+        kernel = attempt.kernel.content_hash()
+        # Each kernel draws its own model of the role's ensemble, the same one whenever it is diagnosed.
+        seed = derive(0, "diagnose", kernel)
+        purpose = f"diagnose/{kernel[:8]}"
+        question = Question(AgentRole.PROPHET, purpose, messages, file.hash, seed, json_answer=True)
         try:
             return self._gateway.ask(question, lambda text: _reworded(text, found))
         except (AgentError, CostBudgetReached) as error:

@@ -25,8 +25,10 @@ _KEYS = re.compile(
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9._~+/=-]{16,}")
 _URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}://)[^\s/@:'\"<>]*:[^\s/@'\"<>]+@")
 _SETTING = re.compile(
-    r"""(?ix)\b([a-z0-9_]*(?:api_?key|access_?key|secret|token|passwd|password|credential)s?)   # name of a variable
-    (["']?\s*[:=]\s*)(["']?)(?=[^\s"']*\d)([^\s"'(){}\[\],;]{12,})(["']?)"""
+    r"""(?ix)\b([a-z0-9_]*(?:api_?key|access_?key|secret|passwd|password|credential|(?P<token>token))s?)   # its name
+    (["']?\s*[:=]\s*)(["']?)(?=[^\s"']*\d)([^\s"'(){}\[\],;]{12,}+)
+    (?(token)(?!\s*[-+*/<>&|?!%^;(\[]))   # numbers of a text's tokens are computed: that is code
+    (["']?)"""
 )
 _PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
@@ -37,4 +39,4 @@ def without_secrets(text: str) -> str:
     text = _KEYS.sub(REMOVED, text)
     text = _BEARER.sub(rf"\1 {REMOVED}", text)
     text = _URL.sub(rf"\1{REMOVED}@", text)
-    return _SETTING.sub(rf"\1\2\3{REMOVED}\5", text)
+    return _SETTING.sub(rf"\1\3\4{REMOVED}\6", text)

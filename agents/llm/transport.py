@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from agents.llm.models import Model
+from agents.llm.redaction import without_secrets
 from cupilot.model_call import Answer
 
 
@@ -89,7 +90,7 @@ def count_tokens(messages: Sequence[Mapping[str, str]]) -> int:
 
 
 def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonValue]:
-    """What is sent beside model and messages, without the key; part of what an answer is cached by."""
+    """What is sent beside model and messages, without secrets; recorded, and part of what an answer is cached by."""
     limit = "max_completion_tokens" if model.reasoning else "max_tokens"
     sent: dict[str, JsonValue] = {limit: model.max_output_tokens, "seed": seed}
     if model.temperature is not None and not model.reasoning:
@@ -99,7 +100,7 @@ def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonV
     if json_answer:
         sent["response_format"] = {"type": "json_object"}
     if model.api_base:
-        sent["api_base"] = model.api_base
+        sent["api_base"] = without_secrets(model.api_base)
     return {name: value for name, value in (sent | model.extra).items() if name not in model.omit}
 
 
@@ -129,6 +130,7 @@ def _arguments(model: Model, messages: Sequence[Mapping[str, str]], sent: Mappin
         # Of a model that LiteLLM does not know it drops what it takes for a mistake.
         arguments["allowed_openai_params"] = [name for name in sent if name in ("max_completion_tokens",)]
     if model.api_base:
+        arguments["api_base"] = model.api_base  # as it is: what is recorded has no password
         # Clients of OpenAI-compatible servers refuse to start without a key, even where the server wants none.
         arguments["api_key"] = "none"
     if model.api_key:

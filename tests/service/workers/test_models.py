@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from agents.interface import Attempt
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
 from agents.llm.players import hybrid, llm
@@ -291,5 +292,10 @@ def test_hybrid_agents_ask_the_model_only_where_the_playbook_has_no_template() -
         graph = unknown.facts.graph.model_copy(update={"nodes": (node,)})
         known = unknown.model_copy(update={"facts": unknown.facts.model_copy(update={"graph": graph})})
         seeds = players.manager.initial_strategies(known, [], 4, 1)
-        assert players.translator.translate(known, seeds[0].strategy, None, 1).source
+        rendered = players.translator.translate(known, seeds[0].strategy, None, 1)
+        attempt = Attempt(strategy=seeds[0].strategy, kernel=rendered)
+        assert players.translator.align(known, attempt).fidelity > 0
         assert len(server.paid) == 1
+        changed = rendered.model_copy(update={"source": rendered.source + "\n"})
+        players.translator.align(known, attempt.model_copy(update={"kernel": changed}))
+        assert len(server.paid) > 1, "no template wrote that: a model reads it"

@@ -254,6 +254,17 @@ def test_secrets_never_leave_in_a_prompt_nor_stay_in_an_answer() -> None:
         assert leaked not in str(setup.ledger.calls)
 
 
+def test_a_password_in_the_models_url_is_used_and_never_recorded() -> None:
+    with ScriptedModel([GOOD]) as model:
+        address = model.api_base.replace("http://", "http://me:hunter2@")
+        scripted = Model(name="openai/scripted", api_base=address, max_output_tokens=1_000)
+        ledger = MemoryLedger()
+        assert Gateway(RoleModels(default=(scripted,)), ledger).ask(question(), parse) == 42
+    recorded = ledger.calls[0][0]
+    assert "hunter2" not in recorded.model_dump_json() + scripted.endpoint
+    assert model.api_base.partition("//")[2] in str(recorded.parameters["api_base"])
+
+
 def test_the_environment_names_models_and_their_absence() -> None:
     assert from_environment({}) is None
     models = from_environment({"CUPILOT_LLM_MODEL": "ollama/x", "CUPILOT_LLM_API_BASE": "http://h/v1"})

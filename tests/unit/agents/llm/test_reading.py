@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from agents.interface import Advice, Attempt, Briefing, Diagnosis
 from agents.llm.alignment import LlmAligner
-from agents.llm.gateway import Gateway
+from agents.llm.gateway import Gateway, ModelUnavailable, Question, T
 from agents.llm.ledger import MemoryLedger
-from agents.llm.models import Model, RoleModels
+from agents.llm.models import AgentRole, Model, RoleModels
 from agents.llm.prophet import LlmProphet
 from agents.playbook import agents
 from cupilot.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
@@ -102,6 +103,8 @@ def test_claims_that_neither_binary_nor_source_shows_are_struck_and_scored(brief
         {"id": "prefetch", "evidence": "// prefetch: __builtin_prefetch would go here"},
         {"id": "row_tiles", "evidence": "for (long long r = 0; r < X_ROWS; ++r) row_tile(x, out, r);"},
         {"id": "pure_fantasy", "evidence": 'asm volatile ("magic");'},
+        {"id": "fragments", "evidence": "for ("},
+        {"id": "brackets", "evidence": "}"},
     ]
     asked = written("simd", "threads", "prefetch", "pure_fantasy")
     with ScriptedModel([answer({"techniques": claims, "rationale": "threads over rows"})]) as model:
@@ -111,6 +114,34 @@ def test_claims_that_neither_binary_nor_source_shows_are_struck_and_scored(brief
     assert set(aligned.struck) == {"simd", "prefetch", "pure_fantasy"}
     assert aligned.fidelity == pytest.approx(1 / 4)
     assert "Struck after the build" in aligned.strategy.rationale
+
+
+class Listener(Gateway):
+    """Hears what would be asked, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    def ask(self, question: Question, parse: Callable[[str], T]) -> T:  # noqa: ARG002
+        self.asked.append(question)
+        raise ModelUnavailable("nobody is there")
+
+
+def test_an_ensemble_shares_the_reading_of_kernels(briefing: Briefing) -> None:
+    """Each kernel draws its model for alignment and diagnosis; the same kernel always draws the same one."""
+    pair = RoleModels(default=(Model(name="openai/a"), Model(name="openai/b")))
+    listener, again = Listener(), Listener()
+    for gateway in (listener, again):
+        for number in range(8):
+            attempt = written("threads")
+            assert attempt.kernel is not None
+            kernel = attempt.kernel.model_copy(update={"source": f"{SOURCE}// {number}\n"})
+            LlmAligner(gateway, agents().translator).align(briefing, attempt.model_copy(update={"kernel": kernel}))
+            LlmProphet(gateway, Rules()).diagnose(briefing, attempt.model_copy(update={"kernel": kernel}))
+    assert [one.seed for one in listener.asked] == [one.seed for one in again.asked]
+    for role in (AgentRole.TRANSLATOR, AgentRole.PROPHET):
+        drawn = {pair.choose(role, one.seed).name for one in listener.asked if one.role is role}
+        assert drawn == {"openai/a", "openai/b"}
 
 
 def test_alignment_goes_by_the_rules_where_the_model_is_of_no_use(briefing: Briefing) -> None:

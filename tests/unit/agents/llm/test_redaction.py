@@ -15,6 +15,10 @@ from agents.llm.redaction import REMOVED, without_secrets
         ("https://me:t0ken@proxy.example/v1", "t0ken"),
         ("OPENAI_API_KEY=abcdef123456789", "abcdef123456789"),
         ('"db_password": "correct-horse-42"', "correct-horse-42"),
+        ("db_password: correct-horse-42, host: db", "correct-horse-42"),
+        ("ACCESS_TOKEN=abcdef123456789+/=\n", "abcdef123456789"),
+        ("(token=abcdef123456789)", "abcdef123456789"),
+        ("export API_KEY=abcdef123456789; run", "abcdef123456789"),
         ("Authorization: Bearer abcdef.ghijkl.mnopqr", "abcdef.ghijkl.mnopqr"),
         ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
         ("ghp_0123456789abcdefghij0123", "ghp_0123456789abcdefghij0123"),
@@ -35,6 +39,11 @@ def test_a_secret_is_blanked(text: str, secret: str) -> None:
         "self.token = nn.Embedding(vocabulary, 512)",
         "see https://docs.nvidia.com:443/cuda/",
         "a = b ? c : d; float* secret_sauce = out;",
+        "const int token=blockIdx.x*TOKENS_PER_BLOCK+threadIdx.x/32;",
+        "int token = threadIdx.x/32 + blockIdx.x;",
+        "const int num_tokens = tokens_per_block0 * blocks;",
+        "tokens = self.embedding2(x)",
+        "for (long long token = first_token_of_1[blockIdx.x]; token < last; ++token)",
     ],
 )
 def test_code_stays_as_it_is(code: str) -> None:
