@@ -1,5 +1,7 @@
 """Renders what every agent is asked, for six level-1 problems on an H200 and one on a CPU: ``docs/prompts/``.
 
+A page of its own has what the methods that write code freely ask, for one of the problems.
+
     python -m benchmarks.prompt_pages            writes the pages
     python -m benchmarks.prompt_pages --check    says which of them differ from what the code asks now
 
@@ -21,8 +23,9 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from agents.interface import AgentError, Attempt, Briefing
+from agents.interface import AgentError, Attempt, Briefing, Commission, Example
 from agents.llm.alignment import LlmAligner
+from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway, Question
 from agents.llm.manager import LlmManager
 from agents.llm.prophet import LlmProphet
@@ -30,6 +33,7 @@ from agents.llm.revisor import LlmRevisor
 from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
 from cupilot.evaluation import Evaluation, Failure, FailureKind, Verdict
+from cupilot.evolution.population import Operator
 from cupilot.hardware import Device, Peaks
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
@@ -52,6 +56,7 @@ PROBLEMS = {
 }
 """One of each family: elementwise, softmax, norm, reduction, matrix product, convolution."""
 CPU_PROBLEM = "softmax"
+FREE_PROBLEM = "layer_norm_rows"
 SEED = 0
 
 
@@ -206,6 +211,59 @@ def questions(name: str, target: Target = Target.CUDA) -> dict[str, Question]:
     return {heading: asked for heading, call in calls.items() if (asked := _heard(call)) is not None}
 
 
+SUMMARY = "The sum of a row leaves out its last 256 elements: the loop ends one step too early. Run it to X_COLS."
+
+
+class Summarised(Listener):
+    """Answers what an error means, and gives back what is asked then."""
+
+    def ask(self, question: Question, parse: Callable[[str], Any]) -> Any:
+        """The summary, or the question."""
+        return SUMMARY if question.purpose.startswith("summarise") else super().ask(question, parse)
+
+
+def free_questions(name: str) -> dict[str, Question]:
+    """What those are asked who write code freely, and who merge it, by a heading."""
+    brief, listener = briefing(name), Listener()
+    best = winner(name, brief).model_copy(update={"name": "registers", "insight": "A row stays in registers."})
+    failed, engineer = broken(best, brief), LlmEngineer(listener)
+
+    def written(method: str, operator: Operator, **shown: Any) -> Callable[[], object]:
+        return lambda: engineer.write(brief, Commission(method=method, operator=operator, places=4, **shown), SEED)
+
+    both, thoughts = {"best": best, "parents": (best, best)}, (best.insight,)
+    functional = "def module_fn(x):\n    ...  # as it was converted"
+    assert best.kernel is not None
+    assert best.evaluation is not None
+    other = Example(
+        problem=CPU_PROBLEM,
+        reference="# the other problem's file stands here",
+        kernel=best.kernel,
+        speedup=best.evaluation.speedup or 1.0,
+        insight=best.insight,
+    )
+    calls: dict[str, Callable[[], object]] = {
+        "EvoEngineer-Free": written("evoengineer-free", Operator.REWRITE, parents=(best,)),
+        "EvoEngineer-Insight": written("evoengineer-insight", Operator.REWRITE, parents=(best,), insights=thoughts),
+        "EvoEngineer-Full: crossover": written("evoengineer-full", Operator.CODE_CROSSOVER, insights=thoughts, **both),
+        "EvoEngineer-Full: mutation": written(
+            "evoengineer-full", Operator.MUTATION, insights=thoughts, best=best, parents=(best,)
+        ),
+        "AI CUDA Engineer: convert": lambda: engineer.convert(brief, (), SEED),
+        "AI CUDA Engineer: translate": written("ai-cuda-engineer", Operator.TRANSLATION, functional=functional),
+        "AI CUDA Engineer: summarise an error": lambda: engineer.mend(brief, [failed], SEED),
+        "AI CUDA Engineer: mend": lambda: LlmEngineer(Summarised()).mend(brief, [failed], SEED),
+        "AI CUDA Engineer: optimise": written(
+            "ai-cuda-engineer", Operator.OPTIMISATION, parents=(best,), shown=(best,)
+        ),
+        "AI CUDA Engineer: compose": written(
+            "ai-cuda-engineer", Operator.COMPOSITION, parents=(best,), examples=(other,)
+        ),
+        "sce with crossover of code: merge": lambda: LlmTranslator(listener).merge(brief, best, best, SEED),
+    }
+    return {heading: asked for heading, call in calls.items() if (asked := _heard(call)) is not None}
+
+
 def _heard(call: Callable[[], object]) -> Question | None:
     try:
         call()
@@ -238,6 +296,7 @@ def pages() -> dict[str, str]:
     """File names and texts."""
     made = {f"{name}.md": page(name, Target.CUDA, questions(name)) for name in PROBLEMS}
     made[f"{CPU_PROBLEM}_cpu.md"] = page(CPU_PROBLEM, Target.CPU, questions(CPU_PROBLEM, Target.CPU))
+    made[f"{FREE_PROBLEM}_free.md"] = page(FREE_PROBLEM, Target.CUDA, free_questions(FREE_PROBLEM))
     return made
 
 

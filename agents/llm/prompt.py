@@ -13,6 +13,7 @@ from importlib.resources import files
 from string import Template
 
 from agents.interface import Attempt, Briefing, Diagnosis
+from cupilot.attribution import Credit, CreditOutcome
 from cupilot.evaluation import Baseline, Evaluation
 from cupilot.header import render
 from cupilot.pool import PoolMatch
@@ -58,6 +59,8 @@ def prompt(name: str) -> Prompt:
 
 PARTS = (
     "system",
+    "reply_code",
+    "reply_explained",
     *(f"contract_{target.value}" for target in Target),
     *(f"example_{target.value}" for target in Target),
     *(f"policy_{policy.value}" for policy in NumericsPolicy),
@@ -340,5 +343,13 @@ def pool(matches: tuple[PoolMatch, ...]) -> str:
             else f"failed: {entry.failure or entry.verdict}"
         )
         gained += f" ({match.why.words()})" if match.why.tries or match.why.imported else ""
+        gained += _credits(entry.credits)
         lines.append(f"{entry.problem_name} on {entry.device_class}: {gained}: {strategy_json(entry.strategy)}")
     return data("pool", "\n".join(lines))
+
+
+def _credits(credits: tuple[Credit, ...]) -> str:
+    """What techniques of a winner were measured to be worth there, by taking each away."""
+    worth = [f"{one.technique} {one.factor.median:.2f}x" for one in credits if one.factor is not None]
+    worth += [f"{one.technique} nothing" for one in credits if one.outcome is CreditOutcome.SAME_CODE]
+    return f"; measured worth of its techniques: {', '.join(worth)}" if worth else ""

@@ -62,7 +62,7 @@ class LlmRevisor:
             kernel=kernel_text(last.kernel),
             report=report(last.evaluation.failure),
             history=_tried(history[:-1]),
-            lineage=_tried(lineage[-MAX_LINEAGE:]),
+            lineage=_tried(lineage[-MAX_LINEAGE:], named=True),
             contract=prompt.contract(briefing),
             language=LANGUAGE[briefing.target],
         )
@@ -80,15 +80,17 @@ def report(failure: Failure) -> str:
     return f"{failure.kind.value}: {advice}\n{prompt.data('evidence', evidence)}"
 
 
-def _tried(attempts: Sequence[Attempt]) -> str:
+def _tried(attempts: Sequence[Attempt], *, named: bool = False) -> str:
+    """Trials, a line each; ``named`` by their techniques, where these are not those of the kernel to be mended."""
     if not attempts:
         return "Nothing."
-    return prompt.data("history", "\n".join(_trial(one) for one in attempts))
+    return prompt.data("history", "\n".join(_trial(one, named=named) for one in attempts))
 
 
-def _trial(one: Attempt) -> str:
+def _trial(one: Attempt, *, named: bool) -> str:
+    techniques = f"{', '.join(one.strategy.ids()) or 'no techniques'}: " if named else ""
     done = f"{one.insight[:MAX_NOTE]}: " if one.insight else ""
-    return f"- {done}{prompt.outcome(one.evaluation)}"
+    return f"- {techniques}{done}{prompt.outcome(one.evaluation)}"
 
 
 def revision(text: str, briefing: Briefing, last: Attempt) -> Revision:

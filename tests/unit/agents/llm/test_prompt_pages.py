@@ -39,6 +39,13 @@ def test_there_is_a_page_for_each_problem_with_every_role() -> None:
         assert not re.search(r"\$[a-z_]+", re.sub(r"<data.*?</data>", "", text, flags=re.S)), "an unfilled placeholder"
 
 
+def test_no_prompt_file_is_without_a_page_or_outside_of_every_hash() -> None:
+    """A change of any file changes what a call is recorded with, and is seen in ``docs/prompts``."""
+    shown = set(re.findall(r"prompt file hash `(\w+)`", "".join(map(Path.read_text, prompt_pages.PAGES.glob("*.md")))))
+    names = {path.stem for path in Path(prompt.__file__).parents[1].joinpath("prompts").glob("*.md")}
+    assert names - set(prompt.PARTS) == {name for name in names if prompt.prompt(name).hash[:12] in shown}
+
+
 def _example(target: Target) -> tuple[Kernel, ProblemFacts]:
     blocks = dict(FENCE.findall(prompt.read(f"example_{target.value}")))
     source = blocks["cuda" if target is Target.CUDA else "cpp"]
