@@ -12,6 +12,7 @@ import re
 import sys
 import uuid
 from pathlib import Path
+from typing import Literal
 
 from agents.playbook import agents
 from benchmarks.evolve_local import Progress, say
@@ -69,6 +70,7 @@ def main() -> int:
     parser.add_argument("--population", type=int, default=10, help="strategies a problem")
     parser.add_argument("--seconds", type=float, default=600, help="begin no strategy after this time, a problem")
     parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
+    parser.add_argument("--size", choices=["small", "full"], default="small", help="of the problems")
     parser.add_argument("--shrink", type=int, default=1, help="divide the problems' small sizes by this")
     parser.add_argument("--threads", type=int, help="CPU threads for kernel and baseline alike")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/local"))
@@ -78,7 +80,7 @@ def main() -> int:
     collector = Collector(options.out)
     with Evaluator(target, options.work_dir, threads=options.threads) as judge:
         for name in options.problem:
-            problem = _smaller(name, options.shrink)
+            problem = _sized(name, options.size, options.shrink)
             say(f"\n#### {name}")
             budgets = Budgets(wall_seconds=options.seconds)
             spec = JobSpec(problem=problem, target=target, method=method, budgets=budgets)
@@ -86,9 +88,9 @@ def main() -> int:
     return 0
 
 
-def _smaller(name: str, shrink: int) -> Problem:
-    """A built-in problem with its small sizes divided: a pool needs many evaluations, not large ones."""
-    problem = problems.load(name, size="small")
+def _sized(name: str, size: Literal["small", "full"], shrink: int) -> Problem:
+    """A built-in problem, its small sizes divided: on slow machines a pool needs many evaluations, not large ones."""
+    problem = problems.load(name, size=size)
     sizes = re.compile(r"^([A-Z]+ = )(\d+)(?=  # small|$)", re.MULTILINE)
     source = sizes.sub(lambda found: f"{found[1]}{max(int(found[2]) // shrink, LEAST)}", problem.source)
     return Problem(name=name, source=source, policy=problem.policy)

@@ -101,7 +101,8 @@ def _left_out(
     similarity = {
         key: near.found[reference].value for key, reference in rows if reference in near.found and key != problem.key
     }
-    return Left(problem, similarity, [one.technique for one in answer.techniques])
+    shown = [one.entry.strategy.signature() for one in answer.matches if one.entry.speedup is not None]
+    return Left(problem, similarity, shown, [one.technique for one in answer.techniques])
 
 
 def _problems(entries: list[PoolEntry]) -> list[Measured]:

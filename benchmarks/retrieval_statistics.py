@@ -3,7 +3,9 @@
 Leave one problem out: its measured strategies are hidden from retrieval, and then show what the retrieval would have
 been worth. A *pair* is a hidden problem and another one; its similarity is the retrieval's, its transfer says where the
 other's best strategy stands among all that the hidden problem has measured (1 best, 0 worst). The rank
-correlation is Spearman's; intervals are percentile bootstraps over hidden problems, not over pairs, since the pairs
+correlation is Spearman's. What jobs are shown is the list of strategies: the *place* of the first of it that the hidden
+problem has measured says what that list is worth, beside the strategy that the other problems measured most often.
+Intervals are percentile bootstraps over hidden problems, not over pairs, since the pairs
 of one problem are not independent (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, sections 8 and 13).
 """
 
@@ -59,6 +61,8 @@ class Left:
     problem: Measured
     similar: Mapping[str, float]
     """Similarity of the other problems, by key."""
+    strategies: Sequence[str]
+    """Signatures of those that jobs are shown as promising, the best first."""
     recommended: Sequence[str]
     """Techniques, the best first."""
 
@@ -72,6 +76,7 @@ def judge(left: Sequence[Left], problems: Sequence[Measured], seed: int = 0) -> 
         "strategies": sum(len(one.gains) for one in problems),
         "pairs": sum(len(one) for one in pairs),
         "spearman": _interval(pairs, spearman, seed),
+        "places": _places(left, by_key, seed),
         "hit_rates": _hit_rates(left, by_key, seed),
         "transfers": [asdict(transfer) for one in pairs for transfer in one],
     }
@@ -83,6 +88,9 @@ def readable(report: Mapping[str, Any]) -> str:
         f"{report['problems']} problems, {report['strategies']} strategies measured on them, {report['pairs']} pairs",
         "",
         f"similarity against transfer, Spearman: {_words(report['spearman'])}",
+        "",
+        "place of one strategy among all that a problem measured (1 best, 0 worst, 0.5 a random one's):",
+        *(f"  {name:<9}{_words(place)}" for name, place in report["places"].items()),
         "",
         f"share of {RECOMMENDED} recommended techniques that the best quarter of strategies use:",
         *(f"  {name:<9}{_words(rate)}" for name, rate in report["hit_rates"].items()),
@@ -132,20 +140,39 @@ def _pairs(left: Left, problems: Mapping[str, Measured]) -> list[Transfer]:
         if len(common) < 2 or len(own) < 3:
             continue
         best = max(common, key=lambda one: (other.gains[one], one))
-        worse = sum(gain < own[best] for gain in own.values()) + 0.5 * (
-            sum(gain == own[best] for gain in own.values()) - 1
-        )
         found.append(
             Transfer(
                 problem=left.problem.name,
                 other=other.name,
                 similarity=similarity,
-                transfer=worse / (len(own) - 1),
+                transfer=_place(own, best),
                 speedup=exp(own[best]),
                 common=len(common),
             )
         )
     return found
+
+
+def _place(gains: Mapping[str, float], strategy: str) -> float:
+    """Where a strategy stands among all of a problem, at least two: 1 best, 0 worst, ties in between."""
+    own = gains[strategy]
+    worse = sum(gain < own for gain in gains.values()) + 0.5 * (sum(gain == own for gain in gains.values()) - 1)
+    return worse / (len(gains) - 1)
+
+
+def _places(left: Sequence[Left], problems: Mapping[str, Measured], seed: int) -> dict[str, Any]:
+    """Of the first strategy that is shown, and of the one that others measured most often."""
+    rows: dict[str, list[float]] = {"shown": [], "popular": []}
+    for one in left:
+        own = one.problem.gains
+        others = Counter(name for key, each in problems.items() if key != one.problem.key for name in each.gains)
+        shown = next((name for name in one.strategies if name in own), None)
+        popular = min((name for name in others if name in own), key=lambda name: (-others[name], name), default=None)
+        if shown is None or popular is None or len(own) < 3:
+            continue
+        rows["shown"].append(_place(own, shown))
+        rows["popular"].append(_place(own, popular))
+    return {name: _interval([[place] for place in places], _mean, seed) for name, places in rows.items()}
 
 
 def _hit_rates(left: Sequence[Left], problems: Mapping[str, Measured], seed: int) -> dict[str, Any]:
