@@ -20,6 +20,7 @@ from cupilot.experiments.matrix import (
     configuration,
     crossed,
     merged,
+    own_answers,
     shared,
 )
 from cupilot.experiments.statistics import CONFIDENCE, MIN_SAMPLES, sign_test
@@ -79,7 +80,7 @@ def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
         reference=reference,
         problems=tuple(_names(problems)),
         seeds=tuple(request.seeds),
-        budgets=shared(request.budgets, request.total, jobs),
+        budgets=shared(own_answers(request.budgets), request.total, jobs),
         live_pool=request.live_pool,
         priority=request.priority,
         labels=dict(request.labels),

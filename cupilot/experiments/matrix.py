@@ -120,6 +120,15 @@ def cells(arms: int, problems: int, seeds: int) -> list[Cell]:
     ]
 
 
+def own_answers(budgets: Budgets) -> Budgets:
+    """The budgets with every job paying for its own model answers, unless they say otherwise.
+
+    An answer that another arm's job has paid for would hide what an arm costs, and how long its model takes.
+    """
+    said = "reuse_answers" in budgets.model_fields_set
+    return budgets if said else budgets.model_copy(update={"reuse_answers": False})
+
+
 def shared(budgets: Budgets, total: Total | None, jobs: int) -> Budgets:
     """Each job's budgets: its own, or an equal share of the total where that is less.
 

@@ -21,6 +21,7 @@ from cupilot.experiments.matrix import (
     configuration,
     crossed,
     merged,
+    own_answers,
     shared,
 )
 from cupilot.job import AgentKind, Budgets
@@ -64,6 +65,15 @@ def test_shares_never_exceed_their_total(jobs: int, candidates: int, cost: float
     assert each.cost_usd * jobs <= cost * (1 + 1e-9)
     assert each.candidates <= Budgets().candidates
     assert each.wall_seconds == Budgets().wall_seconds
+
+
+@pytest.mark.parametrize(
+    ("asked", "reuses"), [({}, False), ({"reuse_answers": True}, True), ({"reuse_answers": False}, False)]
+)
+def test_jobs_pay_for_their_own_answers_unless_the_request_says_otherwise(asked: dict[str, bool], reuses: bool) -> None:
+    budgets = own_answers(Budgets(candidates=12, **asked))
+    assert (budgets.candidates, budgets.reuse_answers) == (12, reuses)
+    assert shared(budgets, Total(candidates=120), 12).reuse_answers is reuses
 
 
 def test_only_arms_that_may_call_models_cost_money() -> None:
