@@ -1,16 +1,32 @@
 """A strategy pool in memory, for the local driver: what the first problems of a run taught, for the later ones.
 
-Same filters, scores and warnings as :mod:`cupilot.storage.pool`; similarity is the share of common operators instead of
-an embedding, so that a GPU box needs neither Chroma nor the embedder.
+Same filters, scores and warnings as :mod:`cupilot.storage.pool_search`, whose sums the database makes; similarity is
+the share of common operators instead of an embedding, so that a GPU box needs neither Chroma nor the embedder.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import log
 
-from cupilot.pool import PoolEntry, PoolMatch, operators
+from cupilot.pool import FAILURE_GAIN, PoolEntry, PoolMatch, operators
 from cupilot.problem import ProblemFacts
-from cupilot.storage.pool_ranking import Neighbour, rank
+from cupilot.storage.pool_ranking import OTHER_DEVICE, Group, Ranked, pick, scored
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An entry near the problem, without its body."""
+
+    id: str
+    signature: str
+    similarity: float
+    """0 to 1."""
+    device_class: str
+    gain: float | None
+    """ln of the speedup; None for an entry that does not count."""
 
 
 class LocalPool:
@@ -41,3 +57,38 @@ def _neighbour(entry: PoolEntry, wanted: set[str]) -> Neighbour:
         device_class=entry.device_class,
         gain=log(entry.speedup) if entry.speedup else None,
     )
+
+
+def rank(neighbours: Iterable[Neighbour], device_class: str, limit: int) -> list[Ranked]:
+    """The ranking of entries that are in memory."""
+    return pick(scored(grouped(neighbours, device_class)), limit)
+
+
+def grouped(neighbours: Iterable[Neighbour], device_class: str) -> list[Group]:
+    """One group a strategy."""
+    groups: dict[str, list[Neighbour]] = defaultdict(list)
+    for one in neighbours:
+        groups[one.signature].append(one)
+    found = []
+    for key, members in groups.items():
+        best = min(members, key=_representative)
+        weights = [one.similarity * (1.0 if one.device_class == device_class else OTHER_DEVICE) for one in members]
+        gains = [FAILURE_GAIN if one.gain is None else one.gain for one in members]
+        pairs = list(zip(weights, gains, strict=True))
+        found.append(
+            Group(
+                key=key,
+                id=best.id,
+                similarity=best.similarity,
+                counted=any(one.gain is not None for one in members),
+                weight=sum(sorted(weights)),
+                total=sum(sorted(w * g for w, g in pairs)),
+                squares=sum(sorted(w * g * g for w, g in pairs)),
+            )
+        )
+    return found
+
+
+def _representative(one: Neighbour) -> tuple[bool, float, str]:
+    """The entry shown for a strategy: one that counts, of the largest similar gain; else the most similar."""
+    return (one.gain is None, -one.similarity * (1.0 if one.gain is None else one.gain), one.id)

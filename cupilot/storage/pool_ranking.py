@@ -10,12 +10,9 @@ comes first.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-
-from cupilot.pool import FAILURE_GAIN
 
 PRIOR = 1.0
 """Imaginary evaluations without gain that every neighbourhood starts with."""
@@ -32,19 +29,6 @@ groups the moments would be nothing, and one evaluation would count as certainty
 
 WARNINGS = 4
 """Every fourth place goes to a strategy that only ever failed, so that the SCE Manager can avoid it."""
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """An entry near the problem, without its body."""
-
-    id: str
-    signature: str
-    similarity: float
-    """0 to 1."""
-    device_class: str
-    gain: float | None
-    """ln of the speedup; None for an entry that does not count."""
 
 
 @dataclass(frozen=True)
@@ -81,36 +65,6 @@ class Ranked:
     shrunk: float
 
 
-def rank(neighbours: Iterable[Neighbour], device_class: str, limit: int) -> list[Ranked]:
-    """The ranking of entries that are in memory."""
-    return pick(scored(grouped(neighbours, device_class)), limit)
-
-
-def grouped(neighbours: Iterable[Neighbour], device_class: str) -> list[Group]:
-    """One group a strategy."""
-    groups: dict[str, list[Neighbour]] = defaultdict(list)
-    for one in neighbours:
-        groups[one.signature].append(one)
-    found = []
-    for key, members in groups.items():
-        best = min(members, key=_representative)
-        weights = [one.similarity * (1.0 if one.device_class == device_class else OTHER_DEVICE) for one in members]
-        gains = [FAILURE_GAIN if one.gain is None else one.gain for one in members]
-        pairs = list(zip(weights, gains, strict=True))
-        found.append(
-            Group(
-                key=key,
-                id=best.id,
-                similarity=best.similarity,
-                counted=any(one.gain is not None for one in members),
-                weight=sum(sorted(weights)),
-                total=sum(sorted(w * g for w, g in pairs)),
-                squares=sum(sorted(w * g * g for w, g in pairs)),
-            )
-        )
-    return found
-
-
 def scored(groups: Iterable[Group]) -> list[Ranked]:
     """Every group with its shrunken gain and score, best first; the order in which they come does not matter."""
     groups = sorted(groups, key=lambda one: (one.key, one.id))
@@ -143,8 +97,3 @@ def _moments(groups: Sequence[Group]) -> tuple[float, float, float]:
     means = sum(one.weight * (one.mean - centre) ** 2 for one in groups) / weight
     between = max(means - within * len(groups) / weight, BETWEEN_FLOOR)
     return centre, within, between
-
-
-def _representative(one: Neighbour) -> tuple[bool, float, str]:
-    """The entry shown for a strategy: one that counts, of the largest similar gain; else the most similar."""
-    return (one.gain is None, -one.similarity * (1.0 if one.gain is None else one.gain), one.id)

@@ -7,7 +7,8 @@ from math import log
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.storage.pool_ranking import Neighbour, Ranked, rank
+from benchmarks.local_pool import Neighbour, rank
+from cupilot.storage.pool_ranking import Ranked
 
 
 def near(
