@@ -54,6 +54,11 @@ class Briefing(Value):
     baseline_us: float | None = None
     """What PyTorch eager takes under the policy, where it is known."""
 
+    def allowing(self, strategy: Strategy) -> Briefing:
+        """The same without bans of what the strategy asks for: what was begun before one, or injected, is finished."""
+        banned = tuple(name for name in self.banned if name not in strategy.ids())
+        return self.model_copy(update={"banned": banned})
+
 
 class Attempt(Value):
     """A candidate as agents see it."""

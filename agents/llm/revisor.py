@@ -52,6 +52,7 @@ class LlmRevisor:
         last = history[-1]
         if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
             return None
+        briefing = briefing.allowing(last.strategy)
         file = prompt.prompt("revisor")
         messages = file.messages(
             reference=prompt.reference(briefing),

@@ -23,9 +23,7 @@ class LlmTranslator:
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
         """A kernel that follows the strategy, from the parent's code where there is any."""
-        # What a person injects is written as it was asked for, also where it was banned since.
-        banned = tuple(name for name in briefing.banned if name not in strategy.ids())
-        briefing = briefing.model_copy(update={"banned": banned})
+        briefing = briefing.allowing(strategy)
         file = prompt.prompt("translator")
         messages = file.messages(
             reference=prompt.reference(briefing),
