@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from cupilot.evaluation import Evaluation
@@ -46,7 +47,7 @@ def nearest_solved(session: Session, index: Index, team: uuid.UUID, question: Po
             PoolRow.team_id == team, PoolRow.reference_id.in_(list(near)), PoolRow.gain.is_not(None), ~PoolRow.imported
         )
         .where(PoolRow.problem_hash != (question.without_problem or ""))
-        .distinct(PoolRow.problem_hash)
+        .ext(distinct_on(PoolRow.problem_hash))
         .order_by(PoolRow.problem_hash, PoolRow.gain.desc(), PoolRow.id)
     )
     if question.before is not None:

@@ -110,12 +110,12 @@ def test_similar_problems_come_before_dissimilar_ones(world: PoolWorld) -> None:
 
 def test_the_fastest_kernel_of_each_similar_problem_is_found_by_similarity_alone(world: PoolWorld) -> None:
     world.add(
-        entry("gelu", "slow", techniques=("a",), speedup=1.1),
-        entry("gelu", "fast", techniques=("b",), speedup=1.2),
-        entry("gelu", "failed", techniques=("c",), failure=FailureKind.COMPILE_ERROR),
-        entry("gelu", "theirs", techniques=("d",), speedup=50.0, team="red"),
-        entry("softmax", "far", techniques=("e",), speedup=9.0),
-        entry("new_gelu", "own", techniques=("f",), speedup=9.0),
+        entry("gelu", "slow", techniques=("idea_a",), speedup=1.1),
+        entry("gelu", "fast", techniques=("idea_b",), speedup=1.2),
+        entry("gelu", "failed", techniques=("idea_c",), failure=FailureKind.COMPILE_ERROR),
+        entry("gelu", "theirs", techniques=("idea_d",), speedup=50.0, team="red"),
+        entry("softmax", "far", techniques=("idea_e",), speedup=9.0),
+        entry("new_gelu", "own", techniques=("idea_f",), speedup=9.0),
     )
     asked = question_of(
         facts("new_gelu"), "new_gelu", target=Target.CUDA, zone=Zone.MEMORY, device_class="sm_90"
