@@ -24,7 +24,7 @@ def candidates(
     verdict: Annotated[
         Verdict | None, typer.Option("--verdict", help="Only those that climbed exactly so far.")
     ] = None,
-    generation: Annotated[int | None, typer.Option("--generation", min=0, help="Only this one's, from 0.")] = None,
+    generation: Annotated[int | None, typer.Option("--generation", min=1, help="Only this one's, from 1.")] = None,
     after: Annotated[int | None, typer.Option("--after", metavar="N", help="Go on where a page ended.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=PAGE)] = 50,
     server: Server = None,
@@ -42,7 +42,8 @@ def candidates(
         cupilot candidates last --json | jq '.items[] | select(.speedup > 1.5)'
     """
     with outcome(as_json=as_json), connect(server, data) as client:
-        page = client.candidates(job_id(client, job), verdict=verdict, generation=generation, after=after, limit=limit)
+        number = None if generation is None else generation - 1  # people count from 1 everywhere, REST from 0
+        page = client.candidates(job_id(client, job), verdict=verdict, generation=number, after=after, limit=limit)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
         else:
@@ -67,7 +68,7 @@ def _row(one: CandidateSummary) -> tuple[str, ...]:
     end = one.verdict.value if one.verdict else one.state
     return (
         f"{one.ordinal}{'*' if one.survives else ''}",
-        str(one.generation),
+        str(one.generation + 1),
         clean(one.operator),
         clean(f"{end}: {why}" if why else end),
         f"{one.speedup:.2f}x" if one.speedup is not None else "-",
