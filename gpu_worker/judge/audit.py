@@ -88,8 +88,17 @@ class Auditor:
                     spec, expected, got, self._slots.unwritten(0, index), tolerance=tolerance, law=case.law
                 )
                 raise _as_insensitive(failure) if case.law == laws.PERTURBED else failure
+            if expected.has_nan:
+                self._check_written(index, spec, case)
             worst = max(worst, error)
         return worst
+
+    def _check_written(self, index: int, spec: TensorSpec, case: Case) -> None:
+        """Poison is a NaN: where one is expected, an element that was never written looks right."""
+        missing = int(self._slots.unwritten(0, index).sum())
+        if missing:
+            message = f"{missing} elements of {spec.name} were never written, where NaN is expected"
+            raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, output=spec.name, law=case.law)
 
 
 def _as_insensitive(failure: KernelFailed) -> KernelFailed:

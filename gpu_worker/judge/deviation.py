@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -33,7 +34,7 @@ class Selection:
 class Unit:
     """What errors of an output are measured in: its spread; for elements further from the centre, their distance to it.
 
-    So a heavy tail is held to its own size, and a small bulk is not excused by it.
+    So a heavy tail is held to its own size; what is far below the spread is held to the spread.
     """
 
     spread: float = 1.0
@@ -57,6 +58,11 @@ class Expected:
     def integral(self) -> bool:
         """Whether values must be equal."""
         return not self.values.is_floating_point()
+
+    @cached_property
+    def has_nan(self) -> bool:
+        """Whether a value is expected to be NaN."""
+        return not self.integral and any(bool(part.isnan().any()) for part in stretches(self.values))
 
 
 def unit_of(values: torch.Tensor) -> Unit:
@@ -99,13 +105,13 @@ def _moments(values: torch.Tensor) -> tuple[float, float]:
     return mean, math.sqrt(squares / count) if count else 0.0
 
 
-def deviation(expected: Expected, got: torch.Tensor, window: slice | None = None, enough: float = math.inf) -> float:
+def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -> float:
     """Largest difference in units of the output; infinite for NaN, misplaced infinities and wrong integers.
 
-    ``window`` restricts the comparison to a range of the flattened output; it ends early above ``enough``.
+    The comparison ends early above ``enough``.
     """
     worst = 0.0
-    for wanted, given in _chunks(expected, got, window):
+    for wanted, given in _chunks(expected, got):
         if expected.integral:
             if not torch.equal(wanted, given):
                 return 0.0 if _equally_good(expected, got) else math.inf
@@ -134,7 +140,7 @@ def largest(expected: Sequence[Expected], got: Sequence[torch.Tensor], enough: f
 def wrong_mask(expected: Expected, got: torch.Tensor, tolerance: float) -> torch.Tensor:
     """Which elements of the flattened output are wrong."""
     parts = []
-    for wanted, given in _chunks(expected, got, None):
+    for wanted, given in _chunks(expected, got):
         if expected.integral:
             parts.append(wanted != given)
             continue
@@ -143,11 +149,8 @@ def wrong_mask(expected: Expected, got: torch.Tensor, tolerance: float) -> torch
     return torch.cat(parts)
 
 
-def _chunks(expected: Expected, got: torch.Tensor, window: slice | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    wanted, given = expected.values.reshape(-1), got.reshape(-1)
-    if window is not None:
-        wanted, given = wanted[window], given[window]
-    yield from zip(stretches(wanted), stretches(given), strict=True)
+def _chunks(expected: Expected, got: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    yield from zip(stretches(expected.values), stretches(got), strict=True)
 
 
 def stretches(values: torch.Tensor) -> Sequence[torch.Tensor]:

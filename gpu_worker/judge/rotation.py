@@ -1,17 +1,19 @@
-"""Fresh inputs for every timed block: slots are filled with mixtures of hidden draws, so that no result can be
+"""Fresh inputs for every timed launch: slots are filled with mixtures of hidden draws, so that no result can be
 remembered.
 
-Each given tensor of a slot is put together from stretches of several draws, cut at random places, each stretch at its
-own place (row by row), so that structure along rows and structural zeros survive. What was written can be checked
-afterwards.
+A floating tensor takes each of its elements from one of two draws, by a stretch of random bits that begins at a random
+place: no row, image or channel comes again as a whole, so that none can be recognised by a few of its elements and
+answered from memory. Every element is one that the problem itself drew, at its own place: structural zeros and ranges
+survive. Symmetric matrices are rolled along their diagonal instead, and integers, whose neighbours may belong together
+(offsets, sorted labels), are put together from a few stretches. What was written can be made again, and compared.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,12 +24,41 @@ from gpu_worker.judge.slots import Slots, flat_storage
 
 STRETCHES = 3
 
+BITS = laws.NOISE_PERIOD
+"""Random bits decide for so many elements and begin again: at which of as many places they begin is drawn anew."""
+
+PIECE = laws.NOISE_PERIODS * BITS
+"""So many elements are made again at a time, to be compared: inputs of 16 GB leave no room for a second one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a stretch of a tensor's flat storage comes from."""
+
+    start: int
+    end: int
+    draws: tuple[int, ...]
+    """One draw, or two that are mixed element by element."""
+    bits: int = 0
+    """Of two draws: where the bits begin."""
+    shift: int = 0
+    """Of one draw of symmetric matrices: by how much its rows and columns are rolled."""
+
+    def pieces(self) -> Iterator[Part]:
+        """The same in pieces of :data:`PIECE` elements, where it can be cut."""
+        if self.shift:
+            yield self
+            return
+        for start in range(self.start, self.end, PIECE):
+            yield replace(self, start=start, end=min(start + PIECE, self.end))
+
 
 @dataclass(frozen=True)
 class Content:
-    """What was written to a slot: for each given tensor, (draw, start, end) of its flat storage."""
+    """What was written to a slot: the parts of each input, and the parameters and buffers themselves."""
 
-    stretches: tuple[tuple[tuple[int, int, int], ...], ...]
+    parts: tuple[tuple[Part, ...], ...]
+    state: Sequence[torch.Tensor]
 
 
 class Rotation:
@@ -40,54 +71,103 @@ class Rotation:
         drawn = [reference.draw(seed) for seed in seeds]
         varied = [self._varied(draw, drawn[0], seed) for draw, seed in zip(drawn, seeds, strict=True)]
         self._pool = [[flat_storage(tensor) for tensor in draw] for draw in varied]
-        self._mixable = [self._may_mix(spec, tensor) for spec, tensor in zip(self._specs, drawn[0], strict=True)]
+        self._symmetric = [laws.symmetric(tensor) for tensor in drawn[0]]
+        device = drawn[0][0].device
+        generator = torch.Generator(device=device).manual_seed(seeds[0])
+        self._bits = torch.rand(2 * BITS, generator=generator, device=device) < 0.5
 
     @property
     def inputs(self) -> int:
         """How many of the given tensors are forward's inputs (they come first)."""
         return self._inputs
 
-    def choose_state(self) -> int:
-        """Which draw's parameters and buffers the next blocks use."""
-        return self._random.randrange(len(self._pool))
+    def choose_state(self) -> list[torch.Tensor]:
+        """Parameters and buffers for the next blocks, as flat storages: new mixtures too."""
+        return [self._made(index) for index in range(self._inputs, len(self._specs))]
 
-    def state(self, which: int) -> list[torch.Tensor]:
-        """Flat storages of a draw's parameters and buffers."""
-        return self._pool[which][self._inputs :]
-
-    def fill(self, slots: Slots, slot: int, state: int) -> Content:
+    def fill(self, slots: Slots, slot: int, state: Sequence[torch.Tensor]) -> Content:
         """Write a new mixture of inputs and the chosen state into a slot."""
-        stretches = []
-        for index, storage in enumerate(slots.storages(slot)):
-            plan = self._plan(index, state)
-            for draw, start, end in plan:
-                storage[start:end].copy_(self._pool[draw][index][start:end])
-            stretches.append(plan)
-        return Content(tuple(stretches))
+        parts = tuple(self._plan(index) for index in range(self._inputs))
+        storages = slots.storages(slot)
+        for index, plan in enumerate(parts):
+            for part in plan:
+                self._write(storages[index][part.start : part.end], index, part)
+        for storage, values in zip(storages[self._inputs :], state, strict=True):
+            storage.copy_(values)
+        return Content(parts, state)
 
     def intact(self, slots: Slots, slot: int, content: Content) -> str | None:
         """Name of a given tensor in the slot that is no longer what was written; None where all are."""
-        written = zip(self._specs, slots.storages(slot), content.stretches, strict=True)
-        for index, (spec, storage, plan) in enumerate(written):
-            for draw, start, end in plan:
-                source = self._pool[draw][index][start:end]
-                if not torch.equal(storage[start:end].view(torch.uint8), source.view(torch.uint8)):
-                    return spec.name
+        storages = slots.storages(slot)
+        for index, (spec, storage) in enumerate(zip(self._specs, storages, strict=True)):
+            if index < self._inputs:
+                same = all(
+                    self._holds(storage, index, piece) for part in content.parts[index] for piece in part.pieces()
+                )
+            else:
+                same = _same_bytes(storage, content.state[index - self._inputs])
+            if not same:
+                return spec.name
         return None
 
-    def _plan(self, index: int, state: int) -> tuple[tuple[int, int, int], ...]:
-        length = self._pool[0][index].numel()
-        if index >= self._inputs:
-            return ((state, 0, length),)
-        if not self._mixable[index]:
-            return ((self._random.randrange(len(self._pool)), 0, length),)
-        row = self._specs[index].shape[-1] if len(self._specs[index].shape) > 1 else 1
+    def _holds(self, storage: torch.Tensor, index: int, part: Part) -> bool:
+        held = storage[part.start : part.end]
+        made = torch.empty_like(held)
+        self._write(made, index, part)
+        return _same_bytes(held, made)
+
+    def _made(self, index: int) -> torch.Tensor:
+        made = torch.empty_like(self._pool[0][index])
+        for part in self._plan(index):
+            self._write(made[part.start : part.end], index, part)
+        return made
+
+    def _write(self, into: torch.Tensor, index: int, part: Part) -> None:
+        one, *other = (self._pool[draw][index][part.start : part.end] for draw in part.draws)
+        if other:
+            self._mix(into, one, other[0], part.bits)
+        elif part.shift:
+            shape = self._specs[index].shape
+            into.view(shape).copy_(one.view(shape).roll((part.shift, part.shift), (-2, -1)))
+        else:
+            into.copy_(one)
+
+    def _mix(self, into: torch.Tensor, one: torch.Tensor, other: torch.Tensor, begin: int) -> None:
+        """Each element from one of the two; in one call for all whole periods of the bits, and one for the rest."""
+        bits = self._bits[begin : begin + BITS]
+        whole = into.numel() // BITS * BITS
+        if whole:
+            rows = (-1, BITS)
+            torch.where(bits, one[:whole].view(rows), other[:whole].view(rows), out=into[:whole].view(rows))
+        if whole < into.numel():
+            torch.where(bits[: into.numel() - whole], one[whole:], other[whole:], out=into[whole:])
+
+    def _plan(self, index: int) -> tuple[Part, ...]:
+        first, spec = self._pool[0][index], self._specs[index]
+        length = first.numel()
+        if self._symmetric[index]:
+            rolls = spec.contiguous and laws.zero_share(first) <= laws.STRUCTURAL_ZEROS
+            shift = self._random.randrange(spec.shape[-1]) if rolls else 0
+            return (Part(0, length, (self._any_draw(),), shift=shift),)
+        if first.is_floating_point():
+            draws = tuple(self._random.sample(range(len(self._pool)), 2))
+            return (Part(0, length, draws, bits=self._random.randrange(BITS)),)
+        if index >= self._inputs or not spec.contiguous:
+            return (Part(0, length, (self._any_draw(),)),)
+        return self._stretches(spec, length)
+
+    def _any_draw(self) -> int:
+        return self._random.randrange(len(self._pool))
+
+    def _stretches(self, spec: TensorSpec, length: int) -> tuple[Part, ...]:
+        """Stretches of whole rows, cut at random places, of one draw each."""
+        row = spec.shape[-1] if len(spec.shape) > 1 else 1
         rows = length // row
         cuts = sorted(self._random.randrange(rows + 1) for _ in range(STRETCHES - 1))
         edges = [0, *(cut * row for cut in cuts), length]
         draws = self._random.sample(range(len(self._pool)), min(STRETCHES, len(self._pool)))
         return tuple(
-            (draws[part % len(draws)], start, end)
+            Part(start, end, (draws[part % len(draws)],))
             for part, (start, end) in enumerate(itertools.pairwise(edges))
             if end > start
         )
@@ -105,6 +185,7 @@ class Rotation:
                 result.append(tensor)
         return result
 
-    @staticmethod
-    def _may_mix(spec: TensorSpec, tensor: torch.Tensor) -> bool:
-        return spec.contiguous and not laws.symmetric(tensor)
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """A NaN is unequal to itself."""
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

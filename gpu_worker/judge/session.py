@@ -253,7 +253,7 @@ class Session:
                 raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
             self._slots = {key: Slots(self._device, self._specs, workspace, min(count, limit))}
         slots = self._slots[key]
-        slots.write_guards()
+        slots.renew()
         return slots
 
     def _slot_count(self, block_seconds: float) -> int:
@@ -278,8 +278,9 @@ class Session:
         times: list[float] = []
         end = time.monotonic() + BASELINE_SECONDS
         with self._device.policy(self._problem.policy):
+            state = self._rotation.choose_state()
             for slot in range(count):
-                self._rotation.fill(slots, slot, 0)
+                self._rotation.fill(slots, slot, state)
             while len(times) < 5 or (time.monotonic() < end and half_width(median_interval(times)) > 0.01):
                 calls = [self._reference.caller(slots.given(slot)) for slot in range(count)]
                 self._device.flush_cache()

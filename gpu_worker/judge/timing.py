@@ -1,13 +1,14 @@
 """Times a kernel against a baseline in ABBA pairs of blocks, on fresh data, and verifies what the timed launches wrote.
 
 A block is a number of launches, each in a slot of its own, after the cache was flushed; a kernel block and a baseline
-block over the same slots make a pair. The baseline's last result is what the kernel must have written in that slot: a
-random one each time. While the baseline runs the runner is held, so that a kernel's background threads can slow nothing
-down.
+block over the same slots make a pair. What the baseline gives for a few random slots is what the kernel must have
+written there. All slots' inputs are watched, since data that a kernel has spoilt could make the baseline slow. While
+the baseline runs the runner is held, so that a kernel's background threads can slow nothing down.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -24,7 +25,7 @@ from gpu_worker.judge.deviation import Expected, Unit, deviation
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.rotation import Content, Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
-from gpu_worker.judge.slots import Slots
+from gpu_worker.judge.slots import Slots, Watch
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.targets.base import GraphUnavailable, JudgeDevice
 
@@ -35,7 +36,12 @@ MIN_PAIRS = 6
 """The bootstrap of fewer pairs says little."""
 
 WINDOW_ELEMENTS = 2**22
-"""Of a larger timed output a random stretch of this length is compared."""
+"""So many of a larger timed output are compared,"""
+WINDOWS = 64
+"""in stretches, one at a random place in each of so many equal parts: no large part of it lies between them."""
+
+CHECKED_LAUNCHES = 3
+"""Of each pair. A kernel that saves the work of one launch in ten is caught within six pairs six times in seven."""
 
 PROBED_SLOTS = 8
 PROBED_ELEMENTS = 64
@@ -185,29 +191,32 @@ class PairedTimer:
         order = self._random.sample(range(self._slots.count), max(kernel_count, baseline_count))
         self._hold(True)  # what lies in the slots is seen when the clock runs, and not before
         contents = self._prepare(order)
+        watch = self._slots.watch(order)
         kernel_order = order[:kernel_count]
-        checked = self._random.choice(kernel_order)
+        checked, *further = self._random.sample(kernel_order, min(CHECKED_LAUNCHES, kernel_count))
         baseline_order = [*[slot for slot in order if slot != checked][: baseline_count - 1], checked]
         if kernel_leads:
-            kernel = self._kernel_block(kernel_order)
+            kernel = self._kernel_block(kernel_order, watch)
             reference, result = self._baseline_block(caller, baseline_order)
         else:
             reference, result = self._baseline_block(caller, baseline_order)
-            kernel = self._kernel_block(kernel_order)
+            kernel = self._kernel_block(kernel_order, watch)
         self._verify(checked, contents[checked], result)
+        for slot in further:
+            self._verify(slot, contents[slot], self._answer(caller, slot))
         self._hold(False)
         return kernel, reference
 
     def _prepare(self, order: Sequence[int]) -> dict[int, Content]:
         state = self._rotation.choose_state()
-        self._reference.assume(self._rotation.state(state))
+        self._reference.assume(state)
         contents = {}
         for slot in order:
             contents[slot] = self._rotation.fill(self._slots, slot, state)
             self._slots.poison(slot)
         return contents
 
-    def _kernel_block(self, order: Sequence[int]) -> float | None:
+    def _kernel_block(self, order: Sequence[int], watch: Watch) -> float | None:
         timeout = self._launch_timeout * len(order)
         if self._graphs:
             self._link.capture(order)
@@ -216,6 +225,7 @@ class PairedTimer:
         host, reported = self._link.replay(timeout) if self._graphs else self._link.run(order, timeout)
         self._hold(True)
         self._probe(order)
+        self._refuse_change(self._slots.changed(watch))
         seconds = self._device.kernel_seconds(host, reported, len(order))
         if seconds is None:
             self._disagreements.append((host, reported))
@@ -246,14 +256,22 @@ class PairedTimer:
                 message = "a timed launch had not written its output when it was reported as done"
                 raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
 
-    def _verify(self, checked: int, content: Content, result: Any) -> None:
-        changed = self._rotation.intact(self._slots, checked, content)
+    @staticmethod
+    def _refuse_change(changed: str | None) -> None:
         if changed is not None:
             message = f"the kernel changed {changed} in a timed launch, which it is only given to read"
             raise KernelFailed(FailureKind.INPUT_MUTATED, message, tensor=changed, law="timed")
+
+    def _answer(self, caller: Caller, slot: int) -> Any:
+        """What the baseline gives for a slot, not timed."""
+        with self._device.policy(self._reference.policy):
+            return caller(self._slots.given(slot))()
+
+    def _verify(self, checked: int, content: Content, result: Any) -> None:
+        self._refuse_change(self._rotation.intact(self._slots, checked, content))
         wanted = self._reference.outputs_of(result)
         for values, got, bounds in zip(wanted, self._slots.outputs(checked), self._bounds, strict=True):
-            error = _timed_error(values.to(got.dtype), got, bounds, self._random)
+            error = _timed_error(values, got, bounds, self._random)
             if error > bounds.tolerance:
                 message = (
                     f"a timed launch gave wrong values (error {error:.3g} of the spread, allowed "
@@ -302,13 +320,22 @@ def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:
 
 
 def _timed_error(values: torch.Tensor, got: torch.Tensor, bounds: OutputBounds, chance: random.Random) -> float:
-    count = values.numel()
-    start = chance.randrange(max(count - WINDOW_ELEMENTS, 0) + 1)
-    window = slice(start, min(start + WINDOW_ELEMENTS, count))
+    windows = _windows(values.numel(), chance)
+    values, got = (torch.cat([tensor.reshape(-1)[window] for window in windows]) for tensor in (values, got))
     if bounds.ties:
-        different = (values.reshape(-1)[window] != got.reshape(-1)[window]).double().mean()
+        different = (values != got).double().mean()
         return 0.0 if float(different) <= TIE_SHARE else math.inf
-    return deviation(Expected(values, bounds.unit), got, window)
+    return deviation(Expected(values.to(got.dtype), bounds.unit), got)
+
+
+def _windows(count: int, chance: random.Random) -> list[slice]:
+    """Which of ``count`` elements of a flattened output are compared: all, or stretches from its first to its last."""
+    if count <= WINDOW_ELEMENTS:
+        return [slice(0, count)]
+    size = WINDOW_ELEMENTS // WINDOWS
+    edges = [part * count // WINDOWS for part in range(WINDOWS + 1)]
+    inner = [chance.randrange(start, end - size + 1) for start, end in itertools.pairwise(edges[1:-1])]
+    return [slice(start, start + size) for start in (0, *inner, count - size)]
 
 
 def _speedup(kernel: Sequence[float], baseline: Sequence[float]) -> Interval:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
@@ -22,7 +24,7 @@ from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
-from gpu_worker.judge.timing import Effort, OutputBounds, PairedTimer, clock_lies
+from gpu_worker.judge.timing import WINDOW_ELEMENTS, WINDOWS, Effort, OutputBounds, PairedTimer, _windows, clock_lies
 from gpu_worker.targets.base import GraphUnavailable
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
@@ -211,6 +213,19 @@ def _guesser_is_caught_as() -> FailureKind | None:
     return None
 
 
+def test_where_nan_is_expected_it_must_have_been_written() -> None:
+    """Poison is NaN too: what is left out would look right."""
+
+    def body(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        outputs[0].copy_(torch.where(given[0] < 0, outputs[0], torch.log(given[0])))
+
+    subject = Subject("torch.log(x)", "torch.randn(64, 32)")
+    failure = audit(subject, body)
+    assert failure is not None
+    assert failure.kind is FailureKind.UNWRITTEN_OUTPUT
+    assert audit(subject, lambda given, outputs: outputs[0].copy_(torch.log(given[0]))) is None  # type: ignore[func-returns-value]
+
+
 @pytest.mark.parametrize(
     ("spoil", "kind"),
     [
@@ -335,6 +350,41 @@ def test_results_from_earlier_blocks_are_caught() -> None:
     with pytest.raises(KernelFailed) as caught:
         timer(subject, memo).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.WRONG_VALUE
+    assert caught.value.details["law"] == "timed"
+
+
+def test_no_part_of_a_large_timed_output_goes_unseen() -> None:
+    """Else a kernel could leave out a part that seldom lies in one stretch, best of all the end."""
+    count = 8 * WINDOW_ELEMENTS + 12345
+    windows = _windows(count, random.Random(1))
+    assert sum(window.stop - window.start for window in windows) == WINDOW_ELEMENTS
+    assert (windows[0].start, windows[-1].stop) == (0, count)
+    gaps = [after.start - before.stop for before, after in itertools.pairwise(windows)]
+    assert min(gaps) >= 0
+    assert max(gaps) < 2 * count / WINDOWS
+    assert _windows(100, random.Random(1)) == [slice(0, 100)]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lambda given, _: given[0][::16].fill_(1e-40), FailureKind.INPUT_MUTATED),
+        (lambda _, outputs: outputs[0].zero_(), FailureKind.WRONG_VALUE),
+    ],
+)
+def test_what_is_done_to_one_timed_launch_of_three_is_seen(spoil: Body, kind: FailureKind) -> None:
+    """Spoilt inputs could make PyTorch slow there, and work could be saved there."""
+    subject, calls = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)"), [0]
+
+    def body(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        softmax(given, outputs)
+        calls[0] += 1
+        if calls[0] % 3 == 0:
+            spoil(given, outputs)
+
+    with pytest.raises(KernelFailed) as caught:
+        timer(subject, body).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert caught.value.kind is kind
     assert caught.value.details["law"] == "timed"
 
 

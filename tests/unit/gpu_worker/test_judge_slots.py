@@ -74,8 +74,30 @@ def test_guards_see_writes_on_both_sides(slots: Slots) -> None:
         assert slots.broken_guard(2) is None
     slots.outputs(2)[1].as_strided((1,), (1,), slots.outputs(2)[1].storage_offset() + 1).fill_(1)
     assert slots.broken_guard(2) == "arg"
-    slots.write_guards()
+    slots.renew()
     assert slots.broken_guard(2) is None
+
+
+def test_nothing_is_left_for_the_next_kernel_to_find(slots: Slots) -> None:
+    slots.fill(1, [torch.rand(45).as_strided((7, 5), (1, 9))])
+    slots.outputs(1)[0].fill_(1.0)
+    slots.renew()
+    assert bool(torch.cat([slots.given(1)[0].flatten(), slots.outputs(1)[0].flatten()]).isnan().all())
+
+
+@pytest.mark.parametrize("share", [0.02, 1.0])
+def test_a_changed_input_of_any_slot_is_seen(device: CpuJudgeDevice, share: float) -> None:
+    slots = Slots(device, [spec("x", (200, 50)), spec("label", (3,), dtype=DType.INT64)], {}, 8)
+    for slot in range(8):
+        slots.fill(slot, [torch.rand(200, 50), torch.arange(3)])
+    watch = slots.watch([6, 2, 5])
+    slots.given(3)[0].zero_()
+    assert slots.changed(watch) is None, "nobody watches that slot"
+    slots.given(5)[0][-int(200 * share) :] = 1e-40
+    assert slots.changed(watch) == "x"
+    watch = slots.watch([0, 1])
+    slots.given(1)[1][2] = 1 << 40
+    assert slots.changed(watch) == "label", "a short tensor is watched whole"
 
 
 SOURCE = """
@@ -84,31 +106,51 @@ import torch.nn as nn
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(16, 4)
-    def forward(self, x, mask, fixed):
-        return self.linear(x) * mask + fixed
+        self.linear = nn.Linear(64, 4)
+    def forward(self, x, mask, fixed, both, labels):
+        return self.linear(x) * mask + fixed + both[:, labels]
 def get_inputs():
-    return [torch.rand(32, 16), torch.rand(32, 4).tril(), torch.ones(4)]
+    half = torch.rand(32, 32)
+    labels = torch.randint(0, 32, (4,))
+    return [torch.rand(32, 64), torch.rand(32, 4).tril(), torch.ones(4), half + half.T, labels]
 def get_init_inputs():
     return []
 """
 
 
-def test_rotation_gives_other_inputs_each_time_and_knows_what_it_wrote(device: CpuJudgeDevice) -> None:
+@pytest.fixture
+def rotation(device: CpuJudgeDevice) -> tuple[Rotation, Slots]:
     with torch.no_grad():
         reference = Reference(SOURCE, NumericsPolicy.FP32, device, seed=1)
         specs = reference.facts("hash").tensors
-        rotation = Rotation(reference, specs, [11, 12, 13])
-    slots = Slots(device, specs, {}, 2)
+        return Rotation(reference, specs, [11, 12, 13]), Slots(device, specs, {}, 2)
+
+
+def test_rotation_gives_other_inputs_each_time_and_knows_what_it_wrote(rotation: tuple[Rotation, Slots]) -> None:
+    rotating, slots = rotation
     seen = []
     for _ in range(8):
-        state = rotation.choose_state()
-        content = rotation.fill(slots, 0, state)
-        assert rotation.intact(slots, 0, content) is None
-        x, mask, fixed, weight, _ = (tensor.clone() for tensor in slots.given(0))
+        content = rotating.fill(slots, 0, rotating.choose_state())
+        assert rotating.intact(slots, 0, content) is None
+        x, mask, fixed, both, labels, weight, _ = (tensor.clone() for tensor in slots.given(0))
         assert torch.equal(mask, mask.tril())
-        seen.append((x, fixed, weight))
-    for position in range(3):
+        assert torch.equal(both, both.T)
+        seen.append((x, fixed, both, labels, weight))
+    for position in range(5):
         assert len({tuple(item[position].flatten().tolist()) for item in seen}) > 1
-    slots.given(0)[0][5, 5] += 1
-    assert rotation.intact(slots, 0, content) == "x"
+    for position, name in enumerate(("x", "mask", "fixed", "both", "labels", "linear_weight", "linear_bias")):
+        content = rotating.fill(slots, 0, rotating.choose_state())
+        slots.given(0)[position].reshape(-1)[-1] += 1
+        assert rotating.intact(slots, 0, content) == name
+
+
+def test_no_row_comes_again(rotation: tuple[Rotation, Slots]) -> None:
+    """Else a kernel could recognise rows by a few elements, and answer from what it remembers of each."""
+    rotating, slots = rotation
+    seen: set[tuple[float, ...]] = set()
+    for _ in range(32):
+        rotating.fill(slots, 0, rotating.choose_state())
+        x, _, _, _, _, weight, _ = slots.given(0)
+        rows = {tuple(row) for row in [*x.tolist(), *weight.tolist()]}
+        assert not rows & seen
+        seen |= rows
