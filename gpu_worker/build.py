@@ -1,7 +1,8 @@
 """Builds kernels: a sandboxed compiler behind a content-addressed cache on disk that remembers failures too.
 
-The cache key covers everything that decides the binary: source, generated header, compiler, flags, architecture. Two
-processes that ask for one build at once make it once. Knows no target's compiler; that is :class:`Toolchain`.
+The cache key covers everything that decides the binary: source, generated header, compiler, flags, architecture. What a
+busy machine may have done (a tool that was killed, or waited for too long) is nobody's compile error and is not kept.
+Two processes that ask for one build at once make it once. Knows no target's compiler; that is :class:`Toolchain`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,19 @@ from gpu_worker.sandbox import Finished, Limits, Sandbox
 from gpu_worker.targets.base import BuildFacts, Toolchain
 
 COMPILE_SECONDS = 60.0
-"""A kernel builds in 0.1 to 3 s; more than a minute is a template bomb."""
+"""Of processor time. A kernel builds in 0.1 to 3 s; more than a minute is a template bomb."""
 
 COMPILE_MEMORY_BYTES = 4 * 2**30
 COMPILE_FILE_BYTES = 256 * 2**20
 INSPECT_SECONDS = 20.0
+BUSY = 3.0
+"""A tool is waited for this many times its processor time: what has not used that up by then, the machine held back."""
+
+TOOL_FAULT = 3
+"""Exit code of our compiler processes where a tool failed for a reason that is not the source."""
+
+_KILLED = "Killed signal terminated program"
+"""What a compiler's driver says where the machine killed one of its processes, mostly for memory."""
 
 _ERROR_LINE = re.compile(r"^kernel\.\w+[:(](\d+).*?error:? ?(.*)$", re.MULTILINE)
 _MAX_ERROR_LINES = 8
@@ -72,6 +81,15 @@ class BuiltKernel:
         """The same, with a report that says that it was made before the kernel's turn."""
         report = self.build.report.model_copy(update={"ahead": True})
         return replace(self, build=replace(self.build, report=report))
+
+
+class _Unsettled(Exception):
+    """Another run of the same tools may come to another end."""
+
+    def __init__(self, failure: Failure, log: str = "") -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.log = log
 
 
 class _Record(BaseModel):
@@ -121,7 +139,11 @@ class Builder:
             cached = self._read(place)
             if cached is not None:
                 return cached
-            self._make(place, source, header, cores)
+            try:
+                self._make(place, source, header, cores)
+            except _Unsettled as end:
+                report = BuildReport(ok=False, compiler=tools.compiler, flags=tools.flags, seconds=0.0, log=end.log)
+                return Build(report, BuildFacts(), None, end.failure)
             made = self._read(place, cached=False)
         assert made is not None
         return made
@@ -158,10 +180,14 @@ class Builder:
             cpus=cores,
         )
         started = time.monotonic()
-        done = self.sandbox.run(self._toolchain.compile_program(folder), limits, COMPILE_SECONDS)
+        done = self.sandbox.run(self._toolchain.compile_program(folder), limits, BUSY * COMPILE_SECONDS)
         seconds = time.monotonic() - started
         binary = folder / "kernel.bin"
         log = done.stderr.replace(f"{folder}/", "").replace(str(folder), "")[:MAX_LOG_CHARACTERS]
+        if held_back(done):
+            raise _Unsettled(_machine("the compiler", done), log)
+        if done.code == TOOL_FAULT:
+            raise _Unsettled(compile_failure(done, log), log)
         ok = done.code == 0 and not binary.is_symlink() and binary.is_file()
         facts = self._facts(folder, log, cores) if ok else BuildFacts()
         report = BuildReport(
@@ -191,14 +217,28 @@ class Builder:
         if program is not None:
             memory = COMPILE_MEMORY_BYTES
             limits = Limits(cpu_seconds=int(INSPECT_SECONDS), memory_bytes=memory, file_bytes=0, cpus=cores)
-            inspection = self.sandbox.run(program, limits, INSPECT_SECONDS).stdout
+            done = self.sandbox.run(program, limits, BUSY * INSPECT_SECONDS)
+            if held_back(done):
+                raise _Unsettled(_machine("the disassembler", done), log)
+            inspection = done.stdout
         return self._toolchain.facts(log, inspection)
+
+
+def held_back(done: Finished) -> bool:
+    """Whether the machine, and not the source, may be why a tool did not finish."""
+    return done.timed_out or done.code == -signal.SIGKILL or _KILLED in done.stderr
+
+
+def _machine(tool: str, done: Finished) -> Failure:
+    why = "had to wait for too long" if done.timed_out else "was killed, for memory or from outside"
+    details: dict[str, JsonValue] = {"stderr": done.stderr[-2000:]}
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"{tool} {why} on this machine", details=details)
 
 
 def compile_failure(done: Finished, log: str) -> Failure:
     """Why a compiler gave no binary."""
-    if done.timed_out or done.code in (-signal.SIGXCPU, -signal.SIGKILL):
-        message = f"the compiler did not finish within {COMPILE_SECONDS:.0f} s"
+    if done.code == -signal.SIGXCPU:
+        message = f"the compiler did not finish within {COMPILE_SECONDS:.0f} s of processor time"
         return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"log": log[-2000:]})
     errors = _ERROR_LINE.findall(log)[:_MAX_ERROR_LINES]
     lines: list[JsonValue] = [int(line) for line, _ in errors]

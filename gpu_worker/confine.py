@@ -47,7 +47,9 @@ def apply_limits(limits: dict[str, int]) -> None:
         number = getattr(resource, f"RLIMIT_{name.upper()}")
         _, hard = resource.getrlimit(number)
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(number, (bound, bound))
+        # a second later comes SIGKILL, which says nothing; SIGXCPU tells that processor time was used up
+        last = bound + (name == "cpu" and (hard == resource.RLIM_INFINITY or hard > bound))
+        resource.setrlimit(number, (bound, last))
 
 
 def die_with_parent() -> None:

@@ -36,11 +36,20 @@ _PATTERNS = {
     "prefetch": re.compile(r"\tprefetch\w*"),
     "gather": re.compile(r"\tvp?gather\w+"),
     "bf16_dot": re.compile(r"\tvdpbf16ps"),
+    "half_arithmetic": re.compile(r"\tv(?:add|sub|mul|div|max|min|sqrt|rcp|rsqrt|fn?m(?:add|sub)\w*)[ps]h\b"),
+    "tile_product": re.compile(r"\ttdp\w+"),
     "omp_parallel": re.compile(r"call.*<GOMP_parallel"),
     "omp_loop": re.compile(r"call.*<GOMP_loop"),
     "libm_call": re.compile(r"call.*<(?:expf?|logf?|tanhf?|erff?|powf?|sinf?|cosf?|exp2f?|_ZGV\w+)@plt"),
 }
 """objdump in AT&T syntax; one match a line counts one instruction."""
+
+_HALF_ONLY = {
+    "bf16_dot": "bfloat16 dot products (vdpbf16ps)",
+    "half_arithmetic": "half-precision arithmetic (AVX512-FP16)",
+    "tile_product": "matrix tiles of 8 or 16 bits (AMX)",
+}
+"""What only the half policy allows."""
 
 
 class CpuToolchain:
@@ -74,10 +83,11 @@ class CpuToolchain:
         return BuildFacts(instructions={name: count for name, count in counts.items() if count})
 
     def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:  # noqa: ARG002
-        """Half-precision dot products are for the half policy only."""
-        if problem.policy is not NumericsPolicy.HALF and facts.instructions.get("bf16_dot"):
-            return "the binary uses bfloat16 dot products (vdpbf16ps), which only the half policy allows"
-        return None
+        """Arithmetic in half precision is for the half policy only."""
+        if problem.policy is NumericsPolicy.HALF:
+            return None
+        found = next((words for name, words in _HALF_ONLY.items() if facts.instructions.get(name)), None)
+        return f"the binary uses {found}, which only the half policy allows" if found else None
 
 
 @cache

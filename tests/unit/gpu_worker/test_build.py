@@ -13,11 +13,11 @@ import pytest
 from cupilot.evaluation import FailureKind
 from cupilot.kernel import Kernel, Launch, LaunchPlan
 from cupilot.problem import NumericsPolicy, Target
-from gpu_worker import build_ahead
+from gpu_worker import build, build_ahead
 from gpu_worker.build import Builder
 from gpu_worker.build_ahead import BuildAhead
 from gpu_worker.sandbox import Sandbox
-from gpu_worker.targets.base import Access, BuildFacts, Program
+from gpu_worker.targets.base import Access, Program
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
 from tests.living import still_running
 from tests.unit.gpu_worker.records import facts
@@ -95,11 +95,68 @@ def test_the_binary_tells_what_it_uses(builder: Builder) -> None:
     assert sum(instructions.get(name, 0) for name in ("simd_128", "simd_256", "simd_512")) > 0
 
 
-def test_half_precision_instructions_need_the_half_policy() -> None:
-    found = BuildFacts(instructions={"bf16_dot": 3})
+@pytest.mark.parametrize(
+    "line", ["vdpbf16ps %zmm1,%zmm2,%zmm3", "vfmadd231ph %zmm1,%zmm2,%zmm3", "vaddsh %xmm0,%xmm1,%xmm2", "tdpbssd %t"]
+)
+def test_half_precision_instructions_need_the_half_policy(line: str) -> None:
     toolchain = CpuToolchain()
-    assert "vdpbf16ps" in (toolchain.refusal("", found, facts()) or "")
+    found = toolchain.facts("", f"  10:\t{line}\n  16:\tvfmadd231ps %zmm1,%zmm2,%zmm3\n")
+    assert "which only the half policy allows" in (toolchain.refusal("", found, facts()) or "")
     assert toolchain.refusal("", found, facts(NumericsPolicy.HALF)) is None
+    honest = toolchain.facts("", "  16:\tvfmadd231ps %zmm1,%zmm2,%zmm3\n  1c:\tvcvtps2ph $0,%ymm0,(%rax)\n")
+    assert toolchain.refusal("", honest, facts()) is None
+
+
+class _Script(CpuToolchain):
+    """Shell commands in the compiler's and the disassembler's place."""
+
+    def __init__(self, compiling: str, inspecting: str) -> None:
+        super().__init__()
+        self.compiling, self.inspecting = compiling, inspecting
+
+    def compile_program(self, folder: Path) -> Program:
+        command = f"cd {folder}; {self.compiling}"
+        return Program(("/bin/sh", "-c", command), Access(writable=(folder,), subprocesses=True))
+
+    def inspect_program(self, folder: Path) -> Program:
+        return Program(("/bin/sh", "-c", self.inspecting), Access(read_only=(folder,), subprocesses=True))
+
+
+@pytest.mark.parametrize(
+    ("compiling", "inspecting"),
+    [
+        ("kill -9 $$", ":"),
+        ("echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1", ":"),
+        ("sleep 60", ":"),
+        ("echo 1 > kernel.bin", "kill -9 $$"),
+        ("echo 1 > kernel.bin", "sleep 60"),
+    ],
+)
+def test_what_the_machine_did_to_a_build_is_not_the_kernels_and_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiling: str, inspecting: str
+) -> None:
+    monkeypatch.setattr(build, "COMPILE_SECONDS", 1.0)
+    monkeypatch.setattr(build, "INSPECT_SECONDS", 1.0)
+    monkeypatch.setattr(build, "BUSY", 0.2)
+    toolchain = _Script(compiling, inspecting)
+    builder = Builder(toolchain, Sandbox(), tmp_path, "x86-64")
+    spoilt = builder.build(AXPY, HEADER)
+    assert spoilt.failure is not None
+    assert spoilt.failure.kind is FailureKind.INFRASTRUCTURE
+    assert spoilt.binary is None
+    toolchain.compiling, toolchain.inspecting = "echo 1 > kernel.bin", ":"
+    monkeypatch.setattr(build, "BUSY", 60.0)
+    assert builder.build(AXPY, HEADER).failure is None
+
+
+def test_a_fault_of_a_tool_is_said_and_not_remembered(tmp_path: Path) -> None:
+    toolchain = _Script("echo 'compiler fault: no space left' >&2; exit 3", ":")
+    builder = Builder(toolchain, Sandbox(), tmp_path, "x86-64")
+    failure = builder.build(AXPY, HEADER).failure
+    assert failure is not None
+    assert "no space left" in failure.message
+    toolchain.compiling = "echo 1 > kernel.bin"
+    assert builder.build(AXPY, HEADER).failure is None
 
 
 def with_args(*args: str) -> Kernel:
