@@ -66,6 +66,15 @@ class BuildFacts:
     instructions: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class MemoryWatch:
+    """What memory checkers said of a replay of a kernel."""
+
+    failure: Failure | None = None
+    notes: tuple[str, ...] = ()
+    """What each checker that found nothing had seen."""
+
+
 class Toolchain(Protocol):
     """A compiler as the build service drives it. ``folder`` is the one writable folder of the sandbox.
 
@@ -152,8 +161,8 @@ class HostTarget(RunnerHost, Protocol):
         """Metrics from hardware counters, over a replay of the kernel; empty where the machine gives none."""
         ...
 
-    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> Failure | None:
-        """What a memory checker finds wrong in a replay of the kernel; None where nothing, or where there is none."""
+    def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:
+        """What memory checkers find in a replay of the kernel; nothing at all where there is none."""
         ...
 
     def healthy(self) -> bool:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from cupilot.errors import InvalidInput
-from cupilot.evaluation import Failure
 from cupilot.hardware import Device, Environment
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target, TensorSpec
 from gpu_worker.sandbox import python_folders
 from gpu_worker.targets import cpu_peaks
-from gpu_worker.targets.base import Access, BuildFacts, Program
+from gpu_worker.targets.base import Access, BuildFacts, MemoryWatch, Program
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
 
 SPIN_COUNT = "30000"
@@ -100,9 +99,9 @@ class CpuHost:
         """None: virtual machines and containers seldom lend the counters of a CPU."""
         return {}
 
-    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> Failure | None:  # noqa: ARG002
+    def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:  # noqa: ARG002
         """Nothing: guard zones and the runner's own death are what tells here."""
-        return None
+        return MemoryWatch()
 
     def healthy(self) -> bool:
         """A CPU survives its kernels."""

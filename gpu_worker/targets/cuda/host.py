@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from cupilot.errors import InvalidInput, Unavailable
-from cupilot.evaluation import Failure
 from cupilot.hardware import Device, Environment
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target, TensorSpec
 from gpu_worker.sandbox import Limits, Sandbox
-from gpu_worker.targets.base import Access, BuildFacts, Program
+from gpu_worker.targets.base import Access, BuildFacts, MemoryWatch, Program
 from gpu_worker.targets.cuda import installation, replays
 from gpu_worker.targets.cuda.nvcc import toolchain
 from gpu_worker.targets.cuda.nvml import Nvml
@@ -111,9 +110,9 @@ class CudaHost:
         """Metrics from hardware counters, over a replay in a process of its own; empty where the machine gives none."""
         return replays.profile(replays.Watched(binary, plan, tensors), self._access())
 
-    def memory_fault(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> Failure | None:
+    def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:
         """What compute-sanitizer finds wrong with the kernel's memory accesses, if anything."""
-        return replays.first_finding(replays.Watched(binary, plan, tensors), self._access())
+        return replays.watched_memory(replays.Watched(binary, plan, tensors), self._access())
 
     def healthy(self) -> bool:
         """Whether a fresh process can use the GPU; asked after a fault."""

@@ -253,7 +253,9 @@ class CudaRunner:
         submit()
         gpu.end.record(gpu.stream)
         gpu.head_start.saw(time.perf_counter() - submitting)
-        return gpu.seconds()
+        seconds = gpu.seconds()
+        driver.reset_persisting_cache()  # lines that the kernel asked to keep would be missing in PyTorch's next block
+        return seconds
 
     def _forget_graph(self) -> None:
         if self._graph is not None:

@@ -65,6 +65,11 @@ def read(report: str) -> str | None:
     return " ".join(word.strip() for word in words if word)[:500]
 
 
+def finished(report: str) -> bool:
+    """Whether the tool watched the program to its end."""
+    return _SUMMARY.search(report) is not None
+
+
 def failure(tool: str, finding: str) -> Failure:
     """A finding of a tool as a result."""
     kind, words = _MEANS[tool]

@@ -16,7 +16,14 @@ _SPILL = re.compile(r"^(?:ptxas.*?| +)(\d+) bytes stack frame, (\d+) bytes spill
 _REGISTERS = re.compile(r"^ptxas.*?Used (\d+) registers", re.M)
 _SHARED = re.compile(r"^ptxas.*?Used .*?(\d+) bytes smem", re.M)
 
-_HALF_ROOTS = frozenset({"HADD2", "HMUL2", "HFMA2", "HMNMX2", "HSET2", "HSETP2", "HADD2_32I", "HMUL2_32I", "HFMA2_32I"})
+_HALF_ROOTS = frozenset({
+    "HADD2", "HMUL2", "HFMA2", "HMNMX2", "HSET2", "HSETP2", "HADD2_32I", "HMUL2_32I", "HFMA2_32I",
+    "VHMNMX", "FHADD", "FHFMA",
+})  # fmt: skip
+"""The last three are Blackwell's: three-way minima, and sums that take a half operand as it is."""
+_HALF_BY_TYPE = frozenset({"MUFU", "ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS", "UBLKRED", "UTMAREDG"})
+"""Instructions that compute in whatever type their modifiers name."""
+_CONVERSIONS = frozenset({"F2F", "F2FP", "I2F", "I2FP"})
 _GROUPS: dict[str, tuple[str, ...]] = {
     "async_copy": ("LDGSTS", "UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG"),
     "atomic": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS"),
@@ -86,10 +93,12 @@ def _families_of(opcode: str, operands: str) -> Iterable[str]:
         yield from ("tensor_core", f"tensor_{_tensor_type(root, modifiers)}")
     elif root in _HALF_ROOTS and not _is_constant_or_widening(root, modifiers, operands):
         yield "half_arithmetic"
-    elif root in ("F2F", "F2FP") and _narrows(modifiers):
+    elif root in _CONVERSIONS and _narrows(modifiers):
         yield "half_narrowing"
     elif family := _FAMILY.get(root):
         yield family
+        if root in _HALF_BY_TYPE and (".F16" in modifiers or ".BF16" in modifiers):
+            yield "half_arithmetic"
         if root in _TENSOR_COPIES:
             yield _TENSOR_COPIES[root]
         if family in _VECTOR and ".128" in modifiers:
@@ -97,6 +106,7 @@ def _families_of(opcode: str, operands: str) -> Iterable[str]:
 
 
 def _tensor_type(root: str, modifiers: str) -> str:
+    """``f16`` where nothing says otherwise: Blackwell's UTCHMMA is the same text for half precision and for TF32."""
     if ".TF32" in modifiers:
         return "tf32"
     if root in ("IMMA", "IGMMA", "BMMA", "BGMMA", "UTCIMMA"):
