@@ -286,7 +286,8 @@ class Evaluator:
         if isinstance(kernel, ImportedKernel):
             return
         if call.thorough:
-            measured.failure = self._host.memory_fault(built.binary, built.plan, facts.tensors)
+            watch = self._host.watched_memory(built.binary, built.plan, facts.tensors)
+            measured.failure, measured.notes = watch.failure, measured.notes + watch.notes
         elif self._points > 0 and worthwhile(measured, call, time.monotonic() - started):
             built = self._swept(judge, measured, built, call)
         self._phases.enter("profile")

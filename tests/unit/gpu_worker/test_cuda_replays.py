@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from cupilot.kernel import ResolvedLaunch, ResolvedPlan
 from cupilot.problem import DType, Role, TensorSpec
-from gpu_worker.targets.cuda import replays
+from gpu_worker.sandbox import Finished
+from gpu_worker.targets.base import Access
+from gpu_worker.targets.cuda import replays, sanitizer
 from gpu_worker.targets.cuda.replay import Replay
 
 
@@ -26,3 +32,41 @@ def test_a_replay_has_every_buffer_and_fills_only_what_a_kernel_is_given() -> No
     assert list(replay.zeros) == ["index"]
     assert replay.launches[0]["args"] == ["x", "index", "out", "scratch"]
     assert replay.times == 3
+
+
+CLEAN = "========= ERROR SUMMARY: 0 errors\n"
+REPORTS = {
+    "memcheck": Finished(0, CLEAN, ""),
+    "racecheck": Finished(-9, "========= COMPUTE-SANITIZER\n", "", timed_out=True),
+    "initcheck": Finished(1, "", "Target application is not supported\n"),
+    "synccheck": Finished(0, CLEAN, ""),
+}
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, **reports: Finished) -> replays.MemoryWatch:
+    @contextmanager
+    def replay(*_: object) -> Iterator[Callable[[Callable[[Sequence[str]], tuple[str, ...]]], Finished]]:
+        yield lambda wrap: (REPORTS | reports)[wrap(())[2]]
+
+    monkeypatch.setattr(replays, "_replay", replay)
+    monkeypatch.setattr(sanitizer, "checker", lambda: Path("/compute-sanitizer"))
+    return replays.watched_memory(replays.Watched(Path("/k"), ResolvedPlan(launches=(), workspace={}), ()), Access())
+
+
+def test_what_a_checkers_silence_is_worth_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watched(monkeypatch)
+    assert watch.failure is None
+    assert [note.removeprefix("compute-sanitizer, ") for note in watch.notes] == [
+        "memcheck: found nothing",
+        "racecheck: stopped after 30 s, had found nothing until then",
+        "initcheck: did not run: Target application is not supported",
+        "synccheck: found nothing",
+    ]
+
+
+def test_the_first_finding_is_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Finished(-9, "========= Error: Race reported between Write access at k+0x90\n", "", timed_out=True)
+    watch = watched(monkeypatch, racecheck=found)
+    assert watch.failure is not None
+    assert watch.failure.details["tool"] == "racecheck"
+    assert len(watch.notes) == 1
