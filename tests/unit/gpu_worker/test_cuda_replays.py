@@ -11,7 +11,7 @@ import pytest
 from cupilot.kernel import ResolvedLaunch, ResolvedPlan
 from cupilot.problem import DType, Role, TensorSpec
 from gpu_worker.sandbox import Finished
-from gpu_worker.targets.base import Access
+from gpu_worker.targets.base import Access, MemoryWatch
 from gpu_worker.targets.cuda import replays, sanitizer
 from gpu_worker.targets.cuda.replay import Replay
 
@@ -43,7 +43,7 @@ REPORTS = {
 }
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, **reports: Finished) -> replays.MemoryWatch:
+def watched(monkeypatch: pytest.MonkeyPatch, **reports: Finished) -> MemoryWatch:
     @contextmanager
     def replay(*_: object) -> Iterator[Callable[[Callable[[Sequence[str]], tuple[str, ...]]], Finished]]:
         yield lambda wrap: (REPORTS | reports)[wrap(())[2]]
