@@ -84,10 +84,9 @@ class Evaluator:
         self._host: HostTarget = open_host(target, device=device, threads=threads, builder=builder)
         self._sandbox = sandbox or Sandbox()
         work_dir = work_dir.resolve()
-        builds = work_dir / "builds"
-        self._builder = Builder(self._host.toolchain, self._sandbox, builds, self._host.device.arch)
+        self._builder = Builder(self._host.toolchain, self._sandbox, work_dir / "builds", self._host.device.arch)
         self._peaks = PeakStore(self._host, self._sandbox, work_dir / "peaks")
-        self._judge = WarmJudge(self._host, self._sandbox, Bytecode(work_dir / "bytecode"), builds)
+        self._judge = WarmJudge(self._host, self._sandbox, Bytecode(work_dir / "bytecode"))
         self._imported = work_dir / "imported"
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
         self._ahead = BuildAhead(self._builder, spare_cores(self._host))

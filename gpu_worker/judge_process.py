@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,6 @@ class JudgeProcess:
         self._child: Child = sandbox.start(Program(argv, access), limits, [theirs.fileno()])
         theirs.close()
         self._hold: Callable[[bool], None] | None = None
-        self._before: Mapping[str, Callable[[], None]] = {}
         self._next_look = 0.0
         self.on_stage: Callable[[str], None] | None = None
         """Told which stage the judge has begun."""
@@ -136,14 +135,9 @@ class JudgeProcess:
         *,
         descriptors: Sequence[int] = (),
         hold: Callable[[bool], None] | None = None,
-        before: Mapping[str, Callable[[], None]] | None = None,
     ) -> dict[str, Any]:
-        """The judge's answer to a request. After any exception the judge must be closed.
-
-        ``before`` names stages, and what is done before the judge goes on with them.
-        """
+        """The judge's answer to a request. After any exception the judge must be closed."""
         self._hold = hold
-        self._before = before or {}
         now = time.monotonic()
         deadline = _Deadline(now + timeout, now + timeout, "starting", timeout)
         stage = deadline.name
@@ -184,9 +178,6 @@ class JudgeProcess:
             deadline.name = str(message["name"])[:200]
             if self.on_stage is not None:
                 self.on_stage(deadline.name)
-            if deadline.name in self._before:
-                self._before[deadline.name]()
-            self._channel.send({"ok": True})
             deadline.stage = time.monotonic() + limit
             deadline.limit = min(limit, max(deadline.total - time.monotonic(), 0.0))
         elif message["event"] == "hold" and self._hold is not None:

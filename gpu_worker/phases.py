@@ -9,16 +9,13 @@ import time
 
 from cupilot.evaluation import Phase
 
-TIMING = "timing"
-"""The judge's stage in which a kernel is timed; nothing else may happen on the device then."""
-
 _STAGES = {
     "loading the problem file": "open",
     "the first forward pass": "open",
     "drawing inputs": "open",
     "loading the kernel": "load",
     "auditing": "verify",
-    TIMING: "time",
+    "timing": "time",
     "compiling the torch.compile baseline": "compile_baseline",
 }
 """The judge's stages in fewer words; any other is ``judge``."""

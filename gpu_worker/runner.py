@@ -45,9 +45,6 @@ def _execute(device: RunnerDevice, message: dict[str, Any], descriptors: Sequenc
         return {"seconds": device.run(message["order"])}
     if operation in ("capture", "replay"):
         return _through_graph(device, message)
-    if operation == "open":
-        device.open()
-        return {}
     if operation == "attach":
         device.attach(message["handle"], descriptors)
         return {}

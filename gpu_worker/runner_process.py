@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_worker import runner
-from gpu_worker.channel import Channel, ChannelClosed, ChannelError, ChannelTimeout
+from gpu_worker.channel import Channel
 from gpu_worker.sandbox import Finished, Limits, Sandbox
 from gpu_worker.targets.base import Program, RunnerHost
 
@@ -26,10 +26,7 @@ class RunnerProcess:
     """One sandboxed runner; the judge talks to it, the supervisor watches how it ends."""
 
     def __init__(self, target: RunnerHost, sandbox: Sandbox, *binaries: Path, limits: Limits | None = None) -> None:
-        """``binaries`` are what it may be told to load, or folders that hold it.
-
-        ``limits`` replace those of a kernel that only computes.
-        """
+        """``binaries`` are what it may be told to load, ``limits`` replace those of a kernel that only computes."""
         self._theirs, ours = Channel.pair()
         access = target.runner_access()
         access = replace(access, read_only=(*access.read_only, *binaries))
@@ -42,18 +39,6 @@ class RunnerProcess:
         self._held = False
         self._may_start_processes = access.subprocesses
         self._overrun = False
-
-    def begin_opening(self) -> None:
-        """Have it take hold of its device, before there is a kernel for it."""
-        self._theirs.send({"op": "open"})
-
-    def opened(self, seconds: float) -> bool:
-        """Whether it did, within so many seconds."""
-        try:
-            answer, _ = self._theirs.receive(seconds)
-        except (ChannelClosed, ChannelError, ChannelTimeout):
-            return False
-        return bool(answer == {"ok": True})
 
     def take_channel(self) -> int:
         """Descriptor of the judge's end of the line; valid until :meth:`close`."""

@@ -20,10 +20,8 @@ from gpu_worker import endings
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.imported import ImportedHost
 from gpu_worker.judge_process import JudgeProcess, JudgeTimeout
-from gpu_worker.phases import TIMING
 from gpu_worker.runner_process import RunnerProcess
 from gpu_worker.sandbox import Sandbox
-from gpu_worker.spare_runner import SpareRunner
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.verdict import Measured
 
@@ -46,15 +44,13 @@ class Call:
 
 
 class WarmJudge:
-    """At most one judge process with the problem that it has open, and a runner for the kernel that comes next."""
+    """At most one judge process, and the problem that it has open."""
 
-    def __init__(self, host: HostTarget, sandbox: Sandbox, bytecode: Bytecode, builds: Path) -> None:
-        """``builds`` is the folder that all binaries lie in."""
+    def __init__(self, host: HostTarget, sandbox: Sandbox, bytecode: Bytecode) -> None:
         self._host = host
         self._sandbox = sandbox
         self._bytecode = bytecode
         self._process: JudgeProcess | None = None
-        self._spare = SpareRunner(lambda: RunnerProcess(host, sandbox, builds))
         self.problem: str | None = None
         """Hash of the problem that the process has open."""
 
@@ -64,8 +60,7 @@ class WarmJudge:
         return self._process.torch if self._process is not None else None
 
     def close(self) -> None:
-        """End the process, and the runner that waits."""
-        self._spare.close()
+        """End the process."""
         if self._process is not None:
             self._process.close()
         self._process = None
@@ -97,16 +92,11 @@ class WarmJudge:
 
     def judge(self, measured: Measured, order: dict[str, Any], call: Call) -> None:
         """Have the open judge work on a kernel in a runner of its own; what it found goes into ``measured``."""
-        ahead = self._host.trusts_runner and not order["imported"] and not call.thorough
-        runner = self._spare.take() if ahead else self._runner(order)
+        runner = self._runner(order)
         try:
-            if ahead:
-                self._spare.begin()
             self.judge_in(runner, measured, order, call)
         finally:
             runner.close()
-            if measured.failure is not None:
-                self._spare.close()  # nothing of what a failed kernel may have done to the device lives on
 
     def _runner(self, order: dict[str, Any]) -> RunnerProcess:
         if order["imported"]:
@@ -125,14 +115,7 @@ class WarmJudge:
             return call.cancelled()
 
         try:
-            answer = self._process.ask(
-                request,
-                call.remaining(),
-                cancelled,
-                descriptors=channel,
-                hold=runner.hold,
-                before={TIMING: self._spare.settle},
-            )
+            answer = self._process.ask(request, call.remaining(), cancelled, descriptors=channel, hold=runner.hold)
             self._take(measured, answer, runner)
         except (ValidationError, KeyError, TypeError, AttributeError) as error:
             raise JudgeUseless(f"its findings make no sense: {str(error)[:500]}") from error

@@ -89,7 +89,6 @@ class Judge:
 
     def _stage(self, name: str, limit: float) -> None:
         self._channel.send({"event": "stage", "name": name, "limit": limit})
-        self._channel.receive()
 
     def _hold(self, on: bool) -> None:
         self._channel.send({"event": "hold", "on": on})

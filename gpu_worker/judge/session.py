@@ -27,7 +27,6 @@ from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
 from gpu_worker.judge.slots import Slots, slot_size
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timing import TIMED_FACTOR, Effort, Hold, OutputBounds, PairedTimer
-from gpu_worker.phases import TIMING
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import JudgeDevice
 
@@ -177,7 +176,7 @@ class Session:
         if not order.screening:
             seconds = min(seconds, auditor.check_again(laws.OWN, timeout))
             findings.audited = True
-        self._stage(TIMING, 60.0 + 40 * timeout)
+        self._stage("timing", 60.0 + 40 * timeout)
         timer = PairedTimer(
             link,
             device,

@@ -270,10 +270,6 @@ class RunnerError(Exception):
 class RunnerDevice(Protocol):
     """A target in the runner process. Any method may raise :class:`RunnerError`."""
 
-    def open(self) -> None:
-        """Take hold of the device. May come before everything else, and need not come at all."""
-        ...
-
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Map the judge's arena; replaces an earlier one. Slots bound before are forgotten."""
         ...

@@ -24,9 +24,6 @@ class CpuRunner:
         self._launches: list[tuple[Callable[..., None], tuple[str, ...]]] = []
         self._slots: list[list[Call]] = []
 
-    def open(self) -> None:
-        """Nothing: a processor needs no opening."""
-
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Map the judge's memory file. Populated at once: first touches are not the kernel's cost."""
         size = int(handle["size"])

@@ -110,15 +110,12 @@ class ImportedRunner:
     """Runs one imported file; see :class:`gpu_worker.targets.base.RunnerDevice`."""
 
     def __init__(self, memory: Callable[[], _Memory]) -> None:
-        self._make_memory = memory
+        self._open = memory
         self._memory: _Memory | None = None
         self._arena: torch.Tensor | None = None
         self._signature: Signature | None = None
         self._model: torch.nn.Module | None = None
         self._slots: list[_Slot] = []
-
-    def open(self) -> None:
-        """Nothing: memory is made when a file is loaded."""
 
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Map the judge's arena; replaces an earlier one."""
@@ -129,7 +126,7 @@ class ImportedRunner:
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run the file and construct its class; ``launches`` is one :class:`Signature` as JSON."""
-        self._memory = self._make_memory()
+        self._memory = self._open()
         self._signature = signature = Signature.from_json(launches[0])
         self._memory.apply(signature.policy)
         path = Path(binary)

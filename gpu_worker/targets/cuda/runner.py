@@ -110,11 +110,7 @@ class CudaRunner:
         self._slots: list[list[driver.PreparedLaunch]] = []
         self._graph: driver.Graph | None = None
 
-    def open(self) -> None:
-        """Make a context, the flush's memory and the clock's events."""
-        self._gpu()
-
-    def _gpu(self) -> _Gpu:
+    def _open(self) -> _Gpu:
         """The GPU, opened by the first command, so that a failure to do so is an answer."""
         if self._opened is None:
             self._opened = _Gpu()
@@ -125,7 +121,7 @@ class CudaRunner:
         """Map the judge's arena; replaces an earlier one."""
         if len(descriptors) != 1:
             raise RunnerError("infrastructure", "a cuda arena comes with one descriptor")
-        self._gpu()
+        self._open()
         self._forget_graph()
         self._slots = []
         if self._shared is not None:
@@ -142,7 +138,7 @@ class CudaRunner:
     @_reported_as_plan
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Load the cubin in its initial state and check that every launch fits its kernel."""
-        self._gpu()
+        self._open()
         self._forget_graph()
         self._slots, self._launches, self._functions = [], (), {}
         if self._module is not None:
@@ -171,7 +167,7 @@ class CudaRunner:
             what = f"{len(given) - maps} pointers" + (f" and {maps} tensor maps (of sizes {given})" if maps else "")
             message = f"the plan gives {launch['kernel']!r} {what}, but its parameters have sizes {sizes}"
             raise RunnerError("invalid_plan", message)
-        if launch["tensor_maps"] and self._gpu().context.compute_capability[0] < tensor_maps.FIRST_CAPABILITY:
+        if launch["tensor_maps"] and self._open().context.compute_capability[0] < tensor_maps.FIRST_CAPABILITY:
             raise RunnerError("invalid_plan", "this device has no tensor maps: they need sm_90 or newer")
 
     def _facts(self, function: driver.Function, launch: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +182,7 @@ class CudaRunner:
         }
         if threads <= function.attribute("MAX_THREADS_PER_BLOCK"):
             blocks = function.blocks_per_unit(threads, launch["shared_bytes"])
-            limit = self._gpu().context.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+            limit = self._open().context.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
             facts["occupancy_pct"] = 100.0 * blocks * threads / limit
         return facts
 
@@ -208,7 +204,7 @@ class CudaRunner:
             cooperative=launch["cooperative"],
         )
         arguments = [self._argument(launch, slot, name) for name in launch["args"]]
-        return driver.PreparedLaunch(self._functions[launch["kernel"]], self._gpu().stream, arguments, geometry)
+        return driver.PreparedLaunch(self._functions[launch["kernel"]], self._open().stream, arguments, geometry)
 
     def _argument(self, launch: Mapping[str, Any], slot: Mapping[str, int], name: str) -> int | tensor_maps.Encoded:
         assert self._arena is not None
@@ -232,7 +228,7 @@ class CudaRunner:
         self._forget_graph()
         launches = [launch for slot in order for launch in self._slots[slot]]
         try:
-            self._graph = driver.Graph(self._gpu().stream, lambda: _submit(launches))
+            self._graph = driver.Graph(self._open().stream, lambda: _submit(launches))
         except driver.DriverError as error:
             return str(error)
         return None
@@ -245,7 +241,7 @@ class CudaRunner:
         return self._timed(self._graph.launch)
 
     def _timed(self, submit: Callable[[], None]) -> float:
-        gpu = self._gpu()
+        gpu = self._open()
         driver.reset_persisting_cache()
         gpu.flush_cache(gpu.head_start.flushes())
         gpu.start.record(gpu.stream)
