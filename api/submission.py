@@ -38,19 +38,23 @@ class AgentsUnavailable(CupilotError):
 
 def submit(session: Session, caller: Caller, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
     """The job that the request asks for, and whether it is new."""
-    check_playable(request.method, request.agents)
-    check_agents(session, request.agents, "body.agents")
-    spec = JobSpec(
-        problem=problem_of(session, caller.team_id, request.problem, request.target),
-        **{name: getattr(request, name) for name in JobSpec.model_fields if name != "problem"},
-    )
     return submit_job(
         session,
         caller.team_id,
-        spec,
+        spec_of(session, caller.team_id, request),
         idempotency_key=idempotency_key,
         request_hash=digest(request.model_dump(mode="json")),
         author=caller.user,
+    )
+
+
+def spec_of(session: Session, team: UUID, request: JobRequest) -> JobSpec:
+    """What a request asks for, checked as far as it can be; InvalidInput and its kin where no job can be made of it."""
+    check_playable(request.method, request.agents)
+    check_agents(session, request.agents, "body.agents")
+    return JobSpec(
+        problem=problem_of(session, team, request.problem, request.target),
+        **{name: getattr(request, name) for name in JobSpec.model_fields if name != "problem"},
     )
 
 

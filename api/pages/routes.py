@@ -32,6 +32,8 @@ from cupilot.storage.views.steering import quota_view
 from cupilot.storage.views.steps import job_log
 
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+ICON = (Path(__file__).parent / "icon.svg").read_text(encoding="utf-8")
+CACHED = {"Cache-Control": "max-age=3600"}
 ROWS = 50
 DRAWN = 500
 """Candidates of a job that its page lists and draws; the command line and REST page through all."""
@@ -83,7 +85,13 @@ def sign_out() -> Response:
 @router.get("/style.css")
 def style() -> Response:
     """How it looks."""
-    return Response(STYLE, media_type="text/css", headers={"Cache-Control": "max-age=3600"})
+    return Response(STYLE, media_type="text/css", headers=CACHED)
+
+
+@router.get("/icon.svg")
+def icon() -> Response:
+    """What browsers show in a tab; they would ask for ``/favicon.ico`` otherwise."""
+    return Response(ICON, media_type="image/svg+xml", headers=CACHED)
 
 
 @router.get("")

@@ -14,10 +14,11 @@ from starlette.concurrency import run_in_threadpool
 from api import dependencies
 from api.dependencies import Cursor, Limit, Member, StrictRoute, TeamId, Transaction, authorise, bearer, plain_text
 from api.documentation import JOB_EXAMPLES, errors
+from api.planning import plan
 from api.submission import submit
 from cupilot.errors import InvalidInput
 from cupilot.problem import Target
-from cupilot.schemas import EventPage, JobPage, JobRequest, JobView
+from cupilot.schemas import EventPage, JobPage, JobPlan, JobRequest, JobView
 from cupilot.storage.database import Database
 from cupilot.storage.jobs import request_cancel
 from cupilot.storage.states import JobState
@@ -73,6 +74,14 @@ def submit_job(
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
     return _with_retry_after(response, views.job_view(session, caller.team_id, job.id))
+
+
+@router.post("/plan", summary="What a job would be", responses=errors(401, 403, 413, 422))
+def plan_job(
+    session: Transaction, caller: Member, request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)]
+) -> JobPlan:
+    """A dry run: what the job can use at most, and what earlier ones used. Checks the same, makes nothing."""
+    return plan(session, caller.team_id, request)
 
 
 @router.get("", summary="List jobs", responses=errors(401, 422))

@@ -12,6 +12,7 @@ from cupilot.cli import (
     audit,
     calls,
     candidates,
+    events,
     experiments,
     exports,
     imports,
@@ -65,6 +66,7 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Look into a job": {
         "candidates": candidates.candidates,
         "compare": rankings.compare,
+        "events": events.events,
         "steps": steps.steps,
         "logs": steps.logs,
         "calls": calls.calls,

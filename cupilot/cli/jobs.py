@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -13,6 +13,10 @@ from cupilot.cli.options import Data, JobId, Json, Server
 from cupilot.cli.outcome import exit_of, outcome
 from cupilot.cli.requests import JobOptions, on_chosen_target, parse_labels, takes_job_options
 from cupilot.cli.session import connect, connect_or_start, job_id
+
+if TYPE_CHECKING:
+    from cupilot.client import Client
+    from cupilot.schemas import JobRequest
 
 
 @takes_job_options
@@ -64,6 +68,9 @@ def submit(
         str | None, typer.Option("--idempotency-key", help="Submitting again with the same key starts no second job.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check it, say what it can use and is likely to, and start nothing.")
+    ] = False,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -76,11 +83,15 @@ def submit(
         cupilot submit softmax --target cuda --label model=llama --server https://cupilot.example
         job=$(cupilot submit my_op.py) && cupilot watch $job
         cupilot submit my_op.py --wait && cupilot export last --format torch
+        cupilot submit my_op.py --agents llm --cost 5 --dry-run
     """
     with outcome(as_json=as_json):
         request = options.request()
         with connect(server, data) as client:
             chosen = on_chosen_target(request, options.target, client)
+            if dry_run:
+                _show_plan(client, chosen, as_json=as_json)
+                return
             job = client.submit(chosen, idempotency_key=idempotency_key)
             if not wait:
                 typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
@@ -182,3 +193,13 @@ def cancel(job: JobId, server: Server = None, data: Data = None, as_json: Json =
     with outcome(as_json=as_json), connect(server, data) as client:
         view = client.cancel(job_id(client, job))
         typer.echo(view.model_dump_json(indent=2) if as_json else f"job {view.id} is {view.state}")
+
+
+def _show_plan(client: Client, request: JobRequest, *, as_json: bool) -> None:
+    from cupilot.cli.render import show_plan
+
+    plan = client.plan(request)
+    if as_json:
+        typer.echo(plan.model_dump_json(indent=2))
+    else:
+        show_plan(plan)

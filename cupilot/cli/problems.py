@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
 
@@ -40,6 +39,4 @@ def _from_text(data: bytes, name: str, where: str, policy: NumericsPolicy, size:
 def _suggestion(given: str) -> str:
     if given.endswith(".py") or "/" in given:
         return "there is no such file"
-    names = builtin.names()
-    near = difflib.get_close_matches(given, names, n=3) or names
-    return f"built-in problems: {', '.join(near)}"
+    return builtin.suggestion(given)

@@ -18,7 +18,7 @@ from cupilot.report import (
     spending_lines,
     technique_lines,
 )
-from cupilot.schemas import CandidateView, JobPage, JobView, Report
+from cupilot.schemas import CandidateView, JobPage, JobPlan, JobView, Report
 
 REASONS_SHOWN = 5
 
@@ -78,6 +78,28 @@ def show_jobs(page: JobPage) -> None:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if page.next_cursor:
         typer.echo(f"more: --cursor {page.next_cursor}")
+
+
+def show_plan(plan: JobPlan) -> None:
+    """What a job would be: nothing was started."""
+    bound, guess = plan.at_most, plan.guess
+    device = "" if bound.gpu_seconds is None else f", {seconds(bound.gpu_seconds)} on the device"
+    most = f"{bound.kernels} kernels of {bound.candidates} candidates, {seconds(bound.wall_seconds)}{device}"
+    lines = [
+        ("problem", f"{plan.problem} on {plan.target.value}, policy {plan.policy.value}"),
+        ("method", f"{plan.method.name}, {plan.method.rounds} generations; agents {plan.agents.value}"),
+        ("at most", f"{most}, {bound.cost_usd:.2f} USD"),
+    ]
+    if guess is not None:
+        before = (
+            f"{guess.jobs} job{'s' if guess.jobs > 1 else ''} on {'it' if guess.same_problem else 'other problems'}"
+        )
+        spent = f"{seconds(guess.gpu_seconds)} on the device, {guess.cost_usd:.2f} USD, {guess.tokens} tokens"
+        lines.append(("likely", f"{seconds(guess.wall_seconds)}, {spent}, by your team's {before}"))
+    lines.append(("queue", queue_words(plan.queue_position)))
+    lines += _numbered("note", plan.notes)
+    _print_pairs(lines)
+    typer.echo("nothing was started")
 
 
 def show_report(report: Report, folder: Path) -> None:

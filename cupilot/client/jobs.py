@@ -10,7 +10,7 @@ from datetime import datetime
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, every, path
 from cupilot.problem import Target
-from cupilot.schemas import EventPage, EventView, ImportRequest, JobPage, JobRequest, JobSummary, JobView
+from cupilot.schemas import EventPage, EventView, ImportRequest, JobPage, JobPlan, JobRequest, JobSummary, JobView
 
 JobId = uuid.UUID | str
 OnUpdate = Callable[[JobView, Sequence[EventView]], None]
@@ -30,6 +30,11 @@ class JobCalls:
         """Start a job. A key is made where none is given, so that a repeated attempt never starts a second one."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return Call(JobView, "POST", "/v1/jobs", body=request, headers=headers)
+
+    @call
+    def plan(self, request: JobRequest) -> Call[JobPlan]:
+        """A dry run: what the job can use at most, and what earlier ones like it used. Makes nothing."""
+        return Call(JobPlan, "POST", "/v1/jobs/plan", body=request, repeatable=True)
 
     @call
     def judge(self, request: ImportRequest, *, idempotency_key: str | None = None) -> Call[JobView]:

@@ -63,6 +63,16 @@ class AiCudaEngineerConfig(Value):
         """Generations at most: the translation, the optimisations, the composition."""
         return 1 + self.generations + (1 if self.compositions else 0)
 
+    @property
+    def most_candidates(self) -> int:
+        """The translation, the optimisations, the compositions."""
+        return 1 + self.generations * self.proposals + self.compositions
+
+    @property
+    def most_kernels(self) -> int:
+        """The same with every repair of the translation."""
+        return self.most_candidates + self.retries
+
 
 class AiCudaEngineer:
     """The method ``ai-cuda-engineer``."""

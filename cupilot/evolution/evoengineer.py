@@ -52,6 +52,16 @@ class EvoEngineerConfig(Value):
         """Generations at most."""
         return min(self.generations, -(-self.samples // self.samplers))
 
+    @property
+    def most_candidates(self) -> int:
+        """Proposed at most, over all generations."""
+        return min(self.samples, self.rounds * self.samplers)
+
+    @property
+    def most_kernels(self) -> int:
+        """The same: nothing is mended."""
+        return self.most_candidates
+
 
 class EvoEngineerFreeConfig(EvoEngineerConfig):
     """Parameters of EvoEngineer-Free."""

@@ -87,6 +87,16 @@ class SceConfig(Value):
         """Generations at most, over all epochs."""
         return self.epochs * self.generations
 
+    @property
+    def most_candidates(self) -> int:
+        """Proposed at most, over all generations; elites leave room for fewer."""
+        return self.population * self.rounds
+
+    @property
+    def most_kernels(self) -> int:
+        """The same with every repair that they may have."""
+        return self.most_candidates * (1 + self.repair_rounds)
+
 
 class Sce:
     """The method ``sce``. Every call is pure in its arguments and the generator it is given."""

@@ -9,6 +9,7 @@ files are read as text only: they import torch, and nothing here runs them.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Literal
@@ -36,9 +37,17 @@ def load(name: str, *, size: Size = "small", policy: NumericsPolicy = NumericsPo
     """
     entry = dict(_entries(None)).get(name)
     if entry is None:
-        raise NotFound(f"no built-in problem is called {name!r}", hint=f"there are: {', '.join(names())}")
+        raise NotFound(f"no built-in problem is called {name!r}", hint=suggestion(name))
     source = _SIZED_LINE.sub(rf"\g<name> = \g<{size}>", entry.read_text(encoding="utf-8"))
     return Problem(name=name, source=source, policy=policy)
+
+
+def suggestion(name: str) -> str:
+    """For somebody who misspelt a name: the few that come closest, and where all of them are listed."""
+    known = names()
+    everything = f"cupilot problems, or GET /v1/problems, lists all {len(known)}"
+    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}? {everything}" if near else everything
 
 
 def _entries(suite: str | None) -> list[tuple[str, Traversable]]:

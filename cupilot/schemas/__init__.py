@@ -51,6 +51,7 @@ from cupilot.schemas.jobs import (
     ProblemRef,
     StateEntry,
 )
+from cupilot.schemas.plans import JobBound, JobGuess, JobPlan
 from cupilot.schemas.pool import (
     BadLine,
     PoolEntryView,
@@ -139,7 +140,10 @@ __all__ = [
     "FieldProblem",
     "Health",
     "ImportRequest",
+    "JobBound",
+    "JobGuess",
     "JobPage",
+    "JobPlan",
     "JobRequest",
     "JobSummary",
     "JobView",

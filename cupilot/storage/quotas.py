@@ -27,12 +27,15 @@ def quota_of(team: Team) -> Quota:
     return Quota(**{name: getattr(team, name) for name in Quota.model_fields})
 
 
-def check_queue(session: Session, team_id: uuid.UUID) -> None:
-    """After a job was queued: raise :class:`QuotaExceeded` where the team has more of them than it may."""
+def check_queue(session: Session, team_id: uuid.UUID, *, coming: int = 0) -> None:
+    """Raise :class:`QuotaExceeded` where the team has more queued jobs than it may, or would with those that come.
+
+    Asked after a job was queued, which counts then, and for one that only might be.
+    """
     if session.get_one(Team, team_id, populate_existing=True).max_queued_jobs is None:
         return  # nothing to count: submissions of the team need not wait for each other
     quota = quota_of(_locked(session, team_id))
-    queued = _count(session, team_id, (JobState.QUEUED,))
+    queued = _count(session, team_id, (JobState.QUEUED,)) + coming
     if quota.max_queued_jobs is not None and queued > quota.max_queued_jobs:
         raise QuotaExceeded(
             f"the team may have {quota.max_queued_jobs} jobs in the queue, and has them",

@@ -232,12 +232,18 @@ def _queue_position(session: Session, job: Job) -> int | None:
     """An estimate: fair share between teams may let a later job of another team begin first."""
     if job.state is not JobState.QUEUED:
         return None
-    above = _PRIORITIES[_PRIORITIES.index(job.priority) + 1 :]
-    earlier = (Job.priority == job.priority) & (tuple_(Job.created_at, Job.id) < (job.created_at, job.id))
-    ahead = select(func.count()).where(
-        Job.state == JobState.QUEUED, Job.target == job.target, or_(Job.priority.in_(above), earlier)
-    )
-    return session.execute(ahead).scalar_one()
+    earlier = tuple_(Job.created_at, Job.id) < (job.created_at, job.id)
+    return queued_before(session, job.target, job.priority, earlier)
+
+
+def queued_before(session: Session, target: Target, priority: Priority, earlier: ColumnElement[bool]) -> int:
+    """How many queued jobs come before one of this priority: all of a higher one, and those of its own that are
+    ``earlier``."""
+    above = _PRIORITIES[_PRIORITIES.index(priority) + 1 :]
+    before = or_(Job.priority.in_(above), (Job.priority == priority) & earlier)
+    return session.execute(
+        select(func.count()).where(Job.state == JobState.QUEUED, Job.target == target, before)
+    ).scalar_one()
 
 
 def _wall_seconds(session: Session, job: Job) -> float:

@@ -46,7 +46,7 @@ def get_problem(session: Session, team: UUID, reference: str) -> ProblemRow:
     with suppress(ValueError):
         row = session.scalar(scoped(select(ProblemRow), team).where(ProblemRow.id == UUID(reference)))
     if row is None:
-        raise NotFound("no such problem", hint="GET /v1/problems lists what there is", where="problem")
+        raise NotFound("no such problem", hint=builtin.suggestion(reference), where="problem")
     return row
 
 

@@ -43,6 +43,7 @@ WEBHOOK = {"url": "https://93.184.216.34/hook"}
 
 MATRIX: dict[str, Line] = {
     "POST /v1/jobs": Line("member", job_request()),
+    "POST /v1/jobs/plan": Line("member", job_request()),
     "GET /v1/jobs": Line("viewer"),
     "GET /v1/jobs/{job}": Line("viewer"),
     "POST /v1/jobs/{job}/cancel": Line("member"),

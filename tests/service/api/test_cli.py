@@ -143,6 +143,38 @@ def test_watching_a_finished_job_tells_its_story(world: World, team: Team, shell
     assert JobView.model_validate(json.loads(out.splitlines()[-1])["job"]).id == job
 
 
+def test_a_dry_run_starts_nothing(team: Team, shell: Shell) -> None:
+    (shell.folder / "my_op.py").write_text(SOURCE)
+    code, out, err = shell("submit", "my_op.py", "--target", "cpu", "--population", "4", "--dry-run")
+    assert code == 0, err
+    assert "16 candidates" in out
+    assert "nothing can be guessed" in out
+    assert out.endswith("nothing was started\n")
+    code, out, _ = shell("submit", "my_op.py", "--target", "cpu", "--dry-run", "--json")
+    assert (code, json.loads(out)["at_most"]["cost_usd"]) == (0, 0.0)
+    assert team.http.get("/v1/jobs").json()["items"] == []
+
+
+def test_events_can_be_read_on_from_any_of_them_and_followed(world: World, team: Team, shell: Shell) -> None:
+    with world.database.transaction() as session:
+        job = str(evolved(session, team.id).id)
+    code, out, _ = shell("events", job, "--follow", "--json")
+    told = [json.loads(line) for line in out.splitlines()]
+    assert (code, told[0]["kind"], told[-1]["kind"]) == (0, "job.queued", "job.succeeded")
+    code, out, _ = shell("events", job, "--after", str(told[1]["id"]), "--limit", "2")
+    assert [line.split()[0] for line in out.splitlines()] == [str(event["id"]) for event in told[2:4]]
+    assert told[2]["kind"] in out.splitlines()[0]
+
+
+def test_a_misspelt_problem_is_told_the_few_that_come_closest(shell: Shell) -> None:
+    code, _, err = shell("submit", "sofmax", "--target", "cpu")
+    assert code == 2
+    assert "did you mean softmax" in err
+    assert "cupilot problems" in err
+    assert len(err.splitlines()) == 3
+    assert "lists all" in shell("submit", "zzzz")[2]
+
+
 def test_evolve_shows_progress_on_stderr_and_the_report_on_stdout(team: Team, shell: Shell) -> None:
     (shell.folder / "my_op.py").write_text(SOURCE)
     with shell.start("evolve", "my_op.py", "--target", "cpu", "--json") as process:

@@ -14,6 +14,7 @@ from cupilot.problem import Problem
 from cupilot.schemas import JobView
 from cupilot.storage.cluster import forget_worker, register_worker
 from cupilot.storage.states import JobState, WorkerKind
+from cupilot.storage.tables import Team as TeamRow
 from tests.service.api.world import SOURCE, Story, Team, World, evolved, job_request
 
 pytestmark = pytest.mark.service
@@ -366,3 +367,61 @@ def test_a_malformed_question_for_events_is_named(team: Team, query: str) -> Non
     job = team.submit()
     response = team.http.get(f"/v1/jobs/{job['id']}/events?{query}")
     assert (response.status_code, _error(response)["code"]) == (422, "invalid_input")
+
+
+def test_a_plan_says_what_a_job_can_use_and_makes_nothing(team: Team) -> None:
+    request = job_request(
+        method={"population": 4, "generations": 2, "elites": 1},
+        budgets={"candidates": 20, "gpu_seconds": 90},
+        learning={"attribution": 3},
+    )
+    plan = team.http.post("/v1/jobs/plan", json=request).json()
+    assert plan["at_most"] == {
+        "candidates": 8,
+        "kernels": 20,  # the budget; with all repairs and the attribution there would be 27
+        "wall_seconds": 3600.0,
+        "gpu_seconds": 90.0,
+        "cost_usd": 0.0,
+    }
+    assert (plan["problem"], plan["method"]["repair_rounds"], plan["guess"]) == ("double", 2, None)
+    assert [note[:14] for note in plan["notes"]] == ["No live worker", "No job of your"]
+    for path in ("/v1/jobs", "/v1/problems"):
+        assert [item for item in team.http.get(path).json()["items"] if not item.get("builtin")] == []
+
+
+def test_a_plan_guesses_by_the_teams_own_jobs_and_by_those_on_the_problem_first(
+    world: World, team: Team, stranger: Team
+) -> None:
+    request = job_request(method={"population": 5, "generations": 2, "elites": 1})
+
+    def guess(asking: Team) -> Any:
+        return asking.http.post("/v1/jobs/plan", json=request).json()["guess"]
+
+    with world.database.transaction() as session:
+        other = Story(session, team.id, Problem(name="other", source=SOURCE + "\n# another\n")).prepare()
+        other.job.candidates, other.job.gpu_seconds = 10, 50.0
+        other.end(JobState.SUCCEEDED)
+        Story(session, team.id).prepare().end(JobState.FAILED, reason="no_valid_kernel")
+    found = guess(team)
+    assert (found["jobs"], found["same_problem"], found["gpu_seconds"]) == (1, False, 50.0)
+    with world.database.transaction() as session:
+        same = evolved(session, team.id)
+        same.gpu_seconds = 10.0
+    found = guess(team)
+    assert (found["jobs"], found["same_problem"], found["gpu_seconds"]) == (1, True, 20.0)
+    assert (found["cost_usd"], found["tokens"]) == (0.0, 0)
+    assert guess(stranger) is None
+
+
+def test_a_plan_refuses_what_a_submission_would(world: World, team: Team) -> None:
+    for changes in ({"agents": "llm"}, {"problem": {"id": "sotfmax"}}, {"budgets": {"candidates": 0}}):
+        answers = [team.http.post(path, json=job_request(**changes)) for path in ("/v1/jobs", "/v1/jobs/plan")]
+        assert {answer.status_code for answer in answers} == {422}
+        first, second = (_error(answer) for answer in answers)
+        assert (first["code"], first["where"], first["hint"]) == (second["code"], second["where"], second["hint"])
+    assert "softmax" in _error(team.http.post("/v1/jobs/plan", json=job_request(problem={"id": "sotfmax"})))["hint"]
+    with world.database.transaction() as session:
+        session.get_one(TeamRow, team.id).max_queued_jobs = 1
+    assert team.http.post("/v1/jobs/plan", json=job_request()).status_code == 200
+    assert team.submit()["queue_position"] is not None
+    assert _error(team.http.post("/v1/jobs/plan", json=job_request()))["code"] == "quota_exceeded"

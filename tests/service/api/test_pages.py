@@ -102,9 +102,12 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
     assert board
     assert "rank" in shown(browser, board[1].replace("&amp;", "&"))
     assert browser.get("/ui/style.css").headers["Content-Type"].startswith("text/css")
+    icon = browser.get("/ui/icon.svg")
+    assert icon.headers["Content-Type"].startswith("image/svg+xml")
+    assert 'rel="icon" href="/ui/icon.svg"' in shown(browser, "/ui")
     tried = {re.sub(r"/jobs/[^/?]+", "/jobs/{job}", path.split("?")[0]) for path in seen}
     tried = {re.sub(r"/candidates/\d", "/candidates/{candidate}", path) for path in tried}
-    others = {"/ui/login", "/ui/logout", "/ui/style.css", "/ui/leaderboards/{problem}", "/ui/audit"}
+    others = {"/ui/login", "/ui/logout", "/ui/style.css", "/ui/icon.svg", "/ui/leaderboards/{problem}", "/ui/audit"}
     assert tried | others == {getattr(route, "path", "") for route in router.routes}
 
 

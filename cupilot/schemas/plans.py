@@ -1,0 +1,58 @@
+"""Dry runs of jobs: what one would be, what it can use at most, and what those before it used."""
+
+from __future__ import annotations
+
+from cupilot.evolution.methods import MethodConfig
+from cupilot.job import AgentKind, Budgets
+from cupilot.problem import NumericsPolicy, Target
+from cupilot.schemas.base import Response
+
+
+class JobBound(Response):
+    """What a job can use at most."""
+
+    candidates: int
+    """That its method proposes; what people inject comes on top."""
+    kernels: int
+    """Evaluated: candidates with their repairs, within the budget."""
+    wall_seconds: float
+    gpu_seconds: float | None = None
+    """The least of the job's budget and what its team has left, beyond which nothing begins but the confirmation of the
+    best kernel; null where neither is limited."""
+    cost_usd: float
+    """The same for model calls; 0 where the agents call no model. Nothing counts tokens: money limits them."""
+
+
+class JobGuess(Response):
+    """What a job like this is likely to use: medians of earlier ones per candidate, times its candidates."""
+
+    jobs: int
+    """How many earlier jobs of your team it rests on, the newest ones: same target, method and kind of agents."""
+    same_problem: bool
+    """Whether they worked on this very problem, rather than on any."""
+    wall_seconds: float
+    gpu_seconds: float
+    cost_usd: float
+    tokens: int
+    """Read and written by models."""
+
+
+class JobPlan(Response):
+    """What a submission would become; nothing was made."""
+
+    problem: str
+    """Its name."""
+    problem_hash: str
+    policy: NumericsPolicy
+    target: Target
+    method: MethodConfig
+    """The whole configuration, defaults written out."""
+    agents: AgentKind
+    budgets: Budgets
+    at_most: JobBound
+    guess: JobGuess | None = None
+    """Null where your team has no such jobs yet."""
+    queue_position: int
+    """Queued jobs that would come before it."""
+    notes: list[str] = []
+    """What stands in its way, and what could not be said."""
