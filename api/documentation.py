@@ -163,6 +163,11 @@ _ERRORS = {
     403: ("Your role, or your key's scope, does not allow this.", "role_too_low", "this needs the role member"),
     404: ("No such thing, or it belongs to another team.", "not_found", "no such job"),
     409: ("Its state does not allow this.", "conflict", "the job has ended already: succeeded"),
+    410: (
+        "It was pruned by the operator's retention.",
+        "pruned",
+        "the step's log was pruned on 2026-01-31 09:30 UTC: its job ended more than CUPILOT_JOB_KEEP_DAYS days before",
+    ),
     413: ("The body is too large.", "body_too_large", "the request body is larger than 1048576 bytes"),
     422: (
         "The request is not acceptable; `details` names every field.",

@@ -171,6 +171,7 @@ def _totals_families(sums: Totals) -> Iterator[Metric]:
     )
     for names, count in sums.builds.items():
         builds.add_metric(list(names), count)
+    yield CounterMetricFamily("cupilot_jobs_pruned", "Jobs whose details retention has taken", sums.jobs_pruned)
     yield from (evaluations, calls, cost, tokens, gpu, money, builds)
 
 

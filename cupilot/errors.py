@@ -5,6 +5,8 @@ A failed kernel is a result (:class:`cupilot.evaluation.Failure`), never one of 
 
 from __future__ import annotations
 
+from datetime import datetime
+
 
 class CupilotError(Exception):
     """Base of all domain errors; ``str(error)`` is safe to show to the user."""
@@ -62,6 +64,20 @@ class Conflict(CupilotError):
 
     code = "conflict"
     status = 409
+
+
+class Pruned(CupilotError):
+    """It was there, and the operator's retention took it: asking again never helps."""
+
+    code = "pruned"
+    status = 410
+
+    def __init__(self, what: str, at: datetime | None) -> None:
+        when = f" on {at:%Y-%m-%d %H:%M} UTC" if at else ""
+        super().__init__(
+            f"{what} was pruned{when}: its job ended more than CUPILOT_JOB_KEEP_DAYS days before",
+            hint="states, scores, lineage and costs are kept, and so is every kernel that was proved",
+        )
 
 
 class Unauthorized(CupilotError):

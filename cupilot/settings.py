@@ -51,6 +51,8 @@ class Settings(BaseSettings):
     trusted_proxies: str = "127.0.0.1"
     """Whose ``X-Forwarded-For`` says who the client is."""
     audit_keep_days: float = Field(default=365.0, gt=0)
+    job_keep_days: float | None = Field(default=None, gt=0)
+    """After which logs, prompts, answers and unproven kernels' sources of a final job are pruned; None keeps them."""
     streams: int = Field(default=500, ge=0)
     """Open event streams of one API process..."""
     streams_per_team: int = Field(default=100, ge=0)

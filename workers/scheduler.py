@@ -20,6 +20,7 @@ from cupilot.storage.dispatch import prune_sent
 from cupilot.storage.drains import prune_drains
 from cupilot.storage.jobs import release_keys
 from cupilot.storage.leadership import Leadership
+from cupilot.storage.retention import prune_some
 from workers.clock import ClockWatch
 from workers.dispatcher import dispatch, note_missing, request_index
 from workers.health import Pulse
@@ -33,6 +34,8 @@ BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 REAPER_SECONDS = 1.0
 NOTES_SECONDS = 3.0
 PRUNE_SECONDS = 60.0
+RETENTION_SECONDS = 1.0
+"""One batch, a small job or part of a large one: some 80,000 jobs a day, and no tick that takes long."""
 
 
 class Scheduler:
@@ -93,6 +96,14 @@ class Scheduler:
                 release_keys(session)
                 prune_audit(session, timedelta(days=self._settings.audit_keep_days))
                 prune_drains(session)
+        if self._settings.job_keep_days is not None and self._due("retention", RETENTION_SECONDS):
+            self._prune_jobs(timedelta(days=self._settings.job_keep_days))
+
+    def _prune_jobs(self, kept: timedelta) -> None:
+        with self._database.transaction() as session:
+            job = prune_some(session, kept)
+        if job is not None:
+            logger.info("pruned details job=%s", job)
 
     def _run_relay(self) -> None:
         """Publish; while the broker is away, try less and less often, and do everything else as always."""

@@ -38,6 +38,10 @@ from workers.tools import Tools, make_tools
 logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+PARENT_CONNECTIONS = 1
+"""To the database, which a worker's own process keeps; it may open as many again while they are busy..."""
+CHILD_CONNECTIONS = 2
+"""...and each of its children."""
 STOP_SECONDS = 30.0
 """How long a worker that ends itself may take to let go of its steps."""
 
@@ -59,14 +63,13 @@ def run_worker(
     url = settings.database_url.get_secret_value()
     worker = Worker(name, kind, queues, concurrency, device)
     draining = Draining()
-    presence = Presence(
-        settings, Database(url, pool_size=1), worker, give_up=_end_this_process, take_nothing=draining.close
-    )
+    own = Database(url, pool_size=PARENT_CONNECTIONS)
+    presence = Presence(settings, own, worker, give_up=_end_this_process, take_nothing=draining.close)
 
     @cache
     def child_tools() -> Tools:
         set_up_tracing(settings.traces, kind.value)
-        return tools(settings, Database(url, pool_size=2), device)
+        return tools(settings, Database(url, pool_size=CHILD_CONNECTIONS), device)
 
     app = make_app(settings, kind)
     register_tasks(app, name, child_tools, draining)

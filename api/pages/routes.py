@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qs
@@ -14,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from api.dependencies import Transaction, plain_text
 from api.pages import plots
 from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, SIGNED_IN_SECONDS, PageRoute, Visitor, page
-from cupilot.errors import InvalidInput
+from cupilot.errors import InvalidInput, Pruned
 from cupilot.people import Role
 from cupilot.schemas import CandidateSummary
 from cupilot.storage.audit import AuditFilter, list_entries
@@ -135,7 +136,10 @@ def one_candidate(session: Transaction, caller: Visitor, job: UUID, candidate: s
     parents = [entry for entry in view.lineage if entry.candidate in view.parents]
     changed = None
     if parents and view.kernel:
-        changed = compare_candidates(session, caller.team_id, f"{job}:{parents[0].ordinal}", f"{job}:{view.ordinal}")
+        with suppress(Pruned):
+            changed = compare_candidates(
+                session, caller.team_id, f"{job}:{parents[0].ordinal}", f"{job}:{view.ordinal}"
+            )
     return page("candidate", caller, one=view, changed=changed)
 
 

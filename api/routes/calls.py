@@ -34,7 +34,7 @@ def list_calls(
     return views.list_calls(session, team, job, role=role, state=state, cursor=cursor, limit=limit)
 
 
-@router.get("/calls/{call}", summary="A model call with its prompt and answer", responses=errors(401, 404))
+@router.get("/calls/{call}", summary="A model call with its prompt and answer", responses=errors(401, 404, 410))
 def get_call(session: Transaction, team: TeamId, job: UUID, call: UUID) -> CallView:
     """As it was sent and came back, secrets removed."""
     return views.call_view(session, team, job, call)

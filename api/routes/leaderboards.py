@@ -59,7 +59,7 @@ def get_leaderboard(
     return views.leaderboard(session, onlooker, problem, device=device, after=after, limit=limit)
 
 
-@router.get("/compare", summary="Compare two candidates", responses=errors(401, 404, 409, 422))
+@router.get("/compare", summary="Compare two candidates", responses=errors(401, 404, 409, 410, 422))
 def compare(session: Transaction, team: TeamId, first: Reference, second: Reference) -> CandidateComparison:
     """From the first to the second, for the same problem: strategy, source, launch plan, metrics, and the relative
     speedup with its interval where it can be said honestly."""

@@ -33,7 +33,7 @@ from cupilot.storage.views.jobs import job_view
 router = APIRouter(prefix="/v1", tags=["steering"], route_class=StrictRoute)
 
 NEW_JOB: dict[int | str, dict[str, Any]] = {
-    **errors(401, 403, 404, 409, 422),
+    **errors(401, 403, 404, 409, 410, 422),
     202: {"description": "Accepted: the new job is queued; `Location` says where to follow it."},
 }
 

@@ -66,7 +66,7 @@ def get_job_log(
     "/steps/{step}/log",
     summary="A step's log",
     response_class=Response,
-    responses={**errors(401, 404), 200: {"description": "At most a million characters.", **TEXT}},
+    responses={**errors(401, 404, 410), 200: {"description": "At most a million characters.", **TEXT}},
 )
 def get_step_log(session: Transaction, team: TeamId, job: UUID, step: UUID) -> Response:
     """Its attempts and errors, its model calls, the compiler's output, and what the judge found, as text."""

@@ -50,6 +50,8 @@ def show_job(job: JobView) -> None:
     spent = f"{seconds(job.wall_seconds)}, {seconds(job.gpu_seconds)} on the device, {job.cost_usd:.2f} USD"
     lines.append(("spent", spent))
     lines += _numbered("models", spending_lines(job))
+    if job.pruned_at:
+        lines.append(("pruned", f"{job.pruned_at.astimezone():%Y-%m-%d %H:%M}: logs, prompts, unproven sources"))
     _print_pairs(lines)
 
 

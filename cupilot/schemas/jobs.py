@@ -180,6 +180,8 @@ class JobView(Response):
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    pruned_at: datetime | None = None
+    """When logs, prompts, answers and unproven kernels' sources went, by the operator's retention."""
     cancel_requested_at: datetime | None = None
     paused_at: datetime | None = None
     retry_of: UUID | None = None

@@ -61,6 +61,9 @@ class KernelView(Response):
     hash: str
     target: Target
     source: str
+    """Empty once it was pruned."""
+    pruned_at: datetime | None = None
+    """When the operator's retention took the source of a kernel that did not prove itself."""
     kind: KernelKind = KernelKind.PLANNED
     """``imported``: a file with host code of its own, judged as such."""
     plan: LaunchPlan | None = None

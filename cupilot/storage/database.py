@@ -18,6 +18,8 @@ from cupilot.errors import Unavailable
 from cupilot.settings import settings
 from cupilot.storage.json_text import to_json
 
+CONNECTIONS = 5
+"""That a process keeps where it does not say otherwise; it may open as many again while they are busy."""
 STATEMENT_TIMEOUT_MS = 30_000
 LOCK_TIMEOUT_MS = 10_000
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
@@ -27,7 +29,7 @@ CHANNEL = "cupilot_work"
 """Postgres notification channel: something may be ready for the scheduler. Only shortens a wait."""
 
 
-def make_engine(url: str, *, pool_size: int = 5) -> Engine:
+def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
     """An engine whose connections give up rather than wait for ever, and notice a dead server."""
     timeouts = (
         f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
@@ -55,7 +57,7 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
 class Database:
     """An engine and the sessions made from it."""
 
-    def __init__(self, url: str, *, pool_size: int = 5) -> None:
+    def __init__(self, url: str, *, pool_size: int = CONNECTIONS) -> None:
         self.engine = make_engine(url, pool_size=pool_size)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 

@@ -129,7 +129,7 @@ def give_kernel(session: Session, candidate: Candidate, kernel: Kernel | Importe
 
 
 def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
-    """Store a kernel, once however many arrive at it; its hash."""
+    """Store a kernel, once however many arrive at it, again where retention has emptied it; its hash."""
     row = {
         "hash": kernel.content_hash(),
         "target": kernel.target,
@@ -137,7 +137,11 @@ def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
         "plan": kernel.plan.model_dump(mode="json") if isinstance(kernel, Kernel) else NO_PLAN,
         "likeness": kernel_key(kernel) if isinstance(kernel, Kernel) else None,
     }
-    session.execute(insert(KernelRow).values(row).on_conflict_do_nothing())
+    known = insert(KernelRow).values(row)
+    again = {"source": known.excluded.source, "pruned_at": None}
+    # Locks a known row also where nothing is to be done: retention leaves it alone until this transaction ends.
+    statement = known.on_conflict_do_update(index_elements=["hash"], set_=again, where=KernelRow.pruned_at.is_not(None))
+    session.execute(statement.execution_options(synchronize_session=False))
     return kernel.content_hash()
 
 

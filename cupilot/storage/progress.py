@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Text, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from cupilot.errors import Pruned
 from cupilot.evaluation import Evaluation, Preparation
 from cupilot.evolution import fitness
 from cupilot.evolution.notes import Notes
@@ -154,8 +155,10 @@ def strategy_of(session: Session, candidate: Candidate) -> Strategy:
 
 
 def file_of(session: Session, kernel_hash: str) -> Kernel | ImportedKernel:
-    """A kernel by its hash, or the imported file that this is the hash of."""
+    """A kernel by its hash, or the imported file that this is the hash of; :class:`Pruned` where its source is gone."""
     row = session.get_one(KernelRow, kernel_hash)
+    if row.pruned_at is not None:
+        raise Pruned("the kernel's source", row.pruned_at)
     if row.plan == NO_PLAN:
         return ImportedKernel(target=row.target, source=row.source)
     return Kernel.model_validate({"target": row.target, "source": row.source, "plan": row.plan})

@@ -10,17 +10,17 @@ import uuid
 from collections.abc import Sequence
 
 from sqlalchemy import func, select, update
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict, InvalidInput, NotFound
 from cupilot.kernel import Kernel
 from cupilot.steering import DirectiveKind
 from cupilot.storage.database import notify
+from cupilot.storage.evolving import keep_kernel
 from cupilot.storage.jobs import get_job
 from cupilot.storage.quotas import check_resume
 from cupilot.storage.states import CandidateState, GenerationState, JobState, StepState
-from cupilot.storage.tables import Candidate, Directive, Generation, Job, KernelRow, Step, StrategyRow
+from cupilot.storage.tables import Candidate, Directive, Generation, Job, Step, StrategyRow
 from cupilot.storage.transitions import lock_job, move_job, record_event
 from cupilot.strategy import Strategy
 
@@ -166,17 +166,13 @@ def add_injection(
     source: Candidate | None = None,
 ) -> Directive:
     """The same without questions; ``source`` is the candidate that it was taken from. The job is locked, or new."""
-    if kernel is not None:
-        row = {"hash": kernel.content_hash(), "target": kernel.target, "source": kernel.source}
-        values = {**row, "plan": kernel.plan.model_dump(mode="json")}
-        session.execute(insert(KernelRow).values(values).on_conflict_do_nothing())
     return _add(
         session,
         job,
         author,
         kind=DirectiveKind.INJECT,
         strategy=strategy.model_dump(mode="json"),
-        kernel_hash=kernel.content_hash() if kernel else None,
+        kernel_hash=keep_kernel(session, kernel) if kernel else None,
         candidate_id=source.id if source else None,
     )
 

@@ -86,6 +86,9 @@ class Job(Base):
         Index("ix_jobs_team_created", "team_id", text("created_at DESC"), text("id DESC")),
         Index("ix_jobs_open", "state", postgresql_where=text("finished_at IS NULL")),
         Index("ix_jobs_labels", "labels", postgresql_using="gin"),
+        Index(
+            "ix_jobs_unpruned", "finished_at", postgresql_where=text("finished_at IS NOT NULL AND pruned_at IS NULL")
+        ),
     )
 
     id: Mapped[uuid.UUID] = id_column()
@@ -140,6 +143,8 @@ class Job(Base):
     created_at: Mapped[datetime] = now_column()
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    pruned_at: Mapped[datetime | None]
+    """When the last of its details went (:mod:`cupilot.storage.retention`)."""
 
 
 class Generation(Base):
@@ -190,6 +195,8 @@ class KernelRow(Base):
     likeness: Mapped[str | None] = mapped_column(String(64), index=True)
     """:func:`cupilot.evolution.novelty.kernel_key`: equal for kernels that differ in comments and blanks only."""
     created_at: Mapped[datetime] = now_column()
+    pruned_at: Mapped[datetime | None]
+    """When its source went: it is empty since."""
 
 
 class Candidate(Base):
@@ -211,7 +218,7 @@ class Candidate(Base):
     reason: Mapped[str | None] = mapped_column(String(64))
     strategy_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("strategies.id", ondelete="SET NULL"))
     aligned_strategy_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("strategies.id", ondelete="SET NULL"))
-    kernel_hash: Mapped[str | None] = mapped_column(ForeignKey("kernels.hash"))
+    kernel_hash: Mapped[str | None] = mapped_column(ForeignKey("kernels.hash"), index=True)
     evaluation_id: Mapped[uuid.UUID | None] = mapped_column(
         ForeignKey("evaluations.id", ondelete="SET NULL", use_alter=True)
     )

@@ -44,7 +44,7 @@ class Directive(Base):
     """A banned or injected :class:`cupilot.strategy.Strategy` as JSON."""
     signature: Mapped[str | None] = mapped_column(String(64))
     """Of a banned strategy."""
-    kernel_hash: Mapped[str | None] = mapped_column(ForeignKey("kernels.hash"))
+    kernel_hash: Mapped[str | None] = mapped_column(ForeignKey("kernels.hash"), index=True)
     """The code of an injected strategy, where it has any yet."""
     made_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("candidates.id", ondelete="SET NULL"))
     """The candidate that an injection became."""

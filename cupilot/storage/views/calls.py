@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Select, case, func, select, tuple_
 from sqlalchemy.orm import Session, defer
 
-from cupilot.errors import NotFound
+from cupilot.errors import NotFound, Pruned
 from cupilot.schemas import CallPage, CallSummary, CallView, Spending, Turn
 from cupilot.storage.jobs import get_job
 from cupilot.storage.model_tables import LlmCall
@@ -57,6 +57,8 @@ def call_view(session: Session, team: UUID, job_id: UUID, call_id: UUID) -> Call
     if row is None:
         raise NotFound("the job has no such model call", hint="list them with GET .../calls", where="call")
     call, request, response = row[0], row[0].request, row[0].response or {}
+    if not request:
+        raise Pruned("the model call's prompt and answer", job.pruned_at)
     return CallView(
         **_fields(*row),
         job=call.job_id,

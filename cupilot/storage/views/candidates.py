@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session, aliased
 from cupilot.errors import NotFound
 from cupilot.evaluation import Evaluation, Verdict
 from cupilot.imported import KernelKind
-from cupilot.kernel import Kernel
+from cupilot.kernel import LaunchPlan
 from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, KernelView, LineageEntry
 from cupilot.storage.credits import credits_of
 from cupilot.storage.jobs import get_job
-from cupilot.storage.progress import file_of, notes_of
+from cupilot.storage.progress import NO_PLAN, notes_of
 from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
 from cupilot.strategy import Strategy
 
@@ -187,13 +187,13 @@ def _kernel(session: Session, kernel: str | None) -> KernelView | None:
     row = session.get(KernelRow, kernel) if kernel else None
     if row is None:
         return None
-    found = file_of(session, row.hash)
     return KernelView(
         hash=row.hash,
         target=row.target,
         source=row.source,
-        kind=KernelKind.PLANNED if isinstance(found, Kernel) else KernelKind.IMPORTED,
-        plan=found.plan if isinstance(found, Kernel) else None,
+        pruned_at=row.pruned_at,
+        kind=KernelKind.IMPORTED if row.plan == NO_PLAN else KernelKind.PLANNED,
+        plan=None if row.plan == NO_PLAN else LaunchPlan.model_validate(row.plan),
     )
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cupilot.comparison import compare
-from cupilot.errors import Conflict, NotFound
+from cupilot.errors import Conflict, NotFound, Pruned
 from cupilot.schemas import CandidateComparison, CandidateView
 from cupilot.storage.jobs import get_job, problem_of
 from cupilot.storage.scope import scoped
@@ -32,6 +32,9 @@ def compare_candidates(session: Session, team: UUID, first: str, second: str) ->
             f" and {other.name!r} ({other.policy.value})",
             hint="candidates are compared within one problem and numerics policy",
         )
+    for side in sides:
+        if side.kernel is not None and side.kernel.pruned_at is not None:
+            raise Pruned(f"the source of candidate {side.ordinal}", side.kernel.pruned_at)
     return compare(*sides)
 
 

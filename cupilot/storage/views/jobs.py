@@ -94,6 +94,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
+        pruned_at=job.pruned_at,
         cancel_requested_at=job.cancel_requested_at,
         paused_at=job.paused_at,
         retry_of=job.retry_of_id,

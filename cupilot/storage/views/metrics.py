@@ -83,6 +83,8 @@ class Totals:
     """Seconds on a device by team name."""
     cost_usd: Mapping[str, float]
     """Money for models by team name."""
+    jobs_pruned: int
+    """Jobs whose details retention has taken."""
     builds: Mapping[tuple[str, str], int]
     """Kernels measured within :data:`LATELY`, by queue and by how their build came: ``made`` meanwhile, ``ahead`` of
     their turn, ``known`` from the cache."""
@@ -140,6 +142,7 @@ def totals(session: Session) -> Totals:
         models=_models(session),
         gpu_seconds={team: float(seconds) for team, seconds, _ in used},
         cost_usd={team: float(cost) for team, _, cost in used},
+        jobs_pruned=session.execute(select(func.count()).where(Job.pruned_at.is_not(None))).scalar_one(),
         builds=_builds(session),
     )
 

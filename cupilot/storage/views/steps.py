@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session, defer
 
-from cupilot.errors import NotFound
+from cupilot.errors import NotFound, Pruned
 from cupilot.evaluation import Evaluation
 from cupilot.schemas.steps import StepPage, StepView
 from cupilot.storage.jobs import get_job
@@ -61,7 +61,10 @@ def job_log(session: Session, team: UUID, job_id: UUID, *, lines: int) -> str:
     """The newest ``lines`` events of a job, a line each, oldest first."""
     job = get_job(session, team, job_id)
     newest = session.scalars(select(Event).where(Event.job_id == job.id).order_by(Event.id.desc()).limit(lines)).all()
-    return "".join(f"{_line(event)}\n" for event in reversed(newest))
+    told = "".join(f"{_line(event)}\n" for event in reversed(newest))
+    if job.pruned_at is not None:
+        return f"(pruned {job.pruned_at:%Y-%m-%d %H:%M} UTC: only the job's own transitions are left)\n{told}"
+    return told
 
 
 def step_log(session: Session, team: UUID, job_id: UUID, step_id: UUID) -> str:
@@ -70,6 +73,8 @@ def step_log(session: Session, team: UUID, job_id: UUID, step_id: UUID) -> str:
     row = session.execute(_rows().where(Step.job_id == job.id, Step.id == step_id)).one_or_none()
     if row is None:
         raise NotFound("the job has no such step", hint="list them with GET .../steps", where="step")
+    if job.pruned_at is not None:
+        raise Pruned("the step's log", job.pruned_at)
     text = "\n".join(_told(session, job, *row)) + "\n"
     if len(text) > MAX_LOG_CHARACTERS:
         text = text[:MAX_LOG_CHARACTERS] + f"\n(cut: {len(text) - MAX_LOG_CHARACTERS} characters more)\n"

@@ -23,6 +23,7 @@ from cupilot.kernel import Kernel
 from cupilot.problem import Problem, Target
 from cupilot.roofline import place
 from cupilot.storage.database import Database
+from cupilot.storage.evolving import keep_kernel
 from cupilot.storage.jobs import submit_job
 from cupilot.storage.states import (
     CandidateState,
@@ -39,7 +40,6 @@ from cupilot.storage.tables import (
     EvaluationRow,
     Generation,
     Job,
-    KernelRow,
     StrategyRow,
 )
 from cupilot.storage.teams import create_api_key, ensure_team
@@ -206,9 +206,7 @@ class Story:
 
     def _evaluated(self, candidate: Candidate, evaluation: Evaluation) -> None:
         code = code_of(candidate.ordinal)
-        if self.session.get(KernelRow, code.content_hash()) is None:
-            plan = code.plan.model_dump(mode="json")
-            self.session.add(KernelRow(hash=code.content_hash(), target=code.target, source=code.source, plan=plan))
+        keep_kernel(self.session, code)
         step = add_step(
             self.session, self.job, StepKind.EVALUATE, f"c{candidate.ordinal}/evaluate", candidate=candidate
         )

@@ -1,0 +1,51 @@
+"""Postgres' connections by kind of process, and how many workers fit: ``python -m benchmarks.connections``.
+
+Measures nothing: it counts with the constants that the processes open their pools with. A pool may open as many
+connections again as it keeps while those are busy, so the worst case is twice what is kept. ``docs/scale.md`` states
+what this prints; it is kept in ``benchmarks/results/service/connections.txt``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from api.app import POOL_SIZE, TURNS
+from cupilot.storage.database import CONNECTIONS
+from workers.webhooks.deliverer import THREADS
+from workers.worker import CHILD_CONNECTIONS, PARENT_CONNECTIONS
+
+COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
+RESERVED = 3
+"""Postgres' own default for superusers (``superuser_reserved_connections``)."""
+OTHERS = {"API replica": POOL_SIZE, "scheduler": CONNECTIONS, "webhooks": THREADS}
+WORKER = PARENT_CONNECTIONS + CHILD_CONNECTIONS
+"""Of one slot, as a GPU worker is."""
+
+
+def workers(limit: int, each: int) -> int:
+    """How many workers of one slot fit beside one process of each other kind; ``each`` is 1 for kept, 2 at worst."""
+    return (limit - RESERVED - each * sum(OTHERS.values())) // (each * WORKER)
+
+
+def report() -> str:
+    """Everything, as lines."""
+    found = re.search(r"max_connections=(\d+)", COMPOSE.read_text(encoding="utf-8"))
+    assert found is not None
+    limit = int(found[1])
+    lines = ["process                kept  at most"]
+    lines += [
+        f"{name:<21}  {kept:>4}  {2 * kept:>7}" for name, kept in {**OTHERS, "worker of one slot": WORKER}.items()
+    ]
+    lines += [
+        f"max_connections of docker-compose.yml: {limit}, of which Postgres reserves {RESERVED}",
+        f"workers of one slot beside one of each other process: {workers(limit, 1)} by what is kept,"
+        f" {workers(limit, 2)} with every pool at its most",
+        f"requests with a transaction at once, of an API replica: {TURNS}",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(report())
