@@ -29,7 +29,7 @@ def events(
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each as a line of JSON.")] = False,
 ) -> None:
-    """Print what happened to a job, a line an event, oldest first: id, time, kind, details.
+    """Print what happened to a job, a line an event: id, time, kind, details. Oldest first.
 
     An id is a cursor: --after ID goes on behind it, and nothing is told twice.
 
