@@ -29,9 +29,9 @@ def events(
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each as a line of JSON.")] = False,
 ) -> None:
-    """Print what happened to a job, a line an event: id, time, kind, details. Oldest first.
+    """Print what happened to a job, a line an event.
 
-    An id is a cursor: --after ID goes on behind it, and nothing is told twice.
+    Oldest first: id, time, kind, details. An id is a cursor: --after ID goes on behind it, and nothing is told twice.
 
     \b
     Examples:
