@@ -21,10 +21,10 @@ PAGE = ROOT / "docs/judge.md"
 RESULTS = ROOT / "benchmarks/results/judge"
 NAMES = {
     "throughput": "judge_throughput", "builds": "judge_throughput", "self": "judge_self", "ncu": "judge_against_ncu",
-    "cards": "judge_cards",
+    "cards": "judge_cards", "cards_four": "judge_cards", "sweep": "judge_throughput",
 }  # fmt: skip
 """What is reported, and the script that takes it; the record is ``h200_<what>.json``; that of builds is taken with
-``--no-ahead``."""
+``--no-ahead``, that of the sweep with ``--sweep 12``."""
 
 HEAD = "## Numbers\n"
 _LEAST_US = 50.0
@@ -46,6 +46,8 @@ def section(results: Path = RESULTS) -> str:
     if records["throughput"]:
         lines += ["", "Where the time of an evaluation goes, hardware counters left out:", ""]
         lines += list(_phases(records["throughput"]))
+    if records["cards_four"]:
+        lines += ["", *_four(records["cards_four"])]
     if records["ncu"]:
         lines += ["", *_against_ncu(records["ncu"])]
     return "\n".join([*lines, "", ""])
@@ -59,8 +61,8 @@ def page(text: str, results: Path = RESULTS) -> str:
 
 
 def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
-    throughput, builds, itself, ncu, cards = (records[what] for what in NAMES)
-    rate = build = again = added = side = None
+    throughput, builds, itself, ncu, cards, four, sweep = (records[what] for what in NAMES)
+    rate = build = again = added = point = None
     if throughput and throughput.get("summary", {}).get("evaluations"):
         found = throughput["summary"]
         rate = (f"**{found['per_hour']:,.0f}** ({found['evaluations']} kernels, {found['problems']} problems; "
@@ -78,14 +80,25 @@ def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
         middle = statistics.median(row["added_over_rotating"] for row in compared)
         kernels = f"{len(compared)} kernels, caches as launches leave them"
         added = f"**{worst:+.1%}** at worst, {middle:+.1%} in the middle of {kernels}"
-    if cards and cards.get("summary"):
-        found = cards["summary"]
-        side = f"**{found['ratio']:.2f} times** on {found['cards']} cards ({found['of_linear']:.0%} of linear)"
+    if sweep and sweep.get("summary", {}).get("sweep_points"):
+        found = sweep["summary"]
+        point = (f"**{found['sweep_ms_a_point']:.0f} ms**, the whole judgement of the fastest included "
+                 f"({found['sweep_points']} points of {found['swept_kernels']} kernels at full size)")  # fmt: skip
     yield _row("full evaluations of distinct level-1 kernels at full size, an hour", "1,500", rate, "throughput")
     yield _row("build of a typical kernel, cold cache", "under 0.2 s", build, "builds")
     yield _row("a kernel against itself: 95 % of the ratios within", "0.5 % of 1", again, "self")
     yield _row("kernel time against Nsight Compute's duration, over 50 us", "under 2 %", added, "ncu")
-    yield _row("throughput of several cards against one", "95 % of linear", side, "cards")
+    yield _row("a point of a sweep over tunables", "milliseconds", point, "sweep")
+    yield _row("throughput of two cards against one", "95 % of linear", _side_by_side(cards), "cards")
+    yield _row("throughput of four cards against one", "3.8 times", _side_by_side(four), "cards_four")
+
+
+def _side_by_side(record: dict[str, Any] | None) -> str | None:
+    if not record or not record.get("summary"):
+        return None
+    found = record["summary"]
+    return (f"**{found['ratio']:.2f} times** ({found['of_linear']:.0%} of linear), "
+            f"{found['together_per_hour']:,.0f} an hour together")  # fmt: skip
 
 
 def _row(what: str, aim: str, measured: str | None, name: str) -> str:
@@ -100,6 +113,23 @@ def _phases(record: dict[str, Any]) -> Iterator[str]:
     for name, mean, median, share in phase_shares([row["phases"] for row in rows], [row["seconds"] for row in rows]):
         if share >= _LEAST_SHARE:
             yield f"| `{name}` | {mean:.2f} | {median:.2f} | {share:.0%} |"
+
+
+def _four(record: dict[str, Any]) -> Iterator[str]:
+    yield "Of four cards, one alone and then all side by side; seconds of an evaluation by phase, in the mean. What grows"
+    yield "is `load`: each kernel gets a fresh process, and opening a card takes longer while others of the host are opened."
+    yield ""
+    alone, *together = [_means(card) for card in (*record["alone"]["cards"], *record["together"]["cards"])]
+    yield "| phase | alone | side by side |"
+    yield "|---|---|---|"
+    for name, seconds in alone.items():
+        if seconds >= _LEAST_SHARE:
+            yield f"| `{name}` | {seconds:.2f} | {statistics.fmean(card[name] for card in together):.2f} |"
+
+
+def _means(card: dict[str, Any]) -> dict[str, float]:
+    """Seconds by phase, from the table that the card's process printed."""
+    return {name: float(mean) for name, mean, *_ in (line.split() for line in card["profile"][1:])}
 
 
 def _against_ncu(record: dict[str, Any]) -> Iterator[str]:

@@ -33,7 +33,7 @@ WHAT = {
     "synccheck": "a thread waits at a barrier of others",
 }
 
-SEEN = ("memcheck", "racecheck")
+SEEN = ("memcheck", "racecheck", "initcheck")
 """Tools that were seen to find their kernel on a GPU (H200, CUDA 13.0, 2026-11-22)."""
 
 FP16 = kernels.softmax(

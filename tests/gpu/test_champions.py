@@ -24,7 +24,7 @@ Prepare = Callable[[Problem], Preparation]
 
 
 NOT_SEEN = pytest.mark.xfail(
-    strict=False, reason="on an H200 nothing was found in an earlier kernel; this one has not been run on a GPU"
+    strict=False, reason="on an H200 this tool found nothing, twice; see docs/judge.md, What is not defended"
 )
 
 

@@ -203,10 +203,23 @@ def test_records_become_a_section(run: Callable[..., dict[str, Any]], tmp_path: 
     assert text.startswith("# Judge\n\n## What is not defended\n\n- much\n\n## Numbers\n")
     assert "4 kernels, 2 problems" in text
     assert "gelu_16x64: **1.00%** (3)" in text
-    assert "| throughput of several cards against one | 95 % of linear | not measured yet |" in text
+    assert "| throughput of two cards against one | 95 % of linear | not measured yet |" in text
+    assert "| a point of a sweep over tunables | milliseconds | not measured yet |" in text
     assert "| `time` | 0.75 |" in text
     assert judge_report.page(text, folder) == text
     assert judge_report.page(f"{text}\n## More\n\n- words\n", folder) == f"{text}\n## More\n\n- words\n"
+
+
+def test_cards_side_by_side_are_compared_phase_by_phase(tmp_path: Path) -> None:
+    def cards(*loads: float) -> dict[str, Any]:
+        return {"cards": [{"profile": ["phase  mean s  median s  share", f"load {load} 0.1 5.0%"]} for load in loads]}
+
+    summary = {"cards": 4, "ratio": 3.04, "of_linear": 0.76, "alone_per_hour": 2000, "together_per_hour": 6080}
+    record = {"alone": cards(0.3), "together": cards(0.6, 0.8), "summary": summary}
+    (tmp_path / "h200_cards_four.json").write_text(json.dumps(record), encoding="utf-8")
+    text = judge_report.section(tmp_path)
+    assert "| 3.8 times | **3.04 times** (76% of linear), 6,080 an hour together |" in text
+    assert "| `load` | 0.30 | 0.70 |" in text
 
 
 def test_what_a_gpu_says_to_exploits_and_honest_kernels_is_recorded(
