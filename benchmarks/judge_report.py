@@ -116,8 +116,9 @@ def _phases(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _four(record: dict[str, Any]) -> Iterator[str]:
-    yield "Of four cards, one alone and then all side by side; seconds of an evaluation by phase, in the mean. What grows"
-    yield "is `load`: each kernel gets a fresh process, and opening a card takes longer while others of the host are opened."
+    yield "Of four cards, one alone and then all side by side; seconds of an evaluation by phase, in the mean."
+    yield "What grows is `load`: each kernel gets a fresh process, and opening a card takes longer while others of the"
+    yield "host are opened."
     yield ""
     alone, *together = [_means(card) for card in (*record["alone"]["cards"], *record["together"]["cards"])]
     yield "| phase | alone | side by side |"
