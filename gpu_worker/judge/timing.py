@@ -53,6 +53,9 @@ MISMATCHED_BLOCKS = 6
 BUSY_BLOCKS = 60
 """So many, mostly spoilt by waiting, and the machine cannot time at all now."""
 
+THROTTLED_PAIRS = 60
+"""So many measured while heat or the supply held the device back, and it cannot time at all now."""
+
 LYING_SHARE = 0.5
 PROPORTIONAL = 0.1
 """A clock lies where it reports less than this share of the judge's time in every block, and always the same share to
@@ -119,6 +122,8 @@ class PairedTimer:
         """Seconds by the judge's clock and by the runner's, of blocks where the two do not agree."""
         self._graphs = False
         """Whether blocks go through graphs, those of both sides."""
+        self._throttled = 0
+        """Pairs of the comparison under way that were dropped."""
         self.notes: list[str] = []
 
     def compare(self, baseline: Baseline, caller: Caller, kernel_hint: float, effort: Effort) -> Comparison:
@@ -148,16 +153,22 @@ class PairedTimer:
         kernel_times: list[float] = []
         baseline_times: list[float] = []
         self._disagreements.clear()
+        self._throttled = 0
         started = time.monotonic()
         while True:
             leads = len(kernel_times) % 2 == 0
             kernel, reference = self._pair(caller, kernel_count, baseline_count, kernel_leads=leads)
+            if self._device.throttled():
+                self._drop()
+                continue
             if kernel is not None:
                 kernel_times.append(kernel)
                 baseline_times.append(reference)
             self._check_clock(len(kernel_times))
             if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
                 break
+        if self._throttled:
+            self.notes.append(f"{baseline.value}: {self._throttled} pairs were dropped, the device was throttled")
         return Comparison(
             baseline=baseline,
             kernel_us=_microseconds(kernel_times),
@@ -281,6 +292,13 @@ class PairedTimer:
             if self._slots.broken_guard(checked) is not None:
                 message = "a timed launch wrote outside of its buffers"
                 raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
+
+    def _drop(self) -> None:
+        """A pair that says how a hot device does. Raises where there are too many."""
+        self._throttled += 1
+        if self._throttled >= THROTTLED_PAIRS:
+            message = f"heat or the power supply held the device back in {self._throttled} pairs of blocks"
+            raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=self._throttled)
 
     def _check_clock(self, good: int) -> None:
         """Raises where the runner's clock lies, or where the machine is too busy for any clock."""

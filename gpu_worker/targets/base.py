@@ -252,6 +252,10 @@ class JudgeDevice(Protocol):
         """
         ...
 
+    def throttled(self) -> bool:
+        """Whether heat or a failing supply holds the device's clocks down now; False where it does not say."""
+        ...
+
 
 class GraphUnavailable(Exception):
     """Launches cannot be captured as a graph."""

@@ -97,6 +97,10 @@ class CpuJudgeDevice:
         """This device: here the judge's clock counts anyway."""
         return self
 
+    def throttled(self) -> bool:
+        """A virtual machine's CPU does not say; the baseline beside each block is slowed alike."""
+        return False
+
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
         """The judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""
         if abs(host - runner) > CLOCK_TOLERANCE * host + CLOCK_SLACK_SECONDS:

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from cupilot.errors import CupilotError
 from cupilot.problem import NumericsPolicy
 from gpu_worker.targets.cuda import driver
 from gpu_worker.targets.cuda.graphs import Capturer
 from gpu_worker.targets.cuda.head_start import FLUSHES_TIMED, JUDGE_SECONDS, RUNNER_SECONDS, HeadStart
+from gpu_worker.targets.cuda.nvml import Nvml
 
 MEMORY_SHARE = 0.4
 """Of the memory that is free at the start, for cases and slots; the rest is for the runner, draws of inputs and float64
@@ -78,6 +80,7 @@ class CudaJudge:
         self.torch_device = torch.device("cuda", 0)
         torch.cuda.set_device(self.torch_device)
         self._context = driver.Context()
+        self._nvml = _nvml(driver.device_uuid(self._context.device))
         self.block_seconds = BLOCK_SECONDS
         self.precision = PRECISION
         self.graph_below_seconds = GRAPH_BELOW_SECONDS
@@ -142,6 +145,10 @@ class CudaJudge:
         """See :class:`gpu_worker.targets.base.JudgeDevice`."""
         return self._capturer.capture(calls)
 
+    def throttled(self) -> bool:
+        """What NVML says; the power cap, which large matrix products always meet, is not meant."""
+        return self._nvml is not None and bool(self._nvml.throttled())
+
     def distrusting(self) -> CudaJudge:
         """The same device for a runner whose clock is in the kernel's hands: the judge's wall clock decides."""
         other = copy.copy(self)
@@ -158,6 +165,14 @@ class CudaJudge:
         longest = host * (1 + CLOCK_TOLERANCE)
         shortest = host * (1 - CLOCK_TOLERANCE) - overhead
         return runner if shortest <= runner <= longest else None
+
+
+def _nvml(uuid: str) -> Nvml | None:
+    """None where the library is missing or does not know the card: then nobody can say that it is throttled."""
+    try:
+        return Nvml(uuid)
+    except CupilotError:
+        return None
 
 
 def _event() -> torch.Event:

@@ -413,6 +413,25 @@ def test_a_clock_that_lies_all_the_time_is_caught() -> None:
     assert caught.value.kind is FailureKind.CLOCK_MISMATCH
 
 
+def test_pairs_of_a_throttled_device_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    said = iter([True, True, False, True])
+    monkeypatch.setattr(subject.device, "throttled", lambda: next(said, False))
+    timed = timer(subject, softmax)
+    found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    pairs = cast("PythonLink", timed._link).runs - 1
+    assert found.pairs == pairs - 3, "the first pair only tells how long a launch takes"
+    assert timed.notes == ["eager: 3 pairs were dropped, the device was throttled"]
+
+
+def test_a_device_that_stays_throttled_is_not_the_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    monkeypatch.setattr(subject.device, "throttled", lambda: True)
+    with pytest.raises(KernelFailed) as caught:
+        timer(subject, softmax).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert caught.value.kind is FailureKind.INFRASTRUCTURE
+
+
 def test_intervals() -> None:
     steady = median_interval([1.0, 1.01, 0.99, 1.0, 1.0, 1.01, 0.99])
     assert steady.median == pytest.approx(1.0)
