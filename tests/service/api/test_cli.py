@@ -171,7 +171,7 @@ def test_a_misspelt_problem_is_told_the_few_that_come_closest(shell: Shell) -> N
     assert code == 2
     assert "did you mean softmax" in err
     assert "cupilot problems" in err
-    assert len(err.splitlines()) == 3
+    assert len(err.splitlines()) == 4, "what, where, how to mend it, and the code"
     assert "lists all" in shell("submit", "zzzz")[2]
 
 
