@@ -1,4 +1,4 @@
-"""The pages: jobs, a job, a candidate, comparisons, leaderboards, the cluster, the team, the audit log."""
+"""The pages: jobs, a job, a candidate, comparisons, leaderboards, the cluster, the team, the audit log, operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from cupilot.errors import InvalidInput, Pruned
 from cupilot.people import Role
 from cupilot.schemas import CandidateSummary
 from cupilot.storage.audit import AuditFilter, list_entries
-from cupilot.storage.people import keys_for, members_of
+from cupilot.storage.drains import drains
+from cupilot.storage.people import keys_for, members_of, team_for, team_of_job, teams_for
 from cupilot.storage.states import JobState
 from cupilot.storage.tables import Team
 from cupilot.storage.teams import identify
@@ -29,6 +30,7 @@ from cupilot.storage.views.cluster import cluster_view
 from cupilot.storage.views.comparisons import compare_candidates
 from cupilot.storage.views.jobs import JobFilter, job_view, list_jobs
 from cupilot.storage.views.leaderboards import Onlooker, leaderboard, list_leaderboards
+from cupilot.storage.views.operations import backlogs, quarantine
 from cupilot.storage.views.steering import quota_view
 from cupilot.storage.views.steps import job_log
 
@@ -97,18 +99,25 @@ def icon() -> Response:
 
 @router.get("")
 def jobs(
-    session: Transaction, caller: Visitor, state: JobState | None = None, user: Text = None, cursor: Text = None
+    *,
+    session: Transaction,
+    caller: Visitor,
+    state: JobState | None = None,
+    user: Text = None,
+    team: Text = None,
+    cursor: Text = None,
 ) -> Response:
-    """The team's jobs, newest first."""
+    """The team's jobs, newest first; another's for cluster admins."""
     filters = JobFilter(states=[state] if state else (), author=plain_text("user", user))
-    found = list_jobs(session, caller.team_id, filters, cursor=cursor, limit=ROWS)
-    return page("jobs", caller, found=found, state=state, user=user, states=list(JobState))
+    home = team_for(session, caller, plain_text("team", team) or caller.team)
+    found = list_jobs(session, home.id, filters, cursor=cursor, limit=ROWS)
+    return page("jobs", caller, found=found, state=state, user=user, team=home.name, states=list(JobState))
 
 
 @router.get("/jobs/{job}")
 def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
     """A job: where it stands, its figures, its candidates by generation, its newest events."""
-    team = caller.team_id
+    team = team_of_job(session, caller, job)
     view = job_view(session, team, job)
     found = list_candidates(session, team, job, limit=DRAWN)
     generations: dict[int, list[CandidateSummary]] = {}
@@ -132,14 +141,13 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
 @router.get("/jobs/{job}/candidates/{candidate}")
 def one_candidate(session: Transaction, caller: Visitor, job: UUID, candidate: str) -> Response:
     """A candidate: strategy, kernel, what the judge found, lineage, and what it changed against its parent."""
-    view = candidate_view(session, caller.team_id, job, candidate)
+    team = team_of_job(session, caller, job)
+    view = candidate_view(session, team, job, candidate)
     parents = [entry for entry in view.lineage if entry.candidate in view.parents]
     changed = None
     if parents and view.kernel:
         with suppress(Pruned):
-            changed = compare_candidates(
-                session, caller.team_id, f"{job}:{parents[0].ordinal}", f"{job}:{view.ordinal}"
-            )
+            changed = compare_candidates(session, team, f"{job}:{parents[0].ordinal}", f"{job}:{view.ordinal}")
     return page("candidate", caller, one=view, changed=changed)
 
 
@@ -187,3 +195,20 @@ def audit(
     caller.needs(Role.ADMIN)
     found = list_entries(session, caller.team_id, AuditFilter(), before=before, limit=ROWS)
     return page("audit", caller, found=found)
+
+
+@router.get("/operations")
+def operations(session: Transaction, caller: Visitor) -> Response:
+    """What those who run the service look after, over all teams; for cluster admins."""
+    caller.needs_cluster_admin()
+    teams = [quota_view(session, team.id, with_shares=False) for team in teams_for(session, caller)]
+    return page(
+        "operations",
+        caller,
+        cluster=cluster_view(session),
+        drains=drains(session),
+        backlogs=backlogs(session),
+        quarantined=quarantine(session, ROWS),
+        rows=ROWS,
+        teams=teams,
+    )

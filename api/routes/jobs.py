@@ -12,7 +12,18 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.concurrency import run_in_threadpool
 
 from api import dependencies
-from api.dependencies import Cursor, Limit, Member, StrictRoute, TeamId, Transaction, authorise, bearer, plain_text
+from api.dependencies import (
+    Cursor,
+    Limit,
+    Member,
+    StrictRoute,
+    TeamId,
+    Transaction,
+    Viewer,
+    authorise,
+    bearer,
+    plain_text,
+)
 from api.documentation import JOB_EXAMPLES, errors
 from api.planning import plan
 from api.submission import submit
@@ -21,6 +32,7 @@ from cupilot.problem import Target
 from cupilot.schemas import EventPage, JobPage, JobPlan, JobRequest, JobView
 from cupilot.storage.database import Database
 from cupilot.storage.jobs import request_cancel
+from cupilot.storage.people import team_for, team_of_job
 from cupilot.storage.states import JobState
 from cupilot.storage.views import jobs as views
 from cupilot.storage.views.jobs import JobFilter
@@ -84,13 +96,14 @@ def plan_job(
     return plan(session, caller.team_id, request)
 
 
-@router.get("", summary="List jobs", responses=errors(401, 422))
+@router.get("", summary="List jobs", responses=errors(401, 404, 422))
 def list_jobs(
     *,
     session: Transaction,
-    team: TeamId,
+    caller: Viewer,
     cursor: Cursor = None,
     limit: Limit = 50,
+    team: Annotated[str | None, Query(max_length=100, description="Another team's: cluster admins only.")] = None,
     state: Annotated[list[JobState] | None, Query(max_length=16, description="Any of these.")] = None,
     target: Target | None = None,
     problem: Annotated[str | None, Query(max_length=200, description="The problem's name.")] = None,
@@ -115,13 +128,15 @@ def list_jobs(
         since=since,
         until=until,
     )
-    return views.list_jobs(session, team, filters, cursor=cursor, limit=limit)
+    home = team_for(session, caller, plain_text("team", team) or caller.team)
+    return views.list_jobs(session, home.id, filters, cursor=cursor, limit=limit)
 
 
 @router.get("/{job}", summary="Follow a job", responses=errors(401, 404))
-def get_job(session: Transaction, team: TeamId, job: UUID, response: Response) -> JobView:
-    """State, counts by verdict, the best kernel so far. `Retry-After` says when to ask again."""
-    return _with_retry_after(response, views.job_view(session, team, job))
+def get_job(session: Transaction, caller: Viewer, job: UUID, response: Response) -> JobView:
+    """State, counts by verdict, the best kernel so far. `Retry-After` says when to ask again. A cluster admin may look
+    at any team's."""
+    return _with_retry_after(response, views.job_view(session, team_of_job(session, caller, job), job))
 
 
 @router.post("/{job}/cancel", status_code=202, summary="Cancel a job", responses=errors(401, 404, 409))

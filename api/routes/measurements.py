@@ -10,10 +10,11 @@ from fastapi import APIRouter, Header, Response
 from api.dependencies import Member, TeamId, Transaction
 from api.documentation import errors
 from cupilot.schemas import JobView, MeasurementList
+from cupilot.storage.people import team_of_job
 from cupilot.storage.remeasuring import submit_remeasurement
 from cupilot.storage.tables import Candidate
 from cupilot.storage.views.jobs import job_view
-from cupilot.storage.views.measurements import counting_candidate, measurements
+from cupilot.storage.views.measurements import measurable_candidate, measurements
 
 router = APIRouter(prefix="/v1/jobs/{job}/candidates/{candidate}", tags=["results"])
 
@@ -50,13 +51,13 @@ def remeasure(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
-    """Of a candidate that counts, on a device of today. The result stands beside the old one in `measurements`, and in
-    the leaderboard it takes its place."""
-    found = session.get_one(Candidate, counting_candidate(session, caller.team_id, job, candidate).id)
-    made, is_new = submit_remeasurement(
-        session, caller.team_id, found, author=caller.user, idempotency_key=idempotency_key
-    )
+    """Of a candidate that counts, or one in quarantine that a person has looked into, on a device of today. The result
+    stands beside the old one in `measurements`, and in the leaderboard it takes its place. A cluster admin's may be any
+    team's, and the job is that team's too."""
+    team = team_of_job(session, caller, job)
+    found = session.get_one(Candidate, measurable_candidate(session, team, job, candidate).id)
+    made, is_new = submit_remeasurement(session, team, found, author=caller.user, idempotency_key=idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{made.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
-    return job_view(session, caller.team_id, made.id)
+    return job_view(session, team, made.id)

@@ -25,6 +25,7 @@ from cupilot.schemas.steering import (
 from cupilot.steering import DirectiveKind
 from cupilot.storage import steering
 from cupilot.storage.jobs import change_job
+from cupilot.storage.people import team_of_job
 from cupilot.storage.tables import Job
 from cupilot.storage.techniques import check_known
 from cupilot.storage.views import steering as views
@@ -40,9 +41,10 @@ NEW_JOB: dict[int | str, dict[str, Any]] = {
 
 @router.patch("/jobs/{job}", summary="Change a job", responses=errors(401, 403, 404, 409, 422))
 def change(session: Transaction, caller: Member, job: UUID, request: JobChange) -> JobView:
-    """Labels at any time, one by one; the priority of a job that has not ended."""
-    change_job(session, caller.team_id, job, labels=request.labels or {}, priority=request.priority)
-    return job_view(session, caller.team_id, job)
+    """Labels at any time, one by one; the priority of a job that has not ended. A cluster admin's may be any team's."""
+    team = team_of_job(session, caller, job)
+    change_job(session, team, job, caller.user, labels=request.labels or {}, priority=request.priority)
+    return job_view(session, team, job)
 
 
 @router.post("/jobs/{job}/pause", summary="Pause a job", responses=errors(401, 403, 404, 409))

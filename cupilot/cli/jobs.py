@@ -140,6 +140,7 @@ def watch(job: JobId, server: Server = None, data: Data = None, as_json: Json = 
 
 def list_jobs(
     *,
+    team: Annotated[str | None, typer.Option("--team", help="Of which team; for cluster admins.")] = None,
     state: Annotated[str | None, typer.Option("--state", help="E.g. evolving or succeeded.")] = None,
     target: Annotated[str | None, typer.Option("--target", metavar="cuda|cpu")] = None,
     problem: Annotated[str | None, typer.Option("--problem", help="The problem's name.")] = None,
@@ -161,11 +162,13 @@ def list_jobs(
         cupilot list
         cupilot list --state evolving --label model=llama
         cupilot list --user ann --device H200 --since 2026-01-31
+        cupilot list --team compilers --state queued
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         from cupilot.cli.render import show_jobs
 
         page = client.list(
+            team=team,
             state=state,
             target=target,
             problem=problem,

@@ -93,6 +93,8 @@ def remeasure(
 ) -> None:
     """Measure a proven kernel again on today's device. That is a job of its own, whose id is printed.
 
+    A kernel in quarantine is judged again in the same way.
+
     \b
     Examples:
         cupilot remeasure last

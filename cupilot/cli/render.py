@@ -60,7 +60,7 @@ def show_jobs(page: JobPage) -> None:
     if not page.items:
         typer.echo("no jobs")
         return
-    rows = [("job", "problem", "target", "state", "generation", "best", "submitted", "by")]
+    rows = [("job", "problem", "target", "priority", "state", "generation", "best", "submitted", "by")]
     for job in page.items:
         generation = f"{min(job.generation + 1, job.generations)}/{job.generations}" if job.candidates else "-"
         rows.append(
@@ -68,6 +68,7 @@ def show_jobs(page: JobPage) -> None:
                 str(job.id),
                 clean(job.problem.name),
                 job.target.value,
+                job.priority.value,
                 clean(job.state + (f" ({job.reason})" if job.reason else "")),
                 generation,
                 f"{job.best_speedup:.2f}x" if job.best_speedup is not None else "-",

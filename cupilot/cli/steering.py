@@ -207,7 +207,7 @@ def change(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Change a job's labels or priority.
+    """Change a job's labels or priority. A cluster admin may change any team's job.
 
     \b
     Examples:

@@ -51,6 +51,7 @@ class JobCalls:
     def list(
         self,
         *,
+        team: str | None = None,
         state: str | Sequence[str] | None = None,
         target: Target | str | None = None,
         problem: str | None = None,
@@ -62,8 +63,12 @@ class JobCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[JobPage]:
-        """A page of the team's jobs, newest first; ``device`` is part of a device's name, times are of submission."""
+        """A page of the team's jobs, newest first; ``device`` is part of a device's name, times are of submission.
+
+        ``team`` is another one's name, for cluster admins.
+        """
         parameters = {
+            "team": team,
             "state": state,
             "target": target,
             "problem": problem,
@@ -81,6 +86,7 @@ class JobCalls:
     def all_jobs(
         self,
         *,
+        team: str | None = None,
         state: str | Sequence[str] | None = None,
         target: Target | str | None = None,
         problem: str | None = None,
@@ -94,6 +100,7 @@ class JobCalls:
         return every(
             lambda cursor: JobCalls.list.ask(
                 self,
+                team=team,
                 state=state,
                 target=target,
                 problem=problem,

@@ -118,6 +118,7 @@ def change_job(
     session: Session,
     team_id: uuid.UUID,
     job_id: uuid.UUID,
+    author: str,
     *,
     labels: Mapping[str, str | None],
     priority: Priority | None,
@@ -135,7 +136,7 @@ def change_job(
         raise Conflict(f"the job has ended already: {job.state.value}")
     if changed != job.labels or priority not in (None, job.priority):
         job.labels, job.priority = changed, priority or job.priority
-        data = {"labels": changed, "priority": job.priority.value}
+        data = {"labels": changed, "priority": job.priority.value, "by": author}
         record_event(session, job.id, "job.changed", data=data)
         notify(session)
     return job

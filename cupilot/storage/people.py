@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from uuid import UUID
 
 from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session
@@ -15,7 +16,7 @@ from cupilot.errors import Conflict, NotFound
 from cupilot.people import Caller, ClusterAdminOnly, Role, Scope
 from cupilot.quota import Quota
 from cupilot.storage.database import notify
-from cupilot.storage.tables import ApiKey, Membership, Team, User
+from cupilot.storage.tables import ApiKey, Job, Membership, Team, User
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
 
 
@@ -31,6 +32,12 @@ def team_for(session: Session, caller: Caller, name: str) -> Team:
     if team is None or not (team.id == caller.team_id or caller.rules):
         raise NotFound(f"no team {name}")
     return team
+
+
+def team_of_job(session: Session, caller: Caller, job_id: UUID) -> UUID:
+    """The team as which the caller asks for a job: its own; for a cluster admin the one that has the job."""
+    found = session.scalar(select(Job.team_id).where(Job.id == job_id)) if caller.rules else None
+    return found or caller.team_id
 
 
 def administered(session: Session, caller: Caller, name: str) -> Team:

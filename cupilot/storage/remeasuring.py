@@ -1,4 +1,4 @@
-"""Measuring an old winner again, on today's device: a job of its own that begins from the kernel, not from agents.
+"""Measuring an old winner, or a kernel in quarantine, again: a job that begins from the kernel, not from agents.
 
 A job, so that budgets, cancelling, fair share and recovery from any fault hold for it as for every other. Its first
 step prepares the problem afresh, since driver, PyTorch and device may be others now; its payload says what follows.
@@ -31,7 +31,7 @@ ONE_MEASUREMENT = Budgets(candidates=1, wall_seconds=3_600.0, cost_usd=0)
 def submit_remeasurement(
     session: Session, team: uuid.UUID, candidate: Candidate, *, author: str, idempotency_key: str | None
 ) -> tuple[Job, bool]:
-    """A job that measures the kernel of a candidate that counts, and whether it is new."""
+    """A job that measures the kernel of a candidate, and whether it is new."""
     before = job_spec(session, get_job(session, team, candidate.job_id))
     labels = dict(list(before.labels.items())[: MAX_LABELS - 1]) | {LABEL: str(candidate.id)}
     spec = JobSpec(

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict
-from cupilot.evaluation import Baseline, Evaluation
+from cupilot.evaluation import Baseline, Evaluation, Verdict
 from cupilot.schemas import CandidateView, Measurement, MeasurementList
 from cupilot.storage.jobs import get_job, problem_of
 from cupilot.storage.states import EvaluationPurpose
@@ -20,18 +20,19 @@ MAX_MEASUREMENTS = 200
 
 
 class NothingToMeasure(Conflict):
-    """The candidate has no kernel that counts."""
+    """The candidate has no kernel that is worth another measurement."""
 
     code = "not_proven"
 
 
-def counting_candidate(session: Session, team: UUID, job: UUID, reference: str) -> CandidateView:
-    """A candidate that counts; NotFound, or :class:`NothingToMeasure` for one that does not."""
+def measurable_candidate(session: Session, team: UUID, job: UUID, reference: str) -> CandidateView:
+    """A candidate that counts, or waits in quarantine; NotFound, or :class:`NothingToMeasure` for any other."""
     found = candidate_view(session, team, job, reference)
-    if found.kernel is None or found.verdict is None or not found.verdict.counts:
+    judged = found.verdict is not None and (found.verdict.counts or found.verdict is Verdict.QUARANTINED)
+    if found.kernel is None or not judged:
         raise NothingToMeasure(
             f"candidate {found.ordinal} is {found.verdict.value if found.verdict else found.state}: it proves nothing",
-            hint="only audited and reproduced kernels count as results",
+            hint="audited and reproduced kernels are measured again, and quarantined ones",
             where="candidate",
         )
     return found

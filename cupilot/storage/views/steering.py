@@ -44,8 +44,8 @@ def list_directives(session: Session, team: UUID, job: UUID) -> DirectiveList:
     return DirectiveList(items=[directive_view(row) for row in directives(session, team, job)])
 
 
-def quota_view(session: Session, team_id: UUID) -> QuotaView:
-    """What the team may use, and has used."""
+def quota_view(session: Session, team_id: UUID, *, with_shares: bool = True) -> QuotaView:
+    """What the team may use, and has used; shares are left out where many teams are shown."""
     team = session.get_one(Team, team_id)
     quota = quota_of(team)
     began = begin_of(session, quota.period)
@@ -58,7 +58,7 @@ def quota_view(session: Session, team_id: UUID) -> QuotaView:
         gpu_seconds=QuotaUse(used=gpu_seconds_since(session, team_id, began), limit=quota.gpu_seconds),
         model_usd=_money(session, team_id, began),
         period_began_at=began,
-        shares=_shares(session, team_id),
+        shares=_shares(session, team_id) if with_shares else [],
     )
 
 

@@ -11,12 +11,14 @@ import pytest
 
 from api.pages.routes import router
 from api.pages.visits import COOKIE
-from cupilot.evaluation import FailureKind
+from cupilot.evaluation import Failure, FailureKind, Verdict
 from cupilot.people import Role, Scope
-from cupilot.storage.states import JobState
+from cupilot.storage.cluster import register_worker
+from cupilot.storage.drains import SERVICE, begin_drain, end_drain
+from cupilot.storage.states import JobState, WorkerKind
 from cupilot.storage.tables import Team as TeamRow
-from cupilot.storage.teams import create_api_key, ensure_user, set_role
-from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, rejected
+from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
+from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited, evolved, rejected
 
 pytestmark = pytest.mark.service
 
@@ -107,8 +109,9 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
     assert 'rel="icon" href="/ui/icon.svg"' in shown(browser, "/ui")
     tried = {re.sub(r"/jobs/[^/?]+", "/jobs/{job}", path.split("?")[0]) for path in seen}
     tried = {re.sub(r"/candidates/\d", "/candidates/{candidate}", path) for path in tried}
-    others = {"/ui/login", "/ui/logout", "/ui/style.css", "/ui/icon.svg", "/ui/leaderboards/{problem}", "/ui/audit"}
-    assert tried | others == {getattr(route, "path", "") for route in router.routes}
+    for_admins = {"/ui/audit", "/ui/operations"}
+    others = {"/ui/login", "/ui/logout", "/ui/style.css", "/ui/icon.svg", "/ui/leaderboards/{problem}"}
+    assert tried | others | for_admins == {getattr(route, "path", "") for route in router.routes}
 
 
 def test_empty_and_failed_jobs_have_a_page(world: World, browser: httpx.Client, team: Team) -> None:
@@ -148,7 +151,7 @@ def test_a_strangers_things_do_not_exist(world: World, stranger: Team, job: str)
 
 def test_without_a_valid_key_there_is_only_the_door(world: World, team: Team, job: str) -> None:
     nobody = visit(world, None)
-    for path in ("/ui", f"/ui/jobs/{job}", "/ui/team", "/ui/audit"):
+    for path in ("/ui", f"/ui/jobs/{job}", "/ui/team", "/ui/audit", "/ui/operations"):
         answer = nobody.get(path)
         assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/login")
     assert "Sign in" in shown(nobody, "/ui/login")
@@ -171,3 +174,101 @@ def test_a_viewer_looks_and_only_an_admin_sees_the_audit_log(world: World, team:
     assert "/ui/audit" not in shown(viewer, "/ui")
     shown(viewer, "/ui/audit", 403)
     assert "POST" in shown(admin, "/ui/audit") or "Nothing yet" in shown(admin, "/ui/audit")
+
+
+@pytest.fixture
+def olga(world: World) -> httpx.Client:
+    """A cluster admin of another team."""
+    with world.database.transaction() as session:
+        user = ensure_user(session, "olga")
+        user.cluster_admin = True
+        secret = create_api_key(session, ensure_team(session, "operators"), "test", user=user)[1]
+    return visit(world, secret)
+
+
+def name_of(world: World, team: Team) -> str:
+    with world.database.transaction() as session:
+        return session.get_one(TeamRow, team.id).name
+
+
+def quarantined(world: World, team: Team, why: str = "faster than the floor") -> str:
+    """A job of the team whose only kernel is in quarantine."""
+    failure = Failure(kind=FailureKind.BELOW_FLOOR, message=why)
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        judged = audited(90.0).model_copy(update={"verdict": Verdict.QUARANTINED, "failure": failure})
+        story.candidate(story.generation(0), judged)
+        return str(story.end(JobState.FAILED, reason="no_valid_kernel").id)
+
+
+def test_operations_are_for_cluster_admins(world: World, team: Team, olga: httpx.Client) -> None:
+    def key(role: Role, *, cluster_admin: bool = False, scope: Scope = Scope.ADMIN) -> str:
+        with world.database.transaction() as session:
+            row = session.get_one(TeamRow, team.id)
+            user = ensure_user(session, f"user-{uuid.uuid4().hex[:8]}")
+            user.cluster_admin = cluster_admin
+            set_role(session, row, user, role)
+            return create_api_key(session, row, "test", user=user, scope=scope)[1]
+
+    lesser = [key(role) for role in Role] + [key(Role.ADMIN, cluster_admin=True, scope=Scope.READ)]
+    for secret in lesser:
+        browser = visit(world, secret)
+        assert "/ui/operations" not in shown(browser, "/ui")
+        shown(browser, "/ui/operations", 403)
+        shown(browser, "/ui?team=operators", 404)
+    assert "/ui/operations" in shown(olga, "/ui")
+    assert "Operations" in shown(olga, "/ui/operations")
+
+
+def test_operations_show_what_waits_for_whom_and_what_to_type(world: World, team: Team, olga: httpx.Client) -> None:
+    with world.database.transaction() as session:
+        register_worker(session, "gpu-7", WorkerKind.GPU, queues=["gpu.cpu"], slots=1, version="1", device=DEVICE)
+        begin_drain(session, "gpu-7", "new fan")
+        begin_drain(session, SERVICE, "upgrade")
+    waiting, odd, name = team.submit(priority="high")["id"], quarantined(world, team), name_of(world, team)
+    text = shown(olga, "/ui/operations")
+    for part in ("drained: new fan", "the service", "upgrade", f"?team={name}", "high", "faster than the floor"):
+        assert part in text, part
+    for command in ("workers drain", "workers resume", "cupilot change JOB", f"cupilot remeasure {odd} --candidate 0"):
+        assert command in text, command
+    # What the page links is there, though it is another team's.
+    assert "// candidate 0" in shown(olga, f"/ui/jobs/{odd}/candidates/0")
+    assert f"/ui/jobs/{waiting}" in shown(olga, f"/ui?team={name}&state=queued")
+    assert "<dd>high</dd>" in shown(olga, f"/ui/jobs/{waiting}")
+    with world.database.transaction() as session:
+        end_drain(session, "gpu-7")
+        end_drain(session, SERVICE)
+
+
+def test_a_kernel_leaves_the_list_once_it_was_judged_anew(world: World, team: Team, olga: httpx.Client) -> None:
+    odd = quarantined(world, team)
+    assert odd in shown(olga, "/ui/operations")
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()  # candidate 0 has the same kernel everywhere
+        story.candidate(story.generation(0), audited(1.5), best=True)
+        story.end(JobState.SUCCEEDED)
+    assert odd not in shown(olga, "/ui/operations")
+
+
+def test_operations_with_nothing_to_do_say_so(monkeypatch: pytest.MonkeyPatch, olga: httpx.Client) -> None:
+    for name in ("backlogs", "quarantine", "drains"):
+        monkeypatch.setattr(f"api.pages.routes.{name}", lambda *_: [])
+    text = shown(olga, "/ui/operations")
+    for part in ("Nothing is drained.", "Nothing waits or runs.", "No kernel waits for a person."):
+        assert part in text, part
+
+
+def test_what_others_wrote_is_text_in_operations_too(world: World, team: Team, olga: httpx.Client) -> None:
+    evil = "<script>alert(1)</script>\"' onload=x"
+    with world.database.transaction() as session:
+        register_worker(session, evil, WorkerKind.AGENT, queues=["agents"], slots=1, version=evil, device=None)
+        begin_drain(session, evil, evil)
+        session.get_one(TeamRow, team.id).name = evil
+    team.submit()
+    quarantined(world, team, evil)
+    text = shown(olga, "/ui/operations")
+    assert text.count("&lt;script&gt;") >= 6
+    assert "%3Cscript%3E" in text
+    shown(olga, f"/ui?{httpx.QueryParams(team=evil)}")
+    with world.database.transaction() as session:
+        end_drain(session, evil)

@@ -14,7 +14,7 @@ from cupilot.problem import Target
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.dispatch import dispatch_ready
-from cupilot.storage.jobs import submit_job
+from cupilot.storage.jobs import change_job, submit_job
 from cupilot.storage.states import JobState, StepKind, StepState
 from cupilot.storage.steps import add_step, device_queue
 from cupilot.storage.tables import Job, Step, Team
@@ -129,3 +129,23 @@ def test_a_huge_job_does_not_hold_up_a_small_one_of_its_team(cluster: Cluster) -
     assert [one[1] for one in done if one].count(small) == 3
     with cluster.database.transaction() as session:
         assert session.get_one(Job, small).state is JobState.QUEUED  # only its steps are simulated
+
+
+def test_a_priority_that_was_changed_decides_who_goes_next(cluster: Cluster) -> None:
+    """Of two that have used the same; without the change the older one would go, then the younger."""
+    older, younger = (cluster.job("blue", 6, 5.0) for _ in range(2))
+    assert [done[1] for done in (cluster.next(), cluster.next()) if done] == [older, younger]
+
+    def move(job: uuid.UUID, priority: Priority) -> None:
+        with cluster.database.transaction() as session:
+            team = session.get_one(Job, job).team_id
+            change_job(session, team, job, "olga", labels={}, priority=priority)
+
+    move(younger, Priority.HIGH)
+    done = cluster.next()
+    assert done is not None
+    assert done[1] == younger
+    move(younger, Priority.LOW)
+    done = cluster.next()
+    assert done is not None
+    assert done[1] == older

@@ -332,7 +332,7 @@ def test_labels_are_changed_one_by_one(rig: Rig) -> None:
 
     job_id = rig.submit(labels={"a": "1", "b": "2"})
     with rig.database.transaction() as session:
-        change_job(session, team_of(rig), job_id, labels={"b": None, "c": "3"}, priority=None)
+        change_job(session, team_of(rig), job_id, "ann", labels={"b": None, "c": "3"}, priority=None)
     assert rig.job(job_id).labels == {"a": "1", "c": "3"}
 
 

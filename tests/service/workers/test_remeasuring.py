@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
-from cupilot.evaluation import Verdict
+from cupilot.evaluation import Evaluation, Verdict
+from cupilot.evolution.sce import SceConfig
+from cupilot.kernel import Kernel
+from cupilot.problem import Problem
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.jobs import request_cancel
@@ -14,6 +18,9 @@ from cupilot.storage.remeasuring import LABEL, submit_remeasurement
 from cupilot.storage.states import JobState, StepKind, StepState
 from cupilot.storage.tables import Candidate, Job
 from cupilot.storage.views.measurements import measurements
+from cupilot.storage.views.operations import quarantine
+from tests.service import doubles
+from tests.service.doubles import strategy
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service
@@ -83,3 +90,34 @@ def test_it_can_be_cancelled(rig: Rig) -> None:
     rig.run()
     assert rig.job(job.id).state is JobState.CANCELLED
     assert uuid.UUID(rig.job(job.id).labels[LABEL]) == winner.id
+
+
+def test_a_kernel_in_quarantine_is_judged_anew_and_counts_for_what_it_proves(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waiting() -> list[uuid.UUID]:
+        with rig.database.transaction() as session:
+            return [one.job for one in quarantine(session, 10)]
+
+    rig = Rig(database, settings, [strategy("cheat"), strategy("broken")])
+    job = rig.submit(method=SceConfig(population=2, generations=1, elites=1))
+    rig.run()
+    odd = rig.candidates(job)[0]
+    assert waiting() == [job]
+
+    still = _again(rig, odd)
+    rig.run()
+    assert (rig.job(still.id).state, rig.candidates(still.id)[0].verdict) == (JobState.FAILED, Verdict.QUARANTINED)
+    assert waiting() == [still.id], "the latest judgement of the kernel"
+
+    judged = doubles.evaluation
+
+    def mended(one: Problem, of: Kernel, **more: Any) -> Evaluation:
+        honest = judged(one, of.model_copy(update={"source": "t1"}), **more)
+        return honest.model_copy(update={"kernel_hash": of.content_hash()})
+
+    monkeypatch.setattr(doubles, "evaluation", mended)  # the worker's peaks are right now
+    proven = _again(rig, odd)
+    rig.run()
+    assert (rig.job(proven.id).state, rig.candidates(proven.id)[0].verdict) == (JobState.SUCCEEDED, Verdict.REPRODUCED)
+    assert waiting() == []
