@@ -89,6 +89,7 @@ def list_jobs(
     *,
     session: Transaction,
     team: TeamId,
+    order: Annotated[views.Order, Query(description="Which comes first; a cursor is bound to it.")] = "newest",
     cursor: Cursor = None,
     limit: Limit = 50,
     state: Annotated[list[JobState] | None, Query(max_length=16, description="Any of these.")] = None,
@@ -104,7 +105,7 @@ def list_jobs(
     since: Annotated[Moment | None, Query(description="Submitted at this time or later.")] = None,
     until: Annotated[Moment | None, Query(description="Submitted before this time.")] = None,
 ) -> JobPage:
-    """Your team's jobs, newest first."""
+    """Your team's jobs, by the time of submission."""
     filters = JobFilter(
         states=state or (),
         target=target,
@@ -115,7 +116,7 @@ def list_jobs(
         since=since,
         until=until,
     )
-    return views.list_jobs(session, team, filters, cursor=cursor, limit=limit)
+    return views.list_jobs(session, team, filters, order=order, cursor=cursor, limit=limit)
 
 
 @router.get("/{job}", summary="Follow a job", responses=errors(401, 404))

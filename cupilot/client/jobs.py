@@ -59,10 +59,14 @@ class JobCalls:
         device: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: str = "newest",
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[JobPage]:
-        """A page of the team's jobs, newest first; ``device`` is part of a device's name, times are of submission."""
+        """A page of the team's jobs, the ``newest`` or the ``oldest`` first; a cursor goes with its order.
+
+        ``device`` is part of a device's name, times are of submission.
+        """
         parameters = {
             "state": state,
             "target": target,
@@ -72,6 +76,7 @@ class JobCalls:
             "device": device,
             "since": since.isoformat() if since else None,
             "until": until.isoformat() if until else None,
+            "order": None if order == "newest" else order,
             "cursor": cursor,
             "limit": limit,
         }
@@ -89,8 +94,9 @@ class JobCalls:
         device: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: str = "newest",
     ) -> Stream[JobSummary]:
-        """All of the team's jobs, newest first, fetched a page at a time."""
+        """All of the team's jobs, the ``newest`` or the ``oldest`` first, fetched a page at a time."""
         return every(
             lambda cursor: JobCalls.list.ask(
                 self,
@@ -102,6 +108,7 @@ class JobCalls:
                 device=device,
                 since=since,
                 until=until,
+                order=order,
                 cursor=cursor,
                 limit=LONGEST_PAGE,
             ),
