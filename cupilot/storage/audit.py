@@ -61,7 +61,7 @@ def add_own_entry(
             status=200,
             outcome="done",
             request_id="",
-            changes=changes,
+            changes=changes or None,
         )
     )
 
