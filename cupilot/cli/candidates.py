@@ -34,7 +34,7 @@ def candidates(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """List a job's candidates in the order they were made, or the fastest first. A * marks those that selection kept.
+    """List a job's candidates in the order they were made. A * marks those that selection kept.
 
     The number of each is what pin, ban, fork, compare and calls take.
 
