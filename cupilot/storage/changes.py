@@ -1,13 +1,13 @@
 """What a transaction changes of settings and rights, as the audit log keeps it: ``{"team.weight": [1.0, 2.0]}``.
 
 Rows tell it themselves when SQLAlchemy writes them; what a statement writes is told with :func:`note`. Only a session
-that is watched keeps count. No secret is in it, only that it changed; jobs' sources, strategies and kernels are not
-watched.
+that is watched keeps count, and no request changes two rows of one kind. No secret is in it, only that it changed; jobs'
+sources, strategies and kernels are not watched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,15 +34,15 @@ def _host_only(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}/..."
 
 
-_AUDITED: Mapping[type, tuple[str, ...]] = {
-    Team: ("weight", *Quota.model_fields),
-    User: ("cluster_admin", "disabled_at"),
-    Membership: ("role",),
-    ApiKey: ("prefix", "name", "scope", "expires_at", "revoked_at"),
-    WebhookEndpoint: ("url", "description", "events", "enabled", "secret"),
-    Job: ("labels", "priority"),
+_AUDITED: Mapping[type, tuple[str, Sequence[str]]] = {
+    Team: ("team", ("weight", *Quota.model_fields)),
+    User: ("user", ("cluster_admin", "disabled_at")),
+    Membership: ("member", ("role",)),
+    ApiKey: ("key", ("prefix", "name", "scope", "expires_at", "revoked_at")),
+    WebhookEndpoint: ("webhook", ("url", "description", "events", "enabled", "secret")),
+    Job: ("job", ("labels", "priority")),
 }
-_NOUNS = {Team: "team", User: "user", Membership: "member", ApiKey: "key", WebhookEndpoint: "webhook", Job: "job"}
+"""What rows of a table are called, and which of their columns are told."""
 _SHOWN: Mapping[str, Callable[[Any], str]] = {"webhook.secret": lambda _: _HIDDEN, "webhook.url": _host_only}
 
 
@@ -71,8 +71,9 @@ def changes(session: Session) -> Json:
     watched: _Watch = session.info[_WATCH]
     found = dict(watched.noted)
     for (_, column), (row, before) in watched.rows.items():
+        noun, _ = _AUDITED[type(row)]
         gone = inspect(row).deleted
-        found[f"{_NOUNS[type(row)]}.{column}"] = (before, None if gone else getattr(row, column))
+        found[f"{noun}.{column}"] = (before, None if gone else getattr(row, column))
     return {
         name: [_shown(name, before), _shown(name, after)] for name, (before, after) in found.items() if before != after
     }
@@ -92,7 +93,8 @@ def _see(session: Session, _context: object, _instances: object) -> None:
     if watched is None:
         return
     for row in (*session.new, *session.dirty, *session.deleted):
-        for column in _AUDITED.get(type(row), ()):
+        _, columns = _AUDITED.get(type(row), ("", ()))
+        for column in columns:
             history = inspect(row).attrs[column].history
             if row in session.deleted:
                 before = getattr(row, column)
