@@ -2,7 +2,7 @@
 
 It is written when the outcome is certain, before the answer is sent. A log that cannot be written does not undo what
 was done, and does not keep it secret: the entry then goes to the process's own log, as an error. Bodies, query strings
-and keys are never part of it.
+and keys are never part of it; settings and rights that changed are (:mod:`cupilot.storage.changes`).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class AuditLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if scope["method"] not in READING or status in NOT_ALLOWED:
-                    await run_in_threadpool(self._record, _fields(scope, message, status), _secret(scope))
+                    await run_in_threadpool(self._record, scope, _fields(scope, message, status))
             await send(message)
 
         await self.app(scope, receive, recorded)
 
-    def _record(self, fields: dict[str, Any], secret: str | None) -> None:
+    def _record(self, scope: Scope, fields: dict[str, Any]) -> None:
         try:
             with self.database.transaction() as session:
-                add_entry(session, AuditEntry(**fields), secret)
+                add_entry(session, AuditEntry(**fields), scope["state"].get("caller"), _secret(scope))
         except CupilotError as error:
             log.error("not written (%s): %s", error, fields)
 
@@ -77,4 +77,6 @@ def _fields(scope: Scope, message: Message, status: int) -> dict[str, Any]:
         "outcome": "done" if status < 400 else "refused" if status < 500 else "failed",
         "request_id": scope["state"]["request_id"],
         "address": client[0][:64] if client else None,
+        # Of a request that failed at its commit, nothing has changed.
+        "changes": scope["state"].get("changes") or None if status < 400 else None,
     }

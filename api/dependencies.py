@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pydantic_core
 from fastapi import Depends, Query, Request
-from fastapi.concurrency import contextmanager_in_threadpool
+from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.orm import Session
@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from cupilot.errors import InvalidInput, Unauthorized
 from cupilot.people import Caller, Role
+from cupilot.storage.changes import changes, watch
 from cupilot.storage.database import Database
 from cupilot.storage.teams import identify
 
@@ -44,7 +45,12 @@ async def transaction(request: Request, database: Annotated[Database, Depends(da
     threads could wait for connections whose holders wait for a thread.
     """
     async with request.app.state.turns, contextmanager_in_threadpool(database.transaction()) as session:
+        if request.method in READING:
+            yield session
+            return
+        watch(session)
         yield session
+        request.state.changes = await run_in_threadpool(changes, session)
 
 
 Transaction = Annotated[Session, Depends(transaction, scope="function")]
@@ -69,10 +75,14 @@ def authorise(session: Session, credentials: HTTPAuthorizationCredentials | None
 
 
 def identity(
-    session: Transaction, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+    request: Request,
+    session: Transaction,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Caller:
     """Who asks, whatever their role. For routes about the caller itself; others say what they need."""
-    return identified(session, credentials)
+    caller: Caller = identified(session, credentials)
+    request.state.caller = caller  # for the audit log: the request may revoke the very key
+    return caller
 
 
 @cache

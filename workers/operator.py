@@ -11,6 +11,10 @@ import sys
 import time
 from typing import Any
 
+from sqlalchemy.orm import Session
+
+from cupilot.storage.audit import add_own_entry
+from cupilot.storage.changes import changes, watch
 from cupilot.storage.database import Database
 from cupilot.storage.drains import SERVICE, DrainView, begin_drain, drains, end_drain
 
@@ -38,7 +42,9 @@ def run_command(arguments: argparse.Namespace, database: Database) -> int:
         return _drain(arguments, database)
     with database.transaction() as session:
         if arguments.role == "resume":
+            watch(session)
             ended = end_drain(session, arguments.worker)
+            _audit(session, arguments)
             _print({"scope": arguments.worker, "resumed": ended})
         else:
             for view in drains(session):
@@ -48,7 +54,9 @@ def run_command(arguments: argparse.Namespace, database: Database) -> int:
 
 def _drain(arguments: argparse.Namespace, database: Database) -> int:
     with database.transaction() as session:
+        watch(session)
         begin_drain(session, arguments.worker, arguments.reason)
+        _audit(session, arguments)
     deadline = time.monotonic() + (arguments.wait or 0.0)
     while True:
         with database.transaction() as session:
@@ -58,6 +66,12 @@ def _drain(arguments: argparse.Namespace, database: Database) -> int:
         time.sleep(LOOK_SECONDS)
     _print(_shown(view))
     return NOT_DRAINED if arguments.wait is not None and view.running else 0
+
+
+def _audit(session: Session, arguments: argparse.Namespace) -> None:
+    add_own_entry(
+        session, "operator", "COMMAND", f"workers {arguments.role}", arguments.worker, changes=changes(session)
+    )
 
 
 def _shown(view: DrainView) -> dict[str, Any]:

@@ -17,6 +17,8 @@ LABEL = 84.0
 """Room for what stands beside a node, which no edge crosses."""
 
 Point = tuple[float, float]
+Dot = tuple[float, float, str, str]
+"""Where, its classes, and what it says when pointed at."""
 
 
 def progress(candidates: Sequence[CandidateSummary]) -> Markup:
@@ -30,8 +32,18 @@ def progress(candidates: Sequence[CandidateSummary]) -> Markup:
             line += [(ordinal, best), (ordinal, speedup)] if line else [(ordinal, speedup)]
             best = speedup
     line.append((measured[-1][0], best))
-    marks = {float(one.ordinal): one.verdict.value if one.verdict else "" for one in candidates}
-    return _chart(line, "candidate", "times PyTorch eager", dots=[(*at, marks[at[0]]) for at in measured], level=1.0)
+    dots = [_dot(one, float(one.ordinal), one.speedup) for one in candidates if one.speedup is not None]
+    return _chart(line, "candidate", "times PyTorch eager", dots=dots, level=1.0)
+
+
+def population(candidates: Sequence[CandidateSummary]) -> Markup:
+    """Each measured candidate by the two terms of its fitness; those that selection kept are ringed."""
+    dots = [
+        _dot(one, 100 * one.utilisation, one.speedup)
+        for one in candidates
+        if one.speedup is not None and one.utilisation is not None
+    ]
+    return _chart((), "% of the hardware used", "times PyTorch eager", dots=dots, level=1.0) if dots else Markup()
 
 
 def line(points: Sequence[Point], across: str, up: str) -> Markup:
@@ -87,10 +99,10 @@ def _chart(
     across: str,
     up: str,
     *,
-    dots: Sequence[tuple[float, float, str]] = (),
+    dots: Sequence[Dot] = (),
     level: float | None = None,
 ) -> Markup:
-    places = [*points, *((x, y) for x, y, _ in dots)]
+    places = [*points, *((x, y) for x, y, *_ in dots)]
     low = min(x for x, _ in places)
     high = max(*(x for x, _ in places), low + 1e-9)
     step, steps = _ticks(max(*(y for _, y in places), level or 0.0) or 1.0)
@@ -114,10 +126,10 @@ def _chart(
         drawn += Markup('<line class="level" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(LEFT, y, WIDTH - RIGHT, y)
     for one, other in pairwise(points):
         drawn += Markup('<line class="series" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(*at(*one), *at(*other))
-    for x, y, kind in dots:
+    for x, y, kind, told in dots:
         cx, cy = at(x, y)
         drawn += Markup('<circle class="node {}" cx="{}" cy="{}" r="3.5"><title>{}</title></circle>').format(
-            kind, cx, cy, f"candidate {x:.0f}: {y:.2f}x"
+            kind, cx, cy, told
         )
     for x, anchor in {low: "middle", high: "right"}.items():
         drawn += Markup('<text class="tick {}" x="{}" y="{}">{}</text>').format(
@@ -126,6 +138,11 @@ def _chart(
     names = Markup('<text class="tick middle" x="{}" y="{}">{}</text><text class="tick" x="{}" y="{}">{}</text>')
     drawn += names.format(WIDTH / 2, HEIGHT - 2, across, LEFT + 4, TOP + 8, up)
     return _svg(WIDTH, HEIGHT, f"{up} by {across}", drawn)
+
+
+def _dot(one: CandidateSummary, x: float, y: float) -> Dot:
+    kind = f"{one.verdict.value if one.verdict else 'none'}{' kept' if one.survives else ''}"
+    return x, y, kind, f"candidate {one.ordinal}: {y:.2f}x"
 
 
 def _ticks(highest: float) -> tuple[float, int]:

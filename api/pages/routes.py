@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from urllib.parse import parse_qs
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -131,6 +133,7 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
         generations=generations,
         more=found.next_after is not None,
         progress=plots.progress(found.items),
+        population=plots.population(found.items),
         lineage=plots.lineage(found.items, f"{HOME}/jobs/{job}/candidates"),
         seconds=plots.line(timelines.used_device_seconds(session, team, job), "minutes", "seconds on devices"),
         dollars=plots.line(timelines.used_dollars(session, team, job), "minutes", "US dollars for models"),
@@ -175,7 +178,7 @@ def board(session: Transaction, caller: Visitor, problem: str, device: Text = No
 @router.get("/cluster")
 def cluster(session: Transaction, caller: Visitor) -> Response:
     """Workers, devices and queues."""
-    return page("cluster", caller, refresh=True, found=cluster_view(session))
+    return page("cluster", caller, refresh=True, found=cluster_view(session), used=_days(timelines.gpu_days(session)))
 
 
 @router.get("/team")
@@ -183,8 +186,17 @@ def team_page(session: Transaction, caller: Visitor) -> Response:
     """What the team may use and has used, who is in it, and its keys."""
     members = members_of(session, session.get_one(Team, caller.team_id))
     return page(
-        "team", caller, quota=quota_view(session, caller.team_id), members=members, keys=keys_for(session, caller)
+        "team",
+        caller,
+        quota=quota_view(session, caller.team_id),
+        used=_days(timelines.gpu_days(session, caller.team_id)),
+        members=members,
+        keys=keys_for(session, caller),
     )
+
+
+def _days(points: Sequence[plots.Point]) -> Markup:
+    return plots.line(points, "days from today", "GPU seconds a day")
 
 
 @router.get("/audit")

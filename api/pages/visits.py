@@ -6,6 +6,7 @@ could change nothing but who is signed in.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
@@ -40,6 +41,7 @@ _templates = Environment(
 _templates.filters["times"] = lambda value: "-" if value is None else f"{value:.2f}x"
 _templates.filters["interval"] = lambda value: "-" if value is None else factor(value)
 _templates.filters["moment"] = lambda value: "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
+_templates.filters["told"] = lambda value: json.dumps(value, ensure_ascii=False)
 _templates.filters["number"] = lambda value: (
     "-" if value is None else f"{value:,.4g}" if value < 1e6 else f"{value:,.0f}"
 )

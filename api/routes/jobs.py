@@ -101,6 +101,7 @@ def list_jobs(
     *,
     session: Transaction,
     caller: Viewer,
+    order: Annotated[views.Order, Query(description="Which comes first; a cursor is bound to it.")] = "newest",
     cursor: Cursor = None,
     limit: Limit = 50,
     team: Annotated[str | None, Query(max_length=100, description="Another team's: cluster admins only.")] = None,
@@ -117,7 +118,7 @@ def list_jobs(
     since: Annotated[Moment | None, Query(description="Submitted at this time or later.")] = None,
     until: Annotated[Moment | None, Query(description="Submitted before this time.")] = None,
 ) -> JobPage:
-    """Your team's jobs, newest first."""
+    """Your team's jobs, by the time of submission."""
     filters = JobFilter(
         states=state or (),
         target=target,
@@ -129,7 +130,7 @@ def list_jobs(
         until=until,
     )
     home = team_for(session, caller, plain_text("team", team) or caller.team)
-    return views.list_jobs(session, home.id, filters, cursor=cursor, limit=limit)
+    return views.list_jobs(session, home.id, filters, order=order, cursor=cursor, limit=limit)
 
 
 @router.get("/{job}", summary="Follow a job", responses=errors(401, 404))

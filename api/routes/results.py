@@ -26,11 +26,16 @@ def list_candidates(
     job: UUID,
     verdict: Verdict | None = None,
     generation: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
-    after: Annotated[int | None, Query(ge=-1, lt=2**31, description="Only higher ordinals.")] = None,
+    order: views.Order = "ordinal",
+    after: Annotated[
+        int | None, Query(ge=-1, lt=2**31, description="Ordinal of the page before's last: only what comes after it.")
+    ] = None,
     limit: Limit = 50,
 ) -> CandidatePage:
-    """By ordinal, which is the order in which they were made."""
-    return views.list_candidates(session, team, job, verdict=verdict, generation=generation, after=after, limit=limit)
+    """By ordinal, which is the order in which they were made, or the fastest first."""
+    return views.list_candidates(
+        session, team, job, verdict=verdict, generation=generation, order=order, after=after, limit=limit
+    )
 
 
 @router.get("/candidates/{candidate}", summary="Everything about a candidate", responses=errors(401, 404))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Annotated
 
@@ -62,5 +63,7 @@ def audit(
             typer.echo(
                 f"{item.at.astimezone():%Y-%m-%d %H:%M:%S}  {who} ({item.key_prefix or 'no key'}, {where})  {told}"
             )
+            for name, (old, new) in (item.changes or {}).items():
+                typer.echo(f"    {clean(name)}: {clean(json.dumps(old))} -> {clean(json.dumps(new))}")
         if page.next_before is not None:
             typer.echo(f"more: --before {page.next_before}")

@@ -25,6 +25,9 @@ def candidates(
         Verdict | None, typer.Option("--verdict", help="Only those that climbed exactly so far.")
     ] = None,
     generation: Annotated[int | None, typer.Option("--generation", min=1, help="Only this one's, from 1.")] = None,
+    order: Annotated[
+        str, typer.Option("--order", metavar="ordinal|speedup", help="As they were made, or the fastest first.")
+    ] = "ordinal",
     after: Annotated[int | None, typer.Option("--after", metavar="N", help="Go on where a page ended.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=PAGE)] = 50,
     server: Server = None,
@@ -39,11 +42,14 @@ def candidates(
     Examples:
         cupilot candidates last
         cupilot candidates last --verdict audited
+        cupilot candidates last --order speedup --limit 5
         cupilot candidates last --json | jq '.items[] | select(.speedup > 1.5)'
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         number = None if generation is None else generation - 1  # people count from 1 everywhere, REST from 0
-        page = client.candidates(job_id(client, job), verdict=verdict, generation=number, after=after, limit=limit)
+        page = client.candidates(
+            job_id(client, job), verdict=verdict, generation=number, order=order, after=after, limit=limit
+        )
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
         else:

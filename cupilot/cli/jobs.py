@@ -149,13 +149,14 @@ def list_jobs(
     device: Annotated[str | None, typer.Option("--device", help="Part of the device's name, e.g. H200.")] = None,
     since: Annotated[datetime | None, typer.Option("--since", help="Submitted then or later, local time.")] = None,
     until: Annotated[datetime | None, typer.Option("--until", help="Submitted before.")] = None,
+    order: Annotated[str, typer.Option("--order", metavar="newest|oldest", help="Which comes first.")] = "newest",
     limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
     cursor: Annotated[str | None, typer.Option("--cursor", help="From the page before.")] = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """List your team's jobs, newest first.
+    """List your team's jobs, newest first unless you say otherwise.
 
     \b
     Examples:
@@ -163,6 +164,7 @@ def list_jobs(
         cupilot list --state evolving --label model=llama
         cupilot list --user ann --device H200 --since 2026-01-31
         cupilot list --team compilers --state queued
+        cupilot list --state queued --order oldest
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         from cupilot.cli.render import show_jobs
@@ -177,6 +179,7 @@ def list_jobs(
             device=device,
             since=since.astimezone() if since else None,
             until=until.astimezone() if until else None,
+            order=order,
             cursor=cursor,
             limit=limit,
         )

@@ -60,12 +60,13 @@ class JobCalls:
         device: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: str = "newest",
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[JobPage]:
-        """A page of the team's jobs, newest first; ``device`` is part of a device's name, times are of submission.
+        """A page of the team's jobs, the ``newest`` or the ``oldest`` first; a cursor goes with its order.
 
-        ``team`` is another one's name, for cluster admins.
+        ``device`` is part of a device's name, times are of submission; ``team`` is another one's, for cluster admins.
         """
         parameters = {
             "team": team,
@@ -77,6 +78,7 @@ class JobCalls:
             "device": device,
             "since": since.isoformat() if since else None,
             "until": until.isoformat() if until else None,
+            "order": None if order == "newest" else order,
             "cursor": cursor,
             "limit": limit,
         }
@@ -95,8 +97,9 @@ class JobCalls:
         device: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        order: str = "newest",
     ) -> Stream[JobSummary]:
-        """All of the team's jobs, newest first, fetched a page at a time."""
+        """All of the team's jobs, the ``newest`` or the ``oldest`` first, fetched a page at a time."""
         return every(
             lambda cursor: JobCalls.list.ask(
                 self,
@@ -109,6 +112,7 @@ class JobCalls:
                 device=device,
                 since=since,
                 until=until,
+                order=order,
                 cursor=cursor,
                 limit=LONGEST_PAGE,
             ),

@@ -19,11 +19,18 @@ class ResultCalls:
         *,
         verdict: Verdict | str | None = None,
         generation: int | None = None,
+        order: str = "ordinal",
         after: int | None = None,
         limit: int = 50,
     ) -> Call[CandidatePage]:
-        """A page of a job's candidates, by ordinal."""
-        parameters = {"verdict": verdict, "generation": generation, "after": after, "limit": limit}
+        """A page of a job's candidates by ``ordinal``, or by ``speedup``, the fastest first."""
+        parameters = {
+            "verdict": verdict,
+            "generation": generation,
+            "order": None if order == "ordinal" else order,
+            "after": after,
+            "limit": limit,
+        }
         return Call(CandidatePage, "GET", path("v1", "jobs", job, "candidates"), params=parameters)
 
     @stream

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated, Any
 from uuid import UUID
+
+from pydantic import Field
 
 from cupilot.schemas.base import Response
 
@@ -28,6 +31,8 @@ class AuditEntryView(Response):
     """``done``, ``refused`` (4xx) or ``failed`` (5xx)."""
     request_id: str
     address: str | None = None
+    changes: Annotated[dict[str, list[Any]] | None, Field(examples=[{"member.role": ["member", "admin"]}])] = None
+    """Settings and rights that it changed: ``{field: [before, after]}``; of a secret only that it changed."""
 
 
 class AuditPage(Response):

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
+from cupilot.people import Caller
 from cupilot.schemas import AuditEntryView, AuditPage
 from cupilot.storage.audit_table import AuditEntry
+from cupilot.storage.base import Json
 from cupilot.storage.teams import identify
 
 
@@ -29,12 +31,39 @@ class AuditFilter:
     until: datetime | None = None
 
 
-def add_entry(session: Session, entry: AuditEntry, secret: str | None) -> None:
-    """Append; ``secret`` is the key that was sent, by which the entry's team and principal are found."""
-    caller = identify(session, secret) if secret else None
+def add_entry(session: Session, entry: AuditEntry, caller: Caller | None, secret: str | None) -> None:
+    """Append. Who asked is the ``caller``, where the request had found out, else whose the key is that was sent."""
+    if caller is None and secret:
+        caller = identify(session, secret)
     if caller is not None:
         entry.team_id, entry.principal = caller.team_id, caller.user
     session.add(entry)
+
+
+def add_own_entry(
+    session: Session,
+    principal: str,
+    method: str,
+    route: str,
+    resource: str,
+    *,
+    team: uuid.UUID | None = None,
+    changes: Json | None = None,
+) -> None:
+    """Append what the service does of itself, or by a command on its own machine: no request, no key, no address."""
+    session.add(
+        AuditEntry(
+            team_id=team,
+            principal=principal,
+            method=method,
+            route=route,
+            resource=resource,
+            status=200,
+            outcome="done",
+            request_id="",
+            changes=changes or None,
+        )
+    )
 
 
 def list_entries(
@@ -82,4 +111,5 @@ def _view(row: AuditEntry) -> AuditEntryView:
         outcome=row.outcome,
         request_id=row.request_id,
         address=row.address,
+        changes=row.changes,
     )

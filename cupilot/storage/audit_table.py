@@ -9,9 +9,10 @@ import uuid
 from datetime import datetime
 
 from sqlalchemy import BigInteger, Identity, Index, String, Text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cupilot.storage.base import Base, now_column
+from cupilot.storage.base import Base, Json, now_column
 
 
 class AuditEntry(Base):
@@ -37,3 +38,5 @@ class AuditEntry(Base):
     """``done``, ``refused`` (4xx) or ``failed`` (5xx)."""
     request_id: Mapped[str] = mapped_column(String(128))
     address: Mapped[str | None] = mapped_column(String(64))
+    changes: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
+    """``{field: [before, after]}`` of settings and rights (:mod:`cupilot.storage.changes`)."""

@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.errors import NotFound
+from cupilot.storage.changes import note
 from cupilot.storage.database import notify
 from cupilot.storage.states import StepState
 from cupilot.storage.tables import Drain, Step, WorkerRow
@@ -39,13 +40,15 @@ def begin_drain(session: Session, scope: str, reason: str) -> None:
     """Drain a worker or the service; again changes the reason only. Raises :class:`NotFound` for an unknown worker."""
     if scope != SERVICE and session.get(WorkerRow, scope) is None:
         raise NotFound(f"no worker is called {scope}", hint="GET /v1/cluster names them all")
+    note(session, "drain.reason", session.scalar(select(Drain.reason).where(Drain.scope == scope)), reason)
     row = insert(Drain).values(scope=scope, reason=reason)
     session.execute(row.on_conflict_do_update(index_elements=["scope"], set_={"reason": reason}))
 
 
 def end_drain(session: Session, scope: str) -> bool:
     """Let it take work again; whether it was drained."""
-    ended = session.scalars(delete(Drain).where(Drain.scope == scope).returning(Drain.scope)).one_or_none()
+    ended = session.scalars(delete(Drain).where(Drain.scope == scope).returning(Drain.reason)).one_or_none()
+    note(session, "drain.reason", ended, None)
     notify(session)
     return ended is not None
 

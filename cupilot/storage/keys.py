@@ -17,6 +17,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cupilot.people import Role
+from cupilot.storage.audit import add_own_entry
+from cupilot.storage.changes import changes, watch
 from cupilot.storage.database import Database, database
 from cupilot.storage.tables import ApiKey, User
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
@@ -30,7 +32,12 @@ def main(arguments: Sequence[str] | None = None, opened: Database | None = None)
     given = _parser().parse_args(arguments)
     command = {"bootstrap": _bootstrap, "create": _create, "revoke": _revoke}[given.command]
     with (opened or database()).transaction() as session:
-        return command(session, given)
+        watch(session)
+        status = command(session, given)
+        if status == 0:
+            about = given.prefix if given.command == "revoke" else given.team
+            add_own_entry(session, "operator", "COMMAND", f"keys {given.command}", about, changes=changes(session))
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from cupilot.errors import Conflict, NotFound
 from cupilot.people import Caller, ClusterAdminOnly, Role, Scope
 from cupilot.quota import Quota
+from cupilot.storage.changes import note
 from cupilot.storage.database import notify
 from cupilot.storage.tables import ApiKey, Job, Membership, Team, User
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
@@ -57,6 +58,7 @@ def make_team(session: Session, name: str, weight: float, quota: Quota) -> Team:
     """A new team; raises :class:`Conflict` where the name is taken."""
     if session.scalars(select(Team.id).where(Team.name == name)).first() is not None:
         raise Conflict(f"there is a team {name} already")
+    note(session, "team.name", None, name)
     return change_team(session, ensure_team(session, name), weight, quota)
 
 
@@ -122,6 +124,7 @@ def make_service_account(session: Session, team: Team, name: str, role: Role) ->
     """A new service account of the team; raises :class:`Conflict` where the name is taken."""
     if session.scalars(select(User.id).where(User.name == name, User.team_id == team.id)).first() is not None:
         raise Conflict(f"there is a service account {name} in team {team.name} already")
+    note(session, "user.name", None, name)
     user = ensure_user(session, name, team=team)
     return user, set_role(session, team, user, role)
 
@@ -130,6 +133,7 @@ def make_person(session: Session, name: str, *, cluster_admin: bool) -> User:
     """A new person; raises :class:`Conflict` where the name is taken."""
     if session.scalars(select(User.id).where(User.name == name, User.team_id.is_(None))).first() is not None:
         raise Conflict(f"there is a user {name} already")
+    note(session, "user.name", None, name)
     user = ensure_user(session, name)
     user.cluster_admin = cluster_admin
     session.flush()

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Delete, Update, and_, case, delete, func, 
 from sqlalchemy.orm import Session
 
 from cupilot.evaluation import Verdict
-from cupilot.storage.audit_table import AuditEntry
+from cupilot.storage.audit import add_own_entry
 from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.states import StepKind
 from cupilot.storage.tables import Candidate, Directive, EvaluationRow, Event, Job, KernelRow, Step
@@ -112,18 +112,7 @@ def _pruned(session: Session, job: Job) -> None:
         update(Job).where(Job.id == job.id).values(pruned_at=func.now()).execution_options(synchronize_session=False)
     )
     record_event(session, job.id, "job.pruned", data={"setting": SETTING})
-    session.add(
-        AuditEntry(
-            team_id=job.team_id,
-            principal="scheduler",
-            method="PRUNE",
-            route=SETTING,
-            resource=f"/v1/jobs/{job.id}",
-            status=200,
-            outcome="done",
-            request_id="",
-        )
-    )
+    add_own_entry(session, "scheduler", "PRUNE", SETTING, f"/v1/jobs/{job.id}", team=job.team_id)
 
 
 def _done(session: Session, statement: Update | Delete) -> int:

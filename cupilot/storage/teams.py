@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.people import Caller, Role, Scope
+from cupilot.storage.changes import note
 from cupilot.storage.tables import ApiKey, Membership, Team, User
 
 KEY_MARK = "cpk"
@@ -36,6 +37,8 @@ def ensure_user(session: Session, name: str, *, team: Team | None = None) -> Use
 
 def set_role(session: Session, team: Team, user: User, role: Role) -> Membership:
     """Make the user a member of the team in this role, whatever it was before."""
+    key = (Membership.team_id == team.id) & (Membership.user_id == user.id)
+    note(session, "member.role", session.scalar(select(Membership.role).where(key)), role)
     values = {"team_id": team.id, "user_id": user.id, "role": role}
     session.execute(
         insert(Membership)

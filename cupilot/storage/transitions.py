@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, case, func, update
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict
+from cupilot.storage.changes import note
 from cupilot.storage.database import notify
 from cupilot.storage.states import CandidateState, GenerationState, JobState, StepState
 from cupilot.storage.tables import Candidate, Event, Generation, Job, Step
@@ -85,6 +86,7 @@ def move_job(
         values["cancel_requested_at"] = func.coalesce(Job.cancel_requested_at, func.now())
     if to.final:
         values["finished_at"] = func.now()
+    note(session, "job.state", job.state, to)
     _move(session, job, to, JOB_EDGES, values)
     data = {name: value for name, value in (("reason", reason), ("message", message)) if value}
     record_event(session, job.id, f"job.{to.value}", data=data)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from cupilot.errors import NotFound
+from cupilot.errors import InvalidInput, NotFound
 from cupilot.evaluation import Evaluation, Verdict
 from cupilot.imported import KernelKind
 from cupilot.kernel import LaunchPlan
@@ -20,6 +20,8 @@ from cupilot.storage.progress import NO_PLAN, notes_of
 from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
 from cupilot.strategy import Strategy
 
+Order = Literal["ordinal", "speedup"]
+"""The order in which they were made, or the fastest first."""
 MAX_LINEAGE = 1_000
 """A bound, not an expectation: a hundred generations of crossover share most of their ancestors."""
 MAX_ORDINAL = 2**31 - 1
@@ -35,24 +37,40 @@ def list_candidates(
     *,
     verdict: Verdict | None = None,
     generation: int | None = None,
+    order: Order = "ordinal",
     after: int | None = None,
     limit: int,
 ) -> CandidatePage:
-    """A job's candidates with ordinals above ``after``, by ordinal."""
-    query = _listed().where(Candidate.job_id == get_job(session, team, job_id).id)
+    """A job's candidates by ordinal, or the fastest first; ``after`` is the ordinal of the page before's last."""
+    job = get_job(session, team, job_id)
+    query = _listed().where(Candidate.job_id == job.id)
     if verdict is not None:
         query = query.where(Candidate.verdict == verdict)
     if generation is not None:
         query = query.where(Generation.number == generation)
-    if after is not None:
-        query = query.where(Candidate.ordinal > after)
-    rows = session.execute(query.order_by(Candidate.ordinal).limit(limit + 1)).all()
+    if order == "speedup":
+        query = _fastest_first(session, query, job.id, after)
+    else:
+        query = query.where(Candidate.ordinal > (-1 if after is None else after)).order_by(Candidate.ordinal)
+    rows = session.execute(query.limit(limit + 1)).all()
     page = rows[:limit]
     parents = _parents(session, [candidate.id for candidate, *_ in page])
     return CandidatePage(
         items=[CandidateSummary(**_fields(*row, parents)) for row in page],
         next_after=page[-1][0].ordinal if len(rows) > limit else None,
     )
+
+
+def _fastest_first(session: Session, query: _Listed, job: UUID, after: int | None) -> _Listed:
+    """Those without a speedup come last. A page goes on where its predecessor's last candidate stands by now."""
+    place = tuple_(func.coalesce(Candidate.speedup, 0.0), -Candidate.ordinal)
+    if after is not None and after >= 0:
+        last = select(Candidate.speedup).where(Candidate.job_id == job, Candidate.ordinal == after)
+        found = session.execute(last).one_or_none()
+        if found is None:
+            raise InvalidInput(f"the job has no candidate {after} to go on after", where="query.after")
+        query = query.where(place < (found.speedup or 0.0, -after))
+    return query.order_by(Candidate.speedup.desc().nulls_last(), Candidate.ordinal)
 
 
 def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -> CandidateView:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, func, or_, select, text, tuple_
@@ -34,6 +35,8 @@ from cupilot.storage.views.calls import spending
 from cupilot.storage.views.cursor import decode_cursor, encode_cursor
 from cupilot.strategy import Strategy
 
+Order = Literal["newest", "oldest"]
+"""Which of a list comes first."""
 _PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
 
@@ -103,24 +106,34 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     )
 
 
-def list_jobs(session: Session, team: UUID, filters: JobFilter, *, cursor: str | None, limit: int) -> JobPage:
-    """The team's jobs, newest first, from a cursor on."""
+def list_jobs(
+    session: Session,
+    team: UUID,
+    filters: JobFilter,
+    *,
+    order: Order = "newest",
+    cursor: str | None,
+    limit: int,
+) -> JobPage:
+    """The team's jobs in this order of submission, from a cursor on."""
+    place, bound = tuple_(Job.created_at, Job.id), "" if order == "newest" else order
     query = (
         scoped(select(Job, ProblemRow, Candidate), team)
         .join(ProblemRow, ProblemRow.id == Job.problem_id)
         .outerjoin(Candidate, Candidate.id == Job.best_candidate_id)
         .options(defer(Job.preparation), defer(ProblemRow.source))
-        .order_by(Job.created_at.desc(), Job.id.desc())
+        .order_by(*(column.desc() if order == "newest" else column for column in (Job.created_at, Job.id)))
         .limit(limit + 1)
     )
     query = query.where(*_conditions(filters))
     if cursor:
-        query = query.where(tuple_(Job.created_at, Job.id) < decode_cursor(cursor))
+        start = decode_cursor(cursor, bound)
+        query = query.where(place < start if order == "newest" else place > start)
     rows = session.execute(query).all()
     page = rows[:limit]
     return JobPage(
         items=[job_summary(job, problem, best) for job, problem, best in page],
-        next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id) if len(rows) > limit else None,
+        next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id, bound) if len(rows) > limit else None,
     )
 
 

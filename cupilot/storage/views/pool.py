@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from math import exp
 from statistics import median
 from typing import Any
@@ -15,6 +16,7 @@ from cupilot.errors import Conflict, NotFound
 from cupilot.pool import PoolQuestion, Sharing, question_of
 from cupilot.problem import Target
 from cupilot.schemas import PoolEntryView, PoolPage, PoolStatistics, TechniqueStatistics
+from cupilot.storage.changes import note
 from cupilot.storage.jobs import get_job, problem_of
 from cupilot.storage.pool_rows import share
 from cupilot.storage.pool_search import visible_entry
@@ -97,6 +99,8 @@ def share_entries(
     if job is None and len(rows) < len(set(entries)):
         raise NotFound("your team has no such entry", hint="only own entries can be shared", where="body.entries")
     changed = [row for row in rows if row.sharing != sharing.value]
+    before = Counter(row.sharing for row in changed)
+    note(session, "pool.sharing", before, Counter({sharing.value: len(changed)}))
     share(session, changed, sharing)
     return len(changed)
 

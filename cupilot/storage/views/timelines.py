@@ -1,19 +1,20 @@
-"""What a job has used by the time at which it was charged: for figures."""
+"""What a job, a team and the cluster have used by the time at which it was charged: for figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cupilot.storage.jobs import get_job
 from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.states import StepKind
-from cupilot.storage.tables import Step
+from cupilot.storage.tables import GpuUsage, Step
 
+DAYS = 30
 MAX_POINTS = 2_000
 """The first so many are drawn: a figure has not as many pixels."""
 
@@ -35,6 +36,16 @@ def used_dollars(session: Session, team: UUID, job_id: UUID) -> list[tuple[float
         LlmCall.job_id == job.id, LlmCall.finished_at.is_not(None), LlmCall.cost_usd > 0
     )
     return _summed(session.execute(query.order_by(LlmCall.finished_at).limit(MAX_POINTS)), job.created_at)
+
+
+def gpu_days(session: Session, team: UUID | None = None) -> list[tuple[float, float]]:
+    """(days from today, GPU seconds on that day), of a team or of all; empty where none was used."""
+    today: date = session.execute(select(func.current_date())).scalar_one()
+    query = select(GpuUsage.day, func.sum(GpuUsage.seconds)).where(GpuUsage.day > today - timedelta(days=DAYS))
+    if team is not None:
+        query = query.where(GpuUsage.team_id == team)
+    used = {(day - today).days: seconds for day, seconds in session.execute(query.group_by(GpuUsage.day))}
+    return [(float(day), used.get(day, 0.0)) for day in range(1 - DAYS, 1)] if used else []
 
 
 def _summed(rows: Iterable[tuple[datetime | None, float]], begun: datetime) -> list[tuple[float, float]]:

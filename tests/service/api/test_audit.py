@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -13,6 +15,9 @@ from typer.testing import CliRunner
 from cupilot.cli.app import app
 from cupilot.client import Client
 from cupilot.storage.audit import prune_audit
+from cupilot.storage.changes import LONGEST
+from cupilot.storage.tables import Team as Tenant
+from cupilot.storage.teams import create_api_key, ensure_user
 from tests.service.api.world import Team, World
 
 pytestmark = pytest.mark.service
@@ -65,11 +70,102 @@ def test_a_wrong_key_is_recorded_by_its_visible_start_only(world: World) -> None
     assert "sss" not in str(row)
 
 
-@pytest.mark.parametrize("change", ["UPDATE audit_log SET status = 200", "DELETE FROM audit_log"])
+@pytest.mark.parametrize("change", ["UPDATE audit_log SET status = 200", "DELETE FROM audit_log", "TRUNCATE audit_log"])
 def test_nothing_is_changed_or_removed(world: World, team: Team, change: str) -> None:
     team.submit()
     with pytest.raises(DBAPIError, match="append-only"), world.database.transaction() as session:
         session.execute(text(change))
+
+
+def test_changes_of_rights_are_told_with_before_and_after(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        chief = ensure_user(session, f"chief-{team.id}")
+        chief.cluster_admin = True
+        home = session.get_one(Tenant, team.id)
+        _, secret = create_api_key(session, home, "chief", user=chief)
+        name, person = home.name, f"ann-{team.id}"
+    http = world.http(secret)
+    assert http.patch(f"/v1/teams/{name}", json={"weight": 2, "quota": {"gpu_seconds": 60}}).status_code == 200
+    assert http.post("/v1/users", json={"name": person}).status_code == 201
+    for role in ("viewer", "member", "member"):
+        assert http.put(f"/v1/teams/{name}/members/{person}", json={"role": role}).status_code == 200
+    made = http.post("/v1/keys", json={"name": "laptop", "user": person, "scope": "read", "expires_days": 3}).json()
+    assert http.delete(f"/v1/keys/{made['id']}").status_code == 200
+    assert http.patch(f"/v1/users/{person}", json={"disabled": True}).status_code == 200
+    assert http.delete(f"/v1/teams/{name}/members/{person}").status_code == 204
+    told = _told(team)
+    assert told[:5] == [
+        {"team.weight": [1.0, 2.0], "team.gpu_seconds": [None, 60.0]},
+        {"user.name": [None, person]},
+        {"member.role": [None, "viewer"]},
+        {"member.role": ["viewer", "member"]},
+        None,
+    ]
+    assert told[5] == {
+        "key.prefix": [None, made["prefix"]],
+        "key.name": [None, "laptop"],
+        "key.scope": [None, "read"],
+        "key.expires_at": [None, ANY],
+    }
+    assert told[6] == {"key.revoked_at": [None, ANY]}
+    assert told[7] == {"user.disabled_at": [None, ANY]}
+    assert told[8] == {"member.role": ["member", None]}
+    assert made["secret"] not in str(told)
+
+
+def test_of_secrets_only_that_they_changed(team: Team) -> None:
+    asked = {"url": "https://93.184.216.34/hook/T0KEN", "events": ["job.*"], "description": "d" * 200}
+    made = team.http.post("/v1/webhooks", json=asked).json()
+    hook = f"/v1/webhooks/{made['id']}"
+    new = team.http.post(f"{hook}/secret").json()["secret"]
+    team.http.patch(hook, json={"enabled": False, "url": "https://93.184.216.34/hook/OTHER"})
+    team.http.delete(hook)
+    told = _told(team)
+    url = "https://93.184.216.34/..."
+    assert told[0] is not None
+    assert (told[0]["webhook.url"], told[0]["webhook.secret"]) == ([None, url], [None, "(secret)"])
+    assert told[1] == {"webhook.secret": ["(secret)", "(secret)"]}
+    assert told[2] == {"webhook.url": [url, url], "webhook.enabled": [True, False]}
+    assert told[3] is not None
+    assert told[3]["webhook.events"] == [["job.*"], None]
+    for secret in (made["secret"], new, "T0KEN", "OTHER"):
+        assert secret not in str(told)
+
+
+def test_a_job_is_told_by_its_settings_and_never_by_its_source(team: Team) -> None:
+    job = f"/v1/jobs/{team.submit()['id']}"
+    team.http.patch(job, json={"priority": "high", "labels": {"model": "llama"}})
+    team.http.patch(job, json={"labels": {f"k{number}": "v" * 100 for number in range(15)}})
+    team.http.post(f"{job}/pause")
+    team.http.post(f"{job}/pause")
+    team.http.post(f"{job}/cancel")
+    submitted, changed, large, paused, again, cancelled = _told(team)
+    assert (submitted, again) == (None, None)
+    assert changed == {"job.labels": [{}, {"model": "llama"}], "job.priority": ["normal", "high"]}
+    assert large is not None
+    assert len(large["job.labels"][1]) == LONGEST + 3
+    assert paused == {"job.state": ["queued", "paused"]}
+    assert cancelled == {"job.state": ["paused", "cancelled"]}
+
+
+def test_what_is_refused_has_changed_nothing(team: Team) -> None:
+    job = f"/v1/jobs/{team.submit()['id']}"
+    team.http.post(f"{job}/cancel")
+    assert team.http.patch(job, json={"priority": "high", "labels": {"a": "b"}}).status_code == 409
+    assert _told(team)[-1] is None
+
+
+def test_who_revokes_their_own_key_is_known(world: World, team: Team) -> None:
+    made = team.http.post("/v1/keys", json={"name": "spare"}).json()
+    world.http(made["secret"]).delete(f"/v1/keys/{made['id']}")
+    entry = team.http.get("/v1/audit", params={"limit": 1}).json()["items"][0]
+    assert (entry["principal"], entry["key_prefix"]) == ("test", made["prefix"])
+    assert entry["changes"] == {"key.revoked_at": [None, ANY]}
+
+
+def _told(team: Team) -> list[dict[str, Any] | None]:
+    """What the team's requests changed, the oldest first."""
+    return [one["changes"] for one in reversed(team.http.get("/v1/audit").json()["items"])]
 
 
 def test_retention_forgets_what_is_old_and_nothing_else(world: World, team: Team) -> None:
@@ -97,3 +193,9 @@ def test_the_command_line_lists_it(world: World, team: Team, monkeypatch: pytest
     assert done.exit_code == 0, done.output
     assert "POST /v1/jobs/" in done.output
     assert team.key[:12] in done.output
+    team.http.patch(f"/v1/jobs/{team.submit()['id']}", json={"priority": "low"})
+    done = CliRunner().invoke(app, ["audit", "--limit", "1"])
+    assert '    job.priority: "normal" -> "low"' in done.output
+    page = world.http()
+    page.cookies.set("cupilot_key", team.key)
+    assert "job.priority: &#34;normal&#34; &rarr; &#34;low&#34;" in page.get("/ui/audit").text

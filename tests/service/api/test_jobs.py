@@ -237,20 +237,25 @@ def test_queue_positions_follow_priority_and_age(team: Team) -> None:
     assert position(second) == position(first) + 1
 
 
-def test_pages_cover_every_job_once_newest_first(team: Team) -> None:
+@pytest.mark.parametrize(("order", "other"), [("newest", "oldest"), ("oldest", "newest")])
+def test_pages_cover_every_job_once_in_either_order(team: Team, order: str, other: str) -> None:
     ids = [team.submit(seed=seed)["id"] for seed in range(7)]
     seen: list[str] = []
     cursor: str | None = None
     while True:
-        parameters = {"limit": 3} | ({"cursor": cursor} if cursor else {})
+        parameters = {"limit": 3, "order": order} | ({"cursor": cursor} if cursor else {})
         page = team.http.get("/v1/jobs", params=parameters).json()
         seen += [job["id"] for job in page["items"]]
         assert len(page["items"]) <= 3
         cursor = page["next_cursor"]
         if cursor is None:
             break
-        team.submit(seed=99)  # what arrives meanwhile disturbs no page
-    assert seen == ids[::-1]
+        refused = team.http.get("/v1/jobs", params={"order": other, "cursor": cursor})
+        assert (refused.status_code, refused.json()["error"]["where"]) == (422, "query.cursor")
+        assert "another order" in refused.json()["error"]["message"]
+        if order == "newest":
+            team.submit(seed=99)  # what arrives meanwhile disturbs no page
+    assert seen == (ids[::-1] if order == "newest" else ids)
 
 
 def test_a_list_can_be_filtered(world: World, team: Team) -> None:
@@ -285,6 +290,7 @@ def test_a_list_can_be_filtered(world: World, team: Team) -> None:
         "cursor=MjAyNi0xMS0yMXxmb28",
         "cursor=MTk5OTktMTEtMjF8MDAwMDAwMDAtMDAwMC0wMDAwLTAwMDAtMDAwMDAwMDAwMDAw",
         "state=done",
+        "order=best",
         "target=tpu",
         "label=x",
         "label==x",

@@ -18,6 +18,7 @@ from cupilot.storage.drains import SERVICE, begin_drain, end_drain
 from cupilot.storage.states import JobState, WorkerKind
 from cupilot.storage.tables import Team as TeamRow
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
+from cupilot.storage.usage import charge_gpu
 from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited, evolved, rejected
 
 pytestmark = pytest.mark.service
@@ -71,7 +72,9 @@ def browser(world: World, team: Team) -> httpx.Client:
 @pytest.fixture
 def job(world: World, team: Team) -> str:
     with world.database.transaction() as session:
-        return str(evolved(session, team.id).id)
+        job = evolved(session, team.id).id
+        charge_gpu(session, job, 12.5)
+        return str(job)
 
 
 def shown(browser: httpx.Client, path: str, status: int = 200) -> str:
@@ -88,13 +91,21 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
     seen = {
         "/ui": ("double", "succeeded", "2.00x"),
         "/ui?state=failed": ("No jobs",),
-        f"/ui/jobs/{job}": ("Generation 2", "reproduced", "duplicate_strategy", "Lineage", "<svg", "job.succeeded"),
+        f"/ui/jobs/{job}": (
+            "Generation 2",
+            "reproduced",
+            "duplicate_strategy",
+            "Population",
+            "Lineage",
+            "<svg",
+            "job.succeeded",
+        ),
         f"/ui/jobs/{job}/candidates/4": ("crossover", "simd", "// candidate 4", "Against its parent", "passed"),
         f"/ui/jobs/{job}/candidates/2": ("wrong_value: out[0] is 1, should be 2",),
         f"/ui/compare?first={job}:0&second={job}:4": ("-// candidate 0", "+// candidate 4", "as fast as the first"),
         "/ui/leaderboards": ("double", "2.00x"),
-        "/ui/cluster": ("Scheduler down",),
-        "/ui/team": ("GPU seconds", "cpk_"),
+        "/ui/cluster": ("Scheduler down", "GPU use", "GPU seconds a day by days from today"),
+        "/ui/team": ("GPU seconds", "cpk_", "GPU seconds a day by days from today"),
     }
     for path, parts in seen.items():
         text = shown(browser, path)

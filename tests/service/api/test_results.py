@@ -63,7 +63,21 @@ def test_candidates_can_be_filtered(team: Team, job: str) -> None:
     assert ordinals(after=2**31 - 1) == []
 
 
-@pytest.mark.parametrize("query", ["after=-2", f"after={2**31}", "verdict=good", "generation=-1", "limit=0"])
+def test_candidates_can_come_the_fastest_first(team: Team, job: str) -> None:
+    seen, after = [], -1
+    for _ in range(3):
+        asked = {"order": "speedup", "limit": 2, "after": after}
+        page = CandidatePage.model_validate_json(_get(team, f"/v1/jobs/{job}/candidates", **asked))
+        seen += [candidate.ordinal for candidate in page.items]
+        after = page.next_after if page.next_after is not None else after
+    assert seen == [4, 0, 1, 2, 3]
+    unknown = team.http.get(f"/v1/jobs/{job}/candidates", params={"order": "speedup", "after": 99})
+    assert (unknown.status_code, unknown.json()["error"]["where"]) == (422, "query.after")
+
+
+@pytest.mark.parametrize(
+    "query", ["after=-2", f"after={2**31}", "verdict=good", "generation=-1", "limit=0", "order=best"]
+)
 def test_a_malformed_question_for_candidates_is_named(team: Team, job: str, query: str) -> None:
     response = team.http.get(f"/v1/jobs/{job}/candidates?{query}")
     assert (response.status_code, response.json()["error"]["code"]) == (422, "invalid_input")

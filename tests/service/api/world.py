@@ -225,6 +225,7 @@ class Story:
         self.session.flush()
         candidate.kernel_hash, candidate.evaluation_id = row.kernel_hash, row.id
         candidate.verdict, candidate.speedup = evaluation.verdict, evaluation.speedup
+        candidate.utilisation = 0.5
         move_candidate(self.session, candidate, CandidateState.EVALUATED)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY
+
 import pytest
 
 from cupilot.people import Role
+from cupilot.storage.audit import AuditFilter, list_entries
 from cupilot.storage.database import Database
 from cupilot.storage.keys import main
 from cupilot.storage.teams import authenticate, identify
@@ -23,6 +26,13 @@ def test_a_created_key_works_until_it_is_revoked(database: Database, capsys: pyt
     assert _is_valid(database, secret)
     assert main(["revoke", secret[:12]], database) == 0
     assert not _is_valid(database, secret)
+    with database.transaction() as session:
+        revoked, created = list_entries(session, None, AuditFilter(principal="operator"), before=None, limit=2).items
+    assert (created.route, created.resource, revoked.resource) == ("keys create", "compilers", secret[:12])
+    assert created.changes is not None
+    assert created.changes["member.role"] == [None, "member"]
+    assert revoked.changes == {"key.revoked_at": [None, ANY]}
+    assert secret not in str([created, revoked])
 
 
 def test_two_keys_of_a_team_are_different_and_revoked_apart(

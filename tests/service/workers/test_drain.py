@@ -12,6 +12,7 @@ import pytest
 from cupilot.errors import NotFound
 from cupilot.problem import Target
 from cupilot.settings import Settings
+from cupilot.storage.audit import AuditFilter, list_entries
 from cupilot.storage.cluster import live_workers, register_worker
 from cupilot.storage.database import Database
 from cupilot.storage.drains import SERVICE, begin_drain, end_drain, is_drained, prune_drains
@@ -61,6 +62,13 @@ def test_a_drained_service_finishes_what_runs_and_takes_nothing_new(
     assert command(rig, "resume") == 0
     rig.run()
     assert {rig.job(job).state for job in (first, second)} == {JobState.SUCCEEDED}
+    with rig.database.transaction() as session:
+        told = list_entries(session, None, AuditFilter(principal="operator"), before=None, limit=9).items
+    assert [(one.route, one.resource, one.changes) for one in told] == [
+        ("workers resume", SERVICE, {"drain.reason": ["upgrade", None]}),
+        ("workers drain", SERVICE, None),
+        ("workers drain", SERVICE, {"drain.reason": [None, "upgrade"]}),
+    ]
 
 
 @pytest.mark.parametrize("scope", [SERVICE, "gpu-1"])
