@@ -6,7 +6,8 @@ from cupilot import errors
 
 
 def test_codes_are_stable_and_distinct() -> None:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    kinds = [kind for kind in found if issubclass(kind, errors.CupilotError)]
     assert {kind.code: kind.status for kind in kinds} == {
         "internal_error": 500,
         "invalid_input": 422,
@@ -15,6 +16,7 @@ def test_codes_are_stable_and_distinct() -> None:
         "invalid_tensor_map": 422,
         "not_found": 404,
         "conflict": 409,
+        "pruned": 410,
         "unauthorized": 401,
         "unavailable": 503,
     }
