@@ -117,8 +117,8 @@ def _phases(record: dict[str, Any]) -> Iterator[str]:
 
 def _four(record: dict[str, Any]) -> Iterator[str]:
     yield "Of four cards, one alone and then all side by side; seconds of an evaluation by phase, in the mean."
-    yield "What grows is `load`: each kernel gets a fresh process, and opening a card takes longer while others of the"
-    yield "host are opened."
+    yield "What grows is `load`: each kernel gets a fresh process, and opening a card seems to take longer while others"
+    yield "of the host are opened."
     yield ""
     alone, *together = [_means(card) for card in (*record["alone"]["cards"], *record["together"]["cards"])]
     yield "| phase | alone | side by side |"

@@ -14,6 +14,7 @@ from pathlib import Path
 from cupilot.errors import Unavailable
 
 _WHEEL_HINT = "install the `gpu` extra: pip install 'cupilot[gpu]'"
+DEVICES = Path("/dev")
 _NVCC_HINT = "install a CUDA toolkit and set CUDA_HOME, or pip install nvidia-cuda-nvcc nvidia-nvvm; or use nvrtc"
 
 
@@ -104,8 +105,8 @@ def device_nodes(minor: int | None) -> tuple[Path, ...]:
 
     Who sees one card's node opens one card. Where the number is unknown or has no node, all cards' are given.
     """
-    nodes = sorted(path for path in Path("/dev").glob("nvidia*") if not path.is_dir())
-    own = Path(f"/dev/nvidia{minor}")
+    nodes = sorted(path for path in DEVICES.glob("nvidia*") if not path.is_dir())
+    own = DEVICES / f"nvidia{minor}"
     if minor is None or own not in nodes:
         return tuple(nodes)
     return tuple(node for node in nodes if node == own or not node.name.removeprefix("nvidia").isdigit())

@@ -79,6 +79,15 @@ def test_submit_list_status_cancel(shell: Shell) -> None:
     assert "no job" in err
 
 
+def test_the_list_is_ordered_as_asked(shell: Shell) -> None:
+    (shell.folder / "my_op.py").write_text(SOURCE)
+    earlier, later = (shell("submit", "my_op.py", "--target", "cpu")[1].strip() for _ in range(2))
+    for order, expected in (("newest", [later, earlier]), ("oldest", [earlier, later])):
+        code, out, _ = shell("list", "--order", order, "--json")
+        assert code == 0
+        assert [str(one.id) for one in JobPage.model_validate_json(out).items] == expected
+
+
 def test_the_result_of_a_job_is_printed_and_written(world: World, team: Team, shell: Shell) -> None:
     with world.database.transaction() as session:
         job = evolved(session, team.id).id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from cuda.bindings import driver as cu
 
 from cupilot.evaluation import FailureKind
 from gpu_worker.targets.base import RunnerError
-from gpu_worker.targets.cuda import driver, runner, tensor_maps
+from gpu_worker.targets.cuda import driver, installation, runner, tensor_maps
 from gpu_worker.targets.cuda.head_start import RECENT, HeadStart
 
 
@@ -146,3 +147,19 @@ def test_a_head_start_lasts_as_long_as_recent_submissions() -> None:
     for _ in range(RECENT):
         start.saw(10e-6)
     assert start.flushes() == 1
+
+
+@pytest.mark.parametrize(
+    ("minor", "cards"),
+    [(1, {"nvidia1"}), (None, {"nvidia0", "nvidia1", "nvidia10"}), (7, {"nvidia0", "nvidia1", "nvidia10"})],
+    ids=["its own", "unknown", "without a node"],
+)
+def test_a_process_sees_the_node_of_its_own_card(
+    minor: int | None, cards: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = {"nvidiactl", "nvidia-uvm"}
+    for name in ("nvidia0", "nvidia1", "nvidia10", *shared):
+        (tmp_path / name).touch()
+    (tmp_path / "nvidia-caps").mkdir()
+    monkeypatch.setattr(installation, "DEVICES", tmp_path)
+    assert {node.name for node in installation.device_nodes(minor)} == cards | shared
