@@ -21,7 +21,7 @@ PAGE = ROOT / "docs/judge.md"
 RESULTS = ROOT / "benchmarks/results/judge"
 NAMES = {
     "throughput": "judge_throughput", "builds": "judge_throughput", "self": "judge_self", "ncu": "judge_against_ncu",
-    "cards": "judge_cards", "cards_four": "judge_cards", "sweep": "judge_throughput",
+    "cards": "judge_cards", "cards_four": "judge_cards", "sweep": "judge_throughput", "open": "judge_open",
 }  # fmt: skip
 """What is reported, and the script that takes it; the record is ``h200_<what>.json``; that of builds is taken with
 ``--no-ahead``, that of the sweep with ``--sweep 12``."""
@@ -48,6 +48,8 @@ def section(results: Path = RESULTS) -> str:
         lines += list(_phases(records["throughput"]))
     if records["cards_four"]:
         lines += ["", *_four(records["cards_four"])]
+    if records["open"]:
+        lines += ["", *_opening(records["open"])]
     if records["ncu"]:
         lines += ["", *_against_ncu(records["ncu"])]
     return "\n".join([*lines, "", ""])
@@ -61,7 +63,7 @@ def page(text: str, results: Path = RESULTS) -> str:
 
 
 def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
-    throughput, builds, itself, ncu, cards, four, sweep = (records[what] for what in NAMES)
+    throughput, builds, itself, ncu, cards, four, sweep, _ = (records[what] for what in NAMES)
     rate = build = again = added = point = None
     if throughput and throughput.get("summary", {}).get("evaluations"):
         found = throughput["summary"]
@@ -116,9 +118,7 @@ def _phases(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _four(record: dict[str, Any]) -> Iterator[str]:
-    yield "Of four cards, one alone and then all side by side; seconds of an evaluation by phase, in the mean."
-    yield "What grows is `load`: each kernel gets a fresh process, and opening a card seems to take longer while others"
-    yield "of the host are opened."
+    yield "Of four cards, one alone and then all side by side; seconds of an evaluation by phase, in the mean:"
     yield ""
     alone, *together = [_means(card) for card in (*record["alone"]["cards"], *record["together"]["cards"])]
     yield "| phase | alone | side by side |"
@@ -128,6 +128,22 @@ def _four(record: dict[str, Any]) -> Iterator[str]:
             yield f"| `{name}` | {seconds:.2f} | {statistics.fmean(card[name] for card in together):.2f} |"
 
 
+def _opening(record: dict[str, Any]) -> Iterator[str]:
+    yield "What is not linear is mostly the driver: each kernel gets a fresh process, and the driver starts processes"
+    yield "and opens cards one after the other, for all cards of a host. The next kernel's process is therefore started"
+    yield "while a kernel is audited, sees its own card alone, and asks for one hardware queue. Milliseconds of opening"
+    yield f"a card, one alone and {len(record['options']['cards'].split(','))} at the same time, again and again"
+    yield "([judge_open](../benchmarks/judge_open.py)):"
+    yield ""
+    told = record["milliseconds"]
+    columns = [(name, many) for name in told for many in ("alone", "together")]
+    yield "| part | " + " | ".join(f"{name}, {many}" for name, many in columns) + " |"
+    yield "|---|" + "---|" * len(columns)
+    parts = [part for part in next(iter(told.values()))["alone"] if part != "openings"]
+    for part in parts:
+        yield f"| {part} | " + " | ".join(f"{told[name][many][part]:.0f}" for name, many in columns) + " |"
+
+
 def _means(card: dict[str, Any]) -> dict[str, float]:
     """Seconds by phase, from the table that the card's process printed."""
     return {name: float(mean) for name, mean, *_ in (line.split() for line in card["profile"][1:])}
@@ -135,16 +151,18 @@ def _means(card: dict[str, Any]) -> dict[str, float]:
 
 def _against_ncu(record: dict[str, Any]) -> Iterator[str]:
     yield "Against Nsight Compute, with caches as launches over rotating slots leave them, and flushed before each"
-    yield "launch (which leaves out output that is still to be written back when the launch ends):"
+    yield "launch (which leaves out output that is still to be written back when the launch ends). The last column is"
+    yield "the same launches over rotating slots between two events, without the profiler: where it and the judge agree"
+    yield "against Nsight Compute, the kernel takes longer under the profiler."
     yield ""
-    yield "| kernel | judge us | ncu us, rotating | added | ncu us, flushed | added |"
-    yield "|---|---|---|---|---|---|"
+    yield "| kernel | judge us | ncu us, rotating | added | ncu us, flushed | added | events us | added |"
+    yield "|---|---|---|---|---|---|---|---|"
     for row in record.get("kernels", []):
         cells = [
-            f"{row[f'ncu_{how}_us']:.1f} | {row[f'added_over_{how}']:+.1%}" if row.get(f"ncu_{how}_us") else "- | -"
-            for how in ("rotating", "flushed")
+            f"{row[f'{told}_us']:.1f} | {row[f'added_over_{how}']:+.1%}" if row.get(f"{told}_us") else "- | -"
+            for told, how in (("ncu_rotating", "rotating"), ("ncu_flushed", "flushed"), ("events", "events"))
         ]
-        yield f"| {row['problem']} | {row['judge_us']:.1f} | {cells[0]} | {cells[1]} |"
+        yield f"| {row['problem']} | {row['judge_us']:.1f} | {' | '.join(cells)} |"
 
 
 def _long(record: dict[str, Any] | None) -> list[dict[str, Any]]:

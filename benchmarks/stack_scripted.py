@@ -49,7 +49,8 @@ class Charging:
 def main() -> int:
     """Serve the model, run the job, print; the exit status."""
     options = _options()
-    engineer = ScriptedEngineer(_briefing(options).model_copy)
+    briefing = _briefing(options)
+    engineer = ScriptedEngineer(briefing.model_copy)
     charging = Charging(engineer)
     with tempfile.TemporaryDirectory(prefix="cupilot-scripted-") as folder, ScriptedModel(charging) as server:
         within = environment(Path(folder), _model(server.api_base))
@@ -61,7 +62,8 @@ def main() -> int:
     agree = round(charging.usd, 6) == round(Decimal(str(job["cost_usd"])), 6)
     parts = [
         f"# `sce` through the whole stack, {options.problem} on {options.target}",
-        f"Machine: {machine()}. Made by `{' '.join(['python -m benchmarks.stack_scripted', *sys.argv[1:]])}`.",
+        f"Machine: {machine()}; kernels on {briefing.device.name}. "
+        f"Made by `{' '.join(['python -m benchmarks.stack_scripted', *sys.argv[1:]])}`.",
         f"- end: `{job['state']}` ({job['reason']}), {job['candidates']} candidates, by verdict {job['verdicts']}",
         f"- best of each generation: {', '.join(f'{one:.3f}x' for one in best)}",
         f"- asked of the model: {engineer.asked}",

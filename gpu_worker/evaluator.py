@@ -37,7 +37,7 @@ from gpu_worker import endings, imported
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead, spare_cores
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeProcess, JudgeTimeout, TooManyProcesses
+from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeTimeout, TooManyProcesses
 from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
 from gpu_worker.reuse import EvaluationStore, key_of, reused
@@ -90,7 +90,7 @@ class Evaluator:
         self._imported = work_dir / "imported"
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
         self._ahead = BuildAhead(self._builder, spare_cores(self._host))
-        self._sweep = Sweep(self._host, self._sandbox, self._builder, self._judge)
+        self._sweep = Sweep(self._host, self._builder, self._judge)
         self._points = self._host.sweep_points if sweep is None else sweep
         self._phases = Phases()
 
@@ -268,8 +268,8 @@ class Evaluator:
         if self._points > 0 and not call.thorough and isinstance(kernel, Kernel):
             self._ahead.begin(self._sweep.first_points(kernel, self._points), facts)
         self._phases.enter("open")
-        judge = self._judge.open(measured, call)
-        judge.on_stage = self._phases.stage
+        self._judge.open(measured, call)
+        self._judge.on_stage = self._phases.stage
         baselines = [Baseline.EAGER, Baseline.COMPILE] if call.thorough else [Baseline.EAGER]
         self._judge.judge(measured, order_of(measured, built.plan, built.binary, call, baselines), call)
         if measured.failure is not None:
@@ -288,14 +288,14 @@ class Evaluator:
             watch = self._host.watched_memory(built.binary, built.plan, facts.tensors)
             measured.failure, measured.notes = watch.failure, measured.notes + watch.notes
         elif self._points > 0 and worthwhile(measured, call, time.monotonic() - started):
-            built = self._swept(judge, measured, built, call)
+            built = self._swept(measured, built, call)
         self._phases.enter("profile")
         measured.counters = self._host.measured_profile(built.binary, built.plan, facts.tensors)
 
-    def _swept(self, judge: JudgeProcess, measured: Measured, built: BuiltKernel, call: Call) -> BuiltKernel:
+    def _swept(self, measured: Measured, built: BuiltKernel, call: Call) -> BuiltKernel:
         """The build with the best tunables; a sweep that the machine spoils leaves the kernel as it was judged."""
         self._phases.enter("sweep")
-        judge.on_stage = None
+        self._judge.on_stage = None
         try:
             return self._sweep.improve(measured, built, call, self._points)
         except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError):

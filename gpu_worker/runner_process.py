@@ -1,8 +1,13 @@
-"""A runner process as the supervisor holds it: a fresh one for each kernel, in the tightest sandbox."""
+"""A runner process as the supervisor holds it: a fresh one for each kernel, in the tightest sandbox.
+
+It is started without a kernel, and sees only those that it is given later.
+"""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +30,13 @@ ENDING_SECONDS = 2.0
 class RunnerProcess:
     """One sandboxed runner; the judge talks to it, the supervisor watches how it ends."""
 
-    def __init__(self, target: RunnerHost, sandbox: Sandbox, *binaries: Path, limits: Limits | None = None) -> None:
-        """``binaries`` are what it may be told to load, ``limits`` replace those of a kernel that only computes."""
+    def __init__(self, target: RunnerHost, sandbox: Sandbox, *, limits: Limits | None = None) -> None:
+        """``limits`` replace those of a kernel that only computes."""
         self._theirs, ours = Channel.pair()
+        self._inbox = Path(tempfile.mkdtemp(prefix="cupilot-runner-"))
+        self._given = 0
         access = target.runner_access()
-        access = replace(access, read_only=(*access.read_only, *binaries))
+        access = replace(access, read_only=(*access.read_only, self._inbox))
         argv = runner.command(sys.executable, target.runner_python_flags(), target.runner_device, ours.fileno())
         limits = replace(limits or COMPUTING, cpus=target.cpus)
         if not access.bounded_address_space:
@@ -39,6 +46,17 @@ class RunnerProcess:
         self._held = False
         self._may_start_processes = access.subprocesses
         self._overrun = False
+
+    def give(self, binary: Path) -> str:
+        """Let it read a kernel; the path under which it finds it."""
+        self._given += 1
+        folder = self._inbox / str(self._given)
+        folder.mkdir()
+        return str(shutil.copy(binary, folder))
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._child.running()
 
     def take_channel(self) -> int:
         """Descriptor of the judge's end of the line; valid until :meth:`close`."""
@@ -67,3 +85,4 @@ class RunnerProcess:
         """End the runner."""
         self._theirs.close()
         self._child.kill()
+        shutil.rmtree(self._inbox, ignore_errors=True)

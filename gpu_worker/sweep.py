@@ -22,7 +22,6 @@ from cupilot.problem import ProblemFacts
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.judge_process import Interrupted
 from gpu_worker.runner_process import RunnerProcess
-from gpu_worker.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.verdict import Measured, below_floor
 from gpu_worker.warm_judge import Call, WarmJudge, order_of
@@ -100,9 +99,8 @@ class _Trial:
 class Sweep:
     """Finds better tunable values for kernels on one device."""
 
-    def __init__(self, host: HostTarget, sandbox: Sandbox, builder: Builder, judge: WarmJudge) -> None:
+    def __init__(self, host: HostTarget, builder: Builder, judge: WarmJudge) -> None:
         self._host = host
-        self._sandbox = sandbox
         self._builder = builder
         self._judge = judge
 
@@ -141,14 +139,13 @@ class Sweep:
         if call.cancelled():
             raise Interrupted
         runner: RunnerProcess | None = None
-        binaries = [trial.built.binary for trial in trials if trial.built is not None]
         try:
             for trial in trials:
                 if trial.built is None:
                     measured.sweep.append(SweepPoint(tunables=trial.values, failure=trial.failure))
                 elif trial.built.identity not in known and time.monotonic() < end and self._judge.problem is not None:
                     known.add(trial.built.identity)
-                    runner = runner or RunnerProcess(self._host, self._sandbox, *binaries)
+                    runner = runner or self._judge.fresh_runner()
                     point = self._screen(trial.values, trial.built, measured, runner, call)
                     measured.sweep.append(point)
                     yield trial

@@ -51,8 +51,12 @@ class WarmJudge:
         self._sandbox = sandbox
         self._bytecode = bytecode
         self._process: JudgeProcess | None = None
+        self._spare: RunnerProcess | None = None
+        """Started, and given no kernel yet."""
         self.problem: str | None = None
         """Hash of the problem that the process has open."""
+        self.on_stage: Callable[[str], None] | None = None
+        """Told which stage of judging a kernel has begun."""
 
     @property
     def torch(self) -> str | None:
@@ -60,11 +64,12 @@ class WarmJudge:
         return self._process.torch if self._process is not None else None
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and the runner that waits for a kernel."""
         if self._process is not None:
             self._process.close()
-        self._process = None
-        self.problem = None
+        if self._spare is not None:
+            self._spare.close()
+        self._process = self._spare = self.problem = None
 
     def start(self, *, subprocesses: bool = False) -> JudgeProcess:
         """A fresh process with no problem open."""
@@ -101,13 +106,31 @@ class WarmJudge:
     def _runner(self, order: dict[str, Any]) -> RunnerProcess:
         if order["imported"]:
             host = ImportedHost(self._host, self._bytecode)
-            return RunnerProcess(host, self._sandbox, Path(order["binary"]), limits=host.limits)
-        return RunnerProcess(self._host, self._sandbox, Path(order["binary"]))
+            return RunnerProcess(host, self._sandbox, limits=host.limits)
+        return self.fresh_runner()
+
+    def fresh_runner(self) -> RunnerProcess:
+        """A runner that no kernel has been in: the one that was started ahead, where there is one."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.alive():
+            return spare
+        if spare is not None:
+            spare.close()
+        return RunnerProcess(self._host, self._sandbox)
+
+    def _staged(self, name: str) -> None:
+        """The judge has begun a stage; while it audits, nothing is timed, and the next kernel's runner may start."""
+        if self.on_stage is not None:
+            self.on_stage(name)
+        if name == "auditing" and self._host.starts_runners_ahead and self._spare is None:
+            self._spare = RunnerProcess(self._host, self._sandbox)
 
     def judge_in(self, runner: RunnerProcess, measured: Measured, order: dict[str, Any], call: Call) -> None:
         """As :meth:`judge`, in a runner that the caller keeps."""
         assert self._process is not None
-        request = {"op": "judge", "order": order, "hold": order["imported"] or not self._host.trusts_runner}
+        self._process.on_stage = self._staged
+        hold = order["imported"] or not self._host.trusts_runner
+        request = {"op": "judge", "order": order | {"binary": runner.give(Path(order["binary"]))}, "hold": hold}
         channel = [runner.take_channel()]
 
         def cancelled() -> bool:

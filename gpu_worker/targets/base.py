@@ -136,6 +136,8 @@ class HostTarget(RunnerHost, Protocol):
     """``module:callable`` that makes the :class:`JudgeDevice`; called with :meth:`judge_options` as keywords."""
     sweep_points: int
     """How many values of a kernel's tunables are worth trying by default."""
+    starts_runners_ahead: bool
+    """Whether a runner that waits for a kernel takes nothing away from one that is timed."""
 
     def judge_options(self) -> dict[str, Any]:
         """JSON-compatible keywords of the judge device's constructor (device id, threads, cache size)."""

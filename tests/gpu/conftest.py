@@ -1,7 +1,11 @@
-"""GPU tests run where there is an NVIDIA GPU and are skipped elsewhere. Preparations take seconds and are shared."""
+"""GPU tests run where there is an NVIDIA GPU and are skipped elsewhere. Preparations take seconds and are shared.
+
+They use the first card, or the one that ``CUPILOT_TEST_GPU`` names by index or UUID.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
-    with Evaluator(Target.CUDA, tmp_path_factory.mktemp("work")) as opened:
+    with Evaluator(Target.CUDA, tmp_path_factory.mktemp("work"), device=os.environ.get("CUPILOT_TEST_GPU")) as opened:
         yield opened
 
 

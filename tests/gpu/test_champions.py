@@ -15,7 +15,7 @@ from gpu_worker.evaluator import Evaluator
 from gpu_worker.targets.cuda import sanitizer
 from gpu_worker.targets.cuda.nvml import Nvml
 from tests.gpu import kernels, problems
-from tests.gpu.champions import FP16, SEEN, UNDEFINED
+from tests.gpu.champions import FP16, UNDEFINED
 
 pytestmark = pytest.mark.gpu
 
@@ -23,12 +23,7 @@ Judge = Callable[[Problem, Kernel], Evaluation]
 Prepare = Callable[[Problem], Preparation]
 
 
-NOT_SEEN = pytest.mark.xfail(
-    strict=False, reason="on an H200 this tool found nothing, twice; see docs/judge.md, What is not defended"
-)
-
-
-@pytest.mark.parametrize("tool", [tool if tool in SEEN else pytest.param(tool, marks=NOT_SEEN) for tool in UNDEFINED])
+@pytest.mark.parametrize("tool", UNDEFINED)
 def test_undefined_behaviour_is_found_before_a_kernel_is_confirmed(
     evaluator: Evaluator, prepare: Prepare, tool: str
 ) -> None:

@@ -32,11 +32,16 @@ def check(result: tuple[Any, ...], what: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def start() -> None:
+    """Load and start the driver's library; more calls do nothing."""
+    check(cu.cuInit(0), "starting the driver")
+
+
 class Context:
     """The primary context of one GPU, found by UUID (``GPU-...``) or the first one; current in this thread."""
 
     def __init__(self, uuid: str | None = None) -> None:
-        check(cu.cuInit(0), "starting the driver")
+        start()
         self.device = _device(uuid)
         check(cu.cuCtxSetCurrent(check(cu.cuDevicePrimaryCtxRetain(self.device), "creating a context")), "its use")
 

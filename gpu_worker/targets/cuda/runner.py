@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -101,6 +102,9 @@ class CudaRunner:
     """A :class:`gpu_worker.targets.base.RunnerDevice` on the only visible GPU."""
 
     def __init__(self) -> None:
+        """Start the driver, which takes longer than all else and touches no card; whether it works shows later."""
+        with suppress(driver.DriverError, RuntimeError):  # cuda-bindings raise the latter without a driver
+            driver.start()
         self._opened: _Gpu | None = None
         self._shared: driver.SharedMemory | None = None
         self._arena: int | None = None

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import Problem, Target
 from gpu_worker.evaluator import Cancelled, Evaluator
+from gpu_worker.targets.cpu_host import CpuHost
 from tests.living import still_running
 
 SOURCE = """
@@ -166,6 +168,30 @@ def test_a_child_killed_from_outside_is_nobodys_fault(
     assert result.failure is not None, result.verdict
     assert result.failure.kind is FailureKind.INFRASTRUCTURE, result.failure
     assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
+
+
+def test_the_next_kernels_runner_is_started_while_one_is_audited(
+    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(CpuHost, "starts_runners_ahead", True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def waiting() -> list[psutil.Process]:
+        return [process for process in children("gpu_worker/runner.py") if process.status() != psutil.STATUS_ZOMBIE]
+
+    with Evaluator(Target.CPU, work_dir) as evaluator:
+        assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
+        [first] = waiting()
+        assert evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + "// another\n")).verdict is Verdict.AUDITED
+        [second] = waiting()
+        assert second.pid != first.pid, "each kernel has a process of its own"
+        second.kill()
+        psutil.wait_procs([second], timeout=10)
+        assert evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + "// a third\n")).verdict is Verdict.AUDITED
+        [third] = waiting()
+        assert [path.name for path in next(tmp_path.glob("cupilot-runner-*")).iterdir()] == [], "it was given no kernel"
+    assert still_running([third]) == []
+    assert not list(tmp_path.glob("cupilot-runner-*"))
 
 
 def test_a_killed_supervisor_leaves_no_process(work_dir: Path, preparation: Preparation, tmp_path: Path) -> None:
