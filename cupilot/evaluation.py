@@ -157,6 +157,7 @@ class Baseline(StrEnum):
 
     EAGER = "eager"
     COMPILE = "torch.compile"
+    MAX_AUTOTUNE = "torch.compile max-autotune"
 
 
 class Comparison(Value):
@@ -173,6 +174,8 @@ class Comparison(Value):
     """Timed launches of the kernel, in all."""
     graphs: bool = False
     """Whether both sides went through CUDA graphs, block by block, so that no time of a launch on the host is in it."""
+    flags: dict[str, str] = {}
+    """How PyTorch was run: ``mode`` of compiling, ``tf32`` and ``autocast`` as the policy has them."""
 
 
 class ProfileSource(StrEnum):

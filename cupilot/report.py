@@ -15,6 +15,12 @@ from cupilot.schemas import CandidateView, JobView, Report, Spending
 from cupilot.storage.states import JobState
 from cupilot.strategy import Strategy
 
+BASELINE_NAMES = {
+    Baseline.EAGER: "PyTorch eager",
+    Baseline.COMPILE: "torch.compile",
+    Baseline.MAX_AUTOTUNE: "torch.compile max-autotune",
+}
+
 SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
 """What a kernel's source is called where it is written out."""
 IMPORTED_FILE = "modelnew.py"
@@ -43,13 +49,12 @@ def comparison_words(speedup: Interval, baseline: str) -> str:
 
 def headline(evaluation: Evaluation, verdict: Verdict, *, final: bool) -> str:
     """One honest sentence about a kernel that counts; ``final`` says whether a better one may still come."""
-    eager, compiled = evaluation.comparison(Baseline.EAGER), evaluation.comparison(Baseline.COMPILE)
     clauses = [
         comparison_words(item.speedup, name)
-        for item, name in ((eager, "PyTorch eager"), (compiled, "torch.compile"))
-        if item is not None
+        for baseline, name in BASELINE_NAMES.items()
+        if (item := evaluation.comparison(baseline)) is not None
     ]
-    if compiled is None:
+    if evaluation.comparison(Baseline.COMPILE) is None:
         clauses.append("not compared with torch.compile")
     imported = evaluation.kernel_kind is KernelKind.IMPORTED
     subject = "The imported file" if imported else f"The best kernel{'' if final else ' so far'}"

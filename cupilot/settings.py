@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     sweep_points: int | None = Field(default=None, ge=0, le=64)
     """Values of a kernel's tunables that an evaluation may try beside its own; None for what suits the target."""
 
+    max_autotune: bool | None = None
+    """Whether confirmations also compare with ``torch.compile max-autotune``; None for what suits the target."""
+
     build_ahead: int | None = Field(default=None, ge=0, le=64)
     """Waiting kernels that a GPU worker has built while another is measured; None for what suits the target."""
 

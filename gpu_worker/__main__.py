@@ -51,6 +51,7 @@ def _run(options: argparse.Namespace) -> int:
         threads=options.threads,
         sweep=options.sweep,
         builder=options.builder,
+        autotune=options.max_autotune,
     ) as evaluator:
         if options.command == "device":
             _print(evaluator.device, summary.device(evaluator.device), options)
@@ -187,6 +188,12 @@ def _parser() -> argparse.ArgumentParser:
         )
     for command in (evaluate, confirm, judge):
         command.add_argument("--plan", metavar="L.json", help="launch plan; a ModelNew file has none")
+    for command in (confirm, judge):
+        command.add_argument(
+            "--max-autotune",
+            action=argparse.BooleanOptionalAction,
+            help="whether a confirmation also compares with torch.compile max-autotune (by default on cuda)",
+        )
     evaluate.add_argument(
         "--sweep", type=int, metavar="N", help="tunable values to try (12 on cuda, 3 on cpu by default; 0 for none)"
     )
@@ -204,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
         default = str(Path(tempfile.gettempdir()) / "cupilot-gpu-worker")
         command.add_argument("--work-dir", default=default, help="build cache and measured peaks (default %(default)s)")
         command.add_argument("--json", action="store_true", help="print the whole record as JSON")
-    parser.set_defaults(sweep=None)
+    parser.set_defaults(sweep=None, max_autotune=None)
     return parser
 
 

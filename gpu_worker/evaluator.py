@@ -75,11 +75,13 @@ class Evaluator:
         reuse: bool = False,
         sweep: int | None = None,
         builder: str | None = None,
+        autotune: bool | None = None,
     ) -> None:
         """With ``reuse``, :meth:`evaluate` gives the stored evaluation of a kernel that it has judged before.
 
         ``sweep`` is how many values of a kernel's tunables may be tried beside its own: 0 for none, by default what
-        suits the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``.
+        suits the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``. ``autotune`` is whether
+        :meth:`confirm` also compares with ``torch.compile max-autotune``, by default where that suits the target.
         """
         self._host: HostTarget = open_host(target, device=device, threads=threads, builder=builder)
         self._sandbox = sandbox or Sandbox()
@@ -92,6 +94,7 @@ class Evaluator:
         self._ahead = BuildAhead(self._builder, spare_cores(self._host))
         self._sweep = Sweep(self._host, self._builder, self._judge)
         self._points = self._host.sweep_points if sweep is None else sweep
+        self._autotune = self._host.autotunes if autotune is None else autotune
         self._phases = Phases()
 
     @property
@@ -282,6 +285,8 @@ class Evaluator:
             order = order_of(measured, built.plan, built.binary, call, [Baseline.EAGER]) | {"only_timing": True}
             self._judge.judge(again, order, call)
             measured.repeated = again
+            if self._autotune and again.failure is None:
+                self._compare_autotuned(measured, built, call)
         if isinstance(kernel, ImportedKernel):
             return
         if call.thorough:
@@ -291,6 +296,23 @@ class Evaluator:
             built = self._swept(measured, built, call)
         self._phases.enter("profile")
         measured.counters = self._host.measured_profile(built.binary, built.plan, facts.tensors)
+
+    def _compare_autotuned(self, measured: Measured, built: BuiltKernel, call: Call) -> None:
+        """Add PyTorch's best compiled code as a baseline; what goes wrong there says nothing about the kernel."""
+        extra = measured.repetition()
+        baselines = [Baseline.EAGER, Baseline.MAX_AUTOTUNE]
+        order = order_of(measured, built.plan, built.binary, call, baselines) | {"only_timing": True}
+        try:
+            self._judge.judge(extra, order, call)
+            why = extra.failure.message if extra.failure is not None else None
+        except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError) as error:
+            self._judge.close()
+            why = str(error)
+        if why is not None:
+            measured.notes += (f"no {Baseline.MAX_AUTOTUNE.value} baseline: {why[:500]}",)
+            return
+        measured.notes += tuple(note for note in extra.notes if note not in measured.notes)
+        measured.comparisons += tuple(one for one in extra.comparisons if one.baseline is Baseline.MAX_AUTOTUNE)
 
     def _swept(self, measured: Measured, built: BuiltKernel, call: Call) -> BuiltKernel:
         """The build with the best tunables; a sweep that the machine spoils leaves the kernel as it was judged."""

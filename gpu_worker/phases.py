@@ -17,6 +17,7 @@ _STAGES = {
     "auditing": "verify",
     "timing": "time",
     "compiling the torch.compile baseline": "compile_baseline",
+    "compiling the torch.compile max-autotune baseline": "compile_baseline",
 }
 """The judge's stages in fewer words; any other is ``judge``."""
 

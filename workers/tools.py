@@ -164,6 +164,7 @@ class DeviceJudge:
             reuse=True,
             sweep=settings.sweep_points,
             builder=settings.cuda_builder if device.target is Target.CUDA else None,
+            autotune=settings.max_autotune,
         )
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:

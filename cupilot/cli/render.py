@@ -11,6 +11,7 @@ from cupilot.cli.text import clean, counts, interval, queue_words, seconds
 from cupilot.client import Client
 from cupilot.evaluation import Baseline, Evaluation
 from cupilot.report import (
+    BASELINE_NAMES,
     credit_words,
     difference_words,
     factor,
@@ -143,10 +144,11 @@ def show_no_result(client: Client, job: JobView) -> None:
 
 def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
     lines = []
-    for baseline, name in ((Baseline.EAGER, "PyTorch eager"), (Baseline.COMPILE, "torch.compile")):
+    for baseline, name in BASELINE_NAMES.items():
         item = evaluation.comparison(baseline)
         if item is None:
-            lines.append((f"over {name}", "not measured"))
+            if baseline is not Baseline.MAX_AUTOTUNE:  # not asked for everywhere
+                lines.append((f"over {name}", "not measured"))
             continue
         times = f"{item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
         lines.append((f"over {name}", f"{factor(item.speedup)}, {difference_words(item.speedup)}; {times}"))

@@ -213,9 +213,9 @@ class Reference:
         model = self._model
         return lambda: model(*arguments)
 
-    def compiled(self) -> Callable[[Sequence[torch.Tensor]], Callable[[], Any]]:
-        """``torch.compile`` of the module with its defaults, as :meth:`caller`."""
-        compiled = torch.compile(self._model)
+    def compiled(self, mode: str) -> Callable[[Sequence[torch.Tensor]], Callable[[], Any]]:
+        """``torch.compile`` of the module in this mode, as :meth:`caller`."""
+        compiled = torch.compile(self._model, mode=mode)
         return lambda tensors: lambda: compiled(*self._inputs.arguments(list(tensors)[: len(self._inputs.tensors)]))
 
     def outputs_of(self, result: Any) -> list[torch.Tensor]:

@@ -49,6 +49,9 @@ MIN_LAUNCH_SECONDS = 5.0
 COMPILE_SECONDS = 150
 """For torch.compile, which takes 20 to 40 s on two cores; without it there is no such baseline."""
 
+COMPILE_MODES = {Baseline.COMPILE: "default", Baseline.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
+"""Without Inductor's own graphs, which copy inputs that change: the timer puts both sides into graphs, or neither."""
+
 IMPORT_SECONDS = 300.0
 """For importing a file: an extension of several CUDA sources takes minutes to compile."""
 
@@ -191,7 +194,8 @@ class Session:
         for baseline in order.baselines:
             caller = self._caller(baseline, findings)
             if caller is not None:
-                findings.comparisons.append(timer.compare(baseline, caller, seconds, effort))
+                found = timer.compare(baseline, caller, seconds, effort)
+                findings.comparisons.append(found.model_copy(update={"flags": self._flags(baseline)}))
         findings.notes += timer.notes
         if order.imported:
             findings.handover_us = timer.handover_seconds() * 1e6
@@ -215,16 +219,24 @@ class Session:
     def _caller(self, baseline: Baseline, findings: Findings) -> Any:
         if baseline is Baseline.EAGER:
             return self._reference.caller
-        self._stage("compiling the torch.compile baseline", 240.0)
+        self._stage(f"compiling the {baseline.value} baseline", 240.0)
         try:
-            compiled = self._reference.compiled()
+            compiled = self._reference.compiled(COMPILE_MODES[baseline])
             with self._device.policy(self._problem.policy), time_limit(COMPILE_SECONDS):
                 for _ in range(2):
                     compiled(self._cases.get(laws.OWN).given)()
         except Exception as error:  # whatever the compiler stack raises: there is no such baseline then
-            findings.notes.append(f"no torch.compile baseline: {type(error).__name__}: {str(error)[:500]}")
+            findings.notes.append(f"no {baseline.value} baseline: {type(error).__name__}: {str(error)[:500]}")
             return None
         return compiled
+
+    def _flags(self, baseline: Baseline) -> dict[str, str]:
+        policy = self._problem.policy
+        return {
+            "mode": COMPILE_MODES.get(baseline, "eager"),
+            "tf32": "off" if policy is NumericsPolicy.FP32 else "on",
+            "autocast": "bfloat16" if policy is NumericsPolicy.HALF else "off",
+        }
 
     def _output_bounds(self, order: KernelOrder) -> list[OutputBounds]:
         tolerance = TIMED_FACTOR * order.tolerances[laws.OWN] + 2 * self._reference_error(laws.OWN)
@@ -305,17 +317,17 @@ class Session:
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in the main thread when the block takes longer."""
+    """Raise TimeoutError in the main thread when the block takes longer, and again each second: compilers catch it."""
 
     def expire(*_: object) -> None:
         raise TimeoutError(f"not finished within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, expire)
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 

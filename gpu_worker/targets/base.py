@@ -136,6 +136,8 @@ class HostTarget(RunnerHost, Protocol):
     """``module:callable`` that makes the :class:`JudgeDevice`; called with :meth:`judge_options` as keywords."""
     sweep_points: int
     """How many values of a kernel's tunables are worth trying by default."""
+    autotunes: bool
+    """Whether ``torch.compile max-autotune`` is a baseline by default."""
     starts_runners_ahead: bool
     """Whether a runner that waits for a kernel takes nothing away from one that is timed."""
 

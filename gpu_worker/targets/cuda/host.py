@@ -38,6 +38,7 @@ class CudaHost:
     runner_device = "gpu_worker.targets.cuda.runner:CudaRunner"
     trusts_runner = True
     sweep_points = 12
+    autotunes = True
     starts_runners_ahead = True
     threads: int | None = None
     cpus: tuple[int, ...] | None = None

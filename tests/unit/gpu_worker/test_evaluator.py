@@ -15,10 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
+from cupilot.evaluation import Baseline, Evaluation, FailureKind, Preparation, Verdict
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import Problem, Target
 from gpu_worker.evaluator import Cancelled, Evaluator
+from gpu_worker.phases import Phases
 from gpu_worker.targets.cpu_host import CpuHost
 from tests.living import still_running
 
@@ -60,7 +61,7 @@ def work_dir(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def evaluator(work_dir: Path) -> Iterator[Evaluator]:
-    with Evaluator(Target.CPU, work_dir) as opened:
+    with Evaluator(Target.CPU, work_dir, autotune=True) as opened:
         yield opened
 
 
@@ -170,6 +171,25 @@ def test_a_child_killed_from_outside_is_nobodys_fault(
     assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
 
 
+def test_a_kernel_is_reproduced_although_autotuning_broke_the_judge(
+    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Phases.stage
+
+    def killing(phases: Phases, name: str) -> None:
+        if "max-autotune" in name:
+            max(children("judge/main.py"), key=psutil.Process.create_time).kill()
+        stage(phases, name)
+
+    monkeypatch.setattr(Phases, "stage", killing)
+    with Evaluator(Target.CPU, work_dir, autotune=True) as evaluator:
+        result = evaluator.confirm(PROBLEM, preparation, kernel())
+    assert result.verdict.counts, result.failure
+    assert result.build is not None
+    assert "no torch.compile max-autotune baseline: the judge ended while compiling" in result.build.log
+    assert Baseline.MAX_AUTOTUNE not in [one.baseline for one in result.comparisons]
+
+
 def test_the_next_kernels_runner_is_started_while_one_is_audited(
     work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -231,4 +251,11 @@ def test_a_confirmation_uses_fresh_processes_and_says_whether_times_agree(
     assert {law.law for law in result.laws} == set(preparation.laws)
     assert result.comparisons[0].baseline.value == "eager"
     assert result.build is not None
-    assert len(result.comparisons) == 2 or "no torch.compile baseline" in result.build.log
+    flags = {one.baseline.value: one.flags for one in result.comparisons}
+    assert flags["eager"] == {"mode": "eager", "tf32": "off", "autocast": "off"}
+    for baseline, mode in (
+        ("torch.compile", "default"),
+        ("torch.compile max-autotune", "max-autotune-no-cudagraphs"),
+    ):
+        if f"no {baseline} baseline" not in result.build.log:
+            assert flags[baseline] == {"mode": mode, "tf32": "off", "autocast": "off"}
