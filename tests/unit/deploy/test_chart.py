@@ -302,7 +302,7 @@ def test_scaling_counts_what_waits_in_the_database() -> None:
         assert one["spec"]["scaleTargetRef"]["name"] == name
         assert "replicas" not in of_kind("everything", "Deployment")[name]["spec"], "KEDA's business"
         [trigger] = one["spec"]["triggers"]
-        assert "FROM steps WHERE queue IN" in trigger["metadata"]["query"]
+        assert "FROM steps JOIN jobs" in trigger["metadata"]["query"]
         reference = trigger["authenticationRef"]["name"]
         assert reference in of_kind("everything", "TriggerAuthentication")
 
