@@ -242,6 +242,16 @@ def _too_fast(eager: Comparison, placement: Placement) -> Failure:
     return Failure(kind=FailureKind.BELOW_FLOOR, message=message, details=details)
 
 
+def _resources(build: BuildFacts) -> dict[str, float]:
+    """What the compiler gave a thread or a block, as far as it said so."""
+    found = {
+        "registers": build.registers,
+        "spill_bytes": build.spill_bytes,
+        "static_shared_bytes": build.shared_bytes,
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
 def _profile(measured: Measured, eager: Comparison, peaks: Peaks, placement: Placement, target: HostTarget) -> Profile:
     """Rates of counted work against the measured peaks, and the hardware's counters where there are any."""
     facts = measured.preparation.facts
@@ -251,6 +261,8 @@ def _profile(measured: Measured, eager: Comparison, peaks: Peaks, placement: Pla
         "memory_throughput_pct": 100.0 * facts.compulsory_bytes / seconds / peaks.bandwidth,
         "compute_throughput_pct": 100.0 * facts.flops / seconds / rate,
         "floor_pct": 100.0 * placement.floor_us / eager.kernel_us.median,
+        "operations_a_byte": facts.flops / max(facts.compulsory_bytes, 1),
+        **_resources(measured.build_facts),
         **target.profile_metrics(measured.build_facts),
         **measured.counters,
     }

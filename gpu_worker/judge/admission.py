@@ -241,6 +241,8 @@ def _input_like(case: Case, expected: Expected) -> torch.Tensor | None:
 def _verdicts(kept: Sequence[Admitted], notes: list[str]) -> dict[str, bool]:
     names = sorted({name for item in kept for name in item.rejects | item.passes})
     verdicts = {name: any(name in item.rejects for item in kept) for name in names}
+    if LOWER_PRECISION not in verdicts:
+        notes.append("lower precision was not tried: outputs are integers, or the policy's own error is no smaller")
     if not verdicts.get(LOWER_PRECISION, True):
         del verdicts[LOWER_PRECISION]
         notes.append("lower precision cannot be told from the policy's on this problem")

@@ -139,6 +139,10 @@ class Slots:
             start = self._offsets[name]
             self._rows[slot, start : start + self._sizes[name]].fill_(_WORKSPACE_POISON)
 
+    def untouched(self, slot: int) -> bool:
+        """Whether all of a slot's outputs are still what :meth:`poison` wrote."""
+        return all(bool((self._words(slot, spec) == self._poisons[slot, spec.name]).all()) for spec in self._outputs)
+
     def unwritten(self, slot: int, index: int) -> torch.Tensor:
         """Which elements of an output (flattened, logical order) still hold the poison."""
         spec = self._outputs[index]

@@ -61,6 +61,13 @@ PROPORTIONAL = 0.1
 """A clock lies where it reports less than this share of the judge's time in every block, and always the same share to
 within this. Waiting is erratic. So does one that reports more than the judge waited."""
 
+DECOYS = 4
+"""Poisoned slots that no launch of a block is given. A launch that works for later ones, whose place it knows from
+earlier blocks, cannot tell them from those that come; slots with and without a launch change with each block."""
+
+DECOY_SHARE = 4
+"""At most one slot in so many is a decoy: where there are few, each is so large that working ahead saves nothing."""
+
 TIMED_FACTOR = 1.25
 """Timed outputs are compared with PyTorch's own on other draws than the tolerance was measured on."""
 
@@ -122,6 +129,7 @@ class PairedTimer:
         """Seconds by the judge's clock and by the runner's, of blocks where the two do not agree."""
         self._graphs = False
         """Whether blocks go through graphs, those of both sides."""
+        self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._eager = True
         """Whether the baseline under way is the reference itself."""
         self._throttled = 0
@@ -196,7 +204,8 @@ class PairedTimer:
         return statistics.median(times)
 
     def _block_length(self, seconds: float) -> int:
-        return max(1, min(self._slots.count, math.ceil(self._device.block_seconds / max(seconds, 1e-7))))
+        most = self._slots.count - self._decoys
+        return max(1, min(most, math.ceil(self._device.block_seconds / max(seconds, 1e-7))))
 
     def _pair(
         self, caller: Caller, kernel_count: int, baseline_count: int, *, kernel_leads: bool
@@ -207,6 +216,7 @@ class PairedTimer:
         contents = self._prepare(order)
         watch = self._slots.watch(order)
         kernel_order = order[:kernel_count]
+        decoys = self._lay_decoys(kernel_order)
         checked, *further = self._random.sample(kernel_order, min(CHECKED_LAUNCHES, kernel_count))
         baseline_order = [*[slot for slot in order if slot != checked][: baseline_count - 1], checked]
         if kernel_leads:
@@ -215,11 +225,25 @@ class PairedTimer:
         else:
             reference, result = self._baseline_block(caller, baseline_order)
             kernel = self._kernel_block(kernel_order, watch)
+        self._refuse_work_ahead(decoys)
         self._verify(checked, contents[checked], result if self._eager else self._answer(checked))
         for slot in further:
             self._verify(slot, contents[slot], self._answer(slot))
         self._hold(False)
         return kernel, reference
+
+    def _lay_decoys(self, kernel_order: Sequence[int]) -> list[int]:
+        """Poison some slots that the kernel's block leaves out."""
+        others = sorted(set(range(self._slots.count)) - set(kernel_order))
+        decoys = self._random.sample(others, min(self._decoys, len(others)))
+        for slot in decoys:
+            self._slots.poison(slot)
+        return decoys
+
+    def _refuse_work_ahead(self, decoys: Sequence[int]) -> None:
+        if not all(self._slots.untouched(slot) for slot in decoys):
+            message = "the kernel wrote the output of a launch that never came: it works ahead of its turn"
+            raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
 
     def _prepare(self, order: Sequence[int]) -> dict[int, Content]:
         state = self._rotation.choose_state()

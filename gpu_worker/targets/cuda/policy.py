@@ -15,6 +15,7 @@ _FORBIDDEN: dict[NumericsPolicy, dict[str, str]] = {
         "tensor_core": "tensor-core instructions",
         "half_arithmetic": "half-precision arithmetic",
         "half_narrowing": "conversions to a 16-bit float",
+        "approximate_function": "approximate sines, cosines or hyperbolic tangents (of an intrinsic such as __sinf)",
     },
     NumericsPolicy.TF32: {
         "tensor_f16": "fp16 or bf16 tensor-core instructions",

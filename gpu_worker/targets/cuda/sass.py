@@ -23,6 +23,8 @@ _HALF_ROOTS = frozenset({
 """The last three are Blackwell's: three-way minima, and sums that take a half operand as it is."""
 _HALF_BY_TYPE = frozenset({"MUFU", "ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS", "UBLKRED", "UTMAREDG"})
 """Instructions that compute in whatever type their modifiers name."""
+_APPROXIMATE = (".SIN", ".COS", ".TANH")
+"""Of the special functions, those that no accurate routine of CUDA's library rests on; others are steps of such."""
 _CONVERSIONS = frozenset({"F2F", "F2FP", "I2F", "I2FP"})
 _GROUPS: dict[str, tuple[str, ...]] = {
     "async_copy": ("LDGSTS", "UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG"),
@@ -97,6 +99,8 @@ def _families_of(opcode: str, operands: str) -> Iterable[str]:
         yield "half_narrowing"
     elif family := _FAMILY.get(root):
         yield family
+        if root == "MUFU" and any(function in modifiers for function in _APPROXIMATE):
+            yield "approximate_function"
         if root in _HALF_BY_TYPE and (".F16" in modifiers or ".BF16" in modifiers):
             yield "half_arithmetic"
         if root in _TENSOR_COPIES:

@@ -67,6 +67,12 @@ def of_kind(rendered: str, kind: str) -> dict[str, dict[str, Any]]:
     return {one["metadata"]["name"]: one for one in RENDERED[rendered] if one["kind"] == kind}
 
 
+def test_the_page_counts_the_objects_that_were_rendered() -> None:
+    said = re.search(r"(\d+) and (\d+) objects", (ROOT / "deploy/README.md").read_text())
+    assert said is not None
+    assert [int(one) for one in said.groups()] == [len(RENDERED[name]) for name in ("default", "everything")]
+
+
 def test_what_was_rendered_is_this_chart() -> None:
     now = runpy.run_path(str(HELM / "digest.py"))["digest"]()
     assert (HELM / "rendered/DIGEST").read_text().strip() == now, "run make check-deploy"
@@ -83,6 +89,7 @@ def test_traces_go_to_the_collector_that_is_named_and_nowhere_else() -> None:
         assert bool(out) == bool(endpoint)
 
 
+WAYS_OUT = ("postgres", "redis", "chroma", "traces", "models", "receivers")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
@@ -99,8 +106,9 @@ def test_values_have_the_form_that_the_schema_asks_for(names: tuple[str, ...]) -
         {"settings": {"DATABASE_URL": "postgresql://in-the-open"}},
         {"podSecurity": {"runAsUser": 0}},
         {"gpuWorkers": [{**values()["gpuWorkers"][0], "gpuResource": None}]},
+        *({"networkPolicy": {server: {"to": []}}} for server in WAYS_OUT),
     ],
-    ids=["misspelt", "no API", "secret in values", "root", "cuda without a card"],
+    ids=["misspelt", "no API", "secret in values", "root", "cuda without a card", *WAYS_OUT],
 )
 def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
     given = copy.deepcopy(values())
@@ -288,6 +296,28 @@ def test_a_pod_reaches_what_its_role_needs_and_nothing_else(name: str, reached: 
     assert ports == reached
 
 
+@pytest.mark.parametrize("policy", [one for one in OBJECTS if one.values[0]["kind"] == "NetworkPolicy"])  # type: ignore[index]
+def test_no_way_out_leads_everywhere(policy: dict[str, Any]) -> None:
+    """A rule without peers, or with an empty list of them, allows its ports on every host there is."""
+    for rule in policy["spec"].get("egress", []):
+        assert rule.get("to"), policy["metadata"]["name"]
+
+
+@pytest.mark.parametrize("name", ["default", "everything"])
+def test_workers_that_run_kernels_reach_no_address_outside_but_one_that_is_named(name: str) -> None:
+    for workload in of_kind(name, "Deployment").values():
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        if not labels["app.kubernetes.io/component"].startswith("worker-"):
+            continue
+        chosen = [
+            one for one in of_kind(name, "NetworkPolicy").values() if _selects(one["spec"]["podSelector"], labels)
+        ]
+        peers = [peer for one in chosen for rule in one["spec"].get("egress", []) for peer in rule["to"]]
+        assert peers
+        outside = [peer["ipBlock"] for peer in peers if "ipBlock" in peer]
+        assert outside == ([{"cidr": "10.1.0.5/32"}] if name == "everything" else [])
+
+
 def test_every_role_of_the_compose_file_has_a_pod() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
     commands = {tuple(one["command"][:4]) for one in services if "build" in one}
@@ -302,7 +332,7 @@ def test_scaling_counts_what_waits_in_the_database() -> None:
         assert one["spec"]["scaleTargetRef"]["name"] == name
         assert "replicas" not in of_kind("everything", "Deployment")[name]["spec"], "KEDA's business"
         [trigger] = one["spec"]["triggers"]
-        assert "FROM steps WHERE queue IN" in trigger["metadata"]["query"]
+        assert "FROM steps JOIN jobs" in trigger["metadata"]["query"]
         reference = trigger["authenticationRef"]["name"]
         assert reference in of_kind("everything", "TriggerAuthentication")
 
@@ -328,6 +358,11 @@ def test_alerts_ask_for_metrics_that_exist_and_have_a_runbook(rule: dict[str, An
     headings = re.findall(r"^## (\w+)", (ROOT / page).read_text(), re.MULTILINE)
     assert anchor in [heading.lower() for heading in headings]
     assert anchor == rule["alert"].lower()
+
+
+def test_a_rule_notices_that_nobody_shows_any_metric() -> None:
+    """All others compare what is shown, and are silent where nothing is."""
+    assert "absent(cupilot_build_info)" in [rule["expr"] for rule in ALERTS]
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:

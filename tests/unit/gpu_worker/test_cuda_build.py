@@ -65,6 +65,9 @@ extern "C" __global__ void square(const float* x, float* out) {
 }
 """
 
+APPROXIMATE = SCALE.replace("2.0f * x[i]", "__sinf(x[i])")
+ACCURATE = SCALE.replace("2.0f * x[i]", "sinf(x[i]) * tanhf(x[i]) + cosf(x[i])")
+
 CLOCK = """extern "C" __global__ void spy(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x] + clock64(); }
 """
 
@@ -227,12 +230,14 @@ def test_device_code_cannot_launch_kernels_of_its_own(builder: Builder) -> None:
     ("source", "allowed"),
     [
         (SCALE, {"fp32", "tf32", "half"}),
+        (ACCURATE, {"fp32", "tf32", "half"}),
+        (APPROXIMATE, {"tf32", "half"}),
         (TENSOR, {"tf32", "half"}),
         (HALF_TENSOR, {"half"}),
         (HALF_MATH, {"half"}),
         (CLOCK, set()),
     ],
-    ids=["scalar", "tf32", "fp16-tensor", "fp16-math", "clock"],
+    ids=["scalar", "accurate", "approximate", "tf32", "fp16-tensor", "fp16-math", "clock"],
 )
 def test_the_machine_code_shows_which_policies_a_kernel_keeps(
     builder: Builder, toolchain: CudaToolchain, source: str, allowed: set[str]

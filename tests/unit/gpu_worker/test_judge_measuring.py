@@ -391,6 +391,32 @@ def test_what_is_done_to_one_timed_launch_of_three_is_seen(spoil: Body, kind: Fa
     assert caught.value.details["law"] == "timed"
 
 
+def test_work_for_a_launch_that_never_comes_is_seen() -> None:
+    """One launch could do what is timed as many, and the others find theirs done."""
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    known: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+
+    def ahead(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        known[outputs[0].data_ptr()] = given, outputs
+        for others in known.values():
+            softmax(*others)
+
+    with pytest.raises(KernelFailed) as caught:
+        timer(subject, ahead).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert caught.value.kind is FailureKind.OUT_OF_BOUNDS_WRITE
+    assert "works ahead" in str(caught.value)
+
+
+def test_what_compiled_code_gets_wrong_is_not_the_kernels() -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+
+    def wrong(given: Sequence[torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return lambda: torch.zeros_like(given[0])
+
+    found = timer(subject, softmax).compare(Baseline.COMPILE, wrong, 1e-3, QUICK)
+    assert found.pairs >= 2
+
+
 @pytest.mark.parametrize(
     ("disagreements", "lies"),
     [
