@@ -21,6 +21,8 @@ from cupilot.storage.states import LlmCallState
 from cupilot.storage.tables import Job, Team
 from cupilot.storage.transitions import record_event
 
+COST_UNKNOWN = (LlmCallState.STARTED, LlmCallState.LOST)
+"""Calls on their way, or lost: their rows carry the worst that they may cost."""
 WARNED_SHARES = (0.5, 0.8)
 """Shares of a budget at which an event ``budget.warned`` says so, once each."""
 
@@ -70,9 +72,8 @@ def check_budgets(session: Session, job: Job, call: Call) -> None:
 
 
 def reserved(session: Session, job_id: uuid.UUID) -> float:
-    """Worst cost of the job's calls whose true cost is not known: on their way, or lost."""
-    open_states = (LlmCallState.STARTED, LlmCallState.LOST)
-    query = select(func.sum(LlmCall.cost_usd)).where(LlmCall.job_id == job_id, LlmCall.state.in_(open_states))
+    """Worst cost of the job's calls whose true cost is not known."""
+    query = select(func.sum(LlmCall.cost_usd)).where(LlmCall.job_id == job_id, LlmCall.state.in_(COST_UNKNOWN))
     return session.scalars(query).one() or 0.0
 
 
