@@ -151,11 +151,14 @@ def _totals_families(sums: Totals) -> Iterator[Metric]:
     )
     for names, count in sums.evaluations.items():
         evaluations.add_metric(list(names), count)
-    calls = CounterMetricFamily("cupilot_llm_calls", "Calls of language models", labels=["model", "state"])
+    # Not one more state of the counter: an open call ends, and a counter that falls reads as one that was reset.
+    open_calls = GaugeMetricFamily("cupilot_llm_calls_open", "Calls of language models under way", labels=["model"])
+    calls = CounterMetricFamily("cupilot_llm_calls", "Ended calls of language models", labels=["model", "state"])
     cost = CounterMetricFamily("cupilot_llm_cost_usd", "Money for answered calls", labels=["model"])
     tokens = CounterMetricFamily("cupilot_llm_tokens", "Tokens of answered calls", labels=["model", "direction"])
     for model, used in sums.models.items():
-        for state, count in used.calls.items():
+        open_calls.add_metric([model], used.open)
+        for state, count in used.ended.items():
             calls.add_metric([model, state], count)
         cost.add_metric([model], used.cost_usd)
         tokens.add_metric([model, "prompt"], used.prompt_tokens)
@@ -172,7 +175,7 @@ def _totals_families(sums: Totals) -> Iterator[Metric]:
     for names, count in sums.builds.items():
         builds.add_metric(list(names), count)
     yield CounterMetricFamily("cupilot_jobs_pruned", "Jobs whose details retention has taken", sums.jobs_pruned)
-    yield from (evaluations, calls, cost, tokens, gpu, money, builds)
+    yield from (evaluations, open_calls, calls, cost, tokens, gpu, money, builds)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -2,7 +2,8 @@
 
 Real Postgres, Valkey, scheduler, API and Celery workers; the judge and the model are doubles, so that only the
 machinery is under test. The matrix itself is ``tests/service/faults/matrix``, whose short form runs with the tests.
-Writes ``benchmarks/results/service/faults.json`` and ``faults.md``; exits 1 where anything was lost.
+Writes ``benchmarks/results/service/faults.json`` and ``faults.md``; exits 1 where a job was lost, a rule was broken, a
+process was left over, or a call was paid without a record.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import count, zip_longest
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from benchmarks.ending import end_well
 from benchmarks.machine import machine
-from tests.service.faults.matrix.audit import Calls, breaches, model_calls
+from tests.service.faults.matrix.audit import breaches, model_calls
 from tests.service.faults.matrix.cases import CASES, Case, run
 from tests.service.faults.matrix.service import Service
 from tests.service.faults.stack import adopt_orphans
@@ -89,15 +92,7 @@ def main() -> int:
         "model_calls": asdict(calls) | {"unrecorded": calls.unrecorded},
         "outcomes": [asdict(one) for one in outcomes],
     }
-    text = _markdown(
-        where,
-        outcomes,
-        left=[case.name for case in left],
-        whole=whole,
-        orphans=orphans + orphans_after,
-        calls=calls,
-        reaped=reaped,
-    )
+    text = markdown(report)
     print(text)
     if not arguments.only:
         (RESULTS / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
@@ -155,32 +150,26 @@ def _kind(fault: str) -> str:
     return fault.split(":", maxsplit=1)[0]
 
 
-def _markdown(
-    where: str,
-    outcomes: list[Outcome],
-    *,
-    left: list[str],
-    whole: list[str],
-    orphans: list[str],
-    calls: Calls,
-    reaped: int,
-) -> str:
-    lost = [one for one in outcomes if one.bad]
+def markdown(report: Mapping[str, Any]) -> str:
+    """The page of a report."""
+    outcomes, calls = report["outcomes"], report["model_calls"]
+    bad = len(report["lost"])
     lines = [
         "# Fault report",
         "",
-        f"Machine: {where}. Made by `python -m benchmarks.faults`; other load on the machine only stretches it.",
+        f"Machine: {report['machine']}. Made by `python -m benchmarks.faults`; other load on the machine only stretches"
+        " it.",
         "",
         f"- faults injected: {len(outcomes)}, each into a job under way",
-        f"- faults of the matrix that were not injected, for time: {', '.join(left) or 'none'}",
-        f"- lost: {len(lost) or 'nothing'}",
-        f"- jobs that did not end, did not succeed, or broke a rule: {len(lost)}",
-        f"- rules broken over all jobs together: {len(whole)}",
-        f"- processes left without an owner: {len(orphans)}",
-        f"- steps whose worker fell silent, and that were done again: {reaped}",
-        f"- model calls that the provider answered: {calls.paid}; stored: {calls.answered}; cut off between asking and"
-        f" storing, so recorded and reserved, and asked again: {calls.in_flight}; paid without a record:"
-        f" {calls.unrecorded}",
+        f"- faults of the matrix that were not injected, for time: {', '.join(report['not_begun_in_time']) or 'none'}",
+        f"- jobs that did not end, did not succeed, or broke a rule: {bad or 'none'}",
+        f"- lost of what was paid: {_unstored(calls)}",
+        f"- rules broken over all jobs together: {len(report['breaches_over_all_jobs'])}",
+        f"- processes left without an owner: {len(report['orphans'])}",
+        f"- steps whose worker fell silent, and that were done again: {report['steps_reaped']}",
+        f"- model calls that the provider answered: {calls['paid']}; stored: {calls['answered']}; cut off between"
+        f" asking and storing, so recorded and reserved, and asked again: {calls['in_flight']}; paid without a record:"
+        f" {calls['unrecorded']}",
         "",
         "A call that is cut off between the provider's answer and its storage has been paid, and its answer is lost:",
         "no client can close that window. It was recorded before it was made, and its cost stays reserved in the",
@@ -188,13 +177,22 @@ def _markdown(
         "",
         "| what is hurt | faults |",
         "|---|---|",
-        *(f"| {kind} | {count} |" for kind, count in Counter(_kind(one.fault) for one in outcomes).items()),
+        *(f"| {kind} | {count} |" for kind, count in Counter(_kind(one["fault"]) for one in outcomes).items()),
         "",
         "| fault | job's end | rules broken |",
         "|---|---|---|",
     ]
-    lines += [f"| {one.fault} | {one.state} | {len(one.breaches) or 'none'} |" for one in outcomes]
+    lines += [f"| {one['fault']} | {one['state']} | {len(one['breaches']) or 'none'} |" for one in outcomes]
     return "\n".join(lines) + "\n"
+
+
+def _unstored(calls: Mapping[str, int]) -> str:
+    count = max(calls["paid"] - calls["answered"], 0)
+    if not count:
+        return "nothing"
+    return (
+        f"{count} model answers, whose workers were killed before they could store them; recorded as lost, asked again"
+    )
 
 
 if __name__ == "__main__":

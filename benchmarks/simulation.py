@@ -5,7 +5,8 @@ evaluation itself is real. Time is compressed by dividing the evaluations' lengt
 redispatch times by the compression, so the database and the scheduler see as many beats, claims and results in a
 minute as a real cluster makes in ``compression`` minutes: 200 workers, ten times faster, are 2,000 cards to them. The
 scheduler's tick is not compressed. Smaller clusters go first, for a shorter time, so that one sees what grows.
-Writes ``benchmarks/results/service/simulation.json`` and prints a summary. The default takes some eight minutes.
+Writes ``benchmarks/results/service/simulation.json``, or ``--out``, and prints a summary. The default takes some eight
+minutes.
 """
 
 from __future__ import annotations
@@ -77,15 +78,9 @@ class Sample:
 
 def main() -> int:
     """Run and report; exit 1 where a cluster stood still."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=60.0, help="simulated time")
-    parser.add_argument("--compression", type=float, default=10.0)
-    parser.add_argument("--before", type=int, nargs="*", default=[50], help="smaller clusters, for ten minutes each")
-    parser.add_argument("--dry", action="store_true", help="print only")
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     end_well()
-    whole: dict[str, Any] = {"machine": machine(), "arguments": vars(arguments), "clusters": []}
+    whole: dict[str, Any] = {"machine": machine(), "arguments": of_the_run(arguments), "clusters": []}
     for workers in [*arguments.before, arguments.workers]:
         minutes = arguments.minutes if workers == arguments.workers else 10.0
         with (
@@ -98,9 +93,26 @@ def main() -> int:
         whole["clusters"].append(report | {"samples": [asdict(one) for one in samples]})
     whole["machine_afterwards"] = machine()
     if not arguments.dry:
-        (RESULTS / "simulation.json").write_text(json.dumps(whole, indent=1) + "\n")
+        arguments.out.write_text(json.dumps(whole, indent=1) + "\n")
     print(whole["machine"], whole["machine_afterwards"], sep="\n")
     return 0 if all(one["steps"] > 0 for one in whole["clusters"]) else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--workers", type=int, default=200)
+    made.add_argument("--minutes", type=float, default=60.0, help="simulated time")
+    made.add_argument("--compression", type=float, default=10.0)
+    made.add_argument("--before", type=int, nargs="*", default=[50], help="smaller clusters, for ten minutes each")
+    made.add_argument("--out", type=Path, default=RESULTS / "simulation.json", metavar="FILE", help="the report")
+    made.add_argument("--dry", action="store_true", help="print only")
+    return made
+
+
+def of_the_run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What decides what is measured; where it is written does not."""
+    return {name: value for name, value in vars(arguments).items() if name != "out"}
 
 
 class Cluster:

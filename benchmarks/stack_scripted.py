@@ -3,8 +3,9 @@
 
 The stack is the one that users start: REST, scheduler, broker, agent workers that ask the model over HTTP, and a GPU
 worker whose judge measures. Only the model is a script (:mod:`benchmarks.scripted_engineer`), which gets better by
-combining alone. Prints what a user sees, the best of each generation, and whether the stack's books agree with what the
-model's server charged; exits 1 where a later generation is no better than the first, or the books do not agree.
+combining alone. Prints what a user sees, the best so far after each generation, and whether the stack's books agree
+with what the model's server charged; exits 1 where no later generation finds a better kernel than the first, the job
+does not succeed, or the books do not agree.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import accumulate
 from pathlib import Path
@@ -65,13 +67,18 @@ def main() -> int:
         f"Machine: {machine()}; kernels on {briefing.device.name}. "
         f"Made by `{' '.join(['python -m benchmarks.stack_scripted', *sys.argv[1:]])}`.",
         f"- end: `{job['state']}` ({job['reason']}), {job['candidates']} candidates, by verdict {job['verdicts']}",
-        f"- best of each generation: {', '.join(f'{one:.3f}x' for one in best)}",
+        f"- best so far after each generation: {', '.join(f'{one:.3f}x' for one in best)}",
         f"- asked of the model: {engineer.asked}",
         f"- the model's server charged {charging.usd:.6f} USD; the job's books say {job['cost_usd']:.6f} USD",
         f"## `cupilot {' '.join(wanted)}`\n\n```\n{seen}\n```",
     ]
     print("\n\n".join(parts))
-    return 0 if agree and job["state"] == "succeeded" and len(best) > 1 and best[-1] > best[0] else 1
+    return 0 if agree and job["state"] == "succeeded" and improves(best) else 1
+
+
+def improves(best: Sequence[float]) -> bool:
+    """Whether a later generation found a better kernel than the first, given the best so far after each."""
+    return len(best) > 1 and best[-1] > best[0]
 
 
 def _briefing(options: argparse.Namespace) -> Briefing:

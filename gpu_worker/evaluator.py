@@ -1,7 +1,8 @@
 """The supervisor: prepares problems and evaluates kernels by driving sandboxed compilers, judges and runners.
 
 Imports neither torch nor CUDA, runs no code of users or models, and turns every death of a child into a result. Holds
-one warm judge, for the problem it worked on last. Not thread safe; one evaluator a device.
+one warm judge, for the problem it worked on last. Not thread safe. Each call has a card to itself and waits for it; its
+timeout begins when it has it.
 """
 
 from __future__ import annotations
@@ -45,15 +46,12 @@ from gpu_worker.sandbox import Sandbox
 from gpu_worker.sweep import Sweep, can_vary, worthwhile
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.targets.registry import open_host
+from gpu_worker.turns import Cancelled, alone_on
 from gpu_worker.verdict import Measured, conclude
 from gpu_worker.warm_judge import Call, JudgeUseless, WarmJudge, order_of
 
 _FAULTS = frozenset({FailureKind.ILLEGAL_ACCESS, FailureKind.CRASH, FailureKind.TIMEOUT})
 """Failures that may leave a device unusable."""
-
-
-class Cancelled(Exception):
-    """The caller cancelled the call; nothing was concluded."""
 
 
 def never() -> bool:
@@ -130,6 +128,10 @@ class Evaluator:
         self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never
     ) -> PreparationResult:
         """Run the reference in a sandbox, admit the problem, time PyTorch, place it on the roofline."""
+        with alone_on(self.device, cancelled):
+            return self._prepare(problem, timeout, cancelled)
+
+    def _prepare(self, problem: Problem, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         try:
             self._judge.close()
             judge = self._judge.start()
@@ -157,6 +159,10 @@ class Evaluator:
 
     def trace(self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never) -> Tracing:
         """Run a problem file once, in a sandbox, and say what it computes; nothing is admitted or timed."""
+        with alone_on(self.device, cancelled):
+            return self._trace(problem, timeout, cancelled)
+
+    def _trace(self, problem: Problem, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
         try:
             self._judge.close()
             answer = self._judge.start().ask(
@@ -193,8 +199,9 @@ class Evaluator:
         The evaluation's ``tunables`` are those that the times belong to. An imported file is held to the same laws and
         clocks, and marked (``Evaluation.kernel_kind``).
         """
-        call = Call(time.monotonic() + timeout, cancelled, thorough=False)
-        return self._evaluate(Measured(problem, preparation, kernel), call)
+        with alone_on(self.device, cancelled):
+            call = Call(time.monotonic() + timeout, cancelled, thorough=False)
+            return self._evaluate(Measured(problem, preparation, kernel), call)
 
     def confirm(
         self,
@@ -211,12 +218,13 @@ class Evaluator:
         With the ``tunables`` that an evaluation chose, where they are not the plan's own; none others are tried.
         ``reproduced`` when both times agree; an evaluation that holds but whose times do not agree stays ``audited``.
         """
-        self._judge.close()
-        try:
-            call = Call(time.monotonic() + timeout, cancelled, thorough=True)
-            return self._evaluate(Measured(problem, preparation, kernel, tunables=dict(tunables or {})), call)
-        finally:
+        with alone_on(self.device, cancelled):
             self._judge.close()
+            try:
+                call = Call(time.monotonic() + timeout, cancelled, thorough=True)
+                return self._evaluate(Measured(problem, preparation, kernel, tunables=dict(tunables or {})), call)
+            finally:
+                self._judge.close()
 
     def _evaluate(self, measured: Measured, call: Call) -> Evaluation:
         started = time.monotonic()

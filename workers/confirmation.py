@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 from cupilot.evaluation import Verdict
 from cupilot.storage.endings import end_job
 from cupilot.storage.evolving import choose_best
-from cupilot.storage.progress import best_unconfirmed, preparation_of
+from cupilot.storage.progress import best_unconfirmed, evaluation_of, preparation_of
 from cupilot.storage.states import JobState, StepKind
 from cupilot.storage.steps import add_step, device_queue
-from cupilot.storage.tables import Generation, Job, Step
+from cupilot.storage.tables import Candidate, Generation, Job, Step
 from workers.attribution import begin_attribution
 from workers.budget import Exhausted
 from workers.explanation import no_valid_kernel
@@ -37,10 +37,18 @@ def begin_confirmation(session: Session, job: Job, reached: Exhausted | None, tr
         StepKind.CONFIRM,
         f"confirm/{tried}",
         queue=device_queue(preparation_of(job).environment.device),
+        avoids=_measured_on(session, job, candidate),
         candidate=candidate,
         generation=session.get_one(Generation, candidate.generation_id),
         payload={"tried": tried, "reached": reached.value if reached else None},
     )
+
+
+def _measured_on(session: Session, job: Job, candidate: Candidate) -> str:
+    """The device of the time that is to be confirmed: what another one reproduces is no peculiarity of the first."""
+    assert candidate.evaluation_id is not None
+    evaluation = evaluation_of(session, candidate.evaluation_id)
+    return (evaluation.environment or preparation_of(job).environment).device.uid
 
 
 def after_confirmation(session: Session, job: Job, step: Step, verdict: Verdict) -> None:

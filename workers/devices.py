@@ -1,20 +1,14 @@
-"""A GPU worker's device: which it is, whether it works, whose turn it is.
+"""A GPU worker's device: which it is, and whether it works. Whose turn it is: :mod:`gpu_worker.turns`.
 
 Asked of ``gpu_worker`` in a process of its own: this one must never load CUDA.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cupilot.errors import Unavailable
@@ -22,14 +16,9 @@ from cupilot.hardware import Device
 from cupilot.problem import Target
 
 TIMEOUT_SECONDS = 60.0
-LOCK_POLL_SECONDS = 0.05
 LEAST_FREE_BYTES = 64 * 2**20
 """What one evaluation may write, builds and buffers included. With less, every step would fail on this worker, fast,
 and it would eat the attempts of all jobs."""
-
-
-CPU_LOCK = "cupilot-cpu.lock"
-"""Shared by all steps of this machine that measure on its CPU."""
 
 
 class StepCancelled(Exception):
@@ -40,50 +29,6 @@ class NoDevice(Unavailable):
     """The machine has no such device, or it does not work."""
 
     code = "no_device"
-
-
-@contextmanager
-def alone_on(device: Device, cancelled: Callable[[], bool]) -> Iterator[None]:
-    """Keep other workers of this machine off a GPU meanwhile: two at once would spoil each other's times.
-
-    Raises :class:`StepCancelled` where the wait for the card is cancelled. A CPU is shared with everybody anyway; what
-    can wait asks :func:`cpu_is_measured_on`.
-    """
-    if device.target is not Target.CUDA:
-        with _measuring_on_cpu():
-            yield
-        return
-    descriptor = _opened(f"cupilot-{device.uid}.lock")
-    try:
-        while not _locked(descriptor):
-            if cancelled():
-                raise StepCancelled
-            time.sleep(LOCK_POLL_SECONDS)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _measuring_on_cpu() -> Iterator[None]:
-    with ExitStack() as held:
-        with suppress(OSError):  # another user's file; the step itself needs no lock
-            descriptor = _opened(CPU_LOCK)
-            held.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-
-
-def cpu_is_measured_on() -> bool:
-    """Whether a step measures on this machine's CPU now, so that background work had better wait."""
-    try:
-        descriptor = _opened(CPU_LOCK)
-    except OSError:
-        return False
-    try:
-        return not _locked(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def check_work_folder(folder: Path) -> None:
@@ -101,19 +46,6 @@ def check_work_folder(folder: Path) -> None:
 def uid_of(device: Device) -> str | None:
     """How ``gpu_worker`` is told which device is meant; the CPU needs no telling."""
     return device.uid if device.target is Target.CUDA else None
-
-
-def _opened(name: str) -> int:
-    """A lock file of this machine."""
-    return os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def find_device(target: Target, uid: str | None) -> Device:

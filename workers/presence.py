@@ -1,7 +1,7 @@
 """A worker's row: registered when it is up, renewed by a thread also while the worker is busy, removed at its end.
 
-The thread also ends a worker that is of no use: one whose device is lost, and one whose consumer is connected and
-reads nothing, which looks healthy to everybody else.
+The thread also ends a worker that is of no use: one whose device is lost, one whose card another worker has got, and
+one whose consumer is connected and reads nothing, which looks healthy to everybody else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cupilot import __version__
 from cupilot.errors import CupilotError
 from cupilot.hardware import Device
 from cupilot.settings import Settings
+from cupilot.storage.cards import CardTaken, take_card
 from cupilot.storage.cluster import beat, forget_worker, register_worker, untaken_steps
 from cupilot.storage.database import Database
 from cupilot.storage.drains import is_drained
@@ -65,6 +66,21 @@ class Presence:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
 
+    def take_card(self) -> None:
+        """Return once the worker's card is its own, if it has one; meanwhile say who holds it."""
+        said = None
+        while self._worker.device is not None:
+            try:
+                with self._database.transaction() as session:
+                    take_card(session, self._worker.device, self._worker.name)
+                return
+            except CupilotError as error:
+                if error.message != said:
+                    logger.warning("waiting: %s: %s (%s)", error.code, error.message, error.hint)
+                said = error.message
+            self._pulse.beat()
+            self._end.wait(self._beat_seconds)
+
     def begin(self) -> None:
         """Report the worker from now on."""
         self._thread.start()
@@ -83,6 +99,8 @@ class Presence:
         while not self._end.is_set():
             try:
                 registered = self._report(registered)
+            except CardTaken as error:
+                self._leave(error.message)
             except CupilotError as error:
                 logger.warning("worker not reported: %s", error)
             self._pulse.beat()

@@ -22,12 +22,11 @@ from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.steps import Claim
 from cupilot.strategy import Strategy
+from gpu_worker.turns import Cancelled, cpu_is_measured_on
 from workers.devices import (
     NoDevice,
     StepCancelled,
-    alone_on,
     check_work_folder,
-    cpu_is_measured_on,
     find_device,
     uid_of,
 )
@@ -152,11 +151,9 @@ class DeviceJudge:
     """The real judge, which says in this room's words that it was told to stop."""
 
     def __init__(self, device: Device, settings: Settings) -> None:
-        from gpu_worker.evaluator import Cancelled, Evaluator
+        from gpu_worker.evaluator import Evaluator
 
-        self._device = device
         self.builds_ahead = BUILDS_AHEAD[device.target] if settings.build_ahead is None else settings.build_ahead
-        self._cancelled = Cancelled
         self._evaluator = Evaluator(
             device.target,
             Path(settings.work_dir),
@@ -169,12 +166,12 @@ class DeviceJudge:
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         """See :class:`Judge`."""
-        with self._turn(cancelled):
+        with _stopping():
             return self._evaluator.prepare(problem, timeout=timeout, cancelled=cancelled)
 
     def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
         """See :class:`Judge`."""
-        with self._turn(cancelled):
+        with _stopping():
             return self._evaluator.trace(problem, timeout=timeout, cancelled=cancelled)
 
     def evaluate(
@@ -187,7 +184,7 @@ class DeviceJudge:
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """See :class:`Judge`."""
-        with self._turn(cancelled):
+        with _stopping():
             return self._evaluator.evaluate(problem, preparation, kernel, timeout=timeout, cancelled=cancelled)
 
     def confirm(
@@ -201,7 +198,7 @@ class DeviceJudge:
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """See :class:`Judge`."""
-        with self._turn(cancelled):
+        with _stopping():
             return self._evaluator.confirm(
                 problem, preparation, kernel, tunables=tunables, timeout=timeout, cancelled=cancelled
             )
@@ -214,13 +211,13 @@ class DeviceJudge:
         """See :class:`Judge`."""
         self._evaluator.end_builds()
 
-    @contextmanager
-    def _turn(self, cancelled: Callable[[], bool]) -> Iterator[None]:
-        try:
-            with alone_on(self._device, cancelled):
-                yield
-        except self._cancelled as error:
-            raise StepCancelled from error
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    try:
+        yield
+    except Cancelled as error:
+        raise StepCancelled from error
 
 
 def _fault(device: Device | None, settings: Settings) -> str | None:

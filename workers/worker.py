@@ -74,6 +74,7 @@ def run_worker(
     app = make_app(settings, kind)
     register_tasks(app, name, child_tools, draining)
     _connect_signals(presence, draining, child_tools if device is None else None)
+    presence.take_card()
     # Running as root would be a danger with pickled messages; these are JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     # Advises to cancel steps when the broker is lost; why not, workers.app says.

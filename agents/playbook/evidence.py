@@ -1,6 +1,7 @@
 """What must be seen of a technique in a kernel's source, its plan and its binary: the facts behind alignment.
 
-A technique without an entry leaves no trace that could be checked, and is believed.
+A technique without an entry leaves no trace that could be checked, and is believed. Plans are asked only for what a
+technique cannot do without: a plan that has it does not show the technique.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from cupilot.evaluation import BuildReport
-from cupilot.kernel import Kernel
+from cupilot.kernel import Kernel, Launch
 from cupilot.problem import Target
 from cupilot.strategy import Strategy, TechniqueUse
 from cupilot.technique import catalogue
@@ -38,14 +39,18 @@ UNTELLING = frozenset({"grid_stride", "warp_per_row", "shared_rows", "shared_til
 """Techniques whose traces other code leaves, too: any reduction over a block has shared memory and shuffles. Without
 its trace such a technique is not there; with it, it need not be."""
 
+_MEETING = r"atomic|\bred\.|fence|membar|release"
+"""How blocks of one launch hand each other what they have found."""
+
 _BinaryCheck = Callable[[BuildReport, TechniqueUse], str | None]
+_PlanCheck = Callable[[Kernel, BuildReport | None], str | None]
 
 
 def missing(strategy: Strategy, kernel: Kernel | None, build: BuildReport | None) -> dict[str, str]:
     """The techniques that a strategy claims and that are not there, each with what was looked for."""
     found: dict[str, str] = {}
     for use in strategy.techniques:
-        reason = _in_source(use, kernel)
+        reason = _in_source(use, kernel) or _in_plan(use, kernel, build)
         if reason is None and build is not None and build.ok and build.instructions and kernel is not None:
             check = _BINARY.get((kernel.target, use.id))
             reason = check(build, use) if check else None
@@ -68,7 +73,7 @@ def visible(kernel: Kernel) -> tuple[str, ...]:
 
 
 def leaves_trace(technique: str, target: Target) -> bool:
-    """Whether :func:`missing` looks for this technique at all."""
+    """Whether source or binary show this technique where it is; a plan alone never does."""
     return technique in SOURCE or (target, technique) in _BINARY
 
 
@@ -77,6 +82,11 @@ def _in_source(use: TechniqueUse, kernel: Kernel | None) -> str | None:
     if kernel is None or pattern is None or re.search(pattern, _code(kernel.source)):
         return None
     return "the source has no trace of it"
+
+
+def _in_plan(use: TechniqueUse, kernel: Kernel | None, build: BuildReport | None) -> str | None:
+    check = _PLAN.get((kernel.target, use.id)) if kernel else None
+    return check(kernel, build) if check and kernel else None
 
 
 def _code(source: str) -> str:
@@ -108,6 +118,59 @@ def _simd(build: BuildReport, use: TechniqueUse) -> str | None:
     return None if seen else f"the binary has no vector instructions for {width} floats"
 
 
+def _tiles(build: BuildReport, _: TechniqueUse) -> str | None:
+    """Tensor cores may read tiles that the copy engine filled, without any load or store of a thread."""
+    filled = build.instructions.get("shared_memory") or build.instructions.get("async_copy")
+    return None if filled else "the binary has no shared-memory accesses"
+
+
+def _cluster(kernel: Kernel, _: BuildReport | None) -> str | None:
+    return None if _has_cluster(kernel) else "no launch of the plan has a cluster"
+
+
+def _second_stage(kernel: Kernel, _: BuildReport | None) -> str | None:
+    """Parts of different blocks meet in another launch, in scratch memory, in a cluster, or by atomics and fences."""
+    plan = kernel.plan
+    several = len(plan.launches) > 1 or plan.workspace or any(one.cooperative for one in plan.launches)
+    meets = several or _has_cluster(kernel) or re.search(_MEETING, _code(kernel.source))
+    return None if meets else "one launch without scratch memory or atomics cannot combine parts of different blocks"
+
+
+def _tensor_map(kernel: Kernel, _: BuildReport | None) -> str | None:
+    given = {name for launch in kernel.plan.launches for name in launch.args}
+    used = any(one.name in given for one in kernel.plan.tensor_maps)
+    return None if used else "no launch of the plan is given a tensor map"
+
+
+def _shared_memory(kernel: Kernel, build: BuildReport | None) -> str | None:
+    """Static shared memory is known from the build only."""
+    static = build.shared_bytes if build is not None and build.ok else None
+    dynamic = any(launch.shared_bytes.strip() != "0" for launch in kernel.plan.launches)
+    return "no kernel has shared memory" if static == 0 and not dynamic else None
+
+
+def _has_cluster(kernel: Kernel) -> bool:
+    launches = any(_several_blocks(launch) for launch in kernel.plan.launches)
+    return launches or "__cluster_dims__" in _code(kernel.source)
+
+
+def _several_blocks(launch: Launch) -> bool:
+    return any(size.strip() != "1" for size in launch.cluster)
+
+
+_PLAN: Mapping[tuple[Target, str], _PlanCheck] = {
+    (Target.CUDA, "cluster_rows"): _cluster,
+    (Target.CUDA, "split_rows"): _second_stage,
+    (Target.CUDA, "split_k"): _second_stage,
+    (Target.CUDA, "shared_rows"): _shared_memory,
+    (Target.CUDA, "shared_tiling"): _shared_memory,
+    (Target.CUDA, "bank_padding"): _shared_memory,
+    (Target.CUDA, "double_buffering"): _shared_memory,
+    (Target.CUDA, "async_copy"): _shared_memory,
+    (Target.CUDA, "tma_loads"): _tensor_map,
+}
+"""What the launches, together with the build, must allow."""
+
 _BINARY: Mapping[tuple[Target, str], _BinaryCheck] = {
     (Target.CUDA, "vector_loads"): _vector_loads,
     (Target.CUDA, "tensor_cores"): _needs("tensor_core", "tensor-core instructions"),
@@ -116,8 +179,9 @@ _BINARY: Mapping[tuple[Target, str], _BinaryCheck] = {
     (Target.CUDA, "warp_shuffle_reduction"): _needs("shuffle", "shuffles"),
     (Target.CUDA, "warp_per_row"): _needs("shuffle", "shuffles"),
     (Target.CUDA, "shared_rows"): _needs("shared_memory", "shared-memory accesses"),
-    (Target.CUDA, "shared_tiling"): _needs("shared_memory", "shared-memory accesses"),
+    (Target.CUDA, "shared_tiling"): _tiles,
     (Target.CUDA, "register_rows"): _register_rows,
+    (Target.CUDA, "fast_exp"): _needs("special_function", "approximate units' instructions"),
     (Target.CPU, "simd"): _simd,
     (Target.CPU, "threads"): _needs("omp_parallel", "OpenMP region"),
     (Target.CPU, "nontemporal_stores"): _needs("nontemporal_store", "non-temporal stores"),

@@ -65,6 +65,7 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     },
     "Look into a job": {
         "candidates": candidates.candidates,
+        "candidate": candidates.candidate,
         "compare": rankings.compare,
         "events": events.events,
         "steps": steps.steps,

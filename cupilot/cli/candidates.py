@@ -1,4 +1,4 @@
-"""The command that lists what a job tried: each candidate with its verdict, or why it has none."""
+"""Commands about what a job tried: all its candidates, each with its verdict or why it has none; one of them whole."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.options import CandidateId, Data, JobId, Json, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
+from cupilot.errors import InvalidInput, NotFound, Pruned
 from cupilot.evaluation import Verdict
-from cupilot.schemas.results import CandidatePage, CandidateSummary
+from cupilot.schemas.results import CandidatePage, CandidateSummary, CandidateView
 
 PAGE = 200
 TECHNIQUES_SHOWN = 70
@@ -36,7 +37,7 @@ def candidates(
 ) -> None:
     """List a job's candidates in the order they were made. A * marks those that selection kept.
 
-    The number of each is what pin, ban, fork, compare and calls take.
+    The number of each is what candidate, pin, ban, fork, compare and calls take.
 
     \b
     Examples:
@@ -54,6 +55,53 @@ def candidates(
             typer.echo(page.model_dump_json(indent=2))
         else:
             _show(page)
+
+
+def candidate(
+    job: JobId,
+    candidate: CandidateId,
+    *,
+    source: Annotated[bool, typer.Option("--source", help="Print the kernel's source, and no more.")] = False,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Show a candidate. Strategy, verdict, speedups, metrics, lineage; of one that failed, why.
+
+    \b
+    Examples:
+        cupilot candidate last 3
+        cupilot candidate last 3 --source > kernel.cu
+        cupilot candidate last 3 --json | jq .evaluation.profile.metrics
+    """
+    with outcome(as_json=as_json):
+        if source and as_json:
+            raise InvalidInput(
+                "--source prints the kernel and --json the record",
+                hint="choose one; the record has the source too",
+                where="options",
+            )
+        with connect(server, data) as client:
+            view = client.candidate(job_id(client, job), candidate)
+            if as_json:
+                typer.echo(view.model_dump_json(indent=2))
+            elif source:
+                _print_source(view)
+            else:
+                from cupilot.cli.render import show_candidate
+
+                show_candidate(view)
+
+
+def _print_source(one: CandidateView) -> None:
+    from cupilot.cli.render import show_source
+
+    if one.kernel is None:
+        hint = f"cupilot candidate {one.job} {one.ordinal} says how far it came"
+        raise NotFound(f"candidate {one.ordinal} has no kernel", hint=hint, where="CANDIDATE")
+    if one.kernel.pruned_at is not None:
+        raise Pruned(f"the source of candidate {one.ordinal}", one.kernel.pruned_at)
+    show_source(one.kernel.source)
 
 
 def _show(page: CandidatePage) -> None:

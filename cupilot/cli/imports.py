@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from cupilot.cli.options import Data, Json, Server
+from cupilot.cli.options import Data, IdempotencyKey, Json, Server
 from cupilot.cli.outcome import exit_of, outcome
 from cupilot.cli.problems import resolve
 from cupilot.cli.requests import on_chosen_target, parse_labels
@@ -38,9 +38,7 @@ def judge(
         list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="To list jobs by; repeat.")
     ] = None,
     sharing: Annotated[Sharing | None, typer.Option("--sharing", help="Who may learn from its pool entry.")] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="Asking again with the same key starts no second job.")
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
     server: Server = None,
     data: Data = None,

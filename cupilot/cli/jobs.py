@@ -9,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.options import Data, IdempotencyKey, JobId, Json, Server
 from cupilot.cli.outcome import exit_of, outcome
 from cupilot.cli.requests import JobOptions, on_chosen_target, parse_labels, takes_job_options
 from cupilot.cli.session import connect, connect_or_start, job_id
@@ -64,9 +64,7 @@ def evolve(
 def submit(
     options: JobOptions,
     *,
-    idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="Submitting again with the same key starts no second job.")
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check it, say what it can use and is likely to, and start nothing.")

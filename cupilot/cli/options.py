@@ -21,3 +21,7 @@ Data = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id; 'last' is your team's newest job.")]
+CandidateId = Annotated[str, typer.Argument(metavar="CANDIDATE", help="The candidate's number in its job, or its id.")]
+IdempotencyKey = Annotated[
+    str | None, typer.Option("--idempotency-key", help="Asking again with the same key starts no second job.")
+]

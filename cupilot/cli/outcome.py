@@ -11,7 +11,7 @@ import typer
 
 from cupilot.cli.text import clean
 from cupilot.client import ApiError
-from cupilot.errors import CupilotError, NotFound, Unavailable
+from cupilot.errors import CupilotError, NotFound, Pruned, Unavailable
 from cupilot.schemas import JobView
 
 
@@ -54,7 +54,7 @@ def outcome(*, as_json: bool) -> Iterator[None]:
 def _code_of_answer(error: ApiError) -> Exit:
     if error.code == "no_result" or error.status in (403, 409):
         return Exit.FAILED
-    if error.status == 404:
+    if error.status in (404, 410):
         return Exit.NOT_FOUND
     if error.status in (400, 413, 415, 422):
         return Exit.USAGE
@@ -62,7 +62,7 @@ def _code_of_answer(error: ApiError) -> Exit:
 
 
 def _code_of_error(error: CupilotError) -> Exit:
-    if isinstance(error, NotFound):
+    if isinstance(error, NotFound | Pruned):
         return Exit.NOT_FOUND
     if isinstance(error, Unavailable):
         return Exit.UNREACHABLE

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.options import Data, IdempotencyKey, JobId, Json, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, interval
@@ -87,6 +87,7 @@ def remeasure(
         str | None, typer.Option("--candidate", metavar="N", help="Ordinal or id; the job's best where not given.")
     ] = None,
     history: Annotated[bool, typer.Option("--history", help="Measure nothing; list what was measured.")] = False,
+    idempotency_key: IdempotencyKey = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -115,7 +116,7 @@ def remeasure(
                 place = f"{clean(one.device or '-')}, {versions}"
                 typer.echo(f"{one.measured_at:%Y-%m-%d %H:%M}  {one.verdict.value:10}  {speed}  {place}  {one.job}")
             return
-        made = client.remeasure(chosen, which)
+        made = client.remeasure(chosen, which, idempotency_key=idempotency_key)
         typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
 
 

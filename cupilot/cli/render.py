@@ -1,15 +1,16 @@
-"""What commands print for people: one job, a list of jobs, the final report. Says no more than was measured."""
+"""What commands print for people: jobs, a candidate, the final report. Says no more than was measured."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 
 import typer
 
-from cupilot.cli.text import clean, counts, interval, queue_words, seconds
+from cupilot.cli.text import clean, clean_lines, counts, interval, queue_words, seconds
 from cupilot.client import Client
-from cupilot.evaluation import Baseline, Evaluation
+from cupilot.evaluation import Baseline, BuildReport, Evaluation
 from cupilot.report import (
     BASELINE_NAMES,
     credit_words,
@@ -114,19 +115,37 @@ def show_report(report: Report, folder: Path) -> None:
     if candidate.evaluation:
         lines += _speedups(candidate.evaluation) + _tunables(candidate.evaluation)
     lines.append(("verdict", job.best.verdict.value if job.best else "-"))
-    strategy = candidate.aligned_strategy or candidate.strategy
-    if strategy:
-        lines += _numbered("strategy", technique_lines(strategy))
-        if strategy.rationale:
-            lines.append(("rationale", strategy.rationale))
-    lines += _numbered("worth", [credit_words(credit) for credit in candidate.credits])
-    lines += _numbered("lineage", _ancestry(candidate))
+    lines += _origins(candidate)
     lines.append(("source", str(folder)))
     spent = f"{job.candidates} candidates, {seconds(job.wall_seconds)}, {job.cost_usd:.2f} USD"
     lines.append(("spent", spent))
     lines += _numbered("models", spending_lines(job))
     lines += _numbered("next", report.next_steps)
     _print_pairs(lines)
+
+
+def show_candidate(candidate: CandidateView) -> None:
+    """One candidate: how far it came and why no further, how fast it is, what limits it, and what it was made from."""
+    lines = [
+        ("candidate", f"{candidate.ordinal} of job {candidate.job}, {candidate.id}"),
+        ("made by", _maker(candidate)),
+        ("came to", _standing(candidate)),
+    ]
+    if candidate.evaluation:
+        lines += _judged(candidate.evaluation)
+    lines += _origins(candidate)
+    lines += _asked_for(candidate)
+    lines += _numbered("repaired", candidate.repairs)
+    if candidate.kernel:
+        pruned = candidate.kernel.pruned_at
+        how = f"cupilot candidate {candidate.job} {candidate.ordinal} --source"
+        lines.append(("source", f"pruned {pruned.astimezone():%Y-%m-%d %H:%M}" if pruned else how))
+    _print_pairs(lines)
+
+
+def show_source(source: str) -> None:
+    """A source as it is for a pipe or a file; on a terminal without what could move the cursor."""
+    typer.echo(clean_lines(source) if sys.stdout.isatty() else source.encode(), nl=False)
 
 
 def show_no_result(client: Client, job: JobView) -> None:
@@ -140,6 +159,75 @@ def show_no_result(client: Client, job: JobView) -> None:
         common = ", ".join(f"{clean(kind)} {count}" for kind, count in failures.most_common(REASONS_SHOWN))
         _print_pairs([("failures", common)])
     typer.echo("\nno kernel of this job is proven" + ("" if job.final else " yet"))
+
+
+def _maker(candidate: CandidateView) -> str:
+    rounds = candidate.repair_rounds
+    repairs = f", repaired {rounds} time{'s' if rounds > 1 else ''}" if rounds else ""
+    kept = ", kept by selection" if candidate.survives else ""
+    called = f", called {candidate.name}" if candidate.name else ""
+    return f"{candidate.operator}, generation {candidate.generation + 1}{called}{repairs}{kept}"
+
+
+def _standing(candidate: CandidateView) -> str:
+    end = candidate.verdict.value if candidate.verdict else candidate.state
+    why = candidate.failure or candidate.reason
+    return f"{end}: {why}" if why else end
+
+
+def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """What the judge found: what stopped the kernel, its speed, and where its time goes."""
+    lines = _numbered("failure", evaluation.failure.message.splitlines() if evaluation.failure else [])
+    failed = [law for law in evaluation.laws if not law.passed]
+    if evaluation.laws:
+        lines.append(("input laws", f"{len(evaluation.laws) - len(failed)} of {len(evaluation.laws)} passed"))
+    lines += _numbered("failed", [f"{law.law}: error {law.error:.3g}, accepted {law.tolerance:.3g}" for law in failed])
+    if evaluation.comparisons:
+        lines += _speedups(evaluation) + _tunables(evaluation)
+        if not evaluation.verdict.counts:
+            lines.append(("note", "these times do not count: the kernel is not proven"))
+    if evaluation.placement:
+        lines.append(("zone", f"{evaluation.placement.zone.value}, floor {evaluation.placement.floor_us:.1f} us"))
+    if evaluation.profile:
+        metrics = [f"{name} {value:.4g}" for name, value in sorted(evaluation.profile.metrics.items())]
+        lines += _numbered(f"{evaluation.profile.source.value} metrics", metrics)
+    if evaluation.build:
+        lines += _numbered("build", _build_facts(evaluation.build))
+    if evaluation.environment:
+        lines.append(("device", evaluation.environment.device.name))
+    lines += _numbered("unchecked", list(evaluation.unchecked))
+    return lines
+
+
+def _build_facts(build: BuildReport) -> list[str]:
+    facts = {"registers": build.registers, "spill bytes": build.spill_bytes, "shared bytes": build.shared_bytes}
+    known = [f"{name} {value}" for name, value in (facts | build.instructions).items() if value is not None]
+    return [", ".join(known)] if known else []
+
+
+def _origins(candidate: CandidateView) -> list[tuple[str, str]]:
+    """The strategy that the code follows, what its parts are worth, and its ancestors."""
+    lines: list[tuple[str, str]] = []
+    strategy = candidate.aligned_strategy or candidate.strategy
+    if strategy:
+        lines += _numbered("strategy", technique_lines(strategy))
+        if strategy.rationale:
+            lines.append(("rationale", strategy.rationale))
+    lines += _numbered("worth", [credit_words(credit) for credit in candidate.credits])
+    return lines + _numbered("lineage", _ancestry(candidate))
+
+
+def _asked_for(candidate: CandidateView) -> list[tuple[str, str]]:
+    """What was wanted of the code, where the code follows another strategy; and why its writer thought it fast."""
+    asked, followed = candidate.strategy, candidate.aligned_strategy
+    lines: list[tuple[str, str]] = []
+    if asked and followed and asked.signature() != followed.signature():
+        lines += _numbered("asked for", technique_lines(asked))
+    if candidate.fidelity is not None:
+        lines.append(("fidelity", f"{candidate.fidelity:.0%} of the claimed techniques are in the code"))
+    if candidate.insight:
+        lines.append(("insight", candidate.insight))
+    return lines
 
 
 def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import Callable
@@ -133,11 +134,11 @@ def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
     ]
     others = [parameter for name, parameter in own.parameters.items() if name != "options"]
 
+    @functools.wraps(command)
     def with_options(**given: Any) -> None:
         options = JobOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
         command(options, **given)
 
-    with_options.__doc__ = command.__doc__
     with_options.__signature__ = inspect.Signature([*shared, *others])  # type: ignore[attr-defined]
     with_options.__annotations__ = {item.name: item.annotation for item in (*shared, *others)}
     return with_options

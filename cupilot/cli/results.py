@@ -13,7 +13,7 @@ from cupilot.cli.outcome import Exit, exit_of, outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
 from cupilot.client import ApiError, Client
-from cupilot.schemas import JobView
+from cupilot.schemas import JobView, ProblemView
 
 
 def result(
@@ -39,21 +39,43 @@ def result(
         raise typer.Exit(code)
 
 
-def problems(server: Server = None, data: Data = None, as_json: Json = False) -> None:
+def problems(
+    problem: Annotated[
+        str | None, typer.Argument(metavar="[PROBLEM]", help="An id from the list: print this one's source.")
+    ] = None,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
     """List the problems that jobs can be started on. The built-in ones, then your team's newest.
 
+    With a PROBLEM its source, as a file to begin with; a built-in's is at its small size.
+
     \b
-    Example:
+    Examples:
         cupilot problems
+        cupilot problems softmax > my_op.py
     """
     with outcome(as_json=as_json), connect(server, data) as client:
+        if problem is not None:
+            _show_problem(client.problem(problem), as_json=as_json)
+            return
         page = client.problems(limit=200)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
             return
-        width = max(len(problem.id) for problem in page.items)
-        for problem in page.items:
-            typer.echo(f"{clean(problem.id):<{width}}  {clean(problem.summary or problem.name)}")
+        width = max(len(one.id) for one in page.items)
+        for one in page.items:
+            typer.echo(f"{clean(one.id):<{width}}  {clean(one.summary or one.name)}")
+
+
+def _show_problem(view: ProblemView, *, as_json: bool) -> None:
+    from cupilot.cli.render import show_source
+
+    if as_json:
+        typer.echo(view.model_dump_json(indent=2))
+    else:
+        show_source(view.source)
 
 
 def finish(client: Client, job: JobView, *, out: Path | None, as_json: bool) -> Exit:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from cupilot.cli.options import Data, JobId, Json, Server
+from cupilot.cli.options import CandidateId, Data, IdempotencyKey, JobId, Json, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.requests import parse_labels
 from cupilot.cli.session import connect, job_id
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cupilot.schemas import JobView
 
 Model = TypeVar("Model", bound=BaseModel)
-CandidateId = Annotated[str, typer.Argument(metavar="CANDIDATE", help="The candidate's number in its job, or its id.")]
 Candidates = Annotated[int | None, typer.Option(min=1, max=10_000, help="Budget: kernels to evaluate.")]
 Minutes = Annotated[float | None, typer.Option(help="Budget: time from the start of preparation.")]
 Cost = Annotated[float | None, typer.Option(min=0, help="Budget: US dollars for model calls.")]
@@ -59,6 +58,7 @@ def retry(
     candidates: Candidates = None,
     minutes: Minutes = None,
     cost: Cost = None,
+    idempotency_key: IdempotencyKey = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -68,10 +68,12 @@ def retry(
     \b
     Examples:
         cupilot retry last --candidates 400 --minutes 120
+        cupilot retry 3f2b... --idempotency-key nightly-2026-01-31
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         old = job_id(client, job)
-        new = client.retry(old, RetryRequest(budgets=_budgets(client, old, candidates, minutes, cost)))
+        request = RetryRequest(budgets=_budgets(client, old, candidates, minutes, cost))
+        new = client.retry(old, request, idempotency_key=idempotency_key)
         typer.echo(new.model_dump_json(indent=2) if as_json else str(new.id))
 
 
@@ -83,6 +85,7 @@ def fork(
     minutes: Minutes = None,
     cost: Cost = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Everything random comes from it.")] = None,
+    idempotency_key: IdempotencyKey = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -96,7 +99,7 @@ def fork(
     with outcome(as_json=as_json), connect(server, data) as client:
         old = job_id(client, job)
         request = ForkRequest(budgets=_budgets(client, old, candidates, minutes, cost), seed=seed)
-        new = client.fork(old, candidate, request)
+        new = client.fork(old, candidate, request, idempotency_key=idempotency_key)
         typer.echo(new.model_dump_json(indent=2) if as_json else str(new.id))
 
 

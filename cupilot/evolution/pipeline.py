@@ -41,8 +41,8 @@ REPAIRABLE = frozenset(
         FailureKind.POLICY_BREACH,
     }
 )
-"""What the Kernel Revisor may mend. Not: results too good to be true (a repair would only teach to hide them),
-a broken reference, and faults of the infrastructure."""
+"""What the Kernel Revisor may mend. Not: results too good to be true (a repair would only teach to hide them:
+docs/decisions/0011), a broken reference, and faults of the infrastructure."""
 
 
 NOT_CONVERTED = "not_converted"

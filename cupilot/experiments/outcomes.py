@@ -47,6 +47,9 @@ class JobOutcome(Value):
     best_by_generation: tuple[float | None, ...] = ()
     """Best speedup up to and with each generation; None while there is none."""
     cost_usd: float = 0.0
+    """Charged for answers."""
+    reserved_usd: float = 0.0
+    """Worst cost of calls whose true cost is not known, on their way or lost; not in ``cost_usd``."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     gpu_seconds: float = 0.0

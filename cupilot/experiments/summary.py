@@ -74,7 +74,11 @@ def _of(outcomes: Iterable[JobOutcome], arm: str) -> list[JobOutcome]:
 
 
 def _finished(outcomes: Iterable[JobOutcome]) -> list[JobOutcome]:
-    return [one for one in outcomes if one.standing in (Standing.SOLVED, Standing.UNSOLVED)]
+    return [one for one in outcomes if _is_finished(one)]
+
+
+def _is_finished(outcome: JobOutcome) -> bool:
+    return outcome.standing in (Standing.SOLVED, Standing.UNSOLVED)
 
 
 def _speed(outcome: JobOutcome) -> float | None:
@@ -104,6 +108,9 @@ def _arm(name: str, jobs: Sequence[JobOutcome]) -> ArmReport:
         completion_tokens=sum(one.completion_tokens for one in done),
         gpu_seconds=sum(one.gpu_seconds for one in done),
         wall_seconds=sum(one.wall_seconds for one in done),
+        wall_seconds_median=median(one.wall_seconds for one in done) if done else None,
+        left_out_usd=sum(one.cost_usd for one in jobs if not _is_finished(one)),
+        reserved_usd=sum(one.reserved_usd for one in jobs),
     )
 
 

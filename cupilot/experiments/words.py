@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cupilot.evaluation import Interval
 from cupilot.experiments.canvas import Format
 from cupilot.experiments.figures import FigureName, figure
@@ -29,8 +31,10 @@ def markdown(report: ExperimentReport) -> str:
         f"{len(experiment.arms)} arms x {len(experiment.problems)} problems x {len(experiment.seeds)} seeds on"
         f" {experiment.target.value}: {experiment.finished} of {experiment.jobs} jobs are final.",
         "## What it shows\n\n" + ("\n".join(f"- {claim(one)}" for one in report.comparisons) or "One arm: nothing."),
-        "## Arms\n\n| arm | jobs | with a kernel | candidates that count | cost | tokens | on the device |\n"
-        "|---|---|---|---|---|---|---|\n" + "\n".join(_arm(one) for one in report.arms),
+        "## Arms\n\n"
+        "| arm | jobs | with a kernel | candidates that count | cost | tokens | on the device | wall time |\n"
+        "|---|---|---|---|---|---|---|---|\n" + "\n".join(_arm(one) for one in report.arms),
+        _reckoning(report.arms),
         "## Best speedup over PyTorch eager\n\n| problem | arm | jobs | median | 95 % interval | range |\n"
         "|---|---|---|---|---|---|\n" + "\n".join(_cell(one) for one in report.cells),
         "## Before you use a number\n\n" + "\n".join(f"- {note}" for note in report.notes),
@@ -54,11 +58,28 @@ def _arm(one: ArmReport) -> str:
     validity = "-" if one.validity is None else f"{one.validity:.0%}"
     if one.validity_interval is not None:
         validity += f" ({one.validity_interval.low:.0%} to {one.validity_interval.high:.0%})"
+    wall = "-" if one.wall_seconds_median is None else f"{one.wall_seconds_median:.0f} s"
     return (
         f"| {one.arm} | {one.finished} of {one.jobs}{', too few' if one.too_few else ''} | {one.solved} |"
         f" {validity} of {one.judged} | {one.cost_usd:.4f} USD | {one.prompt_tokens + one.completion_tokens} |"
-        f" {one.gpu_seconds:.0f} s |"
+        f" {one.gpu_seconds:.0f} s | {wall} |"
     )
+
+
+def _reckoning(arms: Sequence[ArmReport]) -> str:
+    """What the columns of the arms add up, and the money that is in none of them."""
+    beside = [text for one in arms if (text := _beside(one))]
+    columns = "Cost, tokens and time on the device are those of the finished jobs added up, wall time is their median."
+    return " ".join([columns, *beside])
+
+
+def _beside(one: ArmReport) -> str:
+    parts = []
+    if one.left_out_usd:
+        parts.append(f"{one.left_out_usd:.4f} USD were charged for jobs that are left out here")
+    if one.reserved_usd:
+        parts.append(f"{one.reserved_usd:.4f} USD are reserved for calls whose cost is not known")
+    return f"Of `{one.arm}`, besides, {' and '.join(parts)}." if parts else ""
 
 
 def _cell(one: CellReport) -> str:

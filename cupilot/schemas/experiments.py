@@ -174,6 +174,12 @@ class ArmReport(Response):
     gpu_seconds: float
     wall_seconds: float
     """Of all finished jobs added up, like the four before."""
+    wall_seconds_median: float | None = None
+    """Of the finished jobs; null where there are none."""
+    left_out_usd: float = 0.0
+    """Charged for its other jobs: open, cancelled or lost. Not in ``cost_usd``."""
+    reserved_usd: float = 0.0
+    """Worst cost of calls of all its jobs whose true cost is not known. Not in ``cost_usd``."""
 
 
 class CellReport(Response):

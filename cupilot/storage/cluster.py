@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 
 from cupilot.hardware import Device
 from cupilot.settings import settings
+from cupilot.storage.cards import give_card_back, take_card
 from cupilot.storage.database import notify
 from cupilot.storage.states import StepState, WorkerKind
-from cupilot.storage.tables import Step, WorkerRow
+from cupilot.storage.tables import Drain, Step, WorkerRow
 
 SCHEDULER_LOCK = 0x6375_7069_0000_0001
 """Key of the Postgres advisory lock that the scheduler in charge holds ("cupi" and a number)."""
@@ -56,7 +57,11 @@ def register_worker(
     version: str,
     device: Device | None,
 ) -> None:
-    """Report a worker that has come up; one of the same name is replaced."""
+    """Report a worker that has come up and holds its card; one of the same name is replaced.
+
+    Raises :class:`cupilot.storage.cards.CardTaken` where another worker has the card.
+    """
+    take_card(session, device, name)
     values = {
         "kind": kind,
         "queues": list(queues),
@@ -74,13 +79,23 @@ def register_worker(
 
 
 def beat(session: Session, name: str) -> WorkerRow | None:
-    """Report that a worker is alive; None where its row is gone, so that it registers again."""
+    """Report that a worker is alive, and keep its card; None where its row is gone, so that it registers again.
+
+    Raises :class:`cupilot.storage.cards.CardTaken` where another worker has got the card meanwhile.
+    """
     alive = update(WorkerRow).where(WorkerRow.name == name).values(heartbeat_at=func.now())
-    return session.scalars(alive.returning(WorkerRow).execution_options(synchronize_session=False)).one_or_none()
+    alive = alive.returning(WorkerRow).execution_options(synchronize_session=False)
+    row = session.scalars(alive).one_or_none()
+    if row is not None and row.device is not None:
+        take_card(session, Device.model_validate(row.device), name)
+    return row
 
 
 def untaken_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.UUID, int]:
-    """How often steps have been sent that the worker has room for and has not taken, of the oldest ones."""
+    """How often steps have been sent that the worker has room for and has not taken, of the oldest ones.
+
+    Those that avoid its device are not expected of it.
+    """
     worker = session.get(WorkerRow, name)
     if worker is None:
         return {}
@@ -88,7 +103,7 @@ def untaken_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.
     sent = (
         select(Step.id, Step.dispatches)
         .where(Step.state == StepState.QUEUED, Step.queue.in_(worker.queues), Step.dispatches > 0)
-        .where(held < worker.slots)
+        .where(held < worker.slots, Step.avoids.is_distinct_from((worker.device or {}).get("uid", "")))
         .order_by(Step.created_at)
         .limit(limit)
     )
@@ -108,6 +123,7 @@ def mark_unhealthy(session: Session, name: str, note: str) -> None:
 def forget_worker(session: Session, name: str) -> None:
     """Remove a worker that has stopped in good order; one that was not healthy stays visible for a while."""
     session.execute(delete(WorkerRow).where(WorkerRow.name == name, WorkerRow.healthy))
+    give_card_back(session, name)
     notify(session)
 
 
@@ -124,6 +140,18 @@ def live_workers(session: Session) -> Sequence[WorkerRow]:
 def anyone_listens(session: Session, queue: str) -> bool:
     """Whether a live worker takes steps from this queue."""
     return any(queue in worker.queues for worker in live_workers(session))
+
+
+def device_of(session: Session, worker: str | None) -> str | None:
+    """The uid of the device that a worker serves; None of an agent worker, and of one that is not known."""
+    return session.scalar(select(WorkerRow.device["uid"].astext).where(WorkerRow.name == worker))
+
+
+def another_serves(session: Session, queue: str, uid: str) -> bool:
+    """Whether a live worker with another device than ``uid`` takes steps from this queue now."""
+    drained = select(Drain.scope).where(Drain.scope == WorkerRow.name).exists()
+    others = is_live() & (WorkerRow.device["uid"].astext != uid) & WorkerRow.queues.contains([queue])
+    return session.scalar(select(select(WorkerRow.name).where(others, ~drained).exists())) is True
 
 
 def cluster_overview(session: Session) -> ClusterView:

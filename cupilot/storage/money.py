@@ -21,6 +21,8 @@ from cupilot.storage.states import LlmCallState
 from cupilot.storage.tables import Job, Team
 from cupilot.storage.transitions import record_event
 
+COST_UNKNOWN = (LlmCallState.STARTED, LlmCallState.LOST)
+"""Calls on their way, or lost: their rows carry the worst that they may cost."""
 WARNED_SHARES = (0.5, 0.8)
 """Shares of a budget at which an event ``budget.warned`` says so."""
 
@@ -61,7 +63,7 @@ def check_budgets(session: Session, job: Job, call: Call) -> None:
     worst = call.worst_cost_usd
     if budgets.call_usd is not None and worst > budgets.call_usd:
         raise CostBudgetReached(worst, budgets.call_usd, BudgetScope.CALL)
-    left = budgets.cost_usd - job.cost_usd - reserved(session, job.id, LlmCallState.STARTED, LlmCallState.LOST)
+    left = budgets.cost_usd - job.cost_usd - reserved(session, job.id, *COST_UNKNOWN)
     if worst > left:
         raise CostBudgetReached(worst, left, BudgetScope.JOB)
     team = _locked_allowance(session, job.team_id) if worst else None

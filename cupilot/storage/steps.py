@@ -20,6 +20,8 @@ from cupilot.hardware import Device
 from cupilot.job import AgentKind
 from cupilot.problem import Target
 from cupilot.settings import settings
+from cupilot.storage.cards import keep_card
+from cupilot.storage.cluster import another_serves, device_of
 from cupilot.storage.database import notify
 from cupilot.storage.quotas import takes_running_slot
 from cupilot.storage.states import JobState, StepKind, StepState
@@ -33,6 +35,8 @@ UNPLACED = {Target.CPU: "gpu.cpu", Target.CUDA: "gpu.cuda"}
 """Where a job's first step waits. ``gpu.cuda`` is no worker's queue: the scheduler picks a live GPU's class."""
 
 
+LEFT_TO_OTHERS = timedelta(seconds=1)
+"""For so long a step is not sent again that a worker has left to the others of its class, which may all be busy."""
 LONGEST_RETRY = timedelta(seconds=30)
 """No attempt is put off for longer."""
 
@@ -85,10 +89,12 @@ def add_step(
     candidate: Candidate | None = None,
     generation: Generation | None = None,
     payload: Mapping[str, Any] | None = None,
+    avoids: str | None = None,
 ) -> Step:
     """A step that waits for the scheduler, for an agent where no ``queue`` is named.
 
-    ``key`` names it within the job; a second one of that name is an error.
+    ``key`` names it within the job; a second one of that name is an error. ``avoids`` is the uid of a device that is to
+    have it only while no other one of its class can.
     """
     step = Step(
         id=uuid.uuid4(),
@@ -100,6 +106,7 @@ def add_step(
         queue=queue or agents_queue(job),
         payload=dict(payload or {}),
         max_attempts=settings().step_attempts,
+        avoids=avoids,
         traceparent=tracing.current(),
     )
     session.add(step)
@@ -117,7 +124,11 @@ def add_step(
 
 
 def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, lease: timedelta) -> Claim | None:
-    """Take the step if it is still queued at ``attempt`` and its job goes on; None means: leave it, it is not yours."""
+    """Take the step if it is still queued at ``attempt`` and its job goes on; None means: leave it, it is not yours.
+
+    A worker that has lost its card to another one gets no step that runs there, and one whose device the step avoids
+    leaves it to others of its class, as long as there are any.
+    """
     job_id = session.scalars(select(Step.job_id).where(Step.id == step_id)).one_or_none()
     if job_id is None:
         return None
@@ -129,6 +140,11 @@ def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, l
         return None
     if job.state is JobState.QUEUED and not takes_running_slot(session, job):
         decline_step(session, step_id, attempt)
+        return None
+    if step.kind.on_device and job.target is Target.CUDA and not keep_card(session, owner):
+        decline_step(session, step_id, attempt)
+        return None
+    if _left_to_others(session, step, owner):
         return None
     values = {
         "attempt": attempt + 1,
@@ -218,9 +234,11 @@ def retry_step(
 ) -> None:
     """Queue a running step again, not before ``after`` has passed; the attempt is charged. The job is locked.
 
-    It is not put off for longer than :data:`LONGEST_RETRY`.
+    It is not put off for longer than :data:`LONGEST_RETRY`, and goes to another device than the one where it ran, if
+    there is another one: whatever is wrong with a device must not use up all attempts.
     """
-    values = {"not_before": func.now() + min(after, LONGEST_RETRY), "error": dict(error)}
+    not_before = func.now() + min(after, LONGEST_RETRY)
+    values = {"not_before": not_before, "error": dict(error), "avoids": device_of(session, step.lease_owner)}
     move_step(
         session, step, StepState.QUEUED, attempt=step.attempt, held=held, values=values, event=event, data=dict(error)
     )
@@ -235,3 +253,13 @@ def decline_step(session: Session, step_id: uuid.UUID, attempt: int) -> None:
         .execution_options(synchronize_session=False)
     )
     notify(session)
+
+
+def _left_to_others(session: Session, step: Step, worker: str) -> bool:
+    """Hand the message of a locked step back where it avoids this worker's device and another one serves its queue."""
+    if step.avoids is None or device_of(session, worker) != step.avoids:
+        return False
+    if not another_serves(session, step.queue, step.avoids):
+        return False
+    step.dispatched_at, step.not_before = None, func.now() + LEFT_TO_OTHERS
+    return True

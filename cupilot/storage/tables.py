@@ -315,6 +315,8 @@ class Step(Base):
     dispatches: Mapped[int] = mapped_column(server_default=text("0"))
     """Messages sent for the next claim; more than a few, and some worker does not do its work."""
     not_before: Mapped[datetime | None]
+    avoids: Mapped[str | None] = mapped_column(String(200))
+    """A device that is to have it only where no other one of its class can: it failed there, or was measured there."""
     lease_owner: Mapped[str | None] = mapped_column(String(200))
     lease_expires_at: Mapped[datetime | None]
     busy_seconds: Mapped[float] = mapped_column(server_default=text("0"))
@@ -376,6 +378,18 @@ class WorkerRow(Base):
     note: Mapped[str | None] = mapped_column(Text)
     started_at: Mapped[datetime] = now_column()
     heartbeat_at: Mapped[datetime] = now_column()
+
+
+class CardLease(Base):
+    """Which worker holds a card, until when."""
+
+    __tablename__ = "card_leases"
+
+    uid: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """Of the card, as in :class:`cupilot.hardware.Device`."""
+    worker: Mapped[str] = mapped_column(String(200))
+    since: Mapped[datetime] = now_column()
+    expires_at: Mapped[datetime]
 
 
 class Drain(Base):

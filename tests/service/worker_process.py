@@ -1,7 +1,8 @@
 """A real Celery worker with the test doubles: ``python -m tests.service.worker_process agent|gpu NAME``.
 
 The pool is none, so that no test here needs Chroma. ``CUPILOT_TEST_SLOW`` makes each call of the judge take so many
-seconds (it can be cancelled meanwhile).
+seconds (it can be cancelled meanwhile). ``CUPILOT_TEST_CARD`` is the uid of the card that a GPU worker claims to have;
+without it, the worker has a CPU.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from cupilot.hardware import Device
+from cupilot.problem import Target
 from cupilot.settings import Settings, settings
 from cupilot.storage.database import Database
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, strategy
@@ -49,6 +51,11 @@ def scripted(config: Settings, database: Database, _: Device | None) -> Tools:
     )
 
 
+def served() -> Device:
+    card = os.environ.get("CUPILOT_TEST_CARD")
+    return device() if card is None else device(Target.CUDA, "sm_90", uid=card)
+
+
 if __name__ == "__main__":
     role, name = sys.argv[1:3]
-    run_worker(settings(), device() if role == "gpu" else None, concurrency=1, name=name, tools=scripted)
+    run_worker(settings(), served() if role == "gpu" else None, concurrency=1, name=name, tools=scripted)

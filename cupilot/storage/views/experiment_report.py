@@ -19,6 +19,7 @@ from cupilot.schemas import ExperimentReport
 from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.experiments import ExperimentSpec, get_experiment, spec_of
 from cupilot.storage.model_tables import LlmCall
+from cupilot.storage.money import COST_UNKNOWN
 from cupilot.storage.states import CandidateState, JobState
 from cupilot.storage.tables import Candidate, EvaluationRow, Generation, Job
 from cupilot.storage.views.experiments import experiment_view, position_of
@@ -48,7 +49,7 @@ def outcomes(session: Session, experiment: Experiment) -> list[JobOutcome]:
     """Every job of the experiment, in the order of work."""
     spec = spec_of(experiment)
     tallies, speedups = _tallies(session, experiment), _speedups(session, experiment)
-    tokens = _tokens(session, experiment)
+    tokens, reserved = _tokens(session, experiment), _reserved(session, experiment)
     now: datetime = session.execute(select(func.now())).scalar_one()
     jobs = session.scalars(select(Job).where(Job.experiment_id == experiment.id).order_by(Job.created_at))
     found = []
@@ -72,6 +73,7 @@ def outcomes(session: Session, experiment: Experiment) -> list[JobOutcome]:
                 failures=dict(sorted(tally.failures.items())),
                 best_by_generation=_so_far(tally.best, job.generation),
                 cost_usd=job.cost_usd,
+                reserved_usd=reserved.get(job.id, 0.0),
                 prompt_tokens=prompt,
                 completion_tokens=completion,
                 gpu_seconds=job.gpu_seconds,
@@ -145,6 +147,16 @@ def _tokens(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, tupl
         .group_by(LlmCall.job_id)
     )
     return {job: (prompt or 0, completion or 0) for job, prompt, completion in session.execute(query)}
+
+
+def _reserved(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, float]:
+    query = (
+        select(LlmCall.job_id, func.sum(LlmCall.cost_usd))
+        .join(Job, Job.id == LlmCall.job_id)
+        .where(Job.experiment_id == experiment.id, LlmCall.state.in_(COST_UNKNOWN))
+        .group_by(LlmCall.job_id)
+    )
+    return {job: cost or 0.0 for job, cost in session.execute(query)}
 
 
 def _so_far(best: Mapping[int, float], last: int) -> tuple[float | None, ...]:

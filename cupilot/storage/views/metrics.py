@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.storage.cluster import is_live, scheduler_alive
 from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.states import StepState, WorkerKind
+from cupilot.storage.states import LlmCallState, StepState, WorkerKind
 from cupilot.storage.tables import EvaluationRow, Event, Job, Outbox, Step, Team, WorkerRow
 from cupilot.storage.webhook_tables import WebhookDelivery, WebhookEndpoint
 from cupilot.storage.webhooks import waiting_seconds
@@ -63,8 +63,10 @@ class Present:
 class ModelCalls:
     """Calls of one model."""
 
-    calls: Mapping[str, int]
-    """By state: ``started``, ``answered``, ``failed``."""
+    ended: Mapping[str, int]
+    """By state: ``answered``, ``failed``, ``lost``."""
+    open: int
+    """Begun and not ended yet."""
     cost_usd: float
     """Of answered calls."""
     prompt_tokens: int
@@ -180,7 +182,7 @@ def _queues(session: Session) -> dict[str, QueueNow]:
 
 
 def _models(session: Session) -> dict[str, ModelCalls]:
-    answered = LlmCall.state == "answered"
+    answered = LlmCall.state == LlmCallState.ANSWERED
     rows = session.execute(
         select(
             LlmCall.model,
@@ -193,9 +195,11 @@ def _models(session: Session) -> dict[str, ModelCalls]:
     )
     found: dict[str, ModelCalls] = {}
     for model, state, count, cost, prompt, completion in rows:
-        known = found.get(model, ModelCalls({}, 0.0, 0, 0))
+        known = found.get(model, ModelCalls({}, 0, 0.0, 0, 0))
+        is_open = state is LlmCallState.STARTED
         found[model] = ModelCalls(
-            calls={**known.calls, state.value: count},
+            ended=known.ended if is_open else {**known.ended, state.value: count},
+            open=count if is_open else known.open,
             cost_usd=known.cost_usd + float(cost or 0.0),
             prompt_tokens=known.prompt_tokens + int(prompt or 0),
             completion_tokens=known.completion_tokens + int(completion or 0),

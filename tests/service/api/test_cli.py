@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from cupilot.evaluation import FailureKind
-from cupilot.schemas import JobPage, JobView, Report
+from cupilot.schemas import CandidateView, JobPage, JobView, Report
 from cupilot.storage.states import JobState
-from tests.service.api.world import SOURCE, Story, Team, World, evolved, rejected
+from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, rejected
 
 pytestmark = pytest.mark.service
+
+ROOT = Path(__file__).parents[3]
 
 
 class Shell:
@@ -26,6 +28,7 @@ class Shell:
         self.folder = folder
         self.environment = {
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
             "HOME": str(folder),
             "CUPILOT_URL": world.url,
             "CUPILOT_API_KEY": team.key,
@@ -175,6 +178,76 @@ def test_events_can_be_read_on_from_any_of_them_and_followed(world: World, team:
     assert told[2]["kind"] in out.splitlines()[0]
 
 
+def test_events_of_all_jobs_name_theirs_and_can_be_read_on_and_followed(world: World, team: Team, shell: Shell) -> None:
+    with world.database.transaction() as session:
+        job = str(evolved(session, team.id).id)
+    other = team.submit()["id"]
+    code, out, _ = shell("events", "--json")
+    told = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert {event["job"] for event in told} == {job, other}
+    first, second = told[1:3]
+    code, out, _ = shell("events", "--after", str(told[0]["id"]), "--limit", "1")
+    assert (code, out.split()[0], out.split()[3]) == (0, str(first["id"]), first["job"])
+    code, out, _ = shell("events", "--follow", "--after", str(first["id"]), "--limit", "1", "--json")
+    assert (code, json.loads(out)["id"]) == (0, second["id"])
+
+
+def test_a_candidate_is_shown_whole_and_its_source_alone(world: World, team: Team, shell: Shell) -> None:
+    with world.database.transaction() as session:
+        job = str(evolved(session, team.id).id)
+    code, out, _ = shell("candidate", job, "4")
+    assert code == 0
+    for part in (
+        f"4 of job {job}",
+        "crossover, generation 2",
+        "reproduced",
+        "2.00x (95 % interval 1.80 to 2.20), faster",
+        "0.50x (95 % interval",
+        "1 of 1 passed",
+        "simd",
+        "because",
+        "BLOCK=128",
+        "candidate 0 (generation 1, initial) 1.50x",
+        f"cupilot candidate {job} 4 --source",
+    ):
+        assert part in out, out
+    code, out, _ = shell("candidate", "last", "4", "--json")
+    view = CandidateView.model_validate_json(out)
+    assert (code, view.ordinal, view.verdict) == (0, 4, "reproduced")
+    assert shell("candidate", job, str(view.id), "--source") == (0, "// candidate 4\n", "")
+
+
+def test_a_candidate_that_failed_says_why_and_one_without_a_kernel_has_no_source(
+    world: World, team: Team, shell: Shell
+) -> None:
+    with world.database.transaction() as session:
+        job = str(evolved(session, team.id).id)
+    code, out, _ = shell("candidate", job, "2")
+    assert code == 0
+    assert "rejected: wrong_value" in out
+    assert "out[0] is 1, should be 2" in out
+    assert "over PyTorch eager" not in out
+    assert "duplicate: duplicate_strategy" in shell("candidate", job, "3")[1]
+    code, out, err = shell("candidate", job, "3", "--source")
+    assert (code, out) == (4, "")
+    assert "candidate 3 has no kernel" in err
+    assert shell("candidate", job, "99")[0] == 4
+
+
+def test_an_idempotency_key_makes_one_job_of_two_requests(world: World, team: Team, shell: Shell) -> None:
+    with world.database.transaction() as session:
+        job = str(evolved(session, team.id).id)
+        failed = Story(session, team.id).prepare()
+        failed.candidate(failed.generation(0), audited(1.5), best=True)
+        ended = str(failed.end(JobState.FAILED, reason="no_kernel").id)
+    for command in (["retry", ended], ["fork", job, "4"], ["remeasure", job]):
+        made = [shell(*command, "--idempotency-key", f"{command[0]}-{key}") for key in ("a", "a", "b")]
+        assert [code for code, _, _ in made] == [0, 0, 0], made
+        first, again, other = (out for _, out, _ in made)
+        assert first == again != other, command
+
+
 def test_a_misspelt_problem_is_told_the_few_that_come_closest(shell: Shell) -> None:
     code, _, err = shell("submit", "sofmax", "--target", "cpu")
     assert code == 2
@@ -217,6 +290,10 @@ def test_problems_are_listed(shell: Shell) -> None:
     assert code == 0
     assert "softmax" in out
     assert "Softmax over the rows of a matrix." in out
+    code, out, _ = shell("problems", "softmax", "--json")
+    assert (code, json.loads(out)["id"]) == (0, "softmax")
+    assert shell("problems", "softmax") == (0, json.loads(out)["source"], "")
+    assert shell("problems", "sofmax")[0] == 4
 
 
 def test_help_imports_nothing_heavy(shell: Shell) -> None:

@@ -127,6 +127,13 @@ def test_an_unmigrated_database_is_not_ready(unmigrated: str) -> None:
     app.state.database.close()
 
 
+CALL = text(
+    "INSERT INTO llm_calls (id, team_id, job_id, step_id, role, purpose, model, request, request_hash, state)"
+    " SELECT :id, jobs.team_id, jobs.id, steps.id, 'translator', :purpose, 'm', '{}', '', :state"
+    " FROM jobs JOIN steps ON steps.job_id = jobs.id WHERE jobs.id = :job"
+)
+
+
 def test_metrics_come_from_the_database_and_count_requests(world: World) -> None:
     team = world.team()
     job = team.submit()
@@ -137,6 +144,8 @@ def test_metrics_come_from_the_database_and_count_requests(world: World) -> None
         )
         session.execute(text("UPDATE jobs SET gpu_seconds = 12.5 WHERE id = :job"), {"job": job["id"]})
         session.execute(text("INSERT INTO outbox (topic, payload) VALUES ('step', '{}')"))
+        for number, state in enumerate(("started", "started", "lost")):
+            session.execute(CALL, {"id": uuid.uuid4(), "job": job["id"], "purpose": f"p{number}", "state": state})
     app = create_app(Settings(database_url=SecretStr(world.database.engine.url.render_as_string(hide_password=False))))
     with live(app) as url, httpx.Client(base_url=url) as http:
         http.get(f"/v1/jobs/{job['id']}", headers={"Authorization": f"Bearer {team.key}"})
@@ -153,6 +162,9 @@ def test_metrics_come_from_the_database_and_count_requests(world: World) -> None
     assert first["cupilot_lease_expirations_total"] >= 2
     assert first[f'cupilot_gpu_seconds_total{{team="{name}"}}'] == 12.5
     assert first["cupilot_outbox_unsent"] >= 1
+    assert first['cupilot_llm_calls_open{model="m"}'] == 2
+    calls = {name: count for name, count in first.items() if name.startswith("cupilot_llm_calls_total")}
+    assert calls == {'cupilot_llm_calls_total{model="m",state="lost"}': 1}, "what is under way is not counted yet"
     assert first["cupilot_scheduler_up"] == 0
     counted = 'cupilot_http_request_duration_seconds_count{method="GET",route="/v1/jobs/{job}",status="200"}'
     assert first[counted] == 1

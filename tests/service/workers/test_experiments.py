@@ -25,7 +25,8 @@ from cupilot.storage.cluster import beat, register_worker
 from cupilot.storage.database import Database
 from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.experiments import ExperimentSpec, cancel_experiment, create_experiment
-from cupilot.storage.states import WorkerKind
+from cupilot.storage.model_tables import LlmCall
+from cupilot.storage.states import LlmCallState, WorkerKind
 from cupilot.storage.steps import device_queue
 from cupilot.storage.tables import Job, Step
 from cupilot.storage.teams import ensure_team
@@ -124,6 +125,35 @@ def test_jobs_of_an_experiment_do_not_teach_each_other(database: Database, setti
     work(rig)
     seen = {name for match in rig.players.shown for name in match.entry.strategy.ids()}
     assert seen & {"t3", "t4"}, "a job outside sees it"
+
+
+def test_money_whose_use_nobody_knows_is_reported_beside_the_cost(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings)
+    team, experiment = create(database, spec(problems=1, seeds=2))
+    rig.do(rig.publish()[0])
+    states = (LlmCallState.LOST, LlmCallState.STARTED, LlmCallState.ANSWERED)
+    with database.transaction() as session:
+        step = session.scalars(select(Step).limit(1)).one()
+        arm = session.get_one(Job, step.job_id).arm
+        for number, state in enumerate(states):
+            session.add(
+                LlmCall(
+                    team_id=team,
+                    job_id=step.job_id,
+                    step_id=step.id,
+                    role="manager",
+                    purpose="initial",
+                    sequence=number,
+                    state=state,
+                    model="test/model",
+                    request={},
+                    request_hash=str(number),
+                    cost_usd=0.25 * 2**number,
+                )
+            )
+    with database.transaction() as session:
+        report = experiment_report(session, team, experiment)
+    assert {one.arm: one.reserved_usd for one in report.arms if one.reserved_usd} == {arm: 0.75}
 
 
 def test_cancel_while_jobs_run_ends_each_of_them_once(database: Database, settings: Settings) -> None:

@@ -6,12 +6,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 import redis
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from cupilot.embedded.servers import Running, start_postgres, start_valkey
@@ -22,7 +23,7 @@ from cupilot.storage.cluster import cluster_overview
 from cupilot.storage.database import Database
 from cupilot.storage.jobs import request_cancel, submit_job
 from cupilot.storage.states import JobState, StepState
-from cupilot.storage.tables import Event, Job, Step, WorkerRow
+from cupilot.storage.tables import CardLease, Event, Job, Step, WorkerRow
 from cupilot.storage.teams import ensure_team
 from tests.living import still_running
 from tests.service.processes import PATIENCE_SECONDS, Processes, wait_until
@@ -110,6 +111,38 @@ def test_a_killed_gpu_worker(processes: Processes, database: Database) -> None:
     processes.worker("gpu", "gpu-again", **SLOW)
     assert wait_for_end(processes, job_id).state is JobState.SUCCEEDED
     assert_done_once(database, job_id)
+
+
+def live(database: Database) -> set[str]:
+    with database.transaction() as session:
+        return {view.worker.name for view in cluster_overview(session).workers if view.live}
+
+
+@pytest.mark.parametrize("end", [Processes.kill, Processes.ask_to_stop])
+def test_a_second_worker_of_a_card_waits_for_the_first_ones_end(
+    processes: Processes, database: Database, end: Callable[[Processes, str], None]
+) -> None:
+    processes.worker("gpu", "first", CUPILOT_TEST_CARD="GPU-0")
+    processes.wait_for_workers("first")
+    processes.worker("gpu", "second", CUPILOT_TEST_CARD="GPU-0")
+    wait_until(lambda: "card_taken: card GPU-0 is held by worker first since" in processes.log(), processes.log())
+    assert live(database) == {"first"}
+    end(processes, "first")
+    processes.wait_for_workers("second")
+
+
+def test_a_worker_that_lost_its_card_ends(processes: Processes, database: Database) -> None:
+    processes.worker("gpu", "first", CUPILOT_TEST_CARD="GPU-0")
+    processes.wait_for_workers("first")
+
+    def ends() -> bool:
+        with database.transaction() as session:
+            session.execute(update(CardLease).values(worker="another", expires_at=func.now() + timedelta(seconds=2)))
+        return "this worker ends: card GPU-0 is held by worker another" in processes.log()
+
+    wait_until(ends, processes.log())
+    processes.wait_gone("first")
+    assert live(database) == set()
 
 
 def test_a_killed_pool_child(processes: Processes, database: Database) -> None:

@@ -70,6 +70,7 @@ def _sent(script: Script) -> dict[str, Any]:
     [
         (_error(404, "not_found"), 4),
         (_error(404, "no_result"), 1),
+        (_error(410, "pruned"), 4),
         (_error(409, "conflict"), 1),
         (_error(422, "invalid_input"), 2),
         (_error(413, "body_too_large"), 2),

@@ -67,6 +67,12 @@ def of_kind(rendered: str, kind: str) -> dict[str, dict[str, Any]]:
     return {one["metadata"]["name"]: one for one in RENDERED[rendered] if one["kind"] == kind}
 
 
+def test_the_page_counts_the_objects_that_were_rendered() -> None:
+    said = re.search(r"(\d+) and (\d+) objects", (ROOT / "deploy/README.md").read_text())
+    assert said is not None
+    assert [int(one) for one in said.groups()] == [len(RENDERED[name]) for name in ("default", "everything")]
+
+
 def test_what_was_rendered_is_this_chart() -> None:
     now = runpy.run_path(str(HELM / "digest.py"))["digest"]()
     assert (HELM / "rendered/DIGEST").read_text().strip() == now, "run make check-deploy"

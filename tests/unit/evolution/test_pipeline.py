@@ -83,7 +83,7 @@ def test_the_rest_are(kind: FailureKind) -> None:
     assert following(COURSE, Next(Stage.EVALUATE), Judged(Verdict.CORRECT, kind)) == Next(Stage.REVISE, 1)
 
 
-@pytest.mark.parametrize("kind", sorted(REPAIRABLE))
+@pytest.mark.parametrize("kind", sorted({*REPAIRABLE, FailureKind.BELOW_FLOOR, FailureKind.CLOCK_MISMATCH}))
 def test_a_quarantined_kernel_is_never_revised(kind: FailureKind) -> None:
     assert following(COURSE, Next(Stage.EVALUATE), Judged(Verdict.QUARANTINED, kind)) == End(Ending.EVALUATED)
 

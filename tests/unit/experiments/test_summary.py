@@ -153,6 +153,34 @@ def test_open_lost_and_mismatched_jobs_are_left_out() -> None:
     assert "several classes of devices" in text
 
 
+def test_an_arm_tells_its_wall_time_and_the_money_that_its_cost_leaves_out() -> None:
+    of = arms()
+    rows = [outcome(arm.name, "gelu", seed, 2.0, wall_seconds=10.0**seed) for seed in range(3) for arm in of]
+    lost = {"standing": Standing.LOST, "state": "cancelled", "cost_usd": 0.25, "wall_seconds": 9e9}
+    rows.append(outcome(of[0].name, "gelu", 3, None, reserved_usd=0.75, **lost))
+    rows[0] = rows[0].model_copy(update={"reserved_usd": 0.125})
+    found = summarise(view(of, 4), rows)
+    with_lost, whole = found.arms
+    assert (with_lost.cost_usd, with_lost.left_out_usd, with_lost.reserved_usd) == (1.5, 0.25, 0.875)
+    assert (whole.cost_usd, whole.left_out_usd, whole.reserved_usd) == (1.5, 0.0, 0.0)
+    assert (with_lost.wall_seconds_median, whole.wall_seconds_median) == (10.0, 10.0)
+    text = markdown(found)
+    lines = [line for line in text.splitlines() if line.startswith("| pool=") and "USD" in line]
+    assert len(lines) == 2
+    assert all(line.endswith("| 10 s |") for line in lines)
+    assert (
+        "Of `pool=on`, besides, 0.2500 USD were charged for jobs that are left out here and "
+        "0.8750 USD are reserved for calls whose cost is not known." in text
+    )
+    assert "Of `pool=off`" not in text
+
+
+def test_an_arm_without_finished_jobs_has_no_wall_time() -> None:
+    found = summarise(view(arms(), 1, final=False), [])
+    assert [one.wall_seconds_median for one in found.arms] == [None, None]
+    assert "| 0 s | - |" in markdown(found)
+
+
 def test_main_effects_use_every_pair_and_blocks_as_samples() -> None:
     of = arms(("pool", "roofline_guidance"))
     assert switches_of(of) == ["roofline_guidance", "pool"] or set(switches_of(of)) == {"pool", "roofline_guidance"}

@@ -18,9 +18,10 @@ import pytest
 from cupilot.evaluation import Baseline, Evaluation, FailureKind, Preparation, Verdict
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import Problem, Target
-from gpu_worker.evaluator import Cancelled, Evaluator
+from gpu_worker.evaluator import Evaluator
 from gpu_worker.phases import Phases
 from gpu_worker.targets.cpu_host import CpuHost
+from gpu_worker.turns import Cancelled
 from tests.living import still_running
 
 SOURCE = """

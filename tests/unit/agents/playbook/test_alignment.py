@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from agents.interface import Alignment
 from agents.playbook import agents
+from agents.playbook.evidence import missing
 from agents.playbook.ladders import parse
 from cupilot.evaluation import BuildReport, Evaluation, Verdict
-from cupilot.kernel import Kernel, Launch, LaunchPlan
+from cupilot.kernel import Kernel, Launch, LaunchPlan, Workspace
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.roofline import Zone
 from cupilot.strategy import Strategy, TechniqueUse
@@ -20,6 +24,7 @@ from tests.unit.agents.playbook.references import trace
 
 PLAYBOOK = agents()
 FACTS, _ = trace(lambda x: torch.softmax(x, 1), {"x": torch.zeros(64, 1024)})
+RECORDED = sorted((Path(__file__).parents[4] / "benchmarks/results/h200_fp32").glob("*/strategy.json"))
 BRIEF = briefing(FACTS, Target.CUDA)
 
 
@@ -42,7 +47,8 @@ def foreign(source: str, target: Target = Target.CUDA) -> Kernel:
 
 def test_a_rendered_kernel_keeps_every_technique() -> None:
     strategy, kernel = rendered("vector_loads, register_rows, warp_shuffle_reduction, fast_exp, streaming_access: why")
-    build = build_report(instructions={"vector_load_128": 4, "shuffle": 10, "instructions": 200})
+    counts = {"vector_load_128": 4, "shuffle": 10, "special_function": 6, "instructions": 200}
+    build = build_report(instructions=counts)
     found = aligned(strategy, kernel, build)
     assert found.struck == ()
     assert found.fidelity == 1.0
@@ -107,3 +113,85 @@ def test_what_leaves_no_trace_is_believed_and_so_is_everything_without_a_build()
     assert aligned(strategy, foreign("int x;"), build_report(instructions={"instructions": 5})).fidelity == 1.0
     assert aligned(parse("vector_loads: "), None).fidelity == 1.0
     assert aligned(Strategy(techniques=()), None).fidelity == 1.0
+
+
+def changed(kernel: Kernel, source: str | None = None, **plan: object) -> Kernel:
+    """The same kernel with parts of its plan exchanged; parts of a launch are those of its only one."""
+    fields = {name: plan.pop(name) for name in list(plan) if name in Launch.model_fields}
+    launches = tuple(launch.model_copy(update=fields) for launch in kernel.plan.launches)
+    update = {"source": source or kernel.source, "plan": kernel.plan.model_copy(update={"launches": launches, **plan})}
+    return kernel.model_copy(update=update)
+
+
+def test_a_cluster_technique_needs_a_cluster_in_the_plan_or_the_source() -> None:
+    strategy, kernel = parse("cluster_rows: "), foreign("int x; // __cluster_dims__(4)")
+    found = aligned(strategy, kernel)
+    assert found.struck == ("cluster_rows",)
+    assert "no launch of the plan has a cluster" in found.strategy.rationale
+    assert aligned(strategy, changed(kernel, cluster=("1",))).struck == ("cluster_rows",)
+    assert aligned(strategy, changed(kernel, cluster=("K_BLOCKS", "1"))).struck == ()
+    assert aligned(strategy, changed(kernel, "__global__ void __cluster_dims__(4) k();")).struck == ()
+
+
+@pytest.mark.parametrize("technique", ["split_rows", "split_k"])
+def test_parts_of_different_blocks_must_be_able_to_meet(technique: str) -> None:
+    strategy, kernel = parse(f"{technique}: "), foreign("out[i] = x[i];")
+    assert aligned(strategy, kernel).struck == (technique,)
+    one, scratch = kernel.plan.launches[0], Workspace(name="parts", bytes="64")
+    meeting = [
+        kernel.model_copy(update={"plan": kernel.plan.model_copy(update={"launches": (one, one)})}),
+        changed(kernel, workspace=(scratch,)),
+        changed(kernel, cooperative=True),
+        changed(kernel, cluster=("2",)),
+        changed(kernel, "atomicAdd(out, x[i]);"),
+    ]
+    assert [aligned(strategy, each).struck for each in meeting] == [()] * len(meeting)
+
+
+def test_techniques_of_shared_memory_need_some_static_or_dynamic() -> None:
+    names = ("shared_tiling", "bank_padding", "double_buffering")
+    strategy, kernel = parse(f"{', '.join(names)}: "), foreign("__shared__ float unused[64];")
+    counts = {"shared_memory": 2, "instructions": 99}
+    none = build_report(shared_bytes=0, instructions=counts)
+    assert aligned(strategy, kernel, none).struck == names
+    assert aligned(strategy, changed(kernel, shared_bytes="K_TILE * 4"), none).struck == ()
+    assert aligned(strategy, kernel, build_report(shared_bytes=256, instructions=counts)).struck == ()
+    assert aligned(strategy, kernel, build_report(instructions=counts)).struck == ()
+    assert aligned(strategy, kernel).struck == ()
+
+
+def test_tiles_that_only_the_copy_engine_and_tensor_cores_touch_are_tiles() -> None:
+    kernel = foreign("__shared__ float t[1]; wgmma")
+    strategy = parse("shared_tiling, tensor_cores: ")
+    counts = {"tensor_core": 8, "async_copy": 2, "tma_load": 2, "instructions": 99}
+    assert aligned(strategy, kernel, build_report(instructions=counts)).struck == ()
+
+
+def test_loads_by_a_tensor_map_need_one_in_the_plan() -> None:
+    strategy = parse("tma_loads: ")
+    kernel = foreign('__shared__ float t[1]; asm("cp.async.bulk.tensor.2d");')
+    assert aligned(strategy, kernel).struck == ("tma_loads",)
+    tile = {"name": "x_map", "tensor": "x", "box": ["16", "16"]}
+    plan = LaunchPlan.model_validate(kernel.plan.model_dump() | {"tensor_maps": [tile]})
+    unused = kernel.model_copy(update={"plan": plan})
+    assert aligned(strategy, unused).struck == ("tma_loads",)
+    assert aligned(strategy, changed(unused, args=("x_map", "out"))).struck == ()
+
+
+def test_the_approximate_units_must_be_in_the_binary() -> None:
+    strategy, kernel = parse("fast_exp: "), foreign("y = __expf(x);")
+    assert aligned(strategy, kernel, build_report(instructions={"instructions": 99})).struck == ("fast_exp",)
+    counts = {"special_function": 1, "instructions": 99}
+    assert aligned(strategy, kernel, build_report(instructions=counts)).struck == ()
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda path: path.parent.name)
+def test_kernels_that_were_built_and_measured_on_a_gpu_keep_their_techniques(recorded: Path) -> None:
+    folder = recorded.parent
+    strategy = Strategy.model_validate_json(recorded.read_bytes())
+    plan = json.loads((folder / "plan.json").read_bytes())
+    kernel = Kernel(target=Target.CUDA, source=(folder / "kernel.cu").read_text(encoding="utf-8"), plan=plan)
+    build = Evaluation.model_validate_json((folder / "evaluation.json").read_bytes()).build
+    assert build is not None
+    assert build.instructions
+    assert missing(strategy, kernel, build) == {}

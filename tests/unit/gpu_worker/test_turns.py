@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import tempfile
 import threading
 import uuid
@@ -11,7 +13,8 @@ import pytest
 
 from cupilot.hardware import Device
 from cupilot.problem import Target
-from workers.devices import StepCancelled, alone_on, cpu_is_measured_on
+from gpu_worker.evaluator import Evaluator
+from gpu_worker.turns import Cancelled, alone_on, cpu_is_measured_on
 
 
 def card(target: Target = Target.CUDA) -> Device:
@@ -48,8 +51,48 @@ def test_the_second_waits_until_the_first_is_done() -> None:
 
 def test_waiting_can_be_cancelled() -> None:
     gpu = card()
-    with alone_on(gpu, never), pytest.raises(StepCancelled), alone_on(gpu, lambda: True):
+    with alone_on(gpu, never), pytest.raises(Cancelled), alone_on(gpu, lambda: True):
         pass
+
+
+def test_who_waits_says_what_holds_the_card(caplog: pytest.LogCaptureFixture) -> None:
+    gpu, looks = card(), iter([False, False, True])
+    with alone_on(gpu, never), pytest.raises(Cancelled), alone_on(gpu, lambda: next(looks)):
+        pass
+    (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert said.startswith(f"waiting: card {gpu.uid} is held by process {os.getpid()} on ")
+
+
+def test_a_lock_file_of_another_user_is_lock_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, opened = card(), os.open
+
+    def open_as_another_user(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, mode)
+
+    with alone_on(gpu, never):
+        pass
+    monkeypatch.setattr(os, "open", open_as_another_user)
+    with alone_on(gpu, never), pytest.raises(Cancelled), alone_on(gpu, lambda: True):
+        pass
+
+
+class OnCard(Evaluator):
+    """Would work on a card, if it got it."""
+
+    device = card()
+
+
+@pytest.mark.parametrize("call", ["prepare", "trace", "evaluate", "confirm"])
+def test_whatever_measures_waits_for_the_card(call: str, tmp_path: Path) -> None:
+    nothing = [None] * (1 if call in ("prepare", "trace") else 3)
+    with (
+        OnCard(Target.CPU, tmp_path) as evaluator,
+        alone_on(evaluator.device, never),
+        pytest.raises(Cancelled),
+    ):
+        getattr(evaluator, call)(*nothing, cancelled=lambda: True)
 
 
 def test_other_cards_do_not_wait() -> None:
