@@ -1,14 +1,16 @@
 """Rate limits of HTTP requests, told as draft-ietf-httpapi-ratelimit-headers-10 has it (``RateLimit-Policy``,
 ``RateLimit``), and refused as RFC 6585 has it (429 with ``Retry-After``).
 
-Before anything else of a request is done: by its key, or by its address where it has none. Wrong keys are counted by
-address too, so that guessing keys is no way around. Probes are never limited.
+Before anything else of a request is done: by its key, or by its address where it has none or needs none, since a key
+that nobody looks at may be made up. Wrong keys are counted by address too, so that guessing keys is no way around.
+Probes are never limited.
 """
 
 from __future__ import annotations
 
 import hashlib
 
+from fastapi.security.utils import get_authorization_scheme_param
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,8 +18,13 @@ from api.errors import render
 from api.metrics import Metrics
 from api.rate_limiter import WINDOW_SECONDS, Limiter, Standing
 from cupilot.settings import Settings
+from cupilot.storage.teams import prefix_of
 
 UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
+OPEN = frozenset({"/v1/version"})
+"""Of the routes below :data:`KEYED`, those that look at no key."""
+KEYED = "/v1/"
+"""Where requests say by a key who sends them; pages know by a cookie."""
 UNAUTHORIZED = 401
 
 
@@ -36,7 +43,7 @@ class RateLimits:
         if scope["type"] != "http" or scope["path"] in UNLIMITED:
             await self.app(scope, receive, send)
             return
-        key = Headers(scope=scope).get("authorization")
+        key = _key(scope)
         address = (scope.get("client") or ("unknown", 0))[0]
         failures = f"failures:{address}"
         name, limit = ("key", self.by_key) if key else ("address", self.by_address)
@@ -80,6 +87,14 @@ class RateLimits:
         response.headers["Retry-After"] = str(standing.retry_seconds)
         _tell(response.headers, name, standing)
         await response(scope, receive, send)
+
+
+def _key(scope: Scope) -> str | None:
+    """The key that the request's route will look at, read as the route reads it; None where that is none."""
+    if not scope["path"].startswith(KEYED) or scope["path"] in OPEN:
+        return None
+    scheme, secret = get_authorization_scheme_param(Headers(scope=scope).get("authorization"))
+    return secret if scheme.lower() == "bearer" and prefix_of(secret) else None
 
 
 def _tell(headers: MutableHeaders, name: str, standing: Standing) -> None:

@@ -1,4 +1,8 @@
-"""From a request to a job: everything that can be refused without running the user's code is refused here."""
+"""From a request to a job: everything that can be refused without running the user's code is refused here.
+
+What a repeated key has made is looked up before anything is checked: workers may have gone, and kernels been pruned,
+since the first request was accepted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from cupilot.schemas.steering import ForkRequest, RetryRequest
 from cupilot.storage.cluster import anyone_listens
 from cupilot.storage.continuing import fork_job, retry_job
 from cupilot.storage.importing import submit_import
-from cupilot.storage.jobs import get_job, job_spec, submit_job
+from cupilot.storage.jobs import earlier_job, get_job, job_spec, submit_job
 from cupilot.storage.problems import problem_value
 from cupilot.storage.steps import MODELS_QUEUE
 from cupilot.storage.tables import Job
@@ -38,12 +42,16 @@ class AgentsUnavailable(CupilotError):
 
 def submit(session: Session, caller: Caller, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
     """The job that the request asks for, and whether it is new."""
+    asked = digest(request.model_dump(mode="json"))
+    earlier = earlier_job(session, caller.team_id, idempotency_key, asked)
+    if earlier is not None:
+        return earlier, False
     return submit_job(
         session,
         caller.team_id,
         spec_of(session, caller.team_id, request),
         idempotency_key=idempotency_key,
-        request_hash=digest(request.model_dump(mode="json")),
+        request_hash=asked,
         author=caller.user,
     )
 
@@ -82,8 +90,11 @@ def retry(
     session: Session, caller: Caller, job: UUID, request: RetryRequest, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """The job that goes on with an ended one, and whether it is new."""
-    spec = _changed(session, caller, job, request)
     asked = digest(["retry", str(job), request.model_dump(mode="json")])
+    earlier = earlier_job(session, caller.team_id, idempotency_key, asked)
+    if earlier is not None:
+        return earlier, False
+    spec = _changed(session, caller, job, request)
     return retry_job(
         session,
         caller.team_id,
@@ -99,8 +110,11 @@ def fork(
     session: Session, caller: Caller, job: UUID, candidate: str, request: ForkRequest, *, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """The job that goes on from a candidate, and whether it is new."""
-    spec = _changed(session, caller, job, request)
     asked = digest(["fork", str(job), candidate, request.model_dump(mode="json")])
+    earlier = earlier_job(session, caller.team_id, idempotency_key, asked)
+    if earlier is not None:
+        return earlier, False
+    spec = _changed(session, caller, job, request)
     return fork_job(
         session,
         caller.team_id,

@@ -76,14 +76,28 @@ def submit_job(
         .returning(Job.id)
     ).scalar_one_or_none()
     if made is None:
-        assert idempotency_key is not None
-        return _earlier_job(session, team_id, idempotency_key, request_hash), False
+        earlier = earlier_job(session, team_id, idempotency_key, request_hash)
+        assert earlier is not None
+        return earlier, False
     check_queue(session, team_id)
     job = session.get_one(Job, made)
     record_event(session, job.id, "job.queued")
     add_step(session, job, StepKind.PREPARE, "prepare", queue=device_queue(spec.target))
     notify(session)
     return job, True
+
+
+def earlier_job(session: Session, team_id: uuid.UUID, idempotency_key: str | None, request_hash: str) -> Job | None:
+    """What this key made before; None for no key. :class:`IdempotencyMismatch` where the key is another request's."""
+    if idempotency_key is None:
+        return None
+    query = scoped(select(Job), team_id).where(Job.idempotency_key == idempotency_key)
+    job = session.scalars(query).one_or_none()
+    if job is not None and job.request_hash != request_hash:
+        raise IdempotencyMismatch(
+            "this idempotency key was used for a different request", hint="use a new key for a new request"
+        )
+    return job
 
 
 def get_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:
@@ -172,15 +186,6 @@ def job_spec(session: Session, job: Job) -> JobSpec:
             "learning": job.learning,
         }
     )
-
-
-def _earlier_job(session: Session, team_id: uuid.UUID, idempotency_key: str, request_hash: str) -> Job:
-    job = session.scalars(scoped(select(Job), team_id).where(Job.idempotency_key == idempotency_key)).one()
-    if job.request_hash != request_hash:
-        raise IdempotencyMismatch(
-            "this idempotency key was used for a different request", hint="use a new key for a new request"
-        )
-    return job
 
 
 def anything_running(session: Session, job: Job) -> bool:

@@ -79,7 +79,7 @@ def create_api_key(
 
 def adopt_api_key(session: Session, team: Team, name: str, secret: str, *, user: User | None = None) -> ApiKey:
     """Make a secret that exists already (in a file, in a secret store) a key of the team; repeating it is harmless."""
-    prefix = _prefix(secret)
+    prefix = prefix_of(secret)
     if prefix is None:
         raise ValueError(f"not an API key: it must look like {KEY_MARK}_<8 hex digits>_<32 or more characters>")
     owner = user or _own_account(session, team, name)
@@ -90,7 +90,7 @@ def adopt_api_key(session: Session, team: Team, name: str, secret: str, *, user:
 
 def authenticate(session: Session, secret: str) -> ApiKey | None:
     """The key that this secret is, unless it is unknown, revoked or expired, or its user is disabled."""
-    prefix = _prefix(secret)
+    prefix = prefix_of(secret)
     if prefix is None:
         return None
     valid = (
@@ -142,17 +142,18 @@ def identify(session: Session, secret: str) -> Caller | None:
     )
 
 
-def _own_account(session: Session, team: Team, name: str) -> User:
-    account = ensure_user(session, name, team=team)
-    set_role(session, team, account, Role.ADMIN)
-    return account
-
-
-def _prefix(secret: str) -> str | None:
+def prefix_of(secret: str) -> str | None:
+    """The start by which a secret's key is found; None for what has not the form of a key."""
     parts = secret.split("_", 2)
     if len(parts) != 3 or parts[0] != KEY_MARK or len(parts[1]) != 8 or len(parts[2]) < 32:
         return None
     return f"{parts[0]}_{parts[1]}"
+
+
+def _own_account(session: Session, team: Team, name: str) -> User:
+    account = ensure_user(session, name, team=team)
+    set_role(session, team, account, Role.ADMIN)
+    return account
 
 
 def _hash(secret: str) -> str:

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agents.interface import (
     AgentError,
@@ -232,6 +233,18 @@ class ScriptedJudge:
             self.held.set()
             if cancelled():
                 raise StepCancelled
+
+
+class PlacedJudge(ScriptedJudge):
+    """Says where it measured."""
+
+    on: Device = device()
+
+    def evaluate(self, *given: Any, **more: Any) -> Evaluation:
+        return super().evaluate(*given, **more).model_copy(update={"environment": Environment(device=self.on)})
+
+    def confirm(self, *given: Any, **more: Any) -> Evaluation:
+        return super().confirm(*given, **more).model_copy(update={"environment": Environment(device=self.on)})
 
 
 class ScriptedAgents:

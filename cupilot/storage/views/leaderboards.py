@@ -1,9 +1,9 @@
 """Leaderboards: proven kernels for one problem on one model of device, the fastest first.
 
-Only kernels that count stand here, each once, with the latest measurement of its candidate; no imported files, whose
-policy cannot be read from machine code and whose times hold a copy. A team sees its own, and
-what other teams have opened to all (:attr:`cupilot.pool.Sharing.OPEN`): of those the numbers and the techniques, never
-whose they are, the source, or the job. A cluster admin may look at everybody's.
+Only kernels that count stand here, each once, with its latest measurement, and none that its team has measured since
+without that it counted; no imported files, whose policy cannot be read from machine code and whose times hold a copy.
+A team sees its own, and what other teams have opened to all (:attr:`cupilot.pool.Sharing.OPEN`): of those the numbers
+and the techniques, never whose they are, the source, or the job. A cluster admin may look at everybody's.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, Select, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, Subquery, func, or_, select, true
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.errors import NotFound
-from cupilot.evaluation import Baseline, Evaluation, Verdict
+from cupilot.evaluation import Baseline, Evaluation, FailureKind, Verdict
 from cupilot.imported import KernelKind
 from cupilot.pool import Sharing
 from cupilot.schemas import Leaderboard, LeaderboardEntry, LeaderboardList, LeaderboardSummary
 from cupilot.storage.pool_tables import PoolRow
+from cupilot.storage.states import EvaluationPurpose
 from cupilot.storage.tables import Candidate, EvaluationRow, Job, ProblemRow, StrategyRow, Team
 from cupilot.storage.views.problems import get_problem
 from cupilot.strategy import Strategy
 
 COUNTS = (Verdict.AUDITED, Verdict.REPRODUCED)
+OWN_KERNEL = (EvaluationPurpose.EVALUATE, EvaluationPurpose.CONFIRM)
+"""Of measurements: those of the candidate's own kernel."""
 _KIND = EvaluationRow.body["kernel_kind"].astext
 _DEVICE = EvaluationRow.body["environment"]["device"]["name"].astext
 
@@ -52,33 +55,37 @@ class Onlooker:
         return or_(Job.team_id == self.team, opened.exists())
 
     def place(self) -> ColumnElement[int]:
-        """A candidate's place among those of the same kernel, of which the first is shown: one's own, then the latest.
+        """A candidate's place among those of the same kernel on a board, of which the first is shown: one's own, then
+        the latest.
 
         Who sees everything sees each team's.
         """
+        board = [ProblemRow.hash, Job.target, _DEVICE]
         by_team = [Job.team_id] if self.everything else []
         own_first = (Job.team_id == self.team).desc()
         latest = EvaluationRow.created_at.desc()
         return func.row_number().over(
-            partition_by=[EvaluationRow.kernel_hash, *by_team], order_by=[own_first, latest, EvaluationRow.id]
+            partition_by=[*board, EvaluationRow.kernel_hash, *by_team],
+            order_by=[own_first, latest, EvaluationRow.id],
         )
 
 
 def list_leaderboards(session: Session, onlooker: Onlooker, *, after: int, limit: int) -> LeaderboardList:
     """One for each problem and model of device on which there is a kernel that counts and may be seen."""
+    one = _standing(onlooker).c
+    name = func.min(one.name)
     query = (
-        _counting(
-            ProblemRow.hash,
-            func.min(ProblemRow.name),
-            ProblemRow.policy,
-            Job.target,
-            _DEVICE.label("device"),
-            func.count(EvaluationRow.kernel_hash.distinct()),
-            func.max(Candidate.speedup),
+        select(
+            one.problem,
+            name,
+            one.policy,
+            one.target,
+            one.device,
+            func.count(one.kernel.distinct()),
+            func.max(one.speedup),
         )
-        .where(onlooker.sees())
-        .group_by(ProblemRow.hash, ProblemRow.policy, Job.target, _DEVICE)
-        .order_by(func.min(ProblemRow.name), ProblemRow.hash, _DEVICE, Job.target)
+        .group_by(one.problem, one.policy, one.target, one.device)
+        .order_by(name, one.problem, one.device, one.target)
         .offset(after)
         .limit(limit + 1)
     )
@@ -97,18 +104,15 @@ def leaderboard(
     with suppress(NotFound):
         problem = get_problem(session, onlooker.team, problem).hash
     device, name, policy = _board(session, onlooker, problem, device)
-    ranked = (
-        _counting(Candidate.id, onlooker.place().label("place"))
-        .where(onlooker.sees(), ProblemRow.hash == problem, device == _DEVICE)
-        .subquery()
-    )
+    standing = _standing(onlooker)
     query = (
         select(Candidate, EvaluationRow, Team, StrategyRow.body)
-        .join(ranked, (ranked.c.id == Candidate.id) & (ranked.c.place == 1))
+        .join(standing, standing.c.id == Candidate.id)
         .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
         .join(Job, Job.id == Candidate.job_id)
         .join(Team, Team.id == Job.team_id)
         .outerjoin(StrategyRow, StrategyRow.id == func.coalesce(Candidate.aligned_strategy_id, Candidate.strategy_id))
+        .where(standing.c.problem == problem, standing.c.device == device)
         .order_by(Candidate.speedup.desc(), Candidate.id)
         .offset(after)
         .limit(limit + 1)
@@ -124,27 +128,66 @@ def leaderboard(
     )
 
 
-def _counting(*columns: Any) -> Select[Any]:
-    """Of candidates that count, joined with job, problem and the evaluation by which they count."""
-    return (
-        select(*columns)
+def _standing(onlooker: Onlooker) -> Subquery:
+    """Of every kernel on every board that may be seen, the candidate by which it stands there."""
+    ranked = (
+        select(
+            Candidate.id,
+            Candidate.speedup,
+            EvaluationRow.kernel_hash.label("kernel"),
+            ProblemRow.hash.label("problem"),
+            ProblemRow.name,
+            ProblemRow.policy,
+            ProblemRow.team_id.label("team"),
+            Job.target,
+            _DEVICE.label("device"),
+            onlooker.place().label("place"),
+        )
         .select_from(Candidate)
         .join(Job, Job.id == Candidate.job_id)
         .join(ProblemRow, ProblemRow.id == Job.problem_id)
         .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
         .where(Candidate.verdict.in_(COUNTS), Candidate.speedup.is_not(None), _DEVICE.is_not(None))
         .where(func.coalesce(_KIND, "") != KernelKind.IMPORTED.value)
+        .where(onlooker.sees(), ~_refuted())
+        .subquery()
+    )
+    return select(ranked).where(ranked.c.place == 1).subquery()
+
+
+def _refuted() -> ColumnElement[bool]:
+    """Whether the same team measured the same kernel on that device since, and it did not count.
+
+    Other teams' measurements say nothing here: a board would show that there are some.
+    """
+    later, job = aliased(EvaluationRow), aliased(Job)
+    failure = func.coalesce(later.body["failure"]["kind"].astext, "")
+    return (
+        select(later.id)
+        .join(job, job.id == later.job_id)
+        .where(
+            later.kernel_hash == EvaluationRow.kernel_hash,
+            later.problem_hash == EvaluationRow.problem_hash,
+            later.created_at > EvaluationRow.created_at,
+            later.purpose.in_(OWN_KERNEL),
+            later.verdict.not_in(COUNTS),
+            job.team_id == Job.team_id,
+            later.body["environment"]["device"]["name"].astext == _DEVICE,
+            failure != FailureKind.INFRASTRUCTURE.value,
+        )
+        .exists()
     )
 
 
 def _board(session: Session, onlooker: Onlooker, problem: str, device: str | None) -> tuple[str, str, Any]:
     """Device, the problem's name (one's own, where one has it) and policy of the board that is meant."""
-    own = func.bool_or(ProblemRow.team_id == onlooker.team)
+    one = _standing(onlooker).c
+    own = func.bool_or(one.team == onlooker.team)
     query = (
-        _counting(_DEVICE, ProblemRow.name, ProblemRow.policy)
-        .where(onlooker.sees(), ProblemRow.hash == problem)
-        .group_by(_DEVICE, ProblemRow.name, ProblemRow.policy)
-        .order_by(own.desc(), ProblemRow.name)
+        select(one.device, one.name, one.policy)
+        .where(one.problem == problem)
+        .group_by(one.device, one.name, one.policy)
+        .order_by(own.desc(), one.name)
     )
     rows = [row for row in session.execute(query) if device in (None, row[0])]
     devices = sorted({row[0] for row in rows})

@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
-from cupilot.job import Budgets
+from cupilot.job import AgentKind, Budgets
 from cupilot.problem import Problem
 from cupilot.schemas import JobView
 from cupilot.storage.cluster import forget_worker, register_worker
 from cupilot.storage.states import JobState, WorkerKind
 from cupilot.storage.tables import Team as TeamRow
-from tests.service.api.world import SOURCE, Story, Team, World, evolved, job_request
+from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, job_request
 
 pytestmark = pytest.mark.service
 
@@ -92,17 +95,51 @@ def test_the_same_key_sent_at_once_from_many_threads_starts_one_job(team: Team) 
     assert len(team.http.get("/v1/jobs").json()["items"]) == 1
 
 
+@contextmanager
+def _a_model(world: World) -> Iterator[None]:
+    """There is an agent worker that has one."""
+    worker = f"agent-{uuid.uuid4()}"
+    with world.database.transaction() as session:
+        register_worker(session, worker, WorkerKind.AGENT, queues=["agents.llm"], slots=1, version="1", device=None)
+    yield
+    with world.database.transaction() as session:
+        forget_worker(session, worker)
+
+
 @pytest.mark.parametrize("kind", ["llm", "hybrid"])
 def test_agents_that_need_a_model_are_refused_while_no_worker_has_one(world: World, team: Team, kind: str) -> None:
     response = team.http.post("/v1/jobs", json=job_request(agents=kind))
     assert (response.status_code, _error(response)["code"]) == (422, "agents_unavailable")
     assert _error(response)["where"] == "body.agents"
-    worker = f"agent-{uuid.uuid4()}"
+    with _a_model(world):
+        assert team.http.post("/v1/jobs", json=job_request(agents=kind)).status_code == 202
+
+
+def test_a_key_is_answered_also_while_the_agent_workers_restart(world: World, team: Team) -> None:
     with world.database.transaction() as session:
-        register_worker(session, worker, WorkerKind.AGENT, queues=["agents.llm"], slots=1, version="1", device=None)
-    assert team.http.post("/v1/jobs", json=job_request(agents=kind)).status_code == 202
-    with world.database.transaction() as session:
-        forget_worker(session, worker)
+        story = Story(session, team.id).prepare()
+        story.job.agents = AgentKind.LLM
+        story.candidate(story.generation(0), audited(1.5), best=True)
+        old = story.end(JobState.CANCELLED, reason="cancel_requested").id
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/jobs": job_request(agents="llm"),
+        f"/v1/jobs/{old}/retry": {},
+        f"/v1/jobs/{old}/candidates/0/fork": {},
+    }
+
+    def answers(path: str, **headers: str) -> httpx.Response:
+        return team.http.post(path, json=asked[path], headers=headers)
+
+    with _a_model(world):
+        made = {path: answers(path, **{"Idempotency-Key": path}) for path in asked}
+    assert {path: answer.status_code for path, answer in made.items()} == dict.fromkeys(asked, 202)
+    for path, first in made.items():
+        assert _error(answers(path))["code"] == "agents_unavailable"
+        again = answers(path, **{"Idempotency-Key": path})
+        assert (again.status_code, again.headers.get("Idempotent-Replayed")) == (202, "true"), again.text
+        assert again.json()["id"] == first.json()["id"]
+        other = team.http.post(path, json=asked[path] | {"seed": 7}, headers={"Idempotency-Key": path})
+        assert _error(other)["code"] == "idempotency_mismatch"
 
 
 @pytest.mark.parametrize(

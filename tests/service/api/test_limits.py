@@ -10,8 +10,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from pydantic import SecretStr
+from redis import Redis
 
 from api.app import create_app
+from api.limits import KEYED, OPEN
 from api.rate_limiter import Limiter
 from cupilot.embedded.servers import Running
 from cupilot.settings import Settings
@@ -36,8 +38,18 @@ def redis_url(request: pytest.FixtureRequest, valkey: Running) -> str:
     return valkey.url if request.param == "redis" else NO_REDIS
 
 
-def _get(url: str, key: str | None, path: str = "/v1/version") -> httpx.Response:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+def _forget_all(valkey: Running) -> None:
+    with Redis.from_url(valkey.url) as broker:
+        broker.flushall()
+
+
+def _get(url: str, key: str | None, path: str | None = None) -> httpx.Response:
+    path = path or ("/v1/me" if key else "/v1/version")
+    return _sent(url, path, f"Bearer {key}" if key else None)
+
+
+def _sent(url: str, path: str, authorization: str | None) -> httpx.Response:
+    headers = {"Authorization": authorization} if authorization else {}
     return httpx.get(url + path, headers=headers, verify=False)  # loading certificates takes longer than the request
 
 
@@ -63,16 +75,45 @@ def test_a_key_has_its_limit_whatever_others_do(world: World, team: Team, strang
 def test_an_address_without_a_key_and_one_that_guesses_keys_have_theirs(
     world: World, team: Team, valkey: Running
 ) -> None:
-    import redis
-
-    with redis.Redis.from_url(valkey.url) as broker:
-        broker.flushall()
+    _forget_all(valkey)
     with _serving(world, valkey.url, rate_limit_key=100, rate_limit_address=4) as url:
         assert [_get(url, None).status_code for _ in range(5)] == [200] * 4 + [429]
         assert _get(url, team.key).status_code == 200
         guesses = [_get(url, f"cpk_0000000{number}_" + "x" * 40, "/v1/jobs").status_code for number in range(5)]
         assert guesses == [401] * 4 + [429]
         assert _get(url, team.key).status_code == 429, "from that address, for a while"
+
+
+def test_a_key_is_the_same_one_however_its_header_is_written(world: World, team: Team, redis_url: str) -> None:
+    ways = ("Bearer {}", "Bearer   {}", "bearer {}", "BEARER  {}", "bEaReR \t{}")
+    with _serving(world, redis_url, rate_limit_key=3, rate_limit_address=0) as url:
+        answers = [_sent(url, "/v1/me", way.format(team.key)) for way in ways]
+        assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 2
+        assert {answer.headers["RateLimit-Policy"] for answer in answers} == {'"key";q=3;w=60'}
+
+
+@pytest.mark.parametrize("path", ["/v1/version", "/v1/jobs", "/ui/login"])
+def test_what_is_no_key_counts_by_address(world: World, valkey: Running, path: str) -> None:
+    _forget_all(valkey)
+    made_up = ("{}", "Bearer {}", "Basic {}", "Bearer cpk_{}", "Bearer cpk_12345678_{}")
+    with _serving(world, valkey.url, rate_limit_key=100, rate_limit_address=4) as url:
+        answers = [_sent(url, path, way.format(number)) for number, way in enumerate(made_up)]
+        assert [answer.status_code == 429 for answer in answers] == [False] * 4 + [True]
+        assert {answer.headers["RateLimit-Policy"] for answer in answers} == {'"address";q=4;w=60'}
+
+
+@pytest.mark.parametrize("path", ["/v1/version", "/ui/login"])
+def test_a_made_up_key_counts_by_address_where_nobody_looks_at_it(world: World, valkey: Running, path: str) -> None:
+    _forget_all(valkey)
+    with _serving(world, valkey.url, rate_limit_key=100, rate_limit_address=4) as url:
+        codes = [_get(url, f"cpk_0000000{number}_" + "x" * 40, path).status_code for number in range(5)]
+        assert codes == [200] * 4 + [429]
+
+
+def test_every_route_that_asks_for_no_key_is_known_as_open(world: World) -> None:
+    paths = httpx.get(world.url + "/openapi.json", verify=False).json()["paths"]
+    no_key = {path for path, methods in paths.items() for one in methods.values() if not one.get("security")}
+    assert {path for path in no_key if path.startswith(KEYED)} == OPEN
 
 
 def test_two_replicas_share_a_limit_through_redis(world: World, team: Team, valkey: Running) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -12,9 +11,8 @@ from sqlalchemy.orm import Session
 
 from api.bundle import bundle
 from cupilot.errors import NotFound
-from cupilot.evaluation import Evaluation, Verdict
+from cupilot.evaluation import Verdict
 from cupilot.exports.winner import Winner
-from cupilot.hardware import Environment
 from cupilot.imported import ImportedFile, ImportedKernel, KernelKind
 from cupilot.problem import Target
 from cupilot.report import markdown
@@ -34,7 +32,7 @@ from cupilot.storage.views.comparisons import compare_candidates
 from cupilot.storage.views.leaderboards import Onlooker, leaderboard
 from cupilot.storage.views.pool import list_entries
 from cupilot.storage.views.report import report
-from tests.service.doubles import ScriptedJudge, device, problem
+from tests.service.doubles import PlacedJudge, problem
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service
@@ -62,16 +60,6 @@ def judged(rig: Rig, source: str = FILE, key: str | None = None) -> Job:
 def entries(session: Session, job: Job) -> list[PoolEntryView]:
     everything = {"shared": False, "target": None, "op_class": None, "technique": None, "cursor": None}
     return list_entries(session, job.team_id, job=job.id, limit=5, **everything).items  # type: ignore[arg-type]
-
-
-class Placed(ScriptedJudge):
-    """Says where it measured."""
-
-    def evaluate(self, *given: Any, **more: Any) -> Evaluation:
-        return super().evaluate(*given, **more).model_copy(update={"environment": Environment(device=device())})
-
-    def confirm(self, *given: Any, **more: Any) -> Evaluation:
-        return super().confirm(*given, **more).model_copy(update={"environment": Environment(device=device())})
 
 
 def best_of(rig: Rig, job: Job) -> Candidate:
@@ -119,7 +107,7 @@ def test_a_file_is_judged_marked_and_learned_from(rig: Rig) -> None:
 
 
 def test_it_stands_beside_other_kernels_but_on_no_leaderboard(rig: Rig) -> None:
-    rig.judge = Placed()
+    rig.judge = PlacedJudge()
     theirs = judged(rig, FILE.replace("t7", "t99"))
     rig.run()
     team = rig.job(theirs.id).team_id

@@ -17,10 +17,11 @@ from cupilot.storage.jobs import request_cancel
 from cupilot.storage.remeasuring import LABEL, submit_remeasurement
 from cupilot.storage.states import JobState, StepKind, StepState
 from cupilot.storage.tables import Candidate, Job
+from cupilot.storage.views.leaderboards import Onlooker, leaderboard, list_leaderboards
 from cupilot.storage.views.measurements import measurements
 from cupilot.storage.views.operations import quarantine
 from tests.service import doubles
-from tests.service.doubles import strategy
+from tests.service.doubles import PlacedJudge, device, strategy
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service
@@ -121,3 +122,84 @@ def test_a_kernel_in_quarantine_is_judged_anew_and_counts_for_what_it_proves(
     rig.run()
     assert (rig.job(proven.id).state, rig.candidates(proven.id)[0].verdict) == (JobState.SUCCEEDED, Verdict.REPRODUCED)
     assert waiting() == []
+
+
+class Boards:
+    """What boards show of one kernel, and a judge that changes its mind about it."""
+
+    def __init__(self, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rig = Rig(database, settings, [strategy("t5"), strategy("broken")])
+        self.rig.judge = self.judge = PlacedJudge()
+        self.monkeypatch = monkeypatch
+        job = self.rig.submit(method=SceConfig(population=2, generations=1, elites=1))
+        self.rig.run()
+        self.winner = self.rig.candidates(job)[0]
+        self.team = self.rig.job(job).team_id
+
+    def measured_again(self, mind: str) -> Job:
+        """The job that did."""
+        judged = doubles.evaluation
+
+        def changed(one: Problem, of: Kernel, **more: Any) -> Evaluation:
+            found = judged(one, of.model_copy(update={"source": mind}), **more)
+            return found.model_copy(update={"kernel_hash": of.content_hash()})
+
+        again = _again(self.rig, self.winner)
+        with self.monkeypatch.context() as patched:
+            patched.setattr(doubles, "evaluation", changed)
+            self.rig.run()
+        return self.rig.job(again.id)
+
+    def shown(self, onlooker: Onlooker | None = None) -> dict[str, list[float]]:
+        """Speedups by device, where list and board agree."""
+        with self.rig.database.transaction() as session:
+            onlooker = onlooker or Onlooker(self.team)
+            found = {}
+            for one in list_leaderboards(session, onlooker, after=0, limit=10).items:
+                board = leaderboard(session, onlooker, one.problem, device=one.device, after=0, limit=10)
+                found[one.device] = [entry.speedup.median for entry in board.items]
+                assert (one.kernels, one.best_speedup) == (len(board.items), board.items[0].speedup.median)
+        return found
+
+
+@pytest.fixture
+def boards(database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Boards:
+    return Boards(database, settings, monkeypatch)
+
+
+@pytest.mark.parametrize("mind", ["broken", "cheat", "unsteady5"])
+def test_a_kernel_that_fails_later_stands_on_no_board_until_it_counts_again(boards: Boards, mind: str) -> None:
+    assert boards.shown() == {"test device": [1.5]}
+    assert boards.measured_again(mind).state is JobState.FAILED
+    assert boards.shown() == boards.shown(Onlooker(uuid.uuid4(), everything=True)) == {}
+    assert boards.measured_again("t3").state is JobState.SUCCEEDED
+    assert boards.shown() == {"test device": [1.3]}
+
+
+def test_list_and_board_show_the_latest_value_and_not_the_highest(boards: Boards) -> None:
+    boards.measured_again("t2")
+    assert boards.shown() == boards.shown(Onlooker(uuid.uuid4(), everything=True)) == {"test device": [1.2]}
+
+
+def test_a_failure_of_the_machine_says_nothing_about_a_kernel(boards: Boards) -> None:
+    assert boards.measured_again("lost").state is not JobState.SUCCEEDED
+    assert boards.shown() == {"test device": [1.5]}
+
+
+def test_a_kernel_that_fails_on_another_device_stays_where_it_held(boards: Boards) -> None:
+    boards.judge.on = device().model_copy(update={"name": "another device"})
+    boards.measured_again("broken")
+    assert boards.shown() == {"test device": [1.5]}
+
+
+def test_what_another_team_finds_does_not_show(boards: Boards) -> None:
+    theirs = boards.rig.submit("red", method=SceConfig(population=2, generations=1, elites=1))
+    boards.rig.run()
+    winner, team = boards.winner, boards.team
+    boards.winner = boards.rig.candidates(theirs)[0]
+    assert boards.winner.kernel_hash == winner.kernel_hash
+    boards.measured_again("broken")
+    assert boards.shown() == {"test device": [1.5]}
+    boards.team = boards.rig.job(theirs).team_id
+    assert boards.shown() == {}
+    assert team != boards.team
