@@ -1,7 +1,8 @@
 """Fuzzes every endpoint of a whole embedded stack from its own OpenAPI: ``python -m benchmarks.fuzz [--examples N]``.
 
-Valid and invalid input in equal parts, by schemathesis, seeded. Writes ``benchmarks/results/service/fuzz.md``; exits 1
-on any 5xx, any undocumented status or content type, any answer that is not of the documented form.
+A request of each that succeeds, then valid and invalid input in equal parts, by schemathesis, seeded. Writes
+``benchmarks/results/service/fuzz.md``; exits 1 on any 5xx, any undocumented status or content type, any answer that is
+not of the documented form, any operation that never answered 2xx.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import httpx
 
@@ -19,7 +23,10 @@ from cupilot import embedded
 from cupilot.client import Client
 from cupilot.problem import Target
 from cupilot.schemas import JobRequest
+from cupilot.storage.database import Database
 from tests.service.api.openapi_fuzz import Outcome, fuzz, operations, report
+from tests.service.api.things import asker
+from tests.service.api.world import World
 
 RESULTS = Path(__file__).parent / "results" / "service"
 
@@ -33,56 +40,56 @@ def main() -> int:
     arguments = parser.parse_args()
     where = machine()
     end_well()
-    with tempfile.TemporaryDirectory(prefix="cupilot-fuzz-") as folder:
-        data = Path(folder)
-        endpoint = embedded.up(data, foreground=False, target=Target.CPU, on_progress=lambda _: None)
-        try:
-            known = _known(endpoint.url, endpoint.api_key or "")
-            document = httpx.get(f"{endpoint.url}/openapi.json", trust_env=False, timeout=120).json()
-            outcomes: list[Outcome] = []
-            for operation in operations(document):
-                if arguments.only in operation.label:
-                    outcome = fuzz(
-                        operation,
-                        endpoint.url,
-                        endpoint.api_key or "",
-                        known,
-                        examples=arguments.examples,
-                        number=arguments.seed,
-                    )
-                    outcomes.append(outcome)
-                    print(f"{outcome.operation}: {outcome.calls} calls, {len(outcome.failures)} failures", flush=True)
-        finally:
-            embedded.down(data)
-    failures = [(one.operation, failure) for one in outcomes for failure in one.failures]
-    for operation, failure in failures:
-        print(f"\n{operation}: {failure}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="cupilot-fuzz-") as folder, _stack(Path(folder)) as world:
+        document = httpx.get(f"{world.url}/openapi.json", trust_env=False, timeout=120).json()
+        team = world.cluster_admin()
+        ask = asker(world, team, _finished(world.url, team.key))
+        outcomes: list[Outcome] = []
+        for operation in operations(document):
+            if arguments.only in operation.label:
+                outcome = fuzz(operation, world.url, team.key, ask, examples=arguments.examples, number=arguments.seed)
+                outcomes.append(outcome)
+                print(f"{outcome.operation}: {outcome.calls} calls, {len(outcome.failures)} failures", flush=True)
+    wrong = [f"{one.operation}: {failure}" for one in outcomes for failure in one.failures]
+    wrong += [f"{one.operation}: never answered 2xx, {dict(one.statuses)}" for one in outcomes if not one.succeeded]
+    for line in wrong:
+        print(f"\n{line}", file=sys.stderr)
     if not arguments.only:
         (RESULTS / "fuzz.md").write_text(_markdown(where, outcomes, arguments.examples, arguments.seed))
-    return 1 if failures else 0
+    return 1 if wrong else 0
 
 
-def _known(url: str, key: str) -> dict[str, list[str]]:
-    """Ids that exist: a finished job with candidates, and one that was cancelled."""
+@contextmanager
+def _stack(data: Path) -> Iterator[World]:
+    """A whole embedded stack, and its database, into which what an operation needs is put."""
+    endpoint = embedded.up(data, foreground=False, target=Target.CPU, on_progress=lambda _: None)
+    try:
+        with closing(Database(embedded.addresses(data)["CUPILOT_DATABASE_URL"])) as database:
+            world = World(database, endpoint.url)
+            yield world
+            world.close()
+    finally:
+        embedded.down(data)
+
+
+def _finished(url: str, key: str) -> UUID:
+    """A job that workers brought to its end, with candidates."""
     small = {"population": 2, "generations": 1, "elites": 1}
     request = JobRequest.model_validate({"problem": {"id": "softmax"}, "target": "cpu", "method": small})
     with Client(url, key) as client:
-        first = client.submit(request)
-        client.wait(first.id)
-        second = client.submit(request)
-        client.cancel(second.id)
-        candidates = [str(one.id) for one in client.candidates(first.id).items]
-    return {"job": [str(first.id), str(second.id)], "candidate": candidates, "problem": ["softmax"]}
+        return client.wait(client.submit(request).id).id
 
 
 def _markdown(where: str, outcomes: list[Outcome], examples: int, seed: int) -> str:
     calls = sum(one.calls for one in outcomes)
+    succeeded = sum(one.succeeded for one in outcomes)
     errors = sum(count for one in outcomes for status, count in one.statuses.items() if status >= 500)
     failures = sum(len(one.failures) for one in outcomes)
     return (
         f"# Fuzz report\n\nMachine: {where}.\n"
         f"Made by `python -m benchmarks.fuzz --examples {examples} --seed {seed}`.\n\n"
-        f"- operations: {len(outcomes)}\n- calls: {calls}\n- answers with a status of 500 or above: {errors}\n"
+        f"- operations: {len(outcomes)}, of which {succeeded} answered 2xx at least once\n- calls: {calls}\n"
+        f"- answers with a status of 500 or above: {errors}\n"
         f"- answers that the documentation does not promise: {failures}\n\n{report(outcomes)}"
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cupilot.storage.states import JobState
 from tests.service.api.world import job_request
 
 OPEN = "open"
@@ -25,6 +26,8 @@ class Line:
     """``viewer``, ``member`` or ``admin`` of the team; or :data:`OPEN` or :data:`CLUSTER_ADMIN`."""
     body: Any = None
     query: str = ""
+    job: JobState = JobState.SUCCEEDED
+    """In which state the job that the path names has to be."""
     shared: bool = False
     """Whether what the path names is the same for all teams, so that no team is a stranger to it."""
 
@@ -46,7 +49,7 @@ MATRIX: dict[str, Line] = {
     "POST /v1/jobs/plan": Line("member", job_request()),
     "GET /v1/jobs": Line("viewer"),
     "GET /v1/jobs/{job}": Line("viewer"),
-    "POST /v1/jobs/{job}/cancel": Line("member"),
+    "POST /v1/jobs/{job}/cancel": Line("member", job=JobState.EVOLVING),
     "GET /v1/jobs/{job}/events": Line("viewer"),
     "GET /v1/jobs/{job}/events/stream": Line("viewer"),
     "GET /v1/events": Line("viewer"),
@@ -61,13 +64,13 @@ MATRIX: dict[str, Line] = {
     "POST /v1/experiments": Line("member", EXPERIMENT),
     "POST /v1/experiments/plan": Line("member", EXPERIMENT),
     "PATCH /v1/jobs/{job}": Line("member", {"labels": {"colour": "red"}}),
-    "POST /v1/jobs/{job}/pause": Line("member"),
-    "POST /v1/jobs/{job}/resume": Line("member"),
-    "POST /v1/jobs/{job}/retry": Line("member", {}),
+    "POST /v1/jobs/{job}/pause": Line("member", job=JobState.EVOLVING),
+    "POST /v1/jobs/{job}/resume": Line("member", job=JobState.EVOLVING),
+    "POST /v1/jobs/{job}/retry": Line("member", {}, job=JobState.BUDGET_EXHAUSTED),
     "POST /v1/jobs/{job}/candidates/{candidate}/fork": Line("member", {}),
     "GET /v1/jobs/{job}/directives": Line("viewer"),
-    "POST /v1/jobs/{job}/directives": Line("member", {"kind": "ban", "technique": "simd"}),
-    "DELETE /v1/jobs/{job}/directives/{directive}": Line("member"),
+    "POST /v1/jobs/{job}/directives": Line("member", {"kind": "ban", "technique": "simd"}, job=JobState.EVOLVING),
+    "DELETE /v1/jobs/{job}/directives/{directive}": Line("member", job=JobState.EVOLVING),
     "GET /v1/quota": Line("viewer"),
     "GET /v1/me": Line("viewer"),
     "GET /v1/teams": Line("viewer"),

@@ -7,30 +7,32 @@ import pytest
 from api.app import create_app
 from cupilot.settings import Settings
 from tests.service.api.openapi_fuzz import fuzz, operations
-from tests.service.api.world import Story, World, evolved
+from tests.service.api.things import Asker, asker
+from tests.service.api.world import Team, World, evolved
 
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore")]
 
-EXAMPLES = 6
+EXAMPLES = 5
 SEED = 20261121
 OPERATIONS = {operation.label: operation for operation in operations(create_app(Settings()).openapi())}
+NEEDS_MORE = {"GET /readyz"}
+"""What only a whole stack answers with success."""
 
 
 @pytest.fixture(scope="module")
-def known(world: World) -> dict[str, list[str]]:
-    """Ids of a job that has everything, and its team."""
-    team = world.team()
+def team(world: World) -> Team:
+    return world.cluster_admin()
+
+
+@pytest.fixture(scope="module")
+def ask(world: World, team: Team) -> Asker:
+    """Requests about a job that has everything."""
     with world.database.transaction() as session:
-        job = evolved(session, team.id)
-        other = Story(session, team.id).prepare().job
-        return {"team-key": [team.key], "job": [str(job.id), str(other.id)], "candidate": [str(job.best_candidate_id)]}
+        return asker(world, team, evolved(session, team.id).id)
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_every_answer_is_one_that_the_documentation_promises(
-    world: World, known: dict[str, list[str]], label: str
-) -> None:
-    [key] = known["team-key"]
-    outcome = fuzz(OPERATIONS[label], world.url, key, known, examples=EXAMPLES, number=SEED)
-    assert outcome.calls > 0
+def test_every_answer_is_one_that_the_documentation_promises(world: World, team: Team, ask: Asker, label: str) -> None:
+    outcome = fuzz(OPERATIONS[label], world.url, team.key, ask, examples=EXAMPLES, number=SEED)
     assert outcome.failures == []
+    assert outcome.succeeded or label in NEEDS_MORE, outcome.statuses

@@ -20,6 +20,7 @@ from cupilot.evolution.population import Operator
 from cupilot.hardware import Device, Environment
 from cupilot.job import JobSpec
 from cupilot.kernel import Kernel
+from cupilot.people import Role
 from cupilot.problem import Problem, Target
 from cupilot.roofline import place
 from cupilot.storage.database import Database
@@ -42,7 +43,7 @@ from cupilot.storage.tables import (
     Job,
     StrategyRow,
 )
-from cupilot.storage.teams import create_api_key, ensure_team
+from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
 from cupilot.storage.transitions import lock_job, move_candidate, move_generation, move_job
 from cupilot.strategy import Strategy, TechniqueUse
 from tests.unit.cupilot.factories import build, comparison, facts, kernel, law, peaks
@@ -98,6 +99,16 @@ class World:
         with self.database.transaction() as session:
             row = ensure_team(session, f"team-{uuid.uuid4()}")
             _, key = create_api_key(session, row, "test")
+        return Team(row.id, key, self.http(key))
+
+    def cluster_admin(self) -> Team:
+        """A team, with the key of one who is its admin and runs the service."""
+        with self.database.transaction() as session:
+            row = ensure_team(session, f"team-{uuid.uuid4()}")
+            user = ensure_user(session, f"admin-{uuid.uuid4()}")
+            user.cluster_admin = True
+            set_role(session, row, user, Role.ADMIN)
+            _, key = create_api_key(session, row, "test", user=user)
         return Team(row.id, key, self.http(key))
 
     def http(self, key: str | None = None) -> httpx.Client:
@@ -285,8 +296,8 @@ def rejected(kind: FailureKind = FailureKind.WRONG_VALUE) -> Evaluation:
     )
 
 
-def evolved(session: Session, team: uuid.UUID) -> Job:
-    """A job that succeeded: three candidates in two generations, the last one crossed from the first two."""
+def evolved(session: Session, team: uuid.UUID, state: JobState = JobState.SUCCEEDED) -> Job:
+    """A job with five candidates in two generations, the last one crossed from the first two; EVOLVING goes on."""
     story = Story(session, team).prepare()
     first = story.generation(0)
     one = story.candidate(first, audited(1.5), techniques=("simd",))
@@ -296,4 +307,4 @@ def evolved(session: Session, team: uuid.UUID) -> Job:
     second = story.generation(1)
     evaluation = audited(2.0, compiled=0.5, verdict=Verdict.REPRODUCED)
     story.candidate(second, evaluation, one, two, techniques=("simd", "threads"), best=True)
-    return story.end(JobState.SUCCEEDED)
+    return story.job if state is JobState.EVOLVING else story.end(state)
