@@ -22,7 +22,6 @@ from cupilot.settings import Settings
 from cupilot.storage.database import Database
 from cupilot.storage.steps import Claim
 from cupilot.strategy import Strategy
-from gpu_worker.turns import Cancelled, cpu_is_measured_on
 from workers.devices import (
     NoDevice,
     StepCancelled,
@@ -205,6 +204,8 @@ class DeviceJudge:
 
     def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
         """See :class:`Judge`. None while a step measures on this machine's CPU."""
+        from gpu_worker.turns import cpu_is_measured_on
+
         return 0 if cpu_is_measured_on() else self._evaluator.build_ahead(preparation, kernels)
 
     def end_builds(self) -> None:
@@ -214,6 +215,8 @@ class DeviceJudge:
 
 @contextmanager
 def _stopping() -> Iterator[None]:
+    from gpu_worker.turns import Cancelled
+
     try:
         yield
     except Cancelled as error:

@@ -4,7 +4,8 @@
     python -m cupilot.storage.keys create TEAM NAME --role member   a service account of a team, and a key for it
     python -m cupilot.storage.keys revoke cpk_12345678
 
-Everything else about people is done over REST with the first admin's key. The embedded stack makes its own.
+Keys expire after 90 days, or as ``--days`` says. Everything else about people is done over REST with the first admin's
+key. The embedded stack makes its own, which does not expire: nobody else could let its owner in again.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cupilot.people import Role
+from cupilot.people import Role, Scope
 from cupilot.storage.audit import add_own_entry
 from cupilot.storage.changes import changes, watch
 from cupilot.storage.database import Database, database
@@ -25,6 +27,8 @@ from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_
 
 OPERATORS = "operators"
 """The team that a first cluster admin's key is for, where none is named."""
+DAYS, MOST_DAYS = 90.0, 3_650.0
+"""Until a key expires, where nothing else is said and at most: as over REST."""
 
 
 def main(arguments: Sequence[str] | None = None, opened: Database | None = None) -> int:
@@ -54,10 +58,24 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("team")
     create.add_argument("name", help="what the key is for; the name of its service account")
     create.add_argument("--role", choices=[role.value for role in Role], default=Role.MEMBER.value)
+    create.add_argument(
+        "--scope",
+        choices=[scope.value for scope in Scope],
+        help="what the key may be used for, also where the role gets wider (what the role may do)",
+    )
+    for one in (bootstrap, create):
+        one.add_argument("--days", type=_lifetime, default=str(DAYS), help="until the key expires; 0 for never (90)")
     commands.add_parser("revoke", help="refuse a key from now on").add_argument(
         "prefix", help="its start: cpk_12345678"
     )
     return parser
+
+
+def _lifetime(days: str) -> timedelta | None:
+    given = float(days)
+    if not 0 <= given <= MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"not between 0 and {MOST_DAYS:.0f}: {days}")
+    return timedelta(days=given) if given else None
 
 
 def _bootstrap(session: Session, given: argparse.Namespace) -> int:
@@ -69,7 +87,7 @@ def _bootstrap(session: Session, given: argparse.Namespace) -> int:
     team, user = ensure_team(session, given.team), ensure_user(session, given.user)
     user.cluster_admin, user.disabled_at = True, None
     set_role(session, team, user, Role.ADMIN)
-    _, secret = create_api_key(session, team, "bootstrap", user=user)
+    _, secret = create_api_key(session, team, "bootstrap", user=user, lifetime=given.days)
     sys.stdout.write(f"{secret}\n")
     return 0
 
@@ -78,7 +96,8 @@ def _create(session: Session, given: argparse.Namespace) -> int:
     team = ensure_team(session, given.team)
     account = ensure_user(session, given.name, team=team)
     set_role(session, team, account, Role(given.role))
-    _, secret = create_api_key(session, team, given.name, user=account)
+    scope = Scope(given.scope) if given.scope else next(one for one in Scope if one.role is Role(given.role))
+    _, secret = create_api_key(session, team, given.name, user=account, scope=scope, lifetime=given.days)
     sys.stdout.write(f"{secret}\n")
     return 0
 

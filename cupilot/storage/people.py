@@ -191,10 +191,7 @@ def make_key(
     if owner.cluster_admin and owner.id != caller.user_id and not caller.rules:
         raise ClusterAdminOnly("only a cluster admin may make a key for one")
     caller.needs(scope.role)
-    key, secret = create_api_key(session, home, name, user=owner, scope=scope)
-    if lifetime is not None:
-        key.expires_at = func.now() + lifetime
-        session.flush()
+    key, secret = create_api_key(session, home, name, user=owner, scope=scope, lifetime=lifetime)
     session.refresh(key)
     return key, owner, home, secret
 

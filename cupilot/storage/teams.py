@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 import uuid
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -55,9 +55,9 @@ def create_api_key(
     *,
     user: User | None = None,
     scope: Scope = Scope.ADMIN,
-    expires_at: datetime | None = None,
+    lifetime: timedelta | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key for a team, and its secret, which cannot be had again.
+    """A new key for a team, and its secret, which cannot be had again; without a ``lifetime`` it does not expire.
 
     Without a ``user`` it is that of a service account of the key's name, which is made an admin of the team.
     """
@@ -70,7 +70,7 @@ def create_api_key(
         prefix=prefix,
         hash=_hash(secret),
         scope=scope,
-        expires_at=expires_at,
+        expires_at=None if lifetime is None else func.now() + lifetime,
     )
     session.add(key)
     session.flush()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import timedelta
 from unittest.mock import ANY
 
 import pytest
 
-from cupilot.people import Role
+from cupilot.people import Role, Scope
+from cupilot.schemas.people import KeyRequest
 from cupilot.storage.audit import AuditFilter, list_entries
 from cupilot.storage.database import Database
-from cupilot.storage.keys import main
+from cupilot.storage.keys import DAYS, main
 from cupilot.storage.teams import authenticate, identify
 
 pytestmark = pytest.mark.service
@@ -68,3 +71,50 @@ def test_a_created_key_has_the_role_that_was_asked_for(database: Database, capsy
         caller = identify(session, capsys.readouterr().out.strip())
     assert caller is not None
     assert (caller.user, caller.acts_as, caller.cluster_admin) == ("dashboard", Role.VIEWER, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "scope", "acts_as"),
+    [
+        ([], Scope.SUBMIT, Role.MEMBER),
+        (["--role", "admin"], Scope.ADMIN, Role.ADMIN),
+        (["--role", "viewer"], Scope.READ, Role.VIEWER),
+        (["--role", "admin", "--scope", "read"], Scope.READ, Role.VIEWER),
+        (["--role", "viewer", "--scope", "admin"], Scope.ADMIN, Role.VIEWER),
+    ],
+)
+def test_a_created_key_has_the_scope_that_was_asked_for_or_that_of_its_role(
+    database: Database, capsys: pytest.CaptureFixture[str], words: list[str], scope: Scope, acts_as: Role
+) -> None:
+    main(["create", "compilers", uuid.uuid4().hex, *words], database)
+    with database.transaction() as session:
+        caller = identify(session, capsys.readouterr().out.strip())
+    assert caller is not None
+    assert (caller.scope, caller.acts_as) == (scope, acts_as)
+
+
+@pytest.mark.parametrize("command", [["bootstrap", "ann", "--again"], ["create", "compilers", "laptop"]])
+@pytest.mark.parametrize(("words", "days"), [([], 90), (["--days", "2.5"], 2.5), (["--days", "0"], None)])
+def test_a_key_made_here_expires_as_one_made_over_rest(
+    database: Database,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    words: list[str],
+    days: float | None,
+) -> None:
+    main([*command, *words], database)
+    with database.transaction() as session:
+        key = authenticate(session, capsys.readouterr().out.strip())
+        assert key is not None
+        assert key.expires_at == (None if days is None else key.created_at + timedelta(days=days))
+
+
+@pytest.mark.parametrize("days", ["-1", "4000", "nan", "never"])
+def test_days_that_no_key_lives_are_refused(database: Database, capsys: pytest.CaptureFixture[str], days: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["create", "compilers", "laptop", "--days", days], database)
+    assert (caught.value.code, "--days" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_rest_key_lives_as_long_unless_it_says_otherwise() -> None:
+    assert KeyRequest(name="laptop").expires_days == DAYS
