@@ -27,6 +27,9 @@ class Reply:
     prompt_tokens: int = 100
     completion_tokens: int = 50
     delay: float = 0.0
+    """Seconds before the body."""
+    drip: float = 0.0
+    """Seconds before each byte of the body."""
     raw: bytes | None = None
     """Sent as the whole body instead of a completion."""
     hang_up: bool = False
@@ -44,6 +47,8 @@ class ScriptedModel:
         self._lock = threading.Lock()
         self.requests: list[dict[str, Any]] = []
         self.paid: list[dict[str, Any]] = []
+        self.dropped = threading.Event()
+        """Set where a client left before it had its answer."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -96,8 +101,11 @@ class ScriptedModel:
                     return
                 reply = model._next(request)
                 time.sleep(reply.delay)
-                with suppress(BrokenPipeError, ConnectionResetError):
+                try:
                     self._send(reply)
+                except (BrokenPipeError, ConnectionResetError):
+                    model.dropped.set()
+                    self.close_connection = True
 
             def _send(self, reply: Reply) -> None:
                 body = reply.raw if reply.raw is not None else _body(reply)
@@ -106,9 +114,16 @@ class ScriptedModel:
                     self.send_header(name, value)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body[: len(body) // 2] if reply.hang_up else body)
+                self._write(body[: len(body) // 2] if reply.hang_up else body, reply.drip)
                 if reply.hang_up:
                     self.close_connection = True
+
+            def _write(self, body: bytes, drip: float) -> None:
+                for byte in body if drip else ():
+                    time.sleep(drip)
+                    self.wfile.write(bytes([byte]))
+                if not drip:
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass

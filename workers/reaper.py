@@ -85,7 +85,7 @@ def _reap_one(database: Database, job_id: uuid.UUID, step_id: uuid.UUID) -> None
             return
         owner, attempt = step.lease_owner, step.attempt
         if job.cancel_requested_at is not None:
-            lose_open_calls(session, [step_id])
+            lose_open_calls(session, job, [step_id])
             move_step(session, step, StepState.CANCELLED, attempt=attempt)
             done = "cancelled"
         else:

@@ -106,7 +106,7 @@ def fail_attempt(
     done.
     """
     error = {"reason": reason, "message": message[:2_000]}
-    lose_open_calls(session, [step.id])
+    lose_open_calls(session, job, [step.id])
     if step.attempt < step.max_attempts:
         after = timedelta(seconds=RETRY_SECONDS * 2 ** (step.attempt - 1))
         retry_step(session, step, error, after=after, event=event, held=held)

@@ -14,7 +14,6 @@ from agents.llm.redaction import without_secrets
 from agents.llm.transport import TransportError, complete, parameters, priced
 from cupilot.model_call import Answer
 
-MAX_TOKENS, MAX_REASONING_TOKENS = 256, 4_000
 SECONDS = 60.0
 SHOWN = 120
 """Characters of a wrong answer that are quoted."""
@@ -51,15 +50,13 @@ def examine(models: RoleModels) -> list[ModelCheck]:
 
 
 def _try(model: Model, roles: tuple[str, ...]) -> ModelCheck:
-    tokens = MAX_REASONING_TOKENS if model.reasoning else MAX_TOKENS
-    cheap = model.model_copy(
-        update={"max_output_tokens": tokens, "timeout_seconds": min(model.timeout_seconds, SECONDS)}
-    )
+    hasty = model.model_copy(update={"timeout_seconds": min(model.timeout_seconds, SECONDS)})
     try:
-        answer = complete(cheap, MESSAGES, parameters(cheap, json_answer=True, seed=0))
+        # With all parameters as jobs send them, the limit of tokens too: a server may refuse any of them.
+        answer = complete(hasty, MESSAGES, parameters(hasty, json_answer=True, seed=0))
     except TransportError as error:
         found = f"{error.reason}: {without_secrets(str(error))}"
-        why, advice = diagnose(cheap, error)
+        why, advice = diagnose(hasty, error)
         return ModelCheck(model.name, roles, works=False, found=found, mend=advice, trouble=why)
     found = f"answers in {answer.seconds:.1f} s, {answer.prompt_tokens} + {answer.completion_tokens} tokens"
     trouble, mend = _shortcoming(model, answer)

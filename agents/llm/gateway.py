@@ -9,20 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from random import Random
+from random import SystemRandom
 from typing import TypeVar
 
 from agents.interface import AgentError
 from agents.llm.ledger import Ledger, Limits, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels
 from agents.llm.redaction import without_secrets
-from agents.llm.transport import TransportError, complete, count_tokens, parameters, price
+from agents.llm.transport import TransportError, answer_tokens, complete, count_tokens, parameters, price
 from cupilot.model_call import Answer, Call
 
 T = TypeVar("T")
 
 MAX_TRIES = 5
-"""Tries of one call; with waits of about 1, 2, 4 and 8 s this outlasts a provider's short hiccup."""
+"""Tries of one call; with waits of at least 1, 4, 16 and 60 s this outlasts a bad minute of a provider."""
+FIRST_PAUSE_SECONDS, PAUSE_GROWTH = 1.0, 4.0
+"""Wait after the first failed try of a call, and how many times longer each further one is."""
 MAX_LOST_TRIES = 3
 """Of these, such as may have been charged without an answer (timeouts, broken connections): each reserves money."""
 MAX_PAUSE_SECONDS = 60.0
@@ -116,9 +118,9 @@ class Gateway:
             prompt_hash=question.prompt_hash,
             messages=tuple(messages),
             parameters=parameters(model, json_answer=question.json_answer, seed=question.seed),
-            worst_cost_usd=price(model, count_tokens(messages), model.max_output_tokens),
+            worst_cost_usd=price(model, count_tokens(messages), answer_tokens(model)),
         )
-        jitter, lost = Random(question.seed), 0
+        lost = 0
         for number in range(1, MAX_TRIES + 1):
             known = self._ledger.begin(call)
             if known is not None:
@@ -128,13 +130,13 @@ class Gateway:
             except TransportError as error:
                 self._ledger.failed(call, f"{error.reason}: {without_secrets(str(error))}", lost=error.maybe_charged)
                 lost += error.maybe_charged
-                asked_to_wait = error.retry_after or 0.0
-                if asked_to_wait:
-                    self._limits.hold_off(model.endpoint, min(asked_to_wait, MAX_TURN_SECONDS))
+                asked_to_wait, backoff = error.retry_after or 0.0, _backoff(number)
+                if asked_to_wait or (error.retryable and not error.maybe_charged):
+                    self._limits.hold_off(model.endpoint, min(asked_to_wait or backoff, MAX_TURN_SECONDS))
                 hopeless = not error.retryable or asked_to_wait > MAX_TURN_SECONDS
                 if hopeless or number == MAX_TRIES or lost == MAX_LOST_TRIES:
                     raise _unavailable(model, error) from error
-                self._pause(max(asked_to_wait, _backoff(number, jitter)))
+                self._pause(max(asked_to_wait, _jittered(backoff)))
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _try(self, model: Model, call: Call) -> Answer:
@@ -199,8 +201,14 @@ def _unavailable(model: Model, error: TransportError) -> ModelUnavailable:
     return ModelUnavailable(text, hint=_HINTS.get(error.reason))
 
 
-def _backoff(number: int, jitter: Random) -> float:
-    return float(2.0 ** (number - 1) * (0.5 + jitter.random()))
+def _backoff(number: int) -> float:
+    """Seconds to wait after a call's failed try of that number, from 1, where the provider names none."""
+    return min(FIRST_PAUSE_SECONDS * PAUSE_GROWTH ** (number - 1), MAX_PAUSE_SECONDS)
+
+
+def _jittered(seconds: float) -> float:
+    """Up to half as long again: workers that failed together do not come back together, nor do jobs of one seed."""
+    return seconds * SystemRandom().uniform(1.0, 1.5)
 
 
 def _repair(question: Question, answer: Answer, complaint: AnswerError) -> Question:

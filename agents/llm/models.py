@@ -42,7 +42,7 @@ class Model(Value):
     """Price of a million prompt tokens; None takes LiteLLM's local price list, and 0 where that has none."""
     output_usd_per_million: Annotated[float, Field(ge=0)] | None = None
     max_output_tokens: Annotated[int, Field(ge=256, le=200_000)] = 16_000
-    """Reasoning counts. A kernel takes 1,000 to 5,000 tokens."""
+    """Reasoning counts. A kernel takes 1,000 to 5,000 tokens. No more are asked for than LiteLLM's list allows."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """None sends none, which leaves it to the provider."""
     reasoning: bool = False
@@ -56,6 +56,7 @@ class Model(Value):
     headers: dict[str, SecretStr] = {}
     """Further HTTP headers, e.g. of a company proxy. Never recorded."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 300.0
+    """Of one whole try, from the connection to the answer's last byte."""
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     """Over all workers together; None for no limit of our own."""
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None

@@ -5,10 +5,13 @@ Retrying, budgets and what the answer means are :mod:`agents.llm.gateway`'s busi
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import ModuleType
@@ -19,6 +22,9 @@ from pydantic import JsonValue
 from agents.llm.models import Model
 from agents.llm.redaction import without_secrets
 from cupilot.model_call import Answer
+
+CALL_THREAD = "model-call"
+"""Name of the threads that ask."""
 
 
 class TransportError(Exception):
@@ -81,6 +87,15 @@ def _listed(model: Model) -> Mapping[str, Any]:
     return costs.get(model.name) or costs.get(model.name.partition("/")[2]) or {}
 
 
+def answer_tokens(model: Model) -> int:
+    """The most tokens that an answer may have: as configured, but no more than LiteLLM's local list allows the model.
+
+    Many providers refuse a request for more than that.
+    """
+    listed = _listed(model).get("max_output_tokens")
+    return min(model.max_output_tokens, listed) if isinstance(listed, int) and listed > 0 else model.max_output_tokens
+
+
 def count_tokens(messages: Sequence[Mapping[str, str]]) -> int:
     """An upper estimate of the prompt's tokens without a tokenizer: one for two bytes, plus some for each message.
 
@@ -92,7 +107,7 @@ def count_tokens(messages: Sequence[Mapping[str, str]]) -> int:
 def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonValue]:
     """What is sent beside model and messages, without secrets; recorded, and part of what an answer is cached by."""
     limit = "max_completion_tokens" if model.reasoning else "max_tokens"
-    sent: dict[str, JsonValue] = {limit: model.max_output_tokens, "seed": seed}
+    sent: dict[str, JsonValue] = {limit: answer_tokens(model), "seed": seed}
     if model.temperature is not None and not model.reasoning:
         sent["temperature"] = model.temperature
     if model.reasoning_effort is not None:
@@ -105,15 +120,52 @@ def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonV
 
 
 def complete(model: Model, messages: Sequence[Mapping[str, str]], sent: Mapping[str, JsonValue]) -> Answer:
-    """Ask once; raises :class:`TransportError` for everything that is not a chat completion."""
+    """Ask once, for ``timeout_seconds`` at the most.
+
+    Raises :class:`TransportError` for everything that is not a chat completion.
+    """
     module = litellm()
+    arguments = _arguments(model, messages, sent)
     started = time.monotonic()
     try:
-        response = module.completion(**_arguments(model, messages, sent))
+        response = _within(model.timeout_seconds, lambda: module.completion(**arguments))
+    except TransportError:
+        raise
     except Exception as error:
         # LiteLLM raises its own types, its providers' and httpx's; all end here as one.
         raise _translated(module, error) from error
     return _answer(model, response, time.monotonic() - started)
+
+
+def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+    """What ``ask`` returns or raises, or a :class:`TransportError` when the time is up.
+
+    LiteLLM's ``timeout`` bounds each read and not the call: a server that sends a byte now and then is read for ever.
+    So the call has a thread of its own, which is ended when nobody waits for it any more.
+    """
+    outcome: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(ask())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=work, name=CALL_THREAD, daemon=True)
+    thread.start()
+    try:
+        if not wait([outcome], timeout=seconds).done:
+            message = f"no whole answer within {seconds:g} s"
+            raise TransportError("timeout", message, retryable=True, maybe_charged=True)
+        return outcome.result()
+    finally:
+        if not outcome.done():
+            _end(thread)
+
+
+def _end(thread: threading.Thread) -> None:
+    """Raise ``SystemExit`` in the thread: at its next byte, or when a read times out, it closes its connection."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
 
 
 def _arguments(model: Model, messages: Sequence[Mapping[str, str]], sent: Mapping[str, JsonValue]) -> dict[str, Any]:
@@ -126,9 +178,6 @@ def _arguments(model: Model, messages: Sequence[Mapping[str, str]], sent: Mappin
         "num_retries": 0,
         **sent,
     }
-    if model.reasoning:
-        # Of a model that LiteLLM does not know it drops what it takes for a mistake.
-        arguments["allowed_openai_params"] = [name for name in sent if name in ("max_completion_tokens",)]
     if model.api_base:
         arguments["api_base"] = model.api_base  # as it is: what is recorded has no password
         # Clients of OpenAI-compatible servers refuse to start without a key, even where the server wants none.

@@ -44,6 +44,6 @@ def _cancel_steps(session: Session, job: Job, states: tuple[StepState, ...]) -> 
     query = select(Step).where(Step.job_id == job.id, Step.state.in_(states)).order_by(Step.id)
     locked = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     steps = session.scalars(locked).all()
-    lose_open_calls(session, [step.id for step in steps if step.state is StepState.RUNNING])
+    lose_open_calls(session, job, [step.id for step in steps if step.state is StepState.RUNNING])
     for step in steps:
         move_step(session, step, StepState.CANCELLED, attempt=step.attempt)

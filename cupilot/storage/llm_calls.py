@@ -18,7 +18,7 @@ from cupilot.job import Budgets
 from cupilot.model_call import Answer, BudgetScope, Call
 from cupilot.storage.evolving import cut_short
 from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.money import charge_call, check_budgets
+from cupilot.storage.money import check_budgets, warn_of_budgets
 from cupilot.storage.states import LlmCallState
 from cupilot.storage.steps import Claim, lock_claimed
 from cupilot.storage.tables import Job
@@ -45,7 +45,7 @@ def begin_call(session: Session, claim: Claim, call: Call) -> Begun:
     """
     job, _ = lock_claimed(session, claim)
     # This step runs here, so whoever began a call of it before is gone.
-    lose_open_calls(session, [claim.step_id])
+    lose_open_calls(session, job, [claim.step_id])
     known = _rows(session, claim, call)
     for row in known:
         if row.state is LlmCallState.ANSWERED:
@@ -70,28 +70,35 @@ def answer_call(session: Session, call_id: uuid.UUID, answer: Answer) -> None:
     session.refresh(row)
     if row.state is LlmCallState.ANSWERED:
         return
+    lost_usd = row.cost_usd if row.state is LlmCallState.LOST else 0.0
     row.state = LlmCallState.ANSWERED
     row.response = answer.model_dump(mode="json")
     row.prompt_tokens, row.completion_tokens = answer.prompt_tokens, answer.completion_tokens
     row.cost_usd = answer.cost_usd
     row.finished_at = func.now()
-    charge_call(session, job, answer.cost_usd)
+    job.cost_usd += answer.cost_usd
+    warn_of_budgets(session, job, answer.cost_usd - lost_usd)
 
 
 def fail_call(session: Session, call_id: uuid.UUID, reason: str, *, lost: bool) -> None:
     """No answer came. Nothing is charged; where it is not known whether the provider does, the worst stays reserved."""
     row = session.get_one(LlmCall, call_id)
-    lock_job(session, row.job_id)
+    job = lock_job(session, row.job_id)
     session.refresh(row)
+    added_usd = row.cost_usd if lost and row.state is LlmCallState.STARTED else 0.0
     row.state = LlmCallState.LOST if lost else LlmCallState.FAILED
     row.response = {"error": reason[:2_000]}
     row.cost_usd = row.cost_usd if lost else 0.0
     row.finished_at = func.now()
+    warn_of_budgets(session, job, added_usd)
 
 
-def lose_open_calls(session: Session, steps: Sequence[uuid.UUID]) -> None:
-    """Calls on their way whose worker is gone: nobody knows what they cost, so their worst cost stays reserved."""
-    session.execute(
+def lose_open_calls(session: Session, job: Job, steps: Sequence[uuid.UUID]) -> None:
+    """Calls on their way whose worker is gone: nobody knows what they cost, so their worst cost stays reserved.
+
+    The steps' job is locked.
+    """
+    lost_usd = session.scalars(
         update(LlmCall)
         .where(LlmCall.step_id.in_(steps), LlmCall.state == LlmCallState.STARTED)
         .values(
@@ -99,7 +106,9 @@ def lose_open_calls(session: Session, steps: Sequence[uuid.UUID]) -> None:
             response={"error": "the worker was lost before the answer was stored; it may have been paid"},
             finished_at=func.now(),
         )
-    )
+        .returning(LlmCall.cost_usd)
+    ).all()
+    warn_of_budgets(session, job, sum(lost_usd))
 
 
 def reject_answer(session: Session, call_id: uuid.UUID, complaint: str) -> None:

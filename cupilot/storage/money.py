@@ -24,7 +24,7 @@ from cupilot.storage.transitions import record_event
 COST_UNKNOWN = (LlmCallState.STARTED, LlmCallState.LOST)
 """Calls on their way, or lost: their rows carry the worst that they may cost."""
 WARNED_SHARES = (0.5, 0.8)
-"""Shares of a budget at which an event ``budget.warned`` says so, once each."""
+"""Shares of a budget at which an event ``budget.warned`` says so."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def check_budgets(session: Session, job: Job, call: Call) -> None:
     worst = call.worst_cost_usd
     if budgets.call_usd is not None and worst > budgets.call_usd:
         raise CostBudgetReached(worst, budgets.call_usd, BudgetScope.CALL)
-    left = budgets.cost_usd - job.cost_usd - reserved(session, job.id)
+    left = budgets.cost_usd - job.cost_usd - reserved(session, job.id, *COST_UNKNOWN)
     if worst > left:
         raise CostBudgetReached(worst, left, BudgetScope.JOB)
     team = _locked_allowance(session, job.team_id) if worst else None
@@ -71,26 +71,28 @@ def check_budgets(session: Session, job: Job, call: Call) -> None:
         raise CostBudgetReached(worst, team.left_usd, BudgetScope.TEAM)
 
 
-def reserved(session: Session, job_id: uuid.UUID) -> float:
-    """Worst cost of the job's calls whose true cost is not known."""
-    query = select(func.sum(LlmCall.cost_usd)).where(LlmCall.job_id == job_id, LlmCall.state.in_(COST_UNKNOWN))
+def reserved(session: Session, job_id: uuid.UUID, *states: LlmCallState) -> float:
+    """Worst cost of the job's calls in these states, in which the true cost is not known: on their way, or lost."""
+    query = select(func.sum(LlmCall.cost_usd)).where(LlmCall.job_id == job_id, LlmCall.state.in_(states))
     return session.scalars(query).one() or 0.0
 
 
-def charge_call(session: Session, job: Job, cost_usd: float) -> None:
-    """Charge an answered call to its locked job, and warn of budgets that it brings near their end.
+def warn_of_budgets(session: Session, job: Job, added_usd: float) -> None:
+    """Warn of budgets that ``added_usd`` brings near their end: what was charged to the locked job, or lost, just now.
 
-    The call's row has its true cost already.
+    A lost call's worst cost stays reserved, and counts; that of a call on its way does not, as most cost much less. The
+    rows of the calls have their costs already.
     """
-    before = job.cost_usd
-    job.cost_usd += cost_usd
+    if added_usd <= 0:
+        return
     session.flush()
+    spent = job.cost_usd + reserved(session, job.id, LlmCallState.LOST)
     limit = Budgets.model_validate(job.budgets).cost_usd
-    _warn(session, job, BudgetScope.JOB, (before, job.cost_usd), limit)
-    team = _locked_allowance(session, job.team_id) if cost_usd else None
+    _warn(session, job, BudgetScope.JOB, (spent - added_usd, spent), limit)
+    team = _locked_allowance(session, job.team_id)
     if team is not None:
-        settled = _settled(session, job.team_id, team.since)
-        _warn(session, job, BudgetScope.TEAM, (settled - cost_usd, settled), team.limit_usd)
+        spent = _settled(session, job.team_id, team.since)
+        _warn(session, job, BudgetScope.TEAM, (spent - added_usd, spent), team.limit_usd)
 
 
 def _locked_allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
@@ -102,8 +104,9 @@ def _locked_allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
 
 
 def _settled(session: Session, team_id: uuid.UUID, since: datetime) -> float:
+    """What the team's calls that are over cost, or may have cost."""
     query = select(func.sum(LlmCall.cost_usd)).where(
-        LlmCall.team_id == team_id, LlmCall.created_at >= since, LlmCall.state == LlmCallState.ANSWERED
+        LlmCall.team_id == team_id, LlmCall.created_at >= since, LlmCall.state != LlmCallState.STARTED
     )
     return session.scalars(query).one() or 0.0
 

@@ -18,6 +18,7 @@ from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
 
+import agents.llm.gateway
 import workers.steps
 from agents.llm.gateway import Gateway
 from agents.llm.models import Model, RoleModels
@@ -148,6 +149,7 @@ def nap(seconds: float) -> None:
 def main(api_base: str) -> None:
     """Fork a process for each order, until stdin ends."""
     Gateway.__init__.__kwdefaults__["sleep"] = nap
+    agents.llm.gateway.FIRST_PAUSE_SECONDS = 0.01
     with suppress(TransportError):
         # Imports what the first call imports. Nobody is there: no connection is open when processes are forked.
         nobody = model("http://127.0.0.1:1/v1")

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.embedded.servers import Running
 from cupilot.errors import Unavailable
-from cupilot.job import AgentKind
+from cupilot.job import AgentKind, Budgets
 from cupilot.model_call import Answer, Call
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
@@ -76,9 +76,9 @@ def test_kills_and_bad_answers_cost_no_result_and_no_cent(
 class Late:
     """Two workers on one step: the first was taken for dead while its model thought."""
 
-    def __init__(self, rig: ModelRig) -> None:
+    def __init__(self, rig: ModelRig, budgets: Budgets | None = None) -> None:
         self.rig = rig
-        self.job_id = rig.submit(agents=AgentKind.LLM)
+        self.job_id = rig.submit(agents=AgentKind.LLM, budgets=budgets or Budgets())
         _, (step, _), _ = rig.run_until(self.job_id, "initialise/0")
         self.step_id = uuid.UUID(step)
 
@@ -129,6 +129,34 @@ def test_a_worker_that_was_taken_for_dead_settles_its_own_call_and_no_other(data
     second.answered(call(), answer(0.2))
     assert late.calls() == [(LlmCallState.ANSWERED, 0.1), (LlmCallState.ANSWERED, 0.2)]
     assert late.rig.job(late.job_id).cost_usd == pytest.approx(0.3)
+
+
+def test_budgets_are_warned_of_by_what_stays_reserved_for_lost_calls_too(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cupilot.storage.money.settings", lambda: settings.model_copy(update={"team_model_usd": 2.0}))
+    with ScriptedModel(competent) as server:
+        late = Late(ModelRig(database, settings, server), Budgets(cost_usd=1.25))
+
+        def warned() -> list[tuple[str, float, float]]:
+            told = late.rig.told(late.job_id, "budget.warned")
+            return [(data["budget"], data["share"], data["spent_usd"]) for data in told]
+
+        silent = StepLedger(database, late.claim())
+        silent.begin(call())
+        late.lose()
+        assert warned() == []
+        second = StepLedger(database, late.claim())
+        second.begin(call())
+        second.answered(call(), answer(0.2))
+        assert warned() == [("cost_budget", 0.5, pytest.approx(0.7))]
+        other = call("strategies, again").model_copy(update={"purpose": "other"})
+        second.begin(other)
+        second.failed(other, "timeout", lost=True)
+        assert warned()[1:] == [("cost_budget", 0.8, pytest.approx(1.2)), ("team_budget", 0.5, pytest.approx(1.2))]
+        silent.answered(call(), answer(0.1))
+        assert len(warned()) == 3
+        assert late.rig.job(late.job_id).cost_usd == pytest.approx(0.3)
 
 
 def test_a_stored_answer_stands_although_the_next_attempt_would_ask_in_other_words(

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from agents.llm.check import MAX_TOKENS, examine
+from agents.llm.check import examine
 from agents.llm.models import AgentRole, Model, RoleModels
 from agents.llm.probe import Trouble
 from cupilot.cli.app import app
@@ -17,13 +17,13 @@ from tests.scripted_model import Reply, ScriptedModel
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning")
 
 
-def test_each_model_is_tried_once_and_cheaply() -> None:
+def test_each_model_is_tried_once_with_the_limit_that_jobs_use() -> None:
     with ScriptedModel([Reply(text='{"ready": true}'), Reply(text="Hello!")]) as server:
         good = Model(name="openai/a", api_base=server.api_base, input_usd_per_million=1.0, output_usd_per_million=10.0)
-        small = Model(name="openai/b", api_base=server.api_base)
+        small = Model(name="openai/b", api_base=server.api_base, max_output_tokens=3_000)
         models = RoleModels(default=(good, good), roles={AgentRole.REVISOR: (small,)})
         first, second = examine(models)
-        assert [request["max_tokens"] for request in server.requests] == [MAX_TOKENS] * 2
+        assert [request["max_tokens"] for request in server.requests] == [16_000, 3_000]
     assert first.works
     assert first.mend is None
     assert first.cost_usd == pytest.approx(0.0006)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -21,6 +22,7 @@ from agents.llm.gateway import (
 )
 from agents.llm.ledger import Limits, MemoryLedger, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels, from_environment
+from agents.llm.transport import CALL_THREAD, TransportError, complete, litellm, parameters
 from cupilot.errors import InvalidInput
 from cupilot.model_call import CostBudgetReached
 from tests.scripted_model import Reply, ScriptedModel
@@ -49,7 +51,7 @@ class Setup:
         model: ScriptedModel,
         *,
         budget: float = 1.0,
-        timeout: float = 20.0,
+        timeout: float = 120.0,
         limits: Limits | None = None,
         **fields: Any,
     ) -> None:
@@ -106,10 +108,24 @@ def test_a_passing_fault_is_tried_again(bad: Reply) -> None:
 
 
 def test_a_slow_answer_times_out_and_is_tried_again() -> None:
-    with ScriptedModel([Reply(delay=3.0), GOOD]) as model:
-        setup = Setup(model, timeout=0.5)
+    with ScriptedModel([GOOD, Reply(delay=60.0), GOOD]) as model:
+        Setup(model).gateway.ask(question(), parse)  # what a first call imports takes its time
+        setup = Setup(model, timeout=3.0)
         assert setup.gateway.ask(question(), parse) == 42
-        assert len(model.requests) == 2
+        assert len(model.requests) == 3
+
+
+def test_a_whole_try_has_a_limit_and_leaves_neither_a_connection_nor_a_thread() -> None:
+    with ScriptedModel([GOOD, Reply(drip=0.1)]) as model:  # some 300 bytes: half a minute
+        Setup(model).gateway.ask(question(), parse)  # what a first call imports takes its time
+        scripted = Model(name="openai/scripted", api_base=model.api_base, timeout_seconds=2.0)
+        with pytest.raises(TransportError, match="within 2 s") as raised:
+            complete(scripted, question().messages, parameters(scripted, json_answer=True, seed=1))
+        assert (raised.value.reason, raised.value.maybe_charged) == ("timeout", True)
+        for thread in threading.enumerate():
+            if thread.name == CALL_THREAD:
+                thread.join()
+        assert model.dropped.wait(60)
 
 
 def test_what_may_have_been_charged_without_an_answer_stays_reserved_and_is_not_tried_for_ever() -> None:
@@ -160,6 +176,52 @@ def test_a_reasoning_model_gets_its_own_parameters_and_its_thoughts_are_left_out
         assert {"temperature", "max_tokens"}.isdisjoint(sent)
 
 
+@pytest.mark.parametrize("reasoning", [False, True])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("openai/unknown", None),
+        ("azure/unknown", None),
+        ("hosted_vllm/unknown", None),
+        ("openai/gpt-5-mini", "max_completion_tokens"),
+        ("anthropic/claude-sonnet-4-5", "max_tokens"),
+        ("mistral/magistral-medium-latest", "max_tokens"),
+        ("bedrock/converse/unknown", "maxTokens"),
+        ("xai/grok-4", "max_tokens"),
+        ("groq/openai/gpt-oss-120b", "max_tokens"),
+        ("ollama_chat/unknown", "num_predict"),
+        ("gemini/gemini-2.5-pro", "max_output_tokens"),
+        ("moonshot/unknown", "max_tokens"),
+        ("fireworks_ai/unknown", "max_tokens"),
+    ],
+)
+def test_every_provider_gets_one_limit_of_tokens_under_its_own_name(
+    name: str, field: str | None, reasoning: bool
+) -> None:
+    model = Model(name=name, reasoning=reasoning, max_output_tokens=1_234)
+    known, provider, *_ = litellm().get_llm_provider(name)
+    sent = litellm().utils.get_optional_params(
+        known, custom_llm_provider=provider, drop_params=True, **parameters(model, json_answer=False, seed=1)
+    )
+    asked = "max_completion_tokens" if reasoning else "max_tokens"
+    assert [key for key, value in sent.items() if value == 1_234] == [field or asked]
+
+
+@pytest.mark.parametrize(
+    ("name", "configured", "sent"),
+    [
+        ("deepseek/deepseek-chat", {}, 8_192),
+        ("deepseek/deepseek-chat", {"max_output_tokens": 2_000}, 2_000),
+        ("openai/unknown", {}, 16_000),
+    ],
+)
+def test_no_more_tokens_are_asked_for_than_the_model_is_listed_with(
+    name: str, configured: dict[str, int], sent: int
+) -> None:
+    model = Model(name=name, **configured)  # type: ignore[arg-type]
+    assert parameters(model, json_answer=True, seed=1)["max_tokens"] == sent
+
+
 def test_what_a_server_refuses_is_left_out() -> None:
     with ScriptedModel([GOOD]) as model:
         setup = Setup(model, omit=("seed", "response_format"), headers={"x-project": "kernels"})
@@ -200,6 +262,27 @@ def test_a_call_waits_for_its_turn_and_tells_the_others_to_wait() -> None:
         assert setup.slept[:2] == [30.0, 10.0]
         assert limits.held == [7.0]
         assert limits.settled == [150]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_bad_minute_of_a_provider_is_outlasted_and_all_workers_wait_with_it(status: int) -> None:
+    limits = OneAMinute()
+    limits.waits = []
+    with ScriptedModel([*[Reply(status=status)] * 4, GOOD]) as model:
+        setup = Setup(model, limits=limits)
+        assert setup.gateway.ask(question(), parse) == 42
+    assert limits.held == [1.0, 4.0, 16.0, 60.0]
+    assert sum(setup.slept) > sum(limits.held)
+
+
+def test_calls_of_one_seed_that_failed_together_do_not_come_back_together() -> None:
+    slept = []
+    for _ in range(2):
+        with ScriptedModel([Reply(status=500), GOOD]) as model:
+            setup = Setup(model)
+            assert setup.gateway.ask(question(), parse) == 42
+            slept.append(setup.slept)
+    assert slept[0] != slept[1]
 
 
 def test_a_fault_that_stays_ends_in_a_clear_error_and_costs_nothing() -> None:
