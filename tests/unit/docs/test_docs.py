@@ -104,7 +104,7 @@ ANSWERED = re.compile(r"api\.|cupilot\.(?!embedded|client|endpoint)")
 """Modules whose errors can be an answer of the API."""
 NEVER_ANSWERED = {
     *("forbidden", "cost_budget", "stale", "illegal_transition"),  # bases, and what is caught on the way
-    *("wrong_settings", "unsafe_production"),  # end a process before it serves
+    *("wrong_settings", "unsafe_production", "card_taken"),  # end a process, or keep it from serving
     *("old_schema", "no_scheduler", "webhooks_behind"),  # /readyz says them in its own words
 }
 
