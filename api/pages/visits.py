@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Transaction
+from api.pages.sides import side_by_side
 from cupilot.errors import CupilotError, NotFound
 from cupilot.people import Caller, Role
 from cupilot.report import factor
@@ -41,6 +42,7 @@ _templates = Environment(
 _templates.filters["times"] = lambda value: "-" if value is None else f"{value:.2f}x"
 _templates.filters["interval"] = lambda value: "-" if value is None else factor(value)
 _templates.filters["moment"] = lambda value: "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
+_templates.filters["sides"] = side_by_side
 _templates.filters["told"] = lambda value: json.dumps(value, ensure_ascii=False)
 _templates.filters["number"] = lambda value: (
     "-" if value is None else f"{value:,.4g}" if value < 1e6 else f"{value:,.0f}"
