@@ -27,6 +27,7 @@ from cupilot.storage.states import JobState
 from cupilot.storage.tables import Team
 from cupilot.storage.teams import identify
 from cupilot.storage.views import timelines
+from cupilot.storage.views.calls import list_calls
 from cupilot.storage.views.candidates import candidate_view, list_candidates
 from cupilot.storage.views.cluster import cluster_view
 from cupilot.storage.views.comparisons import compare_candidates
@@ -143,7 +144,7 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
 
 @router.get("/jobs/{job}/candidates/{candidate}")
 def one_candidate(session: Transaction, caller: Visitor, job: UUID, candidate: str) -> Response:
-    """A candidate: strategy, kernel, what the judge found, lineage, and what it changed against its parent."""
+    """A candidate: strategy, kernel, what the judge found, lineage, what it changed, and which models wrote it."""
     team = team_of_job(session, caller, job)
     view = candidate_view(session, team, job, candidate)
     parents = [entry for entry in view.lineage if entry.candidate in view.parents]
@@ -151,7 +152,8 @@ def one_candidate(session: Transaction, caller: Visitor, job: UUID, candidate: s
     if parents and view.kernel:
         with suppress(Pruned):
             changed = compare_candidates(session, team, f"{job}:{parents[0].ordinal}", f"{job}:{view.ordinal}")
-    return page("candidate", caller, one=view, changed=changed)
+    calls = list_calls(session, team, job, candidate=str(view.ordinal), cursor=None, limit=ROWS).items
+    return page("candidate", caller, one=view, changed=changed, calls=calls)
 
 
 @router.get("/compare")

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import httpx
 import pytest
+from sqlalchemy import select
 
 from api.pages.routes import router
 from api.pages.visits import COOKIE
@@ -15,10 +16,13 @@ from cupilot.evaluation import Failure, FailureKind, Verdict
 from cupilot.people import Role, Scope
 from cupilot.storage.cluster import register_worker
 from cupilot.storage.drains import SERVICE, begin_drain, end_drain
+from cupilot.storage.model_tables import LlmCall
 from cupilot.storage.states import JobState, WorkerKind
+from cupilot.storage.tables import Candidate, Step
 from cupilot.storage.tables import Team as TeamRow
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
 from cupilot.storage.usage import charge_gpu
+from tests.service.api.test_retention import with_call
 from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited, evolved, rejected
 
 pytestmark = pytest.mark.service
@@ -102,7 +106,11 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
         ),
         f"/ui/jobs/{job}/candidates/4": ("crossover", "simd", "// candidate 4", "Against its parent", "passed"),
         f"/ui/jobs/{job}/candidates/2": ("wrong_value: out[0] is 1, should be 2",),
-        f"/ui/compare?first={job}:0&second={job}:4": ("-// candidate 0", "+// candidate 4", "as fast as the first"),
+        f"/ui/compare?first={job}:0&second={job}:4": (
+            'class="removed"><pre>// candidate 0',
+            'class="added"><pre>// candidate 4',
+            "as fast as the first",
+        ),
         "/ui/leaderboards": ("double", "2.00x"),
         "/ui/cluster": ("Scheduler down", "GPU use", "GPU seconds a day by days from today"),
         "/ui/team": ("GPU seconds", "cpk_", "GPU seconds a day by days from today"),
@@ -123,6 +131,19 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
     for_admins = {"/ui/audit", "/ui/operations"}
     others = {"/ui/login", "/ui/logout", "/ui/style.css", "/ui/icon.svg", "/ui/leaderboards/{problem}"}
     assert tried | others | for_admins == {getattr(route, "path", "") for route in router.routes}
+
+
+def test_a_candidate_shows_which_models_wrote_it(world: World, browser: httpx.Client, team: Team) -> None:
+    with world.database.transaction() as session:
+        job = evolved(session, team.id)
+        call = session.get_one(LlmCall, with_call(session, job))
+        call.model = "openai/<b>writer</b>"
+        written = session.scalars(select(Candidate.id).where(Candidate.job_id == job.id, Candidate.ordinal == 4)).one()
+        session.get_one(Step, call.step_id).candidate_id = written
+        page = f"/ui/jobs/{job.id}/candidates/4"
+    text = shown(browser, page)
+    for part in ("Model calls", "translate", "openai/&lt;b&gt;writer", "answered", "--candidate 4"):
+        assert part in text, part
 
 
 def test_empty_and_failed_jobs_have_a_page(world: World, browser: httpx.Client, team: Team) -> None:
