@@ -191,16 +191,18 @@ class Evaluator:
         preparation: Preparation,
         kernel: Kernel | ImportedKernel,
         *,
+        incumbent: float | None = None,
         timeout: float = 180,
         cancelled: Callable[[], bool] = never,
     ) -> Evaluation:
         """Build, check, time and profile one kernel, side by side with PyTorch eager; then look for better tunables.
 
         The evaluation's ``tunables`` are those that the times belong to. An imported file is held to the same laws and
-        clocks, and marked (``Evaluation.kernel_kind``).
+        clocks, and marked (``Evaluation.kernel_kind``). ``incumbent`` is the speedup over eager that is to be beaten:
+        a kernel that is certainly slower is timed no further.
         """
         with alone_on(self.device, cancelled):
-            call = Call(time.monotonic() + timeout, cancelled, thorough=False)
+            call = Call(time.monotonic() + timeout, cancelled, thorough=False, incumbent=incumbent)
             return self._evaluate(Measured(problem, preparation, kernel), call)
 
     def confirm(

@@ -37,6 +37,8 @@ class Call:
     deadline: float
     cancelled: Callable[[], bool]
     thorough: bool
+    incumbent: float | None = None
+    """Speedup over eager of the best kernel so far, if there is one."""
 
     def remaining(self) -> float:
         """Seconds until the deadline, at least one."""
@@ -181,6 +183,7 @@ def order_of(
         "laws": list(measured.preparation.laws),
         "tolerances": measured.preparation.tolerances,
         "thorough": call.thorough,
+        "incumbent": call.incumbent,
         "baselines": [baseline.value for baseline in baselines],
         "imported": isinstance(measured.kernel, ImportedKernel),
     }

@@ -63,10 +63,11 @@ class Judge(Protocol):
         preparation: Preparation,
         kernel: Kernel | ImportedKernel,
         *,
+        incumbent: float | None,
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
-        """Build, judge, time and profile a kernel."""
+        """Build, judge, time and profile a kernel; no further than until it is certainly slower than the incumbent."""
         ...
 
     def confirm(
@@ -179,12 +180,15 @@ class DeviceJudge:
         preparation: Preparation,
         kernel: Kernel | ImportedKernel,
         *,
+        incumbent: float | None,
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """See :class:`Judge`."""
         with _stopping():
-            return self._evaluator.evaluate(problem, preparation, kernel, timeout=timeout, cancelled=cancelled)
+            return self._evaluator.evaluate(
+                problem, preparation, kernel, incumbent=incumbent, timeout=timeout, cancelled=cancelled
+            )
 
     def confirm(
         self,

@@ -61,6 +61,9 @@ FIRST_LAUNCH_SECONDS = 120.0
 SLOWEST = 100.0
 """A kernel this many times slower than PyTorch is stopped: nobody wants to know how slow exactly."""
 
+HOPELESS = 0.7
+"""Where nothing has to be beaten, a kernel that is certainly slower than this share of PyTorch's speed."""
+
 CONFIRMED_PRECISION = 2 / 3
 """A confirmation measures until the interval is this much tighter than an evaluation's."""
 
@@ -82,6 +85,8 @@ class KernelOrder:
     tolerances: Mapping[str, float]
     thorough: bool
     """Whether to measure as for a confirmation."""
+    incumbent: float | None
+    """A speedup over eager; what is certainly slower need not be measured tightly. None: :data:`HOPELESS`."""
     baselines: Sequence[Baseline]
     only_timing: bool = False
     """Re-time without the audit (own inputs are still checked)."""
@@ -207,7 +212,8 @@ class Session:
             return SCREEN_EFFORT
         if order.thorough:
             return Effort(seconds=3.0, half_width=CONFIRMED_PRECISION * precision, hopeless=0.0)
-        return Effort(seconds=1.0, half_width=precision, hopeless=0.7)
+        hopeless = HOPELESS if order.incumbent is None else order.incumbent
+        return Effort(seconds=1.0, half_width=precision, hopeless=hopeless)
 
     def _told(self) -> dict[str, Any]:
         try:

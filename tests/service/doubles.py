@@ -174,6 +174,8 @@ class ScriptedJudge:
     held: threading.Event = field(default_factory=threading.Event)
     """Set while a call waits."""
     calls: list[str] = field(default_factory=list)
+    incumbents: list[float | None] = field(default_factory=list)
+    """What each evaluation was told of the best kernel so far."""
     builds_ahead: int = 0
     ahead: list[str] = field(default_factory=list)
     """Kernels whose builds were begun ahead."""
@@ -205,9 +207,11 @@ class ScriptedJudge:
         preparation: Preparation,
         kernel: Kernel | ImportedKernel,
         *,
+        incumbent: float | None,
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
+        self.incumbents.append(incumbent)
         self._wait(f"evaluate {kernel.source}", cancelled)
         found = evaluation(problem, kernel, revisions=kernel.source.count("#"))
         if found.build is None or kernel.source not in self.ahead:

@@ -42,11 +42,12 @@ def load(session: Session, claim: Claim) -> Wish:
 
 
 def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
-    """Have the judge evaluate it, exactly as it evaluates candidates."""
+    """Have the judge evaluate it as it does candidates, to the end: credit is the difference of two times."""
     evaluation = tools.judge().evaluate(
         wish.spec.problem,
         wish.preparation,
         wish.kernel,
+        incumbent=None,
         timeout=tools.settings.evaluate_timeout_seconds,
         cancelled=cancelled,
     )

@@ -15,7 +15,7 @@ from cupilot.storage.evolving import add_evaluation
 from cupilot.storage.progress import file_of, strategy_of
 from cupilot.storage.states import EvaluationPurpose
 from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
+from cupilot.storage.tables import Candidate, Job, Step
 from workers.flow import advance, config_of
 from workers.handlers.common import Assignment, candidate_of, check_infrastructure, load_assignment, stage_of
 from workers.remember import learn
@@ -28,12 +28,16 @@ class Wish:
 
     assignment: Assignment
     kernel: Kernel | ImportedKernel
+    incumbent: float | None
+    """Speedup of the job's best kernel so far."""
 
 
 def load(session: Session, claim: Claim) -> Wish:
     """The kernel that the step was made for."""
     _, assignment = load_assignment(session, claim)
-    return Wish(assignment, file_of(session, claim.payload["kernel"]))
+    best = session.get_one(Job, claim.job_id).best_candidate_id
+    incumbent = session.get_one(Candidate, best).speedup if best is not None else None
+    return Wish(assignment, file_of(session, claim.payload["kernel"]), incumbent)
 
 
 def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
@@ -42,6 +46,7 @@ def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
         wish.assignment.spec.problem,
         wish.assignment.preparation,
         wish.kernel,
+        incumbent=wish.incumbent,
         timeout=tools.settings.evaluate_timeout_seconds,
         cancelled=cancelled,
     )

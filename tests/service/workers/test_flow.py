@@ -49,6 +49,14 @@ def test_a_job_evolves_to_a_reproduced_kernel(rig: Rig) -> None:
     assert all(step.state is StepState.SUCCEEDED for step in rig.steps(job_id))
 
 
+def test_the_judge_is_told_what_has_to_be_beaten(rig: Rig) -> None:
+    job_id = rig.submit()
+    rig.run()
+    known = [speedup for speedup in rig.judge.incumbents if speedup is not None]
+    assert rig.judge.incumbents == [None] * (len(rig.judge.incumbents) - len(known)) + sorted(known)
+    assert known[-1] in {one.speedup for one in rig.candidates(job_id)}
+
+
 def test_equal_jobs_evolve_alike(rig: Rig) -> None:
     first = rig.submit(seed=7)
     rig.run()

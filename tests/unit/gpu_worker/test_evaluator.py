@@ -19,6 +19,7 @@ from cupilot.evaluation import Baseline, Evaluation, FailureKind, Preparation, V
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
+from gpu_worker.judge.timing import MIN_PAIRS
 from gpu_worker.phases import Phases
 from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.turns import Cancelled
@@ -170,6 +171,14 @@ def test_a_child_killed_from_outside_is_nobodys_fault(
     assert result.failure is not None, result.verdict
     assert result.failure.kind is FailureKind.INFRASTRUCTURE, result.failure
     assert evaluator.evaluate(PROBLEM, preparation, kernel()).verdict is Verdict.AUDITED
+
+
+def test_a_kernel_that_is_slower_than_the_incumbent_is_timed_no_further(
+    evaluator: Evaluator, preparation: Preparation
+) -> None:
+    result = evaluator.evaluate(PROBLEM, preparation, kernel(), incumbent=1e6)
+    assert result.verdict is Verdict.AUDITED, result.failure
+    assert result.comparisons[0].pairs <= MIN_PAIRS
 
 
 def test_a_kernel_is_reproduced_although_autotuning_broke_the_judge(
