@@ -43,8 +43,10 @@ from cupilot.storage.states import (
     StepKind,
     StepState,
     StrategyOrigin,
-    WorkerKind,
 )
+from cupilot.storage.tables_cluster import CardLease as CardLease
+from cupilot.storage.tables_cluster import Drain as Drain
+from cupilot.storage.tables_cluster import WorkerRow as WorkerRow
 from cupilot.storage.tables_people import ApiKey as ApiKey
 from cupilot.storage.tables_people import Membership as Membership
 from cupilot.storage.tables_people import Team as Team
@@ -359,44 +361,3 @@ class Event(Base):
     """E.g. ``job.evolving``, ``candidate.evaluated``, ``step.reaped``, ``generation.finished``."""
     data: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
     created_at: Mapped[datetime] = now_column()
-
-
-class WorkerRow(Base):
-    """A worker process that reports itself; slots bound what the scheduler publishes."""
-
-    __tablename__ = "workers"
-    __table_args__ = (CheckConstraint("slots >= 1", name="slots"),)
-
-    name: Mapped[str] = mapped_column(String(200), primary_key=True)
-    kind: Mapped[WorkerKind]
-    queues: Mapped[list[str]] = mapped_column(JSONB)
-    slots: Mapped[int]
-    device: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
-    """:class:`cupilot.hardware.Device` as JSON, of a GPU worker."""
-    version: Mapped[str] = mapped_column(String(64))
-    healthy: Mapped[bool] = mapped_column(server_default=text("true"))
-    note: Mapped[str | None] = mapped_column(Text)
-    started_at: Mapped[datetime] = now_column()
-    heartbeat_at: Mapped[datetime] = now_column()
-
-
-class CardLease(Base):
-    """Which worker holds a card, until when."""
-
-    __tablename__ = "card_leases"
-
-    uid: Mapped[str] = mapped_column(String(200), primary_key=True)
-    """Of the card, as in :class:`cupilot.hardware.Device`."""
-    worker: Mapped[str] = mapped_column(String(200))
-    since: Mapped[datetime] = now_column()
-    expires_at: Mapped[datetime]
-
-
-class Drain(Base):
-    """What takes nothing new: a worker by its name, or ``*``, the whole service."""
-
-    __tablename__ = "drains"
-
-    scope: Mapped[str] = mapped_column(String(200), primary_key=True)
-    reason: Mapped[str] = mapped_column(Text)
-    since: Mapped[datetime] = now_column()

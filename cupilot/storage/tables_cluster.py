@@ -1,0 +1,56 @@
+"""The tables of the cluster: workers that report themselves, which of them holds a card, and what takes nothing new.
+
+A part of :mod:`cupilot.storage.tables`, which is where to import them from.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, String, Text, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from cupilot.storage.base import Base, Json, now_column
+from cupilot.storage.states import WorkerKind
+
+
+class WorkerRow(Base):
+    """A worker process that reports itself; slots bound what the scheduler publishes."""
+
+    __tablename__ = "workers"
+    __table_args__ = (CheckConstraint("slots >= 1", name="slots"),)
+
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    kind: Mapped[WorkerKind]
+    queues: Mapped[list[str]] = mapped_column(JSONB)
+    slots: Mapped[int]
+    device: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
+    """:class:`cupilot.hardware.Device` as JSON, of a GPU worker."""
+    version: Mapped[str] = mapped_column(String(64))
+    healthy: Mapped[bool] = mapped_column(server_default=text("true"))
+    note: Mapped[str | None] = mapped_column(Text)
+    started_at: Mapped[datetime] = now_column()
+    heartbeat_at: Mapped[datetime] = now_column()
+
+
+class CardLease(Base):
+    """Which worker holds a card, until when."""
+
+    __tablename__ = "card_leases"
+
+    uid: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """Of the card, as in :class:`cupilot.hardware.Device`."""
+    worker: Mapped[str] = mapped_column(String(200))
+    since: Mapped[datetime] = now_column()
+    expires_at: Mapped[datetime]
+
+
+class Drain(Base):
+    """What takes nothing new: a worker by its name, or ``*``, the whole service."""
+
+    __tablename__ = "drains"
+
+    scope: Mapped[str] = mapped_column(String(200), primary_key=True)
+    reason: Mapped[str] = mapped_column(Text)
+    since: Mapped[datetime] = now_column()
