@@ -39,6 +39,7 @@ from tests.unit.agents.playbook.references import trace
 
 ONE = Interval(low=1, median=1, high=1)
 TRACES = {
+    "special_function": "exp",
     "vector_load_128": "float4",
     "shuffle": "__shfl",
     "shared_memory": "__shared__",
