@@ -32,9 +32,10 @@ from cupilot.storage.views.experiment_report import experiment_report
 router = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=StrictRoute)
 
 
-def _file(media_type: str, description: str) -> dict[str, Any]:
+def _file(description: str, *media_types: str) -> dict[str, Any]:
     """How OpenAPI describes a file."""
-    return {"description": description, "content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}
+    schema = {"type": "string", "format": "binary"}
+    return {"description": description, "content": {media_type: {"schema": schema} for media_type in media_types}}
 
 
 FigureFormat = Annotated[Format, Query(alias="format", description="Equal reports make equal bytes.")]
@@ -118,7 +119,7 @@ def get_report(session: Transaction, team: TeamId, experiment: UUID) -> Experime
     "/{experiment}/report/tables/{table}",
     summary="A table of the report as CSV",
     response_class=Response,
-    responses={**errors(401, 404, 422), 200: _file("text/csv", "The table with its head (RFC 4180).")},
+    responses={**errors(401, 404, 422), 200: _file("The table with its head (RFC 4180).", "text/csv")},
 )
 def get_table(session: Transaction, team: TeamId, experiment: UUID, table: Table) -> Response:
     """Arms, cells (arm x problem), comparisons, convergence, or jobs."""
@@ -130,7 +131,7 @@ def get_table(session: Transaction, team: TeamId, experiment: UUID, table: Table
     "/{experiment}/report/figures/{figure}",
     summary="A figure of the report",
     response_class=Response,
-    responses={**errors(401, 404, 422), 200: _file("image/svg+xml", "The figure; `image/png` where asked for.")},
+    responses={**errors(401, 404, 422), 200: _file("The figure.", *(form.media_type for form in Format))},
 )
 def get_figure(
     session: Transaction,
@@ -150,7 +151,7 @@ def get_figure(
     response_class=Response,
     responses={
         **errors(401, 404),
-        200: _file("application/zip", "JSON, Markdown, every table as CSV, every figure as SVG and PNG."),
+        200: _file("JSON, Markdown, every table as CSV, every figure as SVG and PNG.", "application/zip"),
     },
 )
 def download_report(session: Transaction, team: TeamId, experiment: UUID) -> Response:
