@@ -129,7 +129,7 @@ def _four(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _opening(record: dict[str, Any]) -> Iterator[str]:
-    yield "What is not linear is mostly the driver: each kernel gets a fresh process, and the driver starts processes"
+    yield "What grows most is `load`, for the driver: each kernel gets a fresh process, and the driver starts processes"
     yield "and opens cards one after the other, for all cards of a host. The next kernel's process is therefore started"
     yield "while a kernel is audited, sees its own card alone, and asks for one hardware queue. Milliseconds of opening"
     yield f"a card, one alone and {len(record['options']['cards'].split(','))} at the same time, again and again"

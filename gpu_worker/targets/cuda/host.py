@@ -76,7 +76,7 @@ class CudaHost:
     def runner_access(self) -> Access:
         """The interpreter with cuda-bindings, and the GPU, with one hardware queue: a runner has one stream.
 
-        Opening a card with one queue takes the driver half the time that eight take (``benchmarks.judge_open``).
+        Making a context with one queue takes the driver half the time that eight take (``benchmarks.judge_open``).
         """
         access = self._access()
         return replace(access, environment={**access.environment, "CUDA_DEVICE_MAX_CONNECTIONS": "1"})
