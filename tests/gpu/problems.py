@@ -30,6 +30,18 @@ def softmax(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     return _problem("softmax", model, "torch.randn(8192, 4096)", policy)
 
 
+def softmax_between_0_and_1(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    """Inputs as ``torch.rand`` draws them, which a series near zero is enough for."""
+    model = "def forward(self, x):\n    return torch.softmax(x, dim=1)"
+    return _problem("softmax_between_0_and_1", model, "torch.rand(8192, 4096)", policy)
+
+
+def softmax_of_few_rows(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    """16 MiB each way: a cache that is not emptied holds the inputs of several launches."""
+    model = "def forward(self, x):\n    return torch.softmax(x, dim=1)"
+    return _problem("softmax_of_few_rows", model, "torch.randn(1024, 4096)", policy)
+
+
 def scale(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     """So small that a launch is most of it."""
     return _problem("scale", "def forward(self, x):\n    return x * 2.0", "torch.randn(64, 64)", policy)

@@ -233,12 +233,16 @@ def test_what_a_gpu_says_to_exploits_and_honest_kernels_is_recorded(
 
 
 def test_a_printed_test_run_is_a_record_too() -> None:
-    text = "..\nhalf_precision: policy_breach: fp16\n.\nnan_everywhere: crash: so\ngelu: audited, kernel 6 us\n96"
+    text = "..\nhalf_precision: policy_breach: fp16\n.\nnan_everywhere: crash: so\ngelu: audited, kernel 6 us\n96\n"
+    text += "inputs_fetched_ahead: audited, 0.987 times as fast as without\n"
+    text += "inputs_kept_in_the_cache: audited, 1.312 times as fast as without\n"
     found = [(one["part"], one["name"], one["ok"]) for one in exploit_results.printed(text)]
     assert found == [
         ("exploits", "half_precision", True),
         ("exploits", "nan_everywhere", False),
         ("honest", "gelu", True),
+        ("futile", "inputs_fetched_ahead", True),
+        ("futile", "inputs_kept_in_the_cache", False),
     ]
 
 
@@ -247,6 +251,7 @@ def test_outcomes_on_a_gpu_come_from_the_record(tmp_path: Path, monkeypatch: pyt
     assert "No record of a GPU's judge" in exploit_matrix.page()
     cases = [
         {"part": "exploits", "name": "half_precision", "ok": True, "verdict": "rejected", "kind": "policy_breach"},
+        {"part": "futile", "name": "inputs_fetched_ahead", "ok": True, "verdict": "audited", "earned": 0.987},
         {"part": "honest", "name": "gelu", "ok": False, "verdict": "correct", "kind": "wrong_value"},
     ]
     record = {"machine": "a GPU", "begun": "2026-01-02T00:00:00+00:00", "complete": False, "cases": cases}
@@ -254,6 +259,8 @@ def test_outcomes_on_a_gpu_come_from_the_record(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(exploit_matrix, "RESULTS", tmp_path / "some.json")
     page = exploit_matrix.page()
     assert "1 of 1 exploits caught for what they are" in page
+    assert "1 of 1 attempts on the cache that earned nothing" in page
+    assert "(`inputs_fetched_ahead`): `audited`, 0.99 times as fast as without" in page
     assert "0 of 1 honest kernels believed" in page
     assert "Not as they should be: `gelu`" in page
     assert "computes in fp16 (`half_precision`): `policy_breach` on the GPU" in page
