@@ -193,6 +193,8 @@ class Profile(Value):
     source: ProfileSource
     metrics: dict[str, float] = {}
     """At least ``memory_throughput_pct``, ``compute_throughput_pct`` and ``floor_pct``."""
+    missing: tuple[str, ...] = ()
+    """Metrics of the zone that the profiler does not know on this device; of a measured profile."""
 
     def utilisation(self, zone_metric: str) -> float:
         """A percentage metric as a share of one, 0 where it is unknown."""

@@ -305,7 +305,8 @@ class Evaluator:
         elif self._points > 0 and worthwhile(measured, call, time.monotonic() - started):
             built = self._swept(measured, built, call)
         self._phases.enter("profile")
-        measured.counters = self._host.measured_profile(built.binary, built.plan, facts.tensors)
+        zone = measured.preparation.placement.zone
+        measured.counters = self._host.measured_profile(built.binary, built.plan, facts.tensors, zone)
 
     def _compare_autotuned(self, measured: Measured, built: BuiltKernel, call: Call) -> None:
         """Add PyTorch's best compiled code as a baseline; what goes wrong there says nothing about the kernel."""

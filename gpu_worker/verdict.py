@@ -29,7 +29,7 @@ from cupilot.imported import ImportedKernel, KernelKind
 from cupilot.kernel import Kernel
 from cupilot.problem import Problem, Target
 from cupilot.roofline import Placement, place
-from gpu_worker.targets.base import BuildFacts, HostTarget
+from gpu_worker.targets.base import BuildFacts, Counted, HostTarget
 
 BELOW_FLOOR = 0.85
 """A kernel faster than this share of the floor is not believed. The margin covers what a peak measurement misses (a few
@@ -85,8 +85,8 @@ class Measured:
     """The second timing of a confirmation."""
     occupancy_pct: float | None = None
     """Warps that a multiprocessor can hold at once with the plan's blocks, of those it has room for."""
-    counters: dict[str, float] = field(default_factory=dict)
-    """Metrics from hardware counters; empty where there are none."""
+    counters: Counted = field(default_factory=Counted)
+    """What hardware counters said; nothing where there are none."""
     peaks: Peaks | None = None
     """The device's peaks as known now, which may be higher than when the problem was prepared; None for those."""
     environment: Environment | None = None
@@ -264,9 +264,9 @@ def _profile(measured: Measured, eager: Comparison, peaks: Peaks, placement: Pla
         "operations_a_byte": facts.flops / max(facts.compulsory_bytes, 1),
         **_resources(measured.build_facts),
         **target.profile_metrics(measured.build_facts),
-        **measured.counters,
+        **measured.counters.metrics,
     }
     if measured.occupancy_pct is not None:
         metrics["occupancy_pct"] = measured.occupancy_pct
-    source = ProfileSource.MEASURED if measured.counters else ProfileSource.INFERRED
-    return Profile(source=source, metrics=metrics)
+    source = ProfileSource.MEASURED if measured.counters.metrics else ProfileSource.INFERRED
+    return Profile(source=source, metrics=metrics, missing=measured.counters.missing)

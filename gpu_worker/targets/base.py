@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the runner has no pydantic, and only the judge has torch
     from cupilot.hardware import Device, Environment
     from cupilot.kernel import ResolvedPlan
     from cupilot.problem import NumericsPolicy, ProblemFacts, Target, TensorSpec
+    from cupilot.roofline import Zone
 
 ALIGNMENT = 256
 """Bytes; every buffer in the arena starts on a multiple of it (what cudaMalloc gives)."""
@@ -73,6 +74,15 @@ class MemoryWatch:
     failure: Failure | None = None
     notes: tuple[str, ...] = ()
     """What each checker that found nothing had seen."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What hardware counters said of a kernel; nothing where the machine has none, or lends none."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    """Metrics that were asked for and that the profiler does not know on this device; empty without ``metrics``."""
 
 
 class Toolchain(Protocol):
@@ -161,8 +171,8 @@ class HostTarget(RunnerHost, Protocol):
         """Further inferred metrics (e.g. occupancy) for the profile; empty where there are none."""
         ...
 
-    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> dict[str, float]:
-        """Metrics from hardware counters, over a replay of the kernel; empty where the machine gives none."""
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:
+        """The zone's metrics from hardware counters, over a replay of the kernel; none where the machine has none."""
         ...
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:

@@ -16,9 +16,10 @@ from cupilot.errors import InvalidInput
 from cupilot.hardware import Device, Environment
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target, TensorSpec
+from cupilot.roofline import Zone
 from gpu_worker.sandbox import python_folders
 from gpu_worker.targets import cpu_peaks
-from gpu_worker.targets.base import Access, BuildFacts, MemoryWatch, Program
+from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
 
 SPIN_COUNT = "30000"
@@ -97,9 +98,9 @@ class CpuHost:
             return {}
         return {f"{name}_pct": 100.0 * facts.instructions.get(name, 0) / total for name in families}
 
-    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> dict[str, float]:  # noqa: ARG002
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:  # noqa: ARG002
         """None: virtual machines and containers seldom lend the counters of a CPU."""
-        return {}
+        return Counted()
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:  # noqa: ARG002
         """Nothing: guard zones and the runner's own death are what tells here."""

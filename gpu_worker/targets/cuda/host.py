@@ -18,8 +18,9 @@ from cupilot.errors import InvalidInput, Unavailable
 from cupilot.hardware import Device, Environment
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target, TensorSpec
+from cupilot.roofline import Zone
 from gpu_worker.sandbox import Limits, Sandbox
-from gpu_worker.targets.base import Access, BuildFacts, MemoryWatch, Program
+from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program
 from gpu_worker.targets.cuda import installation, replays
 from gpu_worker.targets.cuda.nvcc import toolchain
 from gpu_worker.targets.cuda.nvml import Nvml
@@ -112,9 +113,9 @@ class CudaHost:
         warps = min(self.device.registers_per_unit // per_warp, self.device.threads_per_unit // 32)
         return {"register_occupancy_pct": 100.0 * warps / (self.device.threads_per_unit // 32)}
 
-    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> dict[str, float]:
-        """Metrics from hardware counters, over a replay in a process of its own; empty where the machine gives none."""
-        return replays.profile(replays.Watched(binary, plan, tensors), self._access())
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:
+        """The zone's metrics, over a replay in a process of its own; empty where the machine gives none."""
+        return replays.profile(replays.Watched(binary, plan, tensors), self._access(), zone)
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:
         """What compute-sanitizer finds wrong with the kernel's memory accesses, if anything."""

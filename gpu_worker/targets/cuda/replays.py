@@ -15,8 +15,9 @@ from pathlib import Path
 
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import DType, Role, TensorSpec
+from cupilot.roofline import Zone
 from gpu_worker.sandbox import Finished, Limits, Sandbox
-from gpu_worker.targets.base import Access, MemoryWatch, Program
+from gpu_worker.targets.base import Access, Counted, MemoryWatch, Program
 from gpu_worker.targets.cuda import counters, sanitizer
 from gpu_worker.targets.cuda.toolchain import python_program
 
@@ -36,14 +37,26 @@ class Watched:
     tensors: Sequence[TensorSpec]
 
 
-def profile(watched: Watched, access: Access) -> dict[str, float]:
-    """Metrics from hardware counters; see :data:`gpu_worker.targets.cuda.counters.MEASURED`."""
+def profile(watched: Watched, access: Access, zone: Zone) -> Counted:
+    """The zone's metrics from hardware counters; see :func:`gpu_worker.targets.cuda.counters.of_zone`.
+
+    An ``ncu`` that gives no table for them, and was neither forbidden to nor too slow, is asked for those that every
+    zone has, so that one name which it refuses to know does not cost the profile.
+    """
     ncu = counters.profiler()
     if ncu is None:
-        return {}
+        return Counted()
     names = [launch.kernel for launch in watched.plan.launches]
+    wanted = counters.of_zone(zone)
     with _replay(watched, access, ncu, WARM_UP_REPLAYS + 1) as run:
-        return counters.read(run(lambda argv: counters.command(ncu, names, len(names), WARM_UP_REPLAYS, argv)).stdout)
+        for asked in (wanted, counters.COMMON):
+            report = run(
+                lambda argv, asked=asked: counters.command(ncu, names, len(names), WARM_UP_REPLAYS, argv, asked=asked)  # type: ignore[misc]
+            )
+            counted = counters.read(report.stdout, wanted)
+            if counted.metrics or report.timed_out or counters.forbidden(report.stdout + report.stderr):
+                break
+    return counted
 
 
 def watched_memory(watched: Watched, access: Access) -> MemoryWatch:

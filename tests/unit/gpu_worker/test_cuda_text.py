@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cupilot.evaluation import MAX_LOG_CHARACTERS, FailureKind
 from cupilot.problem import DType, NumericsPolicy
-from gpu_worker.targets.cuda import counters, log, policy, sanitizer, sass
+from gpu_worker.targets.cuda import log, policy, sanitizer, sass
 
 
 def line(text: str) -> str:
@@ -119,43 +117,6 @@ def test_half_values_may_be_written_where_the_problem_has_them() -> None:
     assert policy.breach(counts, NumericsPolicy.FP32) is not None
     assert policy.breach(counts, NumericsPolicy.FP32, [DType.FLOAT16]) is None
     assert policy.breach({**counts, "half_arithmetic": 1}, NumericsPolicy.FP32, [DType.FLOAT16]) is not None
-
-
-TABLE = """==PROF== Connected to process 7
-"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed","dram__bytes_read.sum"
-"","","ns","%","byte"
-"0","parts","3,000","90.0","1,000"
-"1","finish","1000","10.0","24"
-"""
-
-
-def test_counters_of_a_sequence_are_summed_or_weighted_by_time() -> None:
-    assert counters.read(TABLE) == {
-        "kernel_time_us": 4.0,
-        "dram_throughput_pct": pytest.approx(70.0),
-        "dram_read_bytes": 1024.0,
-    }
-
-
-def test_a_kernel_without_loads_has_no_efficiency_of_loads() -> None:
-    name = counters.MEASURED["load_efficiency_pct"]
-    table = f'"ID","gpu__time_duration.sum","{name}"\n"","ns","%"\n"0","1000","0"\n'
-    assert counters.read(table) == {"kernel_time_us": 1.0}
-    assert counters.read(f'{table}"1","3000","50"\n')["load_efficiency_pct"] == 50.0
-
-
-@pytest.mark.parametrize("table", ["", "==ERROR== ERR_NVGPUCTRPERM\n", "\n".join(TABLE.splitlines()[:3])])
-def test_without_counters_there_is_no_measured_profile(table: str) -> None:
-    assert counters.read(table) == {}
-
-
-def test_the_profiler_counts_one_sequence_and_leaves_the_clocks_alone() -> None:
-    command = counters.command(Path("/ncu"), ["b", "a", "b"], 3, 2, ["python", "replay.py"])
-    assert command[command.index("--clock-control") + 1] == "none"
-    assert command[command.index("--kernel-name") + 1] == "regex:^(a|b)$"
-    assert command[command.index("--launch-skip") + 1] == "6"
-    assert command[command.index("--launch-count") + 1] == "3"
-    assert command[-2:] == ("python", "replay.py")
 
 
 @pytest.mark.parametrize(

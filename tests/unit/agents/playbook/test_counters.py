@@ -10,6 +10,7 @@ import torch
 
 from agents.interface import Attempt, Briefing, Diagnosis
 from agents.playbook import agents
+from agents.playbook.counters import Finding, counted
 from cupilot.evaluation import Evaluation
 from cupilot.kernel import Kernel
 from cupilot.problem import NumericsPolicy, Target
@@ -113,3 +114,80 @@ def test_scattered_loads_conflicts_and_barriers_are_found() -> None:
     found = diagnosed(rows(), attempt(Strategy(techniques=()), audited(metrics, placement())))
     assert "scattered" in found.cause
     assert "load_efficiency_pct = 12" in found.evidence
+
+
+def told(metrics: dict[str, float], zone: Zone, brief: Briefing | None = None) -> list[Finding]:
+    """All that counters show of a kernel in this zone."""
+    one = attempt(Strategy(techniques=()), audited(metrics, placement(zone)))
+    return [*counted(brief or rows(), one, zone)]
+
+
+def only(metrics: dict[str, float], zone: Zone) -> Finding:
+    [finding] = told(metrics, zone)
+    return finding
+
+
+def test_sectors_a_request_tell_scattered_loads_where_no_share_was_counted() -> None:
+    found = only({"load_sectors_per_request": 32.0}, Zone.MEMORY)
+    assert "scattered" in found.cause
+    assert found.evidence == "load_sectors_per_request = 32"
+    assert told({"load_sectors_per_request": 16.0}, Zone.MEMORY) == [], "16 bytes by each thread"
+
+
+def test_narrow_loads_are_found_by_the_queue_they_fill() -> None:
+    metrics = {"load_efficiency_pct": 100.0, "load_sectors_per_request": 4.0, "stall_lg_throttle": 9.0}
+    found = only({**metrics, "stall_long_scoreboard": 21.0}, Zone.MEMORY)
+    assert "narrow" in found.cause
+    assert found.techniques[0] == "vector_loads"
+    assert "stall_lg_throttle = 9.00" in found.evidence
+    assert told({**metrics, "stall_long_scoreboard": 60.0}, Zone.MEMORY) == [], "the queue is not what is waited for"
+
+
+def test_a_warp_groups_product_is_not_taken_for_one_on_cuda_cores() -> None:
+    brief = product(NumericsPolicy.TF32)
+    busy = {"tensor_pipe_pct": 2.5, "tensor_active_pct": 40.0}
+    assert told(busy, Zone.COMPUTE, brief) == []
+    [found] = told({"tensor_pipe_pct": 0.0, "tensor_active_pct": 0.0}, Zone.COMPUTE, brief)
+    assert "tensor_active_pct = 0" in found.evidence
+
+
+def test_conflicts_are_judged_by_the_wavefronts_that_they_add() -> None:
+    metrics = {"shared_bank_conflicts": 1e9, "kernel_time_us": 1.0, "shared_wavefronts": 1000.0}
+    found = only({**metrics, "shared_load_conflicts": 150.0, "shared_store_conflicts": 50.0}, Zone.COMPUTE)
+    assert found.evidence.endswith("20 % of shared_wavefronts")
+    assert found.techniques[0] == "bank_padding"
+    few = {**metrics, "shared_load_conflicts": 10.0, "shared_store_conflicts": 0.0}
+    assert told(few, Zone.COMPUTE) == [], "what global accesses collide in is not shared memory's"
+
+
+def test_local_memory_divergence_and_an_idle_tail_are_named_with_their_numbers() -> None:
+    assert "local memory" in only({"local_load_instructions": 8e4, "local_store_instructions": 0.0}, Zone.MEMORY).cause
+    assert only({"branch_efficiency_pct": 55.0}, Zone.MIDDLE).evidence == "branch_efficiency_pct = 55"
+    assert "48 %" in only({"waves_per_unit": 1.04}, Zone.COMPUTE).cause
+    fine = {"local_load_instructions": 0.0, "local_store_instructions": 0.0, "branch_efficiency_pct": 100.0}
+    for waves in (0.5, 1.0, 1.9, 20.1):
+        assert told({**fine, "waves_per_unit": waves}, Zone.COMPUTE) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "zone", "technique"),
+    [
+        ("stall_barrier", Zone.MEMORY, "warp_per_row"),
+        ("stall_long_scoreboard", Zone.COMPUTE, "async_copy"),
+        ("stall_mio_throttle", Zone.COMPUTE, "register_blocking"),
+        ("stall_short_scoreboard", Zone.MIDDLE, "register_blocking"),
+        ("stall_math_pipe_throttle", Zone.MIDDLE, "tensor_cores"),
+        ("stall_no_instruction", Zone.COMPUTE, "split_k"),
+    ],
+)
+def test_what_warps_wait_for_most_is_a_cause(reason: str, zone: Zone, technique: str) -> None:
+    found = only({reason: 6.0, "stall_wait": 2.0}, zone)
+    assert found.severity == "minor"
+    assert f"{reason} = 6.00" in found.evidence
+    assert "of 8.00 stall cycles" in found.evidence
+    assert found.techniques[0] == technique
+    assert told({reason: 1.0, "stall_wait": 9.0}, zone) == []
+
+
+def test_waiting_for_memory_is_no_news_where_memory_is_the_limit() -> None:
+    assert told({"stall_long_scoreboard": 30.0, "stall_wait": 1.0}, Zone.MEMORY) == []
