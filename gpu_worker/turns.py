@@ -83,12 +83,15 @@ def _measuring_on_cpu() -> Iterator[None]:
 
 
 def _opened(name: str) -> int:
-    """A lock file of this machine; another user's can be read, and that is enough to lock it."""
+    """A lock file of this machine; another user's can be read, and that is enough to lock it.
+
+    Links are not followed: the folder is everybody's, and the holder writes its name into the file.
+    """
     path = Path(tempfile.gettempdir()) / name
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _locked(descriptor: int) -> bool:

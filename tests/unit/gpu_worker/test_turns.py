@@ -78,6 +78,16 @@ def test_a_lock_file_of_another_user_is_lock_enough(monkeypatch: pytest.MonkeyPa
         pass
 
 
+def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gpu, kept = card(), tmp_path / "kept"
+    kept.write_text("somebody's file")
+    (tmp_path / f"cupilot-{gpu.uid}.lock").symlink_to(kept)
+    with pytest.raises(OSError, match="symbolic links"), alone_on(gpu, never):
+        pass
+    assert kept.read_text() == "somebody's file"
+
+
 class OnCard(Evaluator):
     """Would work on a card, if it got it."""
 
