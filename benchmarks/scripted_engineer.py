@@ -2,21 +2,24 @@
 
 It reads the prompts that the agents write and answers in the form that they ask for. Its kernels are the playbook's
 templates, rendered for exactly the techniques that the prompt names, so they are as good as those techniques together
-and no better. Its first strategies have one technique each; its crossovers have both parents'. So a population gets
-better by combination alone, or not at all: that is what a run shows. Nothing here is told what was measured.
+and no better. Its first strategies have one technique each; its crossovers have both parents', and one more where the
+job has had those. So a population gets better by combination alone, or not at all: that is what a run shows. Nothing
+here is told what was measured.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from itertools import combinations
 from random import Random
 from typing import Any
 
 from agents.interface import AgentError, Briefing
 from agents.llm.translator import LANGUAGE
 from agents.playbook import agents as playbook
+from agents.playbook.ladders import ladder
 from agents.playbook.search import Space
 from agents.playbook.translator import operator_of, with_defaults
 from cupilot.kernel import Kernel
@@ -54,28 +57,16 @@ class ScriptedEngineer:
             ("You are the Strategy Translator", "translate", self._translate),
         ]
 
-    def _initial(self, text: str, rng: Random) -> str:
+    def _initial(self, text: str, rng: Random) -> str:  # noqa: ARG002 - every skill has the same arguments
         count = int(re.findall(r"Write (\d+) different", text)[0])
-        space = self._space()
-        singles = [
-            space.fitted(space.with_technique(Strategy(techniques=()), one, rng))[0] for one in space.techniques()
-        ]
-        found = {one.signature(): one for one in (Strategy(techniques=()), *singles)}
-        rest = list(found.values())
-        rng.shuffle(rest)
-        chosen = [{**_json(one), "rationale": "One idea at a time."} for one in rest[:count]]
+        chosen = [{**_json(one), "rationale": "One idea at a time."} for one in ideas(self._space())[:count]]
         return json.dumps({"strategies": chosen})
 
     def _crossover(self, text: str, rng: Random) -> str:  # noqa: ARG002
         first, second = (_strategy(body) for name, body in _DATA.findall(text) if name == "candidate")
         taken = [_strategy(line) for name, body in _DATA.findall(text) if name == "taken" for line in body.splitlines()]
         known = {with_defaults(one).signature() for one in taken}
-        space = self._space()
-        child = _combined(space, first, second)
-        for neighbour, _ in space.neighbours(child):
-            if child.signature() not in known:
-                break
-            child = with_defaults(neighbour)
+        child = crossed(self._space(), first, second, known)
         return json.dumps({**_json(child), "rationale": "What both parents have, as far as it goes together."})
 
     def _translate(self, text: str, rng: Random) -> str:  # noqa: ARG002 - every skill has the same arguments
@@ -106,6 +97,40 @@ class ScriptedEngineer:
     def _space(self) -> Space:
         briefing = self._briefing()
         return Space(briefing, operator_of(briefing))
+
+
+def ideas(space: Space) -> list[Strategy]:
+    """Every technique that the playbook would use here, one a strategy, by its ladder; the plain kernel last.
+
+    A technique that cannot stand alone brings the fewest companions of the same rung that let it stand.
+    """
+    found: dict[tuple[str, ...], Strategy] = {}
+    for rung in ladder(space.operator, space.briefing.target):
+        fitting, _ = space.fitted(rung)
+        for use in fitting.techniques:
+            alone = _least(space, fitting, use)
+            found.setdefault(alone.ids(), alone)
+    plain = Strategy(techniques=())
+    return [*(one for ids, one in found.items() if ids), plain]
+
+
+def _least(space: Space, rung: Strategy, kept: TechniqueUse) -> Strategy:
+    """The technique with the fewest others of its rung that let it be rendered; the whole rung is one such choice."""
+    others = [use for use in rung.techniques if use.id != kept.id]
+    choices = (
+        with_defaults(Strategy(techniques=tuple(use for use in rung.techniques if use in (kept, *companions))))
+        for count in range(len(others) + 1)
+        for companions in combinations(others, count)
+    )
+    return next(one for one in choices if space.valid(one))
+
+
+def crossed(space: Space, first: Strategy, second: Strategy, taken: Container[str]) -> Strategy:
+    """Both parents' techniques; where that signature is ``taken``, with one idea more, or a parameter changed."""
+    both = _combined(space, first, second)
+    larger = (_combined(space, both, one) for one in ideas(space))
+    varied = (with_defaults(one) for one, _ in space.neighbours(both))
+    return next((one for one in (both, *larger, *varied) if one.signature() not in taken), both)
 
 
 def _combined(space: Space, first: Strategy, second: Strategy) -> Strategy:

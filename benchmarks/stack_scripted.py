@@ -2,10 +2,14 @@
 ``python -m benchmarks.stack_scripted``.
 
 The stack is the one that users start: REST, scheduler, broker, agent workers that ask the model over HTTP, and a GPU
-worker whose judge measures. Only the model is a script (:mod:`benchmarks.scripted_engineer`), which gets better by
-combining alone. Prints what a user sees, the best so far after each generation, and whether the stack's books agree
-with what the model's server charged; exits 1 where no later generation finds a better kernel than the first, the job
-does not succeed, or the books do not agree.
+worker whose judge measures. Only the model is a script (:mod:`benchmarks.scripted_engineer`): its first strategies have
+one technique each, and it gets better by combining alone. The problem is a softmax over rows, because no single
+technique makes its best kernel: at full size on ``cuda``, wide loads, one pass fewer and rows kept on chip each save
+time of their own; on ``cpu`` threads, vectors, a cheaper exponential and independent sums do.
+
+Prints what a user sees, the gain of each generation over the one before, and whether the stack's books agree with what
+the model's server charged; exits 1 where no later generation finds a better kernel than the first, the job does not
+succeed, or the books do not agree.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import accumulate
 from pathlib import Path
@@ -27,6 +32,7 @@ from benchmarks.scripted_engineer import ScriptedEngineer
 from cupilot import problems
 from cupilot.client import Client
 from cupilot.problem import Target
+from cupilot.schemas.results import CandidateSummary
 from gpu_worker.evaluator import Evaluator
 from tests.scripted_model import Reply, ScriptedModel
 
@@ -60,7 +66,8 @@ def main() -> int:
             wanted = _wanted(options)
             seen = cupilot(within, *wanted, "--out", str(Path(folder, "result")))
             job = json.loads(cupilot(within, "status", "last", "--json"))
-            best = _best(job["id"], within["CUPILOT_DATA"])
+            rungs = _rungs(job["id"], within["CUPILOT_DATA"])
+    best = [one.speedup for one in rungs]
     agree = round(charging.usd, 6) == round(Decimal(str(job["cost_usd"])), 6)
     parts = [
         f"# `sce` through the whole stack, {options.problem} on {options.target}",
@@ -68,6 +75,7 @@ def main() -> int:
         f"Made by `{' '.join(['python -m benchmarks.stack_scripted', *sys.argv[1:]])}`.",
         f"- end: `{job['state']}` ({job['reason']}), {job['candidates']} candidates, by verdict {job['verdicts']}",
         f"- best so far after each generation: {', '.join(f'{one:.3f}x' for one in best)}",
+        table(rungs),
         f"- asked of the model: {engineer.asked}",
         f"- the model's server charged {charging.usd:.6f} USD; the job's books say {job['cost_usd']:.6f} USD",
         f"## `cupilot {' '.join(wanted)}`\n\n```\n{seen}\n```",
@@ -113,29 +121,54 @@ def _model(url: str) -> dict[str, Any]:
     }
 
 
-def _best(job: str, data: str) -> list[float]:
-    """The fastest so far after each generation, as it was measured there and not as it was measured again later."""
+@dataclass(frozen=True)
+class Rung:
+    """The fastest kernel after a generation, as it was measured there and not as it was measured again later."""
+
+    speedup: float
+    candidate: CandidateSummary
+
+
+def _rungs(job: str, data: str) -> list[Rung]:
+    """The best so far after each generation that measured a kernel."""
     with Client(None, data=Path(data)) as client:
-        generations = {one.id: one.generation for one in client.all_candidates(job)}
+        candidates = {one.id: one for one in client.all_candidates(job)}
         events = list(client.all_events(job))
-    found: dict[int, float] = {}
+    found: dict[int, Rung] = {}
     for event in events:
         speedup = event.data.get("speedup")
         if event.kind == "candidate.evaluated" and event.candidate is not None and isinstance(speedup, float):
-            number = generations[event.candidate]
-            found[number] = max(speedup, found.get(number, 0.0))
-    return list(accumulate((found[number] for number in sorted(found)), max))
+            rung = Rung(speedup, candidates[event.candidate])
+            number = rung.candidate.generation
+            found[number] = _faster(found.get(number, rung), rung)
+    return list(accumulate((found[number] for number in sorted(found)), _faster))
+
+
+def _faster(one: Rung, other: Rung) -> Rung:
+    return other if other.speedup > one.speedup else one
+
+
+def table(rungs: Sequence[Rung]) -> str:
+    """Generation by generation: the best so far, what it gains over the one before, and what it is made of."""
+    lines = ["| generation | best so far | gain | candidate | its strategy |", "|---|---|---|---|---|"]
+    for number, rung in enumerate(rungs):
+        gain = f"{rung.speedup / rungs[number - 1].speedup - 1:+.1%}" if number else "-"
+        techniques = ", ".join(rung.candidate.techniques) or "plain"
+        lines.append(f"| {number + 1} | {rung.speedup:.3f}x | {gain} | {rung.candidate.ordinal} | {techniques} |")
+    return "\n".join(lines)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stack_scripted", description=__doc__.splitlines()[0])
-    parser.add_argument("--problem", default="layer_norm_rows", help="a built-in problem with a template")
-    parser.add_argument("--size", choices=["small", "full"], default="small")
+    parser.add_argument("--problem", default="softmax", help="a built-in problem with a template")
+    parser.add_argument("--size", choices=["small", "full"], help="full on cuda and small on cpu where it is not said")
     parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
-    parser.add_argument("--population", type=int, default=4)
-    parser.add_argument("--generations", type=int, default=3)
+    parser.add_argument("--population", type=int, default=6)
+    parser.add_argument("--generations", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.size = options.size or ("full" if options.target == Target.CUDA.value else "small")
+    return options
 
 
 if __name__ == "__main__":
