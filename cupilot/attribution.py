@@ -5,17 +5,16 @@ Says how much; making the kernel without the technique is the agents' business, 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from math import exp, hypot, log
 
 from cupilot.evaluation import FailureKind, Interval
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 MAX_EXTRA_EVALUATIONS = 12
 """As many as a strategy may have techniques."""
 
 
-class AblationWay(StrEnum):
+class AblationWay(Vocabulary):
     """How the kernel without the technique was made; neither way asks a model."""
 
     PLAYBOOK = "playbook"
@@ -24,7 +23,7 @@ class AblationWay(StrEnum):
     """The winner's own source, with the technique's tunable at its neutral value."""
 
 
-class CreditOutcome(StrEnum):
+class CreditOutcome(Vocabulary):
     """What came of taking a technique away."""
 
     MEASURED = "measured"

@@ -5,7 +5,6 @@ Only the judge (``gpu_worker``) makes these; everybody else reads them. Validato
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
@@ -14,12 +13,12 @@ from cupilot.hardware import Environment, Peaks
 from cupilot.imported import KernelKind
 from cupilot.problem import ProblemFacts
 from cupilot.roofline import Placement
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 MAX_LOG_CHARACTERS = 16_000
 
 
-class Verdict(StrEnum):
+class Verdict(Vocabulary):
     """How far a kernel climbed (``docs/concepts.md``)."""
 
     REJECTED = "rejected"
@@ -39,8 +38,8 @@ class Verdict(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Height on the ladder; quarantined stands below everything."""
-        return _LADDER.index(self)
+        """Height on the ladder; quarantined, and what only a newer version knows, stand below everything."""
+        return _LADDER.index(self) if self in _LADDER else 0
 
     @property
     def counts(self) -> bool:
@@ -59,7 +58,7 @@ _LADDER = (
 )
 
 
-class FailureKind(StrEnum):
+class FailureKind(Vocabulary):
     """Why a kernel did not climb higher, or why nothing could be said about it."""
 
     INVALID_PLAN = "invalid_plan"
@@ -152,7 +151,7 @@ class LawResult(Value):
     """The same of PyTorch's own answer under the policy."""
 
 
-class Baseline(StrEnum):
+class Baseline(Vocabulary):
     """What a kernel is compared with."""
 
     EAGER = "eager"
@@ -178,7 +177,7 @@ class Comparison(Value):
     """How PyTorch was run: ``mode`` of compiling, ``tf32`` and ``autocast`` as the policy has them."""
 
 
-class ProfileSource(StrEnum):
+class ProfileSource(Vocabulary):
     """Where a profile's metrics come from."""
 
     MEASURED = "measured"

@@ -9,14 +9,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 
 from pydantic import Field, field_validator
 
 from cupilot.errors import Conflict, InvalidInput, InvalidPlan
 from cupilot.problem import Target
 from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 MAX_SOURCE_BYTES = 1024 * 1024
 """Files that carry CUDA sources as strings are larger than device code alone."""
@@ -24,7 +23,7 @@ MAX_SOURCE_BYTES = 1024 * 1024
 CLASS = "ModelNew"
 
 
-class KernelKind(StrEnum):
+class KernelKind(Vocabulary):
     """Whose host code decided what a kernel's measurement rests on."""
 
     PLANNED = "planned"

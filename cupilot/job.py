@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -13,10 +12,10 @@ from cupilot.evolution.methods import NEEDS_MODEL, MethodConfig
 from cupilot.evolution.sce import SceConfig
 from cupilot.pool import Sharing
 from cupilot.problem import Problem, Target
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 
-class AgentKind(StrEnum):
+class AgentKind(Vocabulary):
     """Who writes the kernels."""
 
     PLAYBOOK = "playbook"
@@ -32,7 +31,7 @@ class MethodNeedsModel(InvalidInput):
     code = "method_needs_model"
 
 
-class Priority(StrEnum):
+class Priority(Vocabulary):
     """Order within a team's share of the cluster."""
 
     LOW = "low"

@@ -6,14 +6,13 @@ key was given. A cluster admin is an admin of every team, and alone may make tea
 
 from __future__ import annotations
 
-from enum import StrEnum
 from uuid import UUID
 
 from cupilot.errors import CupilotError
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 
-class Role(StrEnum):
+class Role(Vocabulary):
     """What a user is in a team; each may do all that the ones before it may."""
 
     VIEWER = "viewer"
@@ -29,7 +28,7 @@ class Role(StrEnum):
         return list(Role).index(self)
 
 
-class Scope(StrEnum):
+class Scope(Vocabulary):
     """What a key may be used for, whatever its user's role is."""
 
     READ = "read"

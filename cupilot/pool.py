@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from math import exp
 
 from cupilot.attribution import Credit
@@ -12,13 +11,13 @@ from cupilot.problem import NumericsPolicy, ProblemFacts, Role, Target
 from cupilot.roofline import Zone
 from cupilot.strategy import Strategy
 from cupilot.technique import catalogue
-from cupilot.value import Moment, Value
+from cupilot.value import Moment, Value, Vocabulary
 
 FAILURE_GAIN = -0.7
 """A failure is as bad as a kernel of half the baseline's speed (ln 0.5)."""
 
 
-class Sharing(StrEnum):
+class Sharing(Vocabulary):
     """Who may learn from an entry."""
 
     PRIVATE = "private"

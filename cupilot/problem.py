@@ -7,14 +7,13 @@ runs here: :class:`ProblemFacts` is measured by the judge, in a sandbox, and onl
 from __future__ import annotations
 
 import ast
-from enum import StrEnum
 from math import prod
 from typing import Any
 
 from pydantic import Field, JsonValue
 
 from cupilot.errors import InvalidProblem
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 MAX_SOURCE_BYTES = 256 * 1024
 """KernelBench's largest file has 12 KB; more than this is not a reference but an attack or a mistake."""
@@ -22,7 +21,7 @@ MAX_SOURCE_BYTES = 256 * 1024
 REQUIRED_NAMES = ("Model", "get_inputs", "get_init_inputs")
 
 
-class NumericsPolicy(StrEnum):
+class NumericsPolicy(Vocabulary):
     """What arithmetic a kernel may use; the PyTorch baseline is timed under the same policy."""
 
     FP32 = "fp32"
@@ -33,14 +32,14 @@ class NumericsPolicy(StrEnum):
     """fp16 or bf16 operands with float32 accumulation allowed."""
 
 
-class Target(StrEnum):
+class Target(Vocabulary):
     """What kernels run on."""
 
     CUDA = "cuda"
     CPU = "cpu"
 
 
-class DType(StrEnum):
+class DType(Vocabulary):
     """Element types of tensors that cross the kernel boundary."""
 
     FLOAT32 = "float32"
@@ -74,7 +73,7 @@ _ITEMSIZE = {
 }
 
 
-class Role(StrEnum):
+class Role(Vocabulary):
     """Where a named tensor comes from."""
 
     INPUT = "input"

@@ -5,16 +5,15 @@ What a *job* may use is its budgets (:class:`cupilot.job.Budgets`).
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
 from cupilot.errors import CupilotError
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 
-class QuotaPeriod(StrEnum):
+class QuotaPeriod(Vocabulary):
     """How often use is counted from nothing again: calendar periods, UTC; weeks begin on Monday."""
 
     DAY = "day"

@@ -6,17 +6,15 @@ Model: Williams, Waterman, Patterson, "Roofline" (CACM 2009); the two ridge poin
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from cupilot.hardware import Peaks
 from cupilot.problem import NumericsPolicy, ProblemFacts
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 NEAR_FLOOR = 0.95
 """Above this share of the floor's speed there is nothing left to pay for."""
 
 
-class Zone(StrEnum):
+class Zone(Vocabulary):
     """What limits a problem on a device under a policy."""
 
     MEMORY = "memory"

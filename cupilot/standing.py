@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from math import exp, sqrt
 
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 WITHIN_FLOOR, BETWEEN_FLOOR = 0.15**2, 0.1**2
 """Least variances of ln speedup: of kernels of one place (15 %), and of the effect between places (10 %)."""
@@ -33,7 +32,7 @@ CERTAINTY = 1.96
 """Standard deviations each side of a 95 % interval."""
 
 
-class Standing(StrEnum):
+class Standing(Vocabulary):
     """What the service makes of a technique."""
 
     CATALOGUED = "catalogued"

@@ -20,7 +20,7 @@ from pydantic import field_validator
 from cupilot.errors import InvalidTensorMap
 from cupilot.expression import evaluate
 from cupilot.problem import DType, NumericsPolicy, TensorSpec
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 MAX_RANK = 5
 MAX_BOX = 256
@@ -67,7 +67,7 @@ class MapRule(StrEnum):
     """The map ends where its tensor ends, or before."""
 
 
-class MapElement(StrEnum):
+class MapElement(Vocabulary):
     """What the elements are taken for."""
 
     FLOAT32 = "float32"
@@ -112,7 +112,7 @@ _ELEMENT_OF = {
 _ROUNDS = frozenset({MapElement.TFLOAT32, MapElement.TFLOAT32_FTZ})
 
 
-class Swizzle(StrEnum):
+class Swizzle(Vocabulary):
     """How 16-byte units of the box are permuted in shared memory, so that columns are read without bank conflicts."""
 
     NONE = "none"
@@ -126,7 +126,7 @@ class Swizzle(StrEnum):
         return None if self is Swizzle.NONE else int(self.value.removesuffix("B"))
 
 
-class L2Promotion(StrEnum):
+class L2Promotion(Vocabulary):
     """What L2 fetches at least, in bytes."""
 
     NONE = "none"
@@ -135,7 +135,7 @@ class L2Promotion(StrEnum):
     B256 = "256B"
 
 
-class Fill(StrEnum):
+class Fill(Vocabulary):
     """What is read outside of the map's sizes."""
 
     ZEROS = "zeros"

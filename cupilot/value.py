@@ -1,4 +1,4 @@
-"""The base of every value object: frozen, strict about unknown fields, hashed by content.
+"""The base of every value object: frozen, strict about unknown fields, hashed by content; and of its vocabularies.
 
 Knows nothing about storage; a content hash is a cache key, not a database key.
 """
@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from enum import StrEnum
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 
 def digest(data: Any) -> str:
@@ -32,6 +38,47 @@ def in_utc(moment: datetime) -> datetime:
 
 Moment = Annotated[datetime, AfterValidator(in_utc)]
 """A time that somebody asks with."""
+
+
+OPEN_ENUM = "x-extensible-enum"
+"""Keyword of a JSON schema: the present values of a string to which values may be added."""
+
+_of_a_newer_version: ContextVar[bool] = ContextVar("of_a_newer_version", default=False)
+
+
+@contextmanager
+def from_a_newer_version() -> Iterator[None]:
+    """While this lasts, a :class:`Vocabulary` has whatever value is read: what was written may know more words."""
+    token = _of_a_newer_version.set(True)
+    try:
+        yield
+    finally:
+        _of_a_newer_version.reset(token)
+
+
+class Vocabulary(StrEnum):
+    """Words to which later versions may add.
+
+    Others are refused, except in answers of a newer service (:func:`from_a_newer_version`): there an unknown word is a
+    value of its own that is equal to none of the members. The JSON schema of what is answered says so with
+    ``x-extensible-enum`` (Zalando's RESTful API guidelines, rule 112).
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not _of_a_newer_version.get() or not isinstance(value, str):
+            return None
+        word = str.__new__(cls, value)
+        word._name_, word._value_ = value, value
+        return word
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core)
+        if handler.mode == "serialization":
+            own = handler.resolve_ref_schema(schema)
+            own[OPEN_ENUM] = own.pop("enum", own.get(OPEN_ENUM))
+        return schema
 
 
 class Value(BaseModel):

@@ -25,6 +25,7 @@ from cupilot.client.protocol import (
     every,
     path,
     pause_seconds,
+    read_answer,
 )
 from cupilot.schemas import EventPage, EventView
 
@@ -111,7 +112,7 @@ def _one_connection(after: int | None) -> Generator[Any, Any, tuple[int | None, 
             if name in ("end", "reconnect"):
                 return after, name == "end"
             if data and not name:
-                event = EventView.model_validate_json(data, extra="ignore")
+                event = read_answer(EventView, data)
                 after = event.id
                 yield Emit(event)
             name, data = "", ""

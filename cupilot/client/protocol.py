@@ -18,8 +18,10 @@ from pydantic import BaseModel, ValidationError
 
 from cupilot import __version__
 from cupilot.client.errors import UnexpectedAnswerError, refusal, retry_after, unreachable
+from cupilot.value import from_a_newer_version
 
 T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 PageT = TypeVar("PageT", bound="Page")
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
@@ -75,7 +77,7 @@ class Call(Generic[T]):
         answer: Any = response.content
         if issubclass(self.model, BaseModel):
             try:
-                answer = self.model.model_validate_json(response.content, extra="ignore")
+                answer = read_answer(self.model, response.content)
             except ValidationError as error:
                 raise UnexpectedAnswerError(
                     "unexpected_answer",
@@ -87,6 +89,12 @@ class Call(Generic[T]):
         elif self.model is type(None):
             answer = None
         return answer  # type: ignore[no-any-return]
+
+
+def read_answer(model: type[ModelT], content: bytes | str) -> ModelT:
+    """An answer, perhaps of a newer service: unknown fields are ignored, unknown words kept; ValidationError."""
+    with from_a_newer_version():
+        return model.model_validate_json(content, extra="ignore")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ untried pairs remain.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from itertools import combinations
 from random import Random
 from typing import Annotated, Literal
@@ -38,10 +37,10 @@ from pydantic import Field, model_validator
 from cupilot.evolution.pipeline import Course, Stage
 from cupilot.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.evolution.selection import elite, near_floor, ranked, tournament
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 
-class CrossoverLevel(StrEnum):
+class CrossoverLevel(Vocabulary):
     """What two parents are combined in."""
 
     STRATEGY = "strategy"

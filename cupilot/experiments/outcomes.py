@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from cupilot.evaluation import Interval, Verdict
-from cupilot.value import Value
+from cupilot.value import Value, Vocabulary
 
 
-class Standing(StrEnum):
+class Standing(Vocabulary):
     """Whether a job can be compared."""
 
     OPEN = "open"

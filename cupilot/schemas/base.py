@@ -6,11 +6,13 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
+from cupilot.value import OPEN_ENUM
+
 
 def open_enum(values: type[StrEnum]) -> WithJsonSchema:
     """A string whose present values the schema tells, and to which values may be added."""
     known = [value.value for value in values]
-    return WithJsonSchema({"type": "string", "enum": known, "description": "More values may be added."})
+    return WithJsonSchema({"type": "string", OPEN_ENUM: known, "description": "More values may be added."})
 
 
 class Request(BaseModel):

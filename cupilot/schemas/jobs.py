@@ -133,6 +133,12 @@ class StateEntry(Response):
     reason: str | None = None
 
 
+class OtherMethod(Response):
+    """A method of a newer service, which this version does not know."""
+
+    name: str
+
+
 class JobView(Response):
     """A job and where it stands."""
 
@@ -146,7 +152,8 @@ class JobView(Response):
     problem: ProblemRef
     target: Target
     agents: AgentKind
-    method: MethodConfig
+    method: Annotated[MethodConfig | OtherMethod, Field(union_mode="left_to_right")]
+    """Told apart by ``name``; methods may be added."""
     budgets: Budgets
     seed: int
     priority: Priority

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 from uuid import UUID
 
 from cupilot.problem import Target
-from cupilot.schemas.base import Response, open_enum
+from cupilot.schemas.base import Response
 from cupilot.standing import Standing
 
 
@@ -28,7 +27,7 @@ class TechniqueView(Response):
 
     id: str
     target: Target
-    kind: Annotated[Standing, open_enum(Standing)]
+    kind: Standing
     """``catalogued``; or invented: ``novel``, ``promoted`` by results and offered to agents, or ``demoted`` by them."""
     meaning: str
     """What it does. Of an invented one in the words of whoever invented it, usually a model."""

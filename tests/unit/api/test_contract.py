@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ def schema(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_api_is_what_its_contract_says() -> None:
-    found = list(contract.differences(json.loads(contract.KEPT.read_text(encoding="utf-8")), contract.served()))
+    found = list(contract.differences(contract.read(contract.KEPT), contract.served()))
     assert not found, "the REST contract changed; if that is meant: python -m api.contract --write\n" + "\n".join(found)
 
 
@@ -39,10 +38,31 @@ def test_words_may_change_and_names_that_look_like_words_may_not() -> None:
 def test_a_change_fails_until_it_is_taken_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = tmp_path / "contract.json"
-    monkeypatch.setattr(contract, "KEPT", kept)
-    monkeypatch.setattr(contract, "served", lambda: schema(id={"type": "string"}))
+    monkeypatch.setattr(contract, "KEPT", tmp_path / "contract.json")
+    monkeypatch.setattr(contract, "RELEASED", tmp_path / "released.json")
+    monkeypatch.setattr(contract, "served", lambda: _service("id"))
     assert contract.main([]) == 1
-    assert capsys.readouterr().out == "+ components\n"
+    assert capsys.readouterr().out == "+ paths\n"
     assert contract.main(["--write"]) == 0
     assert contract.main([]) == 0
+
+
+def test_what_breaks_clients_of_the_last_release_cannot_be_taken_over_but_by_a_release(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contract, "KEPT", tmp_path / "contract.json")
+    monkeypatch.setattr(contract, "RELEASED", tmp_path / "released.json")
+    monkeypatch.setattr(contract, "served", lambda: _service("id", "state"))
+    assert contract.main(["--release"]) == 0
+    monkeypatch.setattr(contract, "served", lambda: _service("id"))
+    assert contract.main(["--write"]) == 1
+    assert "BREAKS CLIENTS: GET /jobs 200.state is gone\n" in capsys.readouterr().out
+    assert contract.main([]) == 1
+    assert contract.main(["--release"]) == 0
+    assert contract.main([]) == 0
+
+
+def _service(*fields: str) -> dict[str, Any]:
+    """The contract of a service with one route, whose answer has these fields."""
+    answer = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}
+    return {"paths": {"/jobs": {"get": {"responses": {"200": {"content": {"application/json": {"schema": answer}}}}}}}}
