@@ -194,6 +194,9 @@ class Profile(Value):
     """At least ``memory_throughput_pct``, ``compute_throughput_pct`` and ``floor_pct``."""
     missing: tuple[str, ...] = ()
     """Metrics of the zone that the profiler does not know on this device; of a measured profile."""
+    promoted: bool = True
+    """Whether counters were asked for: the kernel may be its job's best, or was confirmed. A promoted kernel's profile
+    is inferred where the machine has no counters, or its driver forbids them."""
 
     def utilisation(self, zone_metric: str) -> float:
         """A percentage metric as a share of one, 0 where it is unknown."""

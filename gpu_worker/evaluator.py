@@ -41,6 +41,7 @@ from gpu_worker.bytecode import Bytecode
 from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeTimeout, TooManyProcesses
 from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
+from gpu_worker.profiling import Profiling
 from gpu_worker.reuse import EvaluationStore, key_of, reused
 from gpu_worker.sandbox import Sandbox
 from gpu_worker.sweep import Sweep, can_vary, worthwhile
@@ -93,6 +94,7 @@ class Evaluator:
         self._sweep = Sweep(self._host, self._builder, self._judge)
         self._points = self._host.sweep_points if sweep is None else sweep
         self._autotune = self._host.autotunes if autotune is None else autotune
+        self._profiling = Profiling(self._host)
         self._phases = Phases()
 
     @property
@@ -192,6 +194,7 @@ class Evaluator:
         kernel: Kernel | ImportedKernel,
         *,
         incumbent: float | None = None,
+        candidate: bool = True,
         timeout: float = 180,
         cancelled: Callable[[], bool] = never,
     ) -> Evaluation:
@@ -199,10 +202,11 @@ class Evaluator:
 
         The evaluation's ``tunables`` are those that the times belong to. An imported file is held to the same laws and
         clocks, and marked (``Evaluation.kernel_kind``). ``incumbent`` is the speedup over eager that is to be beaten:
-        a kernel that is certainly slower is timed no further.
+        a kernel that is certainly slower is timed no further, and its hardware counters are not read. Nor are they of
+        what is no ``candidate`` to be the best, such as a winner without one of its techniques.
         """
         with alone_on(self.device, cancelled):
-            call = Call(time.monotonic() + timeout, cancelled, thorough=False, incumbent=incumbent)
+            call = Call(time.monotonic() + timeout, cancelled, thorough=False, incumbent=incumbent, candidate=candidate)
             return self._evaluate(Measured(problem, preparation, kernel), call)
 
     def confirm(
@@ -272,12 +276,8 @@ class Evaluator:
         measured.failure = built.failure
         if measured.failure is not None:
             return
-        if self._known is not None and not call.thorough:
-            points = self._points if can_vary(kernel) else 0
-            measured.key = key_of(measured, built.plan, self._environment(measured.build), points)
-            measured.known = self._known.get(measured.key)
-            if measured.known is not None:
-                return
+        if self._known is not None and not call.thorough and self._recalled(self._known, measured, built, call):
+            return
         if self._points > 0 and not call.thorough and isinstance(kernel, Kernel):
             self._ahead.begin(self._sweep.first_points(kernel, self._points), facts)
         self._phases.enter("open")
@@ -305,8 +305,18 @@ class Evaluator:
         elif self._points > 0 and worthwhile(measured, call, time.monotonic() - started):
             built = self._swept(measured, built, call)
         self._phases.enter("profile")
-        zone = measured.preparation.placement.zone
-        measured.counters = self._host.measured_profile(built.binary, built.plan, facts.tensors, zone)
+        self._profiling.promote(measured, built, call)
+
+    def _recalled(self, store: EvaluationStore, measured: Measured, built: BuiltKernel, call: Call) -> bool:
+        """Whether the same was measured before: ``measured`` has it then, with counters if it is promoted by now."""
+        points = self._points if can_vary(measured.kernel) else 0
+        measured.key = key_of(measured, built.plan, self._environment(measured.build), points)
+        measured.known = store.get(measured.key)
+        if measured.known is not None and self._profiling.owes(measured, call):
+            self._phases.enter("profile")
+            self._profiling.catch_up(measured, self._build)
+            store.put(measured.key, measured.known)
+        return measured.known is not None
 
     def _compare_autotuned(self, measured: Measured, built: BuiltKernel, call: Call) -> None:
         """Add PyTorch's best compiled code as a baseline; what goes wrong there says nothing about the kernel."""

@@ -60,7 +60,8 @@ def evaluation(item: Evaluation) -> str:
     lines += [f"unchecked  {text}" for text in item.unchecked]
     if item.profile is not None:
         metrics = ", ".join(f"{name} {value:.1f}" for name, value in sorted(item.profile.metrics.items()))
-        lines.append(f"profile    {item.profile.source.value}: {metrics}")
+        source = item.profile.source.value + ("" if item.profile.promoted else " (not promoted)")
+        lines.append(f"profile    {source}: {metrics}")
     return "\n".join([*lines, f"took       {item.seconds:.2f} s"])
 
 

@@ -87,6 +87,8 @@ class Measured:
     """Warps that a multiprocessor can hold at once with the plan's blocks, of those it has room for."""
     counters: Counted = field(default_factory=Counted)
     """What hardware counters said; nothing where there are none."""
+    promoted: bool = False
+    """Whether they were asked for; see :mod:`gpu_worker.profiling`."""
     peaks: Peaks | None = None
     """The device's peaks as known now, which may be higher than when the problem was prepared; None for those."""
     environment: Environment | None = None
@@ -269,4 +271,4 @@ def _profile(measured: Measured, eager: Comparison, peaks: Peaks, placement: Pla
     if measured.occupancy_pct is not None:
         metrics["occupancy_pct"] = measured.occupancy_pct
     source = ProfileSource.MEASURED if measured.counters.metrics else ProfileSource.INFERRED
-    return Profile(source=source, metrics=metrics, missing=measured.counters.missing)
+    return Profile(source=source, metrics=metrics, missing=measured.counters.missing, promoted=measured.promoted)

@@ -39,6 +39,8 @@ class Call:
     thorough: bool
     incumbent: float | None = None
     """Speedup over eager of the best kernel so far, if there is one."""
+    candidate: bool = True
+    """Whether the kernel may become the best: only such a one's hardware counters are read."""
 
     def remaining(self) -> float:
         """Seconds until the deadline, at least one."""

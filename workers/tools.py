@@ -64,10 +64,14 @@ class Judge(Protocol):
         kernel: Kernel | ImportedKernel,
         *,
         incumbent: float | None,
+        candidate: bool = True,
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
-        """Build, judge, time and profile a kernel; no further than until it is certainly slower than the incumbent."""
+        """Build, judge, time and profile a kernel; no further than until it is certainly slower than the incumbent.
+
+        Hardware counters are read of a ``candidate`` to be the best, and of no other.
+        """
         ...
 
     def confirm(
@@ -181,13 +185,20 @@ class DeviceJudge:
         kernel: Kernel | ImportedKernel,
         *,
         incumbent: float | None,
+        candidate: bool = True,
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """See :class:`Judge`."""
         with _stopping():
             return self._evaluator.evaluate(
-                problem, preparation, kernel, incumbent=incumbent, timeout=timeout, cancelled=cancelled
+                problem,
+                preparation,
+                kernel,
+                incumbent=incumbent,
+                candidate=candidate,
+                timeout=timeout,
+                cancelled=cancelled,
             )
 
     def confirm(

@@ -190,7 +190,8 @@ def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
         lines.append(("zone", f"{evaluation.placement.zone.value}, floor {evaluation.placement.floor_us:.1f} us"))
     if evaluation.profile:
         metrics = [f"{name} {value:.4g}" for name, value in sorted(evaluation.profile.metrics.items())]
-        lines += _numbered(f"{evaluation.profile.source.value} metrics", metrics)
+        promoted = "" if evaluation.profile.promoted else " (not promoted)"
+        lines += _numbered(f"{evaluation.profile.source.value} metrics{promoted}", metrics)
     if evaluation.build:
         lines += _numbered("build", _build_facts(evaluation.build))
     if evaluation.environment:

@@ -176,6 +176,8 @@ class ScriptedJudge:
     calls: list[str] = field(default_factory=list)
     incumbents: list[float | None] = field(default_factory=list)
     """What each evaluation was told of the best kernel so far."""
+    candidates: list[bool] = field(default_factory=list)
+    """Of each evaluation, whether it was of a candidate to be the best."""
     builds_ahead: int = 0
     ahead: list[str] = field(default_factory=list)
     """Kernels whose builds were begun ahead."""
@@ -208,10 +210,12 @@ class ScriptedJudge:
         kernel: Kernel | ImportedKernel,
         *,
         incumbent: float | None,
+        candidate: bool = True,
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         self.incumbents.append(incumbent)
+        self.candidates.append(candidate)
         self._wait(f"evaluate {kernel.source}", cancelled)
         found = evaluation(problem, kernel, revisions=kernel.source.count("#"))
         if found.build is None or kernel.source not in self.ahead:

@@ -48,6 +48,7 @@ def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
         wish.preparation,
         wish.kernel,
         incumbent=None,
+        candidate=False,
         timeout=tools.settings.evaluate_timeout_seconds,
         cancelled=cancelled,
     )

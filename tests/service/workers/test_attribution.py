@@ -111,6 +111,8 @@ def test_the_budget_bounds_the_extra_evaluations(rig: Rig) -> None:
     assert found["t1"].outcome is CreditOutcome.MEASURED
     assert found["t4"].outcome is CreditOutcome.NOT_MEASURED
     assert sum(call.startswith("evaluate") for call in rig.judge.calls) == 3
+    attributed = sum(step.kind is StepKind.ATTRIBUTE for step in rig.steps(job_id))
+    assert rig.judge.candidates == [True] * (3 - attributed) + [False] * attributed
 
 
 def test_an_exhausted_budget_attributes_nothing(rig: Rig) -> None:
