@@ -159,6 +159,34 @@ class Baseline(Vocabulary):
     MAX_AUTOTUNE = "torch.compile max-autotune"
 
 
+class Span(Value):
+    """The least and the largest of some readings."""
+
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Span:
+        if not self.low <= self.high:
+            raise ValueError(f"span is not ordered: {self.low}, {self.high}")
+        return self
+
+
+class Conditions(Value):
+    """What the device said of itself after each timed block of a comparison, kernel's and baseline's alike."""
+
+    blocks: int
+    """Blocks that the ranges are over: those that the comparison rests on."""
+    clocks_mhz: dict[str, Span] = {}
+    """``sm`` and ``memory``."""
+    temperature_c: Span | None = None
+    power_w: Span | None = None
+    slowed_by: dict[str, int] = {}
+    """In how many blocks clocks were held down, by NVML's reason; ``software_power_cap`` alone is not throttling."""
+    throttled_blocks: int = 0
+    """Blocks slowed by heat or the supply. Their pairs were dropped, and are in no time."""
+
+
 class Comparison(Value):
     """A kernel timed side by side with one baseline, in ABBA blocks."""
 
@@ -175,6 +203,8 @@ class Comparison(Value):
     """Whether both sides went through CUDA graphs, block by block, so that no time of a launch on the host is in it."""
     flags: dict[str, str] = {}
     """How PyTorch was run: ``mode`` of compiling, ``tf32`` and ``autocast`` as the policy has them."""
+    conditions: Conditions | None = None
+    """None where the device does not say, as a CPU."""
 
 
 class ProfileSource(Vocabulary):

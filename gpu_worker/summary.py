@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cupilot.evaluation import Evaluation, Interval, Preparation
+from cupilot.evaluation import Conditions, Evaluation, Interval, Preparation
 from cupilot.hardware import Device
 from cupilot.imported import KernelKind
 
@@ -53,6 +53,8 @@ def evaluation(item: Evaluation) -> str:
             f"({_interval(comparison.kernel_us)} us against {_interval(comparison.baseline_us)} us, "
             f"{comparison.pairs} pairs{' through graphs' if comparison.graphs else ''})"
         )
+        if comparison.conditions is not None:
+            lines.append(f"conditions {_conditions(comparison.conditions)}")
     if item.handover_us is not None:
         lines.append(
             f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is at least this"
@@ -71,3 +73,13 @@ def _values(tunables: dict[str, int]) -> str:
 
 def _interval(value: Interval) -> str:
     return f"{value.median:.4g} [{value.low:.4g}, {value.high:.4g}]"
+
+
+def _conditions(value: Conditions) -> str:
+    spans = {f"{name} clock": (span, "MHz") for name, span in sorted(value.clocks_mhz.items())}
+    others = {"temperature": (value.temperature_c, "C"), "power": (value.power_w, "W")}
+    known = [
+        f"{name} {span.low:.0f} to {span.high:.0f} {unit}" for name, (span, unit) in (spans | others).items() if span
+    ]
+    slowed = [f"{name} in {count} blocks" for name, count in sorted(value.slowed_by.items())]
+    return ", ".join([*known, *slowed, f"{value.throttled_blocks} blocks throttled"])

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from cupilot.evaluation import Baseline, Comparison, FailureKind, Interval
+from gpu_worker.judge.conditions import BlockLog
 from gpu_worker.judge.deviation import Expected, Unit, deviation
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.rotation import Content, Rotation
@@ -52,9 +53,6 @@ MISMATCHED_BLOCKS = 6
 
 BUSY_BLOCKS = 60
 """So many, mostly spoilt by waiting, and the machine cannot time at all now."""
-
-THROTTLED_PAIRS = 60
-"""So many measured while heat or the supply held the device back, and it cannot time at all now."""
 
 LYING_SHARE = 0.5
 PROPORTIONAL = 0.1
@@ -132,8 +130,7 @@ class PairedTimer:
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._eager = True
         """Whether the baseline under way is the reference itself."""
-        self._throttled = 0
-        """Pairs of the comparison under way that were dropped."""
+        self._blocks = BlockLog(device.state)
         self.notes: list[str] = []
 
     def compare(self, baseline: Baseline, caller: Caller, kernel_hint: float, effort: Effort) -> Comparison:
@@ -164,13 +161,12 @@ class PairedTimer:
         kernel_times: list[float] = []
         baseline_times: list[float] = []
         self._disagreements.clear()
-        self._throttled = 0
+        self._blocks.begin()
         started = time.monotonic()
         while True:
             leads = len(kernel_times) % 2 == 0
             kernel, reference = self._pair(caller, kernel_count, baseline_count, kernel_leads=leads)
-            if self._device.throttled():
-                self._drop()
+            if not self._blocks.end_pair(timed=kernel is not None):
                 continue
             if kernel is not None:
                 kernel_times.append(kernel)
@@ -178,8 +174,9 @@ class PairedTimer:
             self._check_clock(len(kernel_times))
             if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
                 break
-        if self._throttled:
-            self.notes.append(f"{baseline.value}: {self._throttled} pairs were dropped, the device was throttled")
+        if self._blocks.dropped_pairs:
+            dropped = self._blocks.dropped_pairs
+            self.notes.append(f"{baseline.value}: {dropped} pairs were dropped, the device was throttled")
         return Comparison(
             baseline=baseline,
             kernel_us=_microseconds(kernel_times),
@@ -188,6 +185,7 @@ class PairedTimer:
             pairs=len(kernel_times),
             launches=len(kernel_times) * kernel_count,
             graphs=self._graphs,
+            conditions=self._blocks.conditions(),
         )
 
     def handover_seconds(self) -> float:
@@ -263,6 +261,7 @@ class PairedTimer:
         host, reported = self._link.replay(timeout) if self._graphs else self._link.run(order, timeout)
         self._hold(True)
         self._probe(order)
+        self._blocks.read()
         self._refuse_change(self._slots.changed(watch))
         seconds = self._device.kernel_seconds(host, reported, len(order))
         if seconds is None:
@@ -280,6 +279,7 @@ class PairedTimer:
                 calls = [self._device.captured(calls)]
             self._flush(len(order))
             seconds = self._device.baseline_seconds(calls)
+        self._blocks.read()
         return seconds / len(order), kept[-1]
 
     def _flush(self, launches: int) -> None:
@@ -319,13 +319,6 @@ class PairedTimer:
             if self._slots.broken_guard(checked) is not None:
                 message = "a timed launch wrote outside of its buffers"
                 raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
-
-    def _drop(self) -> None:
-        """A pair that says how a hot device does. Raises where there are too many."""
-        self._throttled += 1
-        if self._throttled >= THROTTLED_PAIRS:
-            message = f"heat or the power supply held the device back in {self._throttled} pairs of blocks"
-            raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=self._throttled)
 
     def _check_clock(self, good: int) -> None:
         """Raises where the runner's clock lies, or where the machine is too busy for any clock."""

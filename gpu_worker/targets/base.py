@@ -77,6 +77,19 @@ class MemoryWatch:
 
 
 @dataclass(frozen=True)
+class DeviceState:
+    """What a device says of itself at one moment; nothing where it does not."""
+
+    clocks_mhz: Mapping[str, float] = field(default_factory=dict)
+    temperature_c: float | None = None
+    power_w: float | None = None
+    slowed_by: tuple[str, ...] = ()
+    """Why clocks are held down now, for whatever reason."""
+    throttled: bool | None = None
+    """Whether heat or a failing supply is among the reasons."""
+
+
+@dataclass(frozen=True)
 class Counted:
     """What hardware counters said of a kernel; nothing where the machine has none, or lends none."""
 
@@ -266,8 +279,8 @@ class JudgeDevice(Protocol):
         """
         ...
 
-    def throttled(self) -> bool:
-        """Whether heat or a failing supply holds the device's clocks down now; False where it does not say."""
+    def state(self) -> DeviceState:
+        """Clocks, temperature, power and throttling now; asked between timed blocks, and cheap."""
         ...
 
 

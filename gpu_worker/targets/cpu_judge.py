@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cupilot.problem import NumericsPolicy
-from gpu_worker.targets.base import GraphUnavailable
+from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_memory import keep_freed_memory
 
 FLUSH_FACTOR = 2
@@ -97,9 +97,9 @@ class CpuJudgeDevice:
         """This device: here the judge's clock counts anyway."""
         return self
 
-    def throttled(self) -> bool:
-        """A virtual machine's CPU does not say; the baseline beside each block is slowed alike."""
-        return False
+    def state(self) -> DeviceState:
+        """Nothing: a virtual machine's CPU does not say, and the baseline beside each block is slowed alike."""
+        return DeviceState()
 
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
         """The judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""

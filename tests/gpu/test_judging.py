@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from cupilot.problem import NumericsPolicy, Problem
 from cupilot.tensor_map import Swizzle
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.targets.cuda import counters, sanitizer
+from gpu_worker.targets.cuda.nvml import Nvml
 from tests.gpu import kernels, problems, tma_kernels
 
 pytestmark = pytest.mark.gpu
@@ -188,6 +190,23 @@ def test_a_read_past_an_input_is_found_before_a_kernel_is_confirmed(
     print(f"\n{confirmed.failure.message}")
     assert confirmed.failure.kind is FailureKind.ILLEGAL_ACCESS
     assert confirmed.verdict is Verdict.REJECTED
+
+
+def test_a_comparison_tells_what_the_card_did_meanwhile(judge: Judge, evaluator: Evaluator) -> None:
+    comparison = judge(problems.gelu(), kernels.gelu()).comparison()
+    assert comparison is not None
+    conditions = comparison.conditions
+    assert conditions is not None
+    print(f"\n{conditions}")
+    assert conditions.blocks == 2 * comparison.pairs
+    assert 0 < conditions.clocks_mhz["sm"].low <= conditions.clocks_mhz["sm"].high
+    assert conditions.temperature_c is not None
+    assert conditions.power_w is not None
+    card = Nvml(evaluator.device.uid)
+    started = time.perf_counter()
+    for _ in range(100):
+        card.state()
+    print(f"a reading takes {(time.perf_counter() - started) * 10:.2f} ms, two of them a pair of blocks")
 
 
 def test_counters_are_measured_where_the_machine_has_them(judge: Judge) -> None:

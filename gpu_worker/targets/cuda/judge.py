@@ -16,6 +16,7 @@ import torch
 
 from cupilot.errors import CupilotError
 from cupilot.problem import NumericsPolicy
+from gpu_worker.targets.base import DeviceState
 from gpu_worker.targets.cuda import driver
 from gpu_worker.targets.cuda.graphs import Capturer
 from gpu_worker.targets.cuda.head_start import FLUSHES_TIMED, JUDGE_SECONDS, RUNNER_SECONDS, HeadStart
@@ -145,9 +146,9 @@ class CudaJudge:
         """See :class:`gpu_worker.targets.base.JudgeDevice`."""
         return self._capturer.capture(calls)
 
-    def throttled(self) -> bool:
-        """What NVML says; the power cap, which large matrix products always meet, is not meant."""
-        return self._nvml is not None and bool(self._nvml.throttled())
+    def state(self) -> DeviceState:
+        """What NVML says."""
+        return DeviceState() if self._nvml is None else self._nvml.state()
 
     def distrusting(self) -> CudaJudge:
         """The same device for a runner whose clock is in the kernel's hands: the judge's wall clock decides."""

@@ -7,14 +7,26 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cupilot.errors import InvalidInput, Unavailable
+from gpu_worker.targets.base import DeviceState
 
 _T = TypeVar("_T")
 
 _HINT = "install an NVIDIA driver, and the `gpu` extra: pip install 'cupilot[gpu]'"
 _CLOCKS = {"sm": 1, "memory": 2}  # NVML_CLOCK_SM, NVML_CLOCK_MEM
-_SLOWDOWNS = 0x8 | 0x20 | 0x40 | 0x80
-"""nvmlClocksEventReason: hardware slowdown, software and hardware thermal slowdown, power brake. The software power
-cap is left out: a large matrix product always meets it."""
+_REASONS = {
+    "software_power_cap": 0x4,
+    "hardware_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "software_thermal_slowdown": 0x20,
+    "hardware_thermal_slowdown": 0x40,
+    "hardware_power_brake": 0x80,
+}
+"""nvmlClocksEventReason. An idle card and clocks that an application or a display has set are none: nothing slows it
+down while it works."""
+_THROTTLING = frozenset(
+    {"hardware_slowdown", "software_thermal_slowdown", "hardware_thermal_slowdown", "hardware_power_brake"}
+)
+"""The software power cap is left out: a large matrix product always meets it."""
 
 
 class Nvml:
@@ -72,11 +84,29 @@ class Nvml:
 
     def throttled(self) -> bool | None:
         """Whether heat or a failing supply holds the clocks down."""
-        reasons = self._ask(lambda: int(self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)))
-        return None if reasons is None else bool(reasons & _SLOWDOWNS)
+        return _throttled(self._slowed_by())
+
+    def _slowed_by(self) -> tuple[str, ...] | None:
+        bits = self._ask(lambda: int(self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)))
+        return None if bits is None else tuple(name for name, bit in _REASONS.items() if bits & bit)
+
+    def state(self) -> DeviceState:
+        """All that changes from one moment to the next."""
+        reasons = self._slowed_by()
+        return DeviceState(
+            clocks_mhz=self.clocks_mhz(),
+            temperature_c=self.temperature_c(),
+            power_w=self.power_w(),
+            slowed_by=reasons or (),
+            throttled=_throttled(reasons),
+        )
 
     def _ask(self, question: Callable[[], _T]) -> _T | None:
         try:
             return question()
         except self._library.NVMLError:
             return None
+
+
+def _throttled(reasons: tuple[str, ...] | None) -> bool | None:
+    return None if reasons is None else not _THROTTLING.isdisjoint(reasons)

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 import torch
 
-from cupilot.evaluation import Baseline, FailureKind
+from cupilot.evaluation import Baseline, FailureKind, Span
 from cupilot.problem import NumericsPolicy
 from gpu_worker.judge import laws
 from gpu_worker.judge.admission import PRECISIONS, Admission, admit
@@ -25,7 +25,7 @@ from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timing import WINDOW_ELEMENTS, WINDOWS, Effort, OutputBounds, PairedTimer, _windows, clock_lies
-from gpu_worker.targets.base import GraphUnavailable
+from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
 Body = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
@@ -441,18 +441,24 @@ def test_a_clock_that_lies_all_the_time_is_caught() -> None:
 
 def test_pairs_of_a_throttled_device_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
-    said = iter([True, True, False, True])
-    monkeypatch.setattr(subject.device, "throttled", lambda: next(said, False))
+    blocks = [False, False, True, True, True, False, False, False, False, True]
+    said = iter(DeviceState(clocks_mhz={"sm": 1980.0}, throttled=one) for one in blocks)
+    usual = DeviceState(clocks_mhz={"sm": 1950.0}, throttled=False)
+    monkeypatch.setattr(subject.device, "state", lambda: next(said, usual))
     timed = timer(subject, softmax)
     found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
     pairs = cast("PythonLink", timed._link).runs - 1
     assert found.pairs == pairs - 3, "the first pair only tells how long a launch takes"
     assert timed.notes == ["eager: 3 pairs were dropped, the device was throttled"]
+    assert found.conditions is not None
+    assert found.conditions.blocks == 2 * found.pairs
+    assert found.conditions.throttled_blocks == 4
+    assert found.conditions.clocks_mhz["sm"] == Span(low=1950.0, high=1980.0)
 
 
 def test_a_device_that_stays_throttled_is_not_the_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
-    monkeypatch.setattr(subject.device, "throttled", lambda: True)
+    monkeypatch.setattr(subject.device, "state", lambda: DeviceState(throttled=True))
     with pytest.raises(KernelFailed) as caught:
         timer(subject, softmax).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.INFRASTRUCTURE
