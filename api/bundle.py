@@ -6,9 +6,10 @@ import json
 
 from cupilot.evaluation import Evaluation
 from cupilot.header import render
+from cupilot.imported import file_name
 from cupilot.packing import packed
 from cupilot.problem import ProblemFacts
-from cupilot.report import IMPORTED_FILE, SOURCE_FILES, markdown
+from cupilot.report import SOURCE_FILES, markdown
 from cupilot.schemas import KernelView, Report
 
 
@@ -31,7 +32,7 @@ def bundle(report: Report) -> bytes:
 
 def _code(kernel: KernelView, evaluation: Evaluation, facts: ProblemFacts) -> dict[str, str]:
     if kernel.plan is None:
-        return {IMPORTED_FILE: kernel.source}
+        return {file_name(kernel.source, kernel.target): kernel.source}
     plan = kernel.plan.with_values(evaluation.tunables)
     return {
         SOURCE_FILES[kernel.target]: kernel.source,

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from cupilot import problems as builtin
 from cupilot.errors import CupilotError, InvalidInput, NotFound
 from cupilot.imported import MAX_SOURCE_BYTES as MAX_IMPORT_BYTES
-from cupilot.imported import ImportedKernel, check_import
+from cupilot.imported import ImportedKernel, check_import, with_function
 from cupilot.job import AgentKind, JobSpec, Learning, check_playable
 from cupilot.people import Caller
 from cupilot.problem import Problem, Target, check_source
@@ -71,13 +71,14 @@ def submit_file(
 ) -> tuple[Job, bool]:
     """The job that judges a file, and whether it is new; InvalidImport for what is no such file."""
     check_import(request.source)
-    if len(request.source.encode()) > MAX_IMPORT_BYTES:
+    source = with_function(request.source, request.function)
+    if len(source.encode()) > MAX_IMPORT_BYTES:
         raise InvalidInput(f"the file is larger than {MAX_IMPORT_BYTES} bytes", where="body.source")
     return submit_import(
         session,
         caller.team_id,
         problem_of(session, caller.team_id, request.problem, request.target),
-        ImportedKernel(target=request.target, source=request.source),
+        ImportedKernel(target=request.target, source=source),
         author=caller.user,
         labels=request.labels,
         priority=request.priority,

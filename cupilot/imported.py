@@ -1,7 +1,8 @@
-"""An imported kernel: a file that people already have, in KernelBench's ``ModelNew`` format, host code included.
+"""An imported kernel: a file that people already have, host code included.
 
-Plain torch, ``torch.utils.cpp_extension.load_inline`` and Triton are all such files. Only the text is looked at here:
-it runs in a sandboxed runner (:mod:`gpu_worker.imported`), and what is measured of it is marked ``imported``.
+Either a ``ModelNew`` file in KernelBench's format (plain torch, ``torch.utils.cpp_extension.load_inline``, Triton), or
+the source of a torch extension (``PYBIND11_MODULE``, ``TORCH_LIBRARY``). Only the text is looked at here: it runs in a
+sandboxed runner (:mod:`gpu_worker.imported`), and what is measured of it is marked ``imported``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ MAX_SOURCE_BYTES = 1024 * 1024
 
 CLASS = "ModelNew"
 
+EXPORTS = "PYBIND11_MODULE or TORCH_LIBRARY"
+_EXPORTING = re.compile(r"^\s*(PYBIND11_MODULE|TORCH_LIBRARY(_FRAGMENT)?)\s*\(", re.MULTILINE)
+_PYTHON = re.compile(r"^(from\s+[\w.]+\s+)?import\s+\w[^;{]*$", re.MULTILINE)
+_C = re.compile(r"^\s*#\s*include\s*[<\"]", re.MULTILINE)
+_CUDA = re.compile(r"__global__|__device__|<<<|\bcuda|\bcub::|\bcutlass\b|ATen/cuda|c10/cuda")
+
 
 class KernelKind(Vocabulary):
     """Whose host code decided what a kernel's measurement rests on."""
@@ -29,7 +36,7 @@ class KernelKind(Vocabulary):
     PLANNED = "planned"
     """Device code and a launch plan: no host code of the kernel's but the functions of a ``cpu`` kernel."""
     IMPORTED = "imported"
-    """A ``ModelNew`` file: allocation, launches and parameters are in its author's hands."""
+    """A ``ModelNew`` file or a torch extension: allocation, launches and parameters are in its author's hands."""
 
 
 class ImportedFile(Conflict):
@@ -39,16 +46,21 @@ class ImportedFile(Conflict):
 
 
 class InvalidImport(InvalidInput):
-    """A file is no ``ModelNew`` file."""
+    """A file is neither a ``ModelNew`` file nor the source of a torch extension."""
 
     code = "invalid_import"
 
 
 class ImportedKernel(Value):
-    """One ``ModelNew`` file for one target."""
+    """One file for one target."""
 
     target: Target
     source: str = Field(min_length=1)
+
+    @property
+    def file_name(self) -> str:
+        """What to call it: how it is built goes by the ending."""
+        return file_name(self.source, self.target)
 
     @field_validator("source")
     @classmethod
@@ -70,12 +82,51 @@ class ImportedKernel(Value):
         return {}
 
 
-def check_import(source: str) -> None:
-    """Refuse a file that cannot be an imported kernel, without running it: syntax, and a class ``ModelNew``.
+def is_extension(source: str) -> bool:
+    """Whether a text is the C++ or CUDA source of a torch extension, and not a Python file that holds one."""
+    return _EXPORTING.search(source) is not None and _PYTHON.search(source) is None
 
-    Raises :class:`InvalidImport`, whose ``where`` names the line. A class that only running the file would define, such
-    as one that is imported, is accepted.
+
+def file_name(source: str, target: Target) -> str:
+    """``modelnew.py``, or ``extension.cu`` where a torch extension has CUDA to be compiled, else ``extension.cpp``."""
+    if not is_extension(source):
+        return "modelnew.py"
+    return "extension.cu" if target is Target.CUDA and _CUDA.search(source) else "extension.cpp"
+
+
+def with_function(source: str, name: str | None) -> str:
+    """An extension's source that says which of its functions is the kernel; as it is where ``name`` is None.
+
+    The choice is part of the file, so that whoever has the file judges the same. It comes last, for line numbers' sake.
     """
+    if name is None:
+        return source
+    if not is_extension(source):
+        raise InvalidImport(
+            f"{name} cannot be chosen: the file is not the source of a torch extension",
+            hint=f"a {CLASS} file has one entry, its class",
+            where="kernel.function",
+        )
+    if re.fullmatch(r"[A-Za-z_]\w*", name) is None:
+        raise InvalidImport(f"{name!r} is no function's name", where="kernel.function")
+    return f"{source.rstrip()}\n// cupilot: function {name}\n"
+
+
+def check_import(source: str) -> None:
+    """Refuse a file that cannot be an imported kernel, without running it.
+
+    A torch extension has to export something; anything else is Python, without syntax errors, with a class
+    ``ModelNew``. Raises :class:`InvalidImport`, whose ``where`` names the line. A class that only running the file
+    would define, such as one that is imported, is accepted.
+    """
+    if is_extension(source):
+        return
+    if _C.search(source) and not _PYTHON.search(source):
+        raise InvalidImport(
+            f"the source exports nothing to Python: it has no {EXPORTS}",
+            hint='PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }',
+            where="kernel.source",
+        )
     try:
         tree = ast.parse(source)
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
@@ -89,7 +140,8 @@ def check_import(source: str) -> None:
     if not any(CLASS in [getattr(node, field, "") for field in ("id", "name", "asname")] for node in ast.walk(tree)):
         raise InvalidImport(
             f"the file does not define {CLASS}",
-            hint=f"KernelBench's format: class {CLASS}(nn.Module), constructed and called like the reference's Model",
+            hint=f"KernelBench's format: class {CLASS}(nn.Module), constructed and called like the reference's Model; "
+            f"or the source of a torch extension, with {EXPORTS}",
             where="kernel.source",
         )
 
@@ -117,7 +169,12 @@ _WAYS = (("triton", r"\btriton\.jit\b"), ("load_inline", r"\bload_inline\b"), ("
 
 
 def way(source: str) -> str:
-    """How a file comes to its kernels, by its text: ``triton``, ``load_inline``, ``cpp_extension`` or ``torch``."""
+    """How a file comes to its kernels, by its text: ``triton``, ``load_inline``, ``cpp_extension`` or ``torch``.
+
+    ``extension`` where it is the source of one.
+    """
+    if is_extension(source):
+        return "extension"
     return next((name for name, sign in _WAYS if re.search(sign, source)), "torch")
 
 

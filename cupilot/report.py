@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from cupilot.attribution import Credit, CreditOutcome
 from cupilot.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
-from cupilot.imported import KernelKind
+from cupilot.imported import KernelKind, file_name
 from cupilot.job import AgentKind
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.roofline import NEAR_FLOOR
-from cupilot.schemas import CandidateView, JobView, Report, Spending
+from cupilot.schemas import CandidateView, JobView, KernelView, Report, Spending
 from cupilot.storage.states import JobState
 from cupilot.strategy import Strategy
 
@@ -23,7 +23,6 @@ BASELINE_NAMES = {
 
 SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
 """What a kernel's source is called where it is written out."""
-IMPORTED_FILE = "modelnew.py"
 
 
 def factor(speedup: Interval) -> str:
@@ -127,7 +126,7 @@ def markdown(report: Report) -> str:
         _lineage(candidate),
         _models(job),
         "## What to try next\n\n" + "\n".join(f"- {step}" for step in report.next_steps),
-        _reproduce(job),
+        _reproduce(job, report.candidate.kernel),
         f"Job `{job.id}`, candidate {candidate.ordinal} of generation {candidate.generation + 1},"
         f" {job.candidates} candidates, {job.gpu_seconds:.0f} s on the device, {job.cost_usd:.2f} USD.",
     ]
@@ -261,12 +260,12 @@ def _lineage(candidate: CandidateView) -> str:
     return "## Lineage\n\n" + "\n".join(lines) if lines else ""
 
 
-def _reproduce(job: JobView) -> str:
+def _reproduce(job: JobView, kernel: KernelView | None) -> str:
     source = SOURCE_FILES[job.target]
-    if job.best is not None and job.best.kernel_kind is KernelKind.IMPORTED:
+    if kernel is not None and kernel.plan is None:
         return (
             "## Judge it again\n\n```\n"
-            f"python -m gpu_worker judge problem.py {IMPORTED_FILE}"
+            f"python -m gpu_worker judge problem.py {file_name(kernel.source, job.target)}"
             f" --policy {job.problem.policy.value} --target {job.target.value} --json\n```"
         )
     return (

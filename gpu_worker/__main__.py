@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from cupilot.errors import CupilotError, InvalidInput, Unavailable
 from cupilot.evaluation import Evaluation, FailureKind, Preparation, PreparationResult
-from cupilot.imported import ImportedKernel, check_import
+from cupilot.imported import EXPORTS, ImportedKernel, check_import, is_extension, with_function
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import NumericsPolicy, Problem, Target, check_source
 from cupilot.value import Value
@@ -91,26 +91,29 @@ def _problem(options: argparse.Namespace) -> Problem:
 
 
 def _kernel(options: argparse.Namespace, target: Target) -> Kernel | ImportedKernel:
-    if Path(options.kernel).suffix == ".py":
-        return _imported(options, target)
+    source = Path(options.kernel).read_text(errors="replace")
+    if Path(options.kernel).suffix == ".py" or (options.plan is None and is_extension(source)):
+        return _imported(options, source, target)
     if options.plan is None:
-        raise InvalidInput(f"{options.kernel} needs a launch plan", hint="give --plan L.json, or a ModelNew file (.py)")
+        hint = f"give --plan L.json, or a ModelNew file (.py), or the source of a torch extension ({EXPORTS})"
+        raise InvalidInput(f"{options.kernel} needs a launch plan", hint=hint)
+    if options.function is not None:
+        raise InvalidInput("--function is for torch extensions", hint="a launch plan names its functions itself")
     try:
         plan = LaunchPlan.model_validate_json(Path(options.plan).read_text())
-        return Kernel(target=target, source=Path(options.kernel).read_text(errors="replace"), plan=plan)
+        return Kernel(target=target, source=source, plan=plan)
     except ValidationError as error:
         raise InvalidInput(f"the launch plan or the kernel is not valid: {error}") from error
 
 
-def _imported(options: argparse.Namespace, target: Target) -> ImportedKernel:
+def _imported(options: argparse.Namespace, source: str, target: Target) -> ImportedKernel:
     if options.plan is not None:
         raise InvalidInput(f"{options.kernel} is a ModelNew file, which has no launch plan", hint="leave --plan out")
+    check_import(source)
     try:
-        kernel = ImportedKernel(target=target, source=Path(options.kernel).read_text(errors="replace"))
+        return ImportedKernel(target=target, source=with_function(source, options.function))
     except ValidationError as error:
         raise InvalidInput(f"the file is not valid: {error}") from error
-    check_import(kernel.source)
-    return kernel
 
 
 def _report_unprepared(result: PreparationResult, options: argparse.Namespace) -> int:
@@ -145,12 +148,18 @@ sources, or Triton. It defines class ModelNew(nn.Module): constructed with what 
 called with what its forward takes, with parameters of the reference's names, whose values it is given. It runs in a
 sandbox without network and without the reference; extensions are compiled there, which counts towards --timeout.
 
+The source of a torch extension (.cu, .cpp with PYBIND11_MODULE or TORCH_LIBRARY) is taken as it is, without --plan. Its
+only function is the kernel, or the one called forward, or --function NAME. It is called with the problem's inputs; then
+with the reference's parameters and buffers in state_dict order, or the parameters only, or neither; then with those
+arguments of Model's constructor that it names, or, where it names none of its own, with all or none of them.
+
 Its evaluation is marked `imported`, with the checks that its host code does not allow. Its result is copied to the
 judge inside the timed region: the speedup is a lower bound, and `handover` says what the copy takes.
 
 Failures have codes in failure.details.code: no_model_new, import_failed, constructor_arguments, constructor_failed,
 parameters_differ, compile_error, forward_failed, wrong_output_count, wrong_output_type, wrong_shape, wrong_dtype,
-wrong_device, out_of_memory, no_ninja, not_installed, not_portable."""
+wrong_device, out_of_memory, no_ninja, not_installed, not_portable; of extensions also no_function, no_such_function,
+several_functions, arguments_do_not_fit."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -172,7 +181,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     device = commands.add_parser("device", help="show the device")
     judge.add_argument("problem", metavar="PROBLEM.py", help="reference in KernelBench's format")
-    judge.add_argument("kernel", metavar="FILE", help="ModelNew file (.py), or device code (.cu, .cpp) with --plan")
+    judge.add_argument(
+        "kernel", metavar="FILE", help="ModelNew file (.py), torch extension, or device code with --plan"
+    )
     judge.add_argument("--confirm", action="store_true", help="also time it again in fresh processes")
     for command in (evaluate, confirm):
         command.set_defaults(confirm=False)
@@ -184,10 +195,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds for each of the steps")
     for command in (evaluate, confirm):
         command.add_argument(
-            "--kernel", required=True, metavar="K", help="device code (.cu, .cpp) or ModelNew file (.py)"
+            "--kernel", required=True, metavar="K", help="device code (.cu, .cpp), ModelNew file (.py), torch extension"
         )
     for command in (evaluate, confirm, judge):
-        command.add_argument("--plan", metavar="L.json", help="launch plan; a ModelNew file has none")
+        command.add_argument("--plan", metavar="L.json", help="launch plan; imported files have none")
+        command.add_argument("--function", metavar="NAME", help="of a torch extension, where it exports several")
     for command in (confirm, judge):
         command.add_argument(
             "--max-autotune",

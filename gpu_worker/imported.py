@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cupilot.errors import InvalidInput
 from cupilot.evaluation import BuildReport, Failure, FailureKind
-from cupilot.imported import ImportedKernel, check_import
+from cupilot.imported import ImportedKernel, check_import, is_extension
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target
 from gpu_worker.build import Build, BuiltKernel
@@ -80,11 +80,11 @@ def stage(kernel: ImportedKernel, folder: Path, sandbox: Sandbox) -> BuiltKernel
     except InvalidInput as error:
         failure = Failure(kind=FailureKind.COMPILE_ERROR, message=error.message, details={"code": error.code})
         return _built(report.model_copy(update={"ok": False}), None, failure)
-    missing = _missing(kernel.source, sandbox)
+    missing = _missing(kernel, sandbox)
     if missing is not None:
         failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=missing, details={"code": "not_installed"})
         return _built(report, None, failure)
-    path = folder / _digest(kernel.source) / "modelnew.py"
+    path = folder / _digest(kernel.source) / kernel.file_name
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(f".{os.getpid()}")
     scratch.write_text(kernel.source)
@@ -101,12 +101,15 @@ def unbuilt(report: BuildReport, failure: Failure) -> BuildReport:
     return report.model_copy(update={"ok": False, "log": str(failure.details.get("log", ""))[:16_000]})
 
 
-def _missing(source: str, sandbox: Sandbox) -> str | None:
+def _missing(kernel: ImportedKernel, sandbox: Sandbox) -> str | None:
     """What this machine lacks for the file."""
     if not sandbox.kind.startswith("bwrap"):
         return "imported files may start processes, so they need user namespaces (bubblewrap), which are barred here"
-    if "cpp_extension" in source and _found("ninja") is None:
+    compiles = is_extension(kernel.source)
+    if (compiles or "cpp_extension" in kernel.source) and _found("ninja") is None:
         return "the file compiles an extension, which needs ninja: install ninja (pip install ninja)"
+    if compiles and kernel.file_name.endswith(".cu") and _toolkit() is None:
+        return "the file is compiled by nvcc, and there is no CUDA toolkit on this machine: install one, set CUDA_HOME"
     return None
 
 

@@ -56,6 +56,8 @@ class Signature:
     tensors: tuple[Layout, ...]
     """Inputs, parameters and buffers, outputs, in the order of the problem's facts."""
     policy: str
+    constructor_names: tuple[str, ...] = ()
+    """Of the constructor's positional arguments."""
 
     def as_json(self) -> dict[str, Any]:
         """For the channel; raises :class:`NotPortable`."""
@@ -66,6 +68,7 @@ class Signature:
             "state": dict(self.state),
             "tensors": [asdict(layout) for layout in self.tensors],
             "policy": self.policy,
+            "constructor_names": list(self.constructor_names),
         }
 
     @classmethod
@@ -82,7 +85,13 @@ class Signature:
             data["state"],
             tuple(layouts),
             data["policy"],
+            tuple(data["constructor_names"]),
         )
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """All of them by name, the positional ones first."""
+        args, kwargs = self.constructor
+        return dict(zip(self.constructor_names, args, strict=False)) | kwargs
 
     def layout(self, name: str) -> Layout:
         """Of the tensor of this name."""

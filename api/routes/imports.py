@@ -39,9 +39,10 @@ def judge_file(
     request: ImportRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
-    """A KernelBench `ModelNew` file (plain torch, `load_inline`, Triton), host code included, under the same laws,
-    poison, floors and clocks as any kernel. What is measured is marked `imported`, stands beside other kernels in
-    `/v1/compare`, and enters the strategy pool so marked; leaderboards hold no such file."""
+    """A KernelBench `ModelNew` file (plain torch, `load_inline`, Triton) or the source of a torch extension, host code
+    included, under the same laws, poison, floors and clocks as any kernel. What is measured is marked `imported`,
+    stands beside other kernels in `/v1/compare`, and enters the strategy pool so marked; leaderboards hold no such
+    file."""
     made, is_new = submit_file(session, caller, request, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{made.id}"
     if not is_new:

@@ -25,11 +25,14 @@ FP32 = NumericsPolicy.FP32
 
 def judge(
     problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A file, - for the standard input, or a built-in.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A ModelNew file: torch, load_inline or Triton.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A ModelNew file, or a torch extension.")],
     *,
     target: Annotated[
         str, typer.Option("--target", metavar="auto|cuda|cpu", help="What to run on; auto is cuda where there is one.")
     ] = "auto",
+    function: Annotated[
+        str | None, typer.Option("--function", metavar="NAME", help="Of a torch extension that exports several.")
+    ] = None,
     policy: Annotated[NumericsPolicy, typer.Option("--policy", help="What arithmetic may be used.")] = FP32,
     name: Annotated[str | None, typer.Option("--name", help="What to call the problem.")] = None,
     size: Annotated[str | None, typer.Option("--size", metavar="small|full", help="Of a built-in problem.")] = None,
@@ -44,19 +47,21 @@ def judge(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a ModelNew file that you have, as kernels are judged. That is a job of its own, whose id is printed.
+    """Judge a file that you have, as kernels are judged. That is a job of its own, whose id is printed.
 
-    It is marked "imported": its host code is its author's. Compare it with `cupilot compare JOB OTHER`.
+    A ModelNew file (torch, load_inline, Triton) or the source of a torch extension (.cu, .cpp), marked "imported": its
+    host code is its author's. Compare it with `cupilot compare JOB OTHER`.
 
     \b
     Examples:
         cupilot judge softmax their_softmax.py --wait
         cupilot judge my_op.py modelnew.py --target cuda --policy tf32
+        cupilot judge my_op.py my_op.cu --target cuda --function run
     """
     with outcome(as_json=as_json):
         request = _request(
             problem, file, target=target, policy=policy, name=name, size=size, priority=priority, sharing=sharing
-        ).model_copy(update={"labels": parse_labels(label)})
+        ).model_copy(update={"labels": parse_labels(label), "function": function})
         with connect(server, data) as client:
             made = client.judge(on_chosen_target(request, target, client), idempotency_key=idempotency_key)
             if not wait:

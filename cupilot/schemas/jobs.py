@@ -69,13 +69,15 @@ class JobRequest(Request):
 
 
 class ImportRequest(Request):
-    """A file to judge: one in KernelBench's ``ModelNew`` format, with host code of its own."""
+    """A file to judge, with host code of its own: one in KernelBench's ``ModelNew`` format, or a torch extension."""
 
     problem: ProblemInput
     target: Target
     source: str = Field(min_length=1)
     """The file: plain torch, ``load_inline`` or Triton, with ``class ModelNew(nn.Module)``, which is constructed and
-    called like the reference's ``Model``."""
+    called like the reference's ``Model``; or C++ or CUDA with ``PYBIND11_MODULE`` or ``TORCH_LIBRARY``."""
+    function: str | None = Field(default=None, max_length=200)
+    """Of a torch extension: which of its functions is the kernel; by default the only one, or ``forward``."""
     priority: Priority = Priority.NORMAL
     labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
     sharing: Sharing | None = None

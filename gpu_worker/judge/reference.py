@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from cupilot.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
 from gpu_worker.judge import counting, laws, loading
 from gpu_worker.judge.deviation import Expected, deviation, unit_of
-from gpu_worker.judge.naming import identifier
+from gpu_worker.judge.naming import argument_names, identifier
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
 from gpu_worker.judge.trace import trace
 from gpu_worker.signature import Given, Layout, Signature
@@ -90,7 +90,14 @@ class Reference:
         marks: list[Any] = [Given(name) for name in self._input_names]
         layouts = [Layout(item.name, item.role.value, item.dtype.value, item.shape, item.strides) for item in specs]
         arguments = loading.constructor_arguments(self._module, self._seed)  # again: Model may have changed them
-        return Signature(arguments, self._inputs.arguments(marks), self._state_names, tuple(layouts), self.policy.value)
+        return Signature(
+            arguments,
+            self._inputs.arguments(marks),
+            self._state_names,
+            tuple(layouts),
+            self.policy.value,
+            tuple(argument_names(self._module.Model, len(arguments[0]))),
+        )
 
     def draw(self, seed: int) -> list[torch.Tensor]:
         """All given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""

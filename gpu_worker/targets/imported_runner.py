@@ -1,4 +1,5 @@
-"""An imported file in the runner: a process with torch, which holds one ``ModelNew`` and nothing of the judge's.
+"""An imported file in the runner: a process with torch, which holds one ``ModelNew`` (or one function of a torch
+extension in its place) and nothing of the judge's.
 
 Every rule here is for honest files: what keeps dishonest ones from earning anything is outside of this process (the
 judge's clock, poison and comparison, the sandbox, and that the process is stopped whenever it has nothing to do).
@@ -23,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from gpu_worker import signature as signatures
 from gpu_worker.signature import Signature
-from gpu_worker.targets import user_errors
+from gpu_worker.targets import extension, user_errors
 from gpu_worker.targets.base import RunnerError
 from gpu_worker.targets.cpu_memory import keep_freed_memory
 
@@ -130,11 +131,7 @@ class ImportedRunner:
         self._signature = signature = Signature.from_json(launches[0])
         self._memory.apply(signature.policy)
         path = Path(binary)
-        with user_errors.reported(path, "import_failed", "running the file"):
-            module = _run(path)
-        with user_errors.reported(path, "constructor_failed", "constructing ModelNew"), torch.no_grad():
-            model = _construct(module, signature)
-            self._model = model.to(self._memory.device)
+        self._model = _module(path, signature, self._memory.device)
         check_state(_parameters(self._model), _buffers(self._model), signature)
         return {}
 
@@ -231,6 +228,17 @@ def check_state(
             "ModelNew's parameters are not the reference's, whose values it is given by name: " + "; ".join(problems)
         )[:2000]
         raise RunnerError("launch_error", message, code="parameters_differ")
+
+
+def _module(path: Path, signature: Signature, device: torch.device) -> torch.nn.Module:
+    """What the file is called through, constructed on the device."""
+    if path.suffix != ".py":
+        with user_errors.reported(path, "import_failed", "building the extension"), torch.no_grad():
+            return extension.load(path, signature).to(device)
+    with user_errors.reported(path, "import_failed", "running the file"):
+        module = _run(path)
+    with user_errors.reported(path, "constructor_failed", "constructing ModelNew"), torch.no_grad():
+        return _construct(module, signature).to(device)
 
 
 def _run(path: Path) -> ModuleType:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
-from cupilot.imported import ImportedKernel, KernelKind
+from cupilot.imported import ImportedKernel, KernelKind, with_function
 from cupilot.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
 from tests.gpu import problems
@@ -87,6 +87,57 @@ class ModelNew(nn.Module):
         return built.run_line(x)
 '''
 
+EXTENSION = """
+#include <torch/extension.h>
+
+__global__ void scaled(const float4* x, const float* w, float4* out, long n, int cols, float eps) {
+  long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
+  if (i < n) {
+    float4 v = x[i], m = reinterpret_cast<const float4*>(w)[i % (cols / 4)];
+    out[i] = make_float4(v.x * m.x + eps, v.y * m.y + eps, v.z * m.z + eps, v.w * m.w + eps);
+  }
+}
+
+torch::Tensor forward(torch::Tensor x, torch::Tensor weight, double eps) {
+  TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be contiguous and on the GPU");
+  auto out = torch::empty_like(x);
+  long n = x.numel() / 4;
+  scaled<<<(n + 255) / 256, 256>>>(
+      (const float4*)x.data_ptr<float>(), weight.data_ptr<float>(), (float4*)out.data_ptr<float>(), n, x.size(1), eps);
+  return out;
+}
+
+torch::Tensor twice(torch::Tensor x) { return x + x; }
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("forward", &forward, py::arg("x"), py::arg("weight"), py::arg("eps"));
+  m.def("twice", &twice);
+}
+"""
+
+SCALED = Problem(
+    name="scaled",
+    source="""
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, features, eps):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(features))
+        self.eps = eps
+
+    def forward(self, x):
+        return x * self.weight + self.eps
+
+def get_inputs():
+    return [torch.rand(4096, 4096)]
+
+def get_init_inputs():
+    return [4096, 0.25]
+""",
+)
+
 ESCAPE = """
 import torch
 import torch.nn as nn
@@ -134,7 +185,9 @@ def judged(evaluator: Evaluator, prepare: Prepare) -> Callable[[Problem, str], E
 
 
 @pytest.mark.parametrize(
-    ("problem", "source"), [(problems.softmax(), TRITON), (LINE, INLINE)], ids=["triton", "load_inline"]
+    ("problem", "source"),
+    [(problems.softmax(), TRITON), (LINE, INLINE), (SCALED, EXTENSION)],
+    ids=["triton", "load_inline", "extension"],
 )
 def test_an_honest_file_is_audited(judged: Callable[[Problem, str], Evaluation], problem: Problem, source: str) -> None:
     result = judged(problem, source)
@@ -144,6 +197,16 @@ def test_an_honest_file_is_audited(judged: Callable[[Problem, str], Evaluation],
     assert comparison is not None
     assert result.handover_us is not None
     print(f"\n{comparison.kernel_us} against {comparison.baseline_us} us, {result.handover_us:.1f} us of them copying")
+
+
+def test_an_extension_of_several_functions_says_how_to_choose(judged: Callable[[Problem, str], Evaluation]) -> None:
+    result = judged(SCALED, EXTENSION.replace('m.def("forward"', 'm.def("once"'))
+    assert result.failure is not None
+    assert result.failure.details["code"] == "several_functions", result.failure
+    assert "once, twice" in result.failure.message
+    result = judged(SCALED, with_function(EXTENSION, "twice"))
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.WRONG_VALUE, result.failure
 
 
 CAUGHT = {FailureKind.WRONG_VALUE, FailureKind.UNWRITTEN_OUTPUT, FailureKind.NON_DETERMINISTIC}

@@ -175,6 +175,10 @@ def test_a_file_is_judged_by_a_job_of_its_own(client: Client) -> None:
     assert made.id == client.judge(request, idempotency_key="f").id
     assert (made.state, made.problem.name, made.budgets.candidates) == ("queued", "softmax", 1)
     assert made.labels.keys() == {"imported"}
+    extension = {"source": "TORCH_LIBRARY(ours, m) {}\n", "function": "run"}
+    assert client.judge(request.model_copy(update=extension)).labels["imported"] != made.labels["imported"]
+    with pytest.raises(RejectedError, match="run cannot be chosen"):
+        client.judge(request.model_copy(update={"function": "run"}))
     for source in ("class Model: ...", "class ModelNew: ("):
         with pytest.raises(RejectedError) as caught:
             client.judge(request.model_copy(update={"source": source}))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from cupilot.imported import ImportedKernel, described, way
+from cupilot.imported import (
+    ImportedKernel,
+    InvalidImport,
+    check_import,
+    described,
+    file_name,
+    is_extension,
+    way,
+    with_function,
+)
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.strategy import problems_with
 from cupilot.technique import catalogue
@@ -40,8 +49,33 @@ def test_techniques_are_those_that_the_text_shows(target: Target, text: str, tec
         ("from torch.utils.cpp_extension import load_inline", "load_inline"),
         ("torch.utils.cpp_extension.load(...)", "cpp_extension"),
         ("x + 1", "torch"),
+        ("#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "extension"),
     ],
 )
 def test_the_way_to_its_kernels(text: str, expected: str) -> None:
     assert way(text) == expected
     assert expected in described(ImportedKernel(target=Target.CUDA, source=text)).rationale
+
+
+CPP = '#include <torch/library.h>\nTORCH_LIBRARY(ours, m) { m.def("run", &run); }\n'
+CUDA = f"__global__ void f() {{}}\n{CPP}"
+INLINE = f'import torch\nCODE = """\n{CPP}"""\nclass ModelNew: ...\n'
+
+
+def test_what_a_file_is_shows_in_its_text() -> None:
+    texts = (CPP, CUDA, INLINE, CPP.replace("TORCH_", "// TORCH_"))
+    assert [is_extension(text) for text in texts] == [True, True, False, False]
+    names = [file_name(text, target) for text in (CPP, CUDA, INLINE) for target in (Target.CUDA, Target.CPU)]
+    assert names == ["extension.cpp"] * 2 + ["extension.cu", "extension.cpp"] + ["modelnew.py"] * 2
+    for text in (CPP, CUDA, INLINE):
+        check_import(text)
+    with pytest.raises(InvalidImport, match="exports nothing to Python"):
+        check_import('#include <torch/extension.h>\nextern "C" int f();')
+
+
+def test_the_choice_of_a_function_is_part_of_the_file() -> None:
+    assert with_function(CPP, "run") == f"{CPP}// cupilot: function run\n"
+    assert with_function(CPP, None) == CPP
+    for text, name in ((INLINE, "run"), (CPP, "run; system")):
+        with pytest.raises(InvalidImport):
+            with_function(text, name)

@@ -75,6 +75,11 @@ def test_files_that_cannot_be_imported(files: Path, work_dir: list[str], capsys:
     plan = ["--plan", str(files / "plan.json")]
     assert main(["judge", str(files / "line.py"), str(files / "new.py"), *plan, *work_dir]) == 2
     assert "has no launch plan" in capsys.readouterr().err
+    assert main(["judge", str(files / "line.py"), str(files / "new.py"), "--function", "run", *work_dir]) == 2
+    assert "not the source of a torch extension" in capsys.readouterr().err
+    line = [str(files / "line.py"), str(files / "line.cpp"), *plan]
+    assert main(["judge", *line, "--function", "run", *work_dir]) == 2
+    assert "--function is for torch extensions" in capsys.readouterr().err
 
 
 def test_unusable_problem(files: Path, work_dir: list[str], capsys: pytest.CaptureFixture[str]) -> None:
