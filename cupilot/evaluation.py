@@ -254,6 +254,8 @@ class SweepPoint(Value):
     judged: bool = False
     """Whether these are the times of a whole judgement, every law and the audit passed; else of a few blocks."""
     failure: Failure | None = None
+    code: str | None = None
+    """Digest of its machine code and launches; None where there is none."""
 
     @model_validator(mode="after")
     def _time_or_failure(self) -> SweepPoint:

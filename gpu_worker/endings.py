@@ -48,6 +48,14 @@ def kernel_ending(finished: Finished) -> Failure:
     )
 
 
+def judge_ending(finished: Finished, stage: str) -> Failure:
+    """Why a judge ended before it had prepared a problem."""
+    if stage == "starting":
+        message = "the judge process did not start"
+        return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details={"stderr": finished.stderr[-2000:]})
+    return reference_ending(finished, stage)
+
+
 def reference_ending(finished: Finished, stage: str) -> Failure:
     """Why a judge ended while it prepared a problem: the reference runs in there."""
     if finished.timed_out:

@@ -42,7 +42,7 @@ from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeTimeout, TooMa
 from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
 from gpu_worker.profiling import Profiling
-from gpu_worker.reuse import EvaluationStore, key_of, reused
+from gpu_worker.reuse import EvaluationStore, key_of, of_this_source, reused
 from gpu_worker.sandbox import Sandbox
 from gpu_worker.sweep import Sweep, can_vary, worthwhile
 from gpu_worker.targets.base import HostTarget
@@ -147,7 +147,7 @@ class Evaluator:
         except Interrupted as error:
             raise Cancelled from error
         except JudgeLost as error:
-            return PreparationResult(failure=_lost(error))
+            return PreparationResult(failure=endings.judge_ending(error.finished, error.stage))
         except JudgeTimeout as error:
             return PreparationResult(failure=Failure(kind=FailureKind.TIMEOUT, message=f"the reference: {error}"))
         except (Unavailable, OSError) as error:
@@ -176,7 +176,7 @@ class Evaluator:
         except Interrupted as error:
             raise Cancelled from error
         except JudgeLost as error:
-            return Tracing(failure=_lost(error))
+            return Tracing(failure=endings.judge_ending(error.finished, error.stage))
         except JudgeTimeout as error:
             return Tracing(failure=Failure(kind=FailureKind.TIMEOUT, message=f"the file: {error}"))
         except (Unavailable, OSError) as error:
@@ -311,12 +311,21 @@ class Evaluator:
         """Whether the same was measured before: ``measured`` has it then, with counters if it is promoted by now."""
         points = self._points if can_vary(measured.kernel) else 0
         measured.key = key_of(measured, built.plan, self._environment(measured.build), points)
-        measured.known = store.get(measured.key)
+        measured.known = self._same(store.get(measured.key), measured, points)
         if measured.known is not None and self._profiling.owes(measured, call):
             self._phases.enter("profile")
             self._profiling.catch_up(measured, self._build)
             store.put(measured.key, measured.known)
         return measured.known is not None
+
+    def _same(self, known: Evaluation | None, measured: Measured, points: int) -> Evaluation | None:
+        """A known evaluation, unless it rests on tunable values with which this source is other machine code."""
+        if known is None or of_this_source(known, measured) or not isinstance(measured.kernel, Kernel):
+            return known
+        built = self._sweep.retraced(known, measured.kernel, measured.preparation.facts, points)
+        if built is not None:
+            measured.build = built.build.report
+        return known if built is not None else None
 
     def _compare_autotuned(self, measured: Measured, built: BuiltKernel, call: Call) -> None:
         """Add PyTorch's best compiled code as a baseline; what goes wrong there says nothing about the kernel."""
@@ -384,12 +393,3 @@ class Evaluator:
             "code_version": cupilot.__version__,
         }
         return self._host.environment().model_copy(update=changes)
-
-
-def _lost(error: JudgeLost) -> Failure:
-    if error.stage == "starting":
-        message = "the judge process did not start"
-        return Failure(
-            kind=FailureKind.INFRASTRUCTURE, message=message, details={"stderr": error.finished.stderr[-2000:]}
-        )
-    return endings.reference_ending(error.finished, error.stage)

@@ -13,10 +13,13 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from pydantic import JsonValue
+
 import cupilot
 from cupilot.evaluation import Evaluation, FailureKind
 from cupilot.hardware import Environment
-from cupilot.kernel import ResolvedPlan
+from cupilot.imported import ImportedKernel
+from cupilot.kernel import Kernel, ResolvedPlan
 from cupilot.value import digest
 from gpu_worker.verdict import Measured
 
@@ -92,7 +95,8 @@ class EvaluationStore:
 def key_of(measured: Measured, plan: ResolvedPlan, environment: Environment, sweep: int = 0) -> str:
     """What decides an evaluation of a kernel that was built; ``sweep`` is how many points of tunables may be tried.
 
-    Where they are, all of the source decides: the machine code at hand is that of one point only.
+    Where they are, the tunables decide too, and the machine code at hand is that of one point only: an evaluation that
+    rests on others is given again for another source by :meth:`gpu_worker.sweep.Sweep.retraced` alone.
     """
     assert measured.build is not None
     preparation = measured.preparation
@@ -106,19 +110,30 @@ def key_of(measured: Measured, plan: ResolvedPlan, environment: Environment, swe
             environment.device.uid,
             [environment.driver, environment.cuda, environment.compiler, environment.sandbox, environment.threads],
             judge_version(),
-            [sweep, measured.kernel.content_hash()] if sweep else None,
+            [sweep, _tunables(measured.kernel)] if sweep else None,
         ]
     )
 
 
+def _tunables(kernel: Kernel | ImportedKernel) -> dict[str, JsonValue]:
+    if isinstance(kernel, ImportedKernel):
+        return {}
+    return {name: tunable.model_dump(mode="json") for name, tunable in kernel.plan.tunables.items()}
+
+
+def of_this_source(known: Evaluation, measured: Measured) -> bool:
+    """Whether a known evaluation rests on this source, or on no tunable values but the given ones."""
+    return not known.sweep or known.kernel_hash == measured.kernel.content_hash()
+
+
 def reused(known: Evaluation, measured: Measured) -> Evaluation:
     """A known evaluation as one of this kernel; its ``measurement`` says which run of the judge it rests on."""
-    swept = bool(known.sweep)
+    whole = known.sweep and of_this_source(known, measured)
     return known.model_copy(
         update={
             "kernel_hash": measured.kernel.content_hash(),
-            "build": known.build if swept else measured.build,
-            "tunables": known.tunables if swept else measured.kernel.tunable_values(),
+            "build": known.build if whole else measured.build,
+            "tunables": known.tunables if known.sweep else measured.kernel.tunable_values(),
             "seconds": measured.seconds,
             "phases": measured.phases,
             "reused": True,

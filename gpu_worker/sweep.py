@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from cupilot.errors import InvalidPlan
-from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, SweepPoint
+from cupilot.evaluation import Baseline, Comparison, Evaluation, Failure, FailureKind, Interval, SweepPoint
 from cupilot.imported import ImportedKernel
 from cupilot.kernel import Kernel, LaunchPlan
 from cupilot.problem import ProblemFacts
@@ -75,6 +75,10 @@ def combination(given: SweepPoint, points: Sequence[SweepPoint]) -> Values | Non
     return given.tunables | {name: value for name, (_, value) in best.items()}
 
 
+def _key(values: Values) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(values.items()))
+
+
 def _alone(plan: LaunchPlan, limit: int) -> int:
     """How many points change one tunable: all but one, which is for the combination where several can vary."""
     return limit - (sum(len(set(tunable.choices)) > 1 for tunable in plan.tunables.values()) > 1)
@@ -108,16 +112,34 @@ class Sweep:
         """The variants that :meth:`improve` will try for certain, if it comes to that."""
         return [kernel.tuned(values) for values in one_at_a_time(kernel.plan, _alone(kernel.plan, limit))]
 
+    def retraced(self, known: Evaluation, kernel: Kernel, facts: ProblemFacts, limit: int) -> BuiltKernel | None:
+        """The build of the point that another source's sweep chose, where this kernel's would be no other; else None.
+
+        The two have one machine code as they are given, and the same tunables. Each point that was tried has to be the
+        same code here, and each that was not has to be code that was tried at another: then every step of the sweep
+        would see what it saw. A point that did not build is held to differ.
+        """
+        tried = {_key(point.tunables): point.code for point in known.sweep}
+        further = [point.tunables for point in known.sweep]
+        first = one_at_a_time(kernel.plan, _alone(kernel.plan, limit))
+        points = {_key(values): values for values in [*further, *first]}
+        chosen: BuiltKernel | None = None
+        for trial in self._build_all(kernel, [*points.values()], facts):
+            code = trial.built.identity if trial.built is not None else None
+            allowed = {tried[_key(trial.values)]} if _key(trial.values) in tried else set(tried.values())
+            if code is None or code not in allowed:
+                return None
+            chosen = trial.built if trial.values == known.tunables else chosen
+        return chosen
+
     def improve(self, measured: Measured, built: BuiltKernel, call: Call, limit: int) -> BuiltKernel:
         """Try up to ``limit`` points beside the kernel that was judged; the build that stands for it in the end.
 
         ``measured`` is filled with what was tried, and adopts the point that was chosen.
         """
-        eager = measured.eager()
-        assert eager is not None
         assert isinstance(measured.kernel, Kernel)  # nothing else can vary
         plan = measured.kernel.plan
-        given = SweepPoint(tunables=plan.values(), kernel_us=eager.kernel_us, speedup=eager.speedup, judged=True)
+        given = _point(measured, built, judged=True)
         measured.sweep.append(given)
         known = {built.identity}
         found: dict[int, _Trial] = {}
@@ -175,7 +197,7 @@ class Sweep:
         variant = measured.variant(values, built.build.report, built.build.facts)
         order = order_of(variant, built.plan, built.binary, call, [Baseline.EAGER]) | {"screening": True}
         self._judge.judge_in(runner, variant, order, call)
-        return _point(variant, judged=False)
+        return _point(variant, built, judged=False)
 
     def _chosen(
         self, measured: Measured, given: SweepPoint, found: Mapping[int, _Trial], call: Call
@@ -189,7 +211,7 @@ class Sweep:
             variant = measured.variant(found[place].values, built.build.report, built.build.facts)
             order = order_of(variant, built.plan, built.binary, call, [Baseline.EAGER])
             self._judge.judge(variant, order, call)
-            measured.sweep[place] = _point(variant, judged=True)
+            measured.sweep[place] = _point(variant, built, judged=True)
             eager = variant.eager()
             if variant.failure is not None or eager is None or not _faster(eager.speedup, given.speedup):
                 continue
@@ -198,7 +220,7 @@ class Sweep:
             if below_floor(eager, measured.preparation.placement):
                 message = f"{eager.kernel_us.median:.4g} us is faster than the device's physical floor"
                 failure = Failure(kind=FailureKind.BELOW_FLOOR, message=message)
-                measured.sweep[place] = SweepPoint(tunables=variant.tunables, failure=failure)
+                measured.sweep[place] = SweepPoint(tunables=variant.tunables, failure=failure, code=built.identity)
                 continue
             measured.adopt(variant)
             return built
@@ -215,12 +237,13 @@ def worthwhile(measured: Measured, call: Call, spent: float) -> bool:
     return not slow and not done and call.remaining() > ROOM * spent
 
 
-def _point(variant: Measured, *, judged: bool) -> SweepPoint:
+def _point(variant: Measured, built: BuiltKernel, *, judged: bool) -> SweepPoint:
     eager: Comparison | None = variant.eager()
+    values, code = variant.tuned().tunable_values(), built.identity
     if variant.failure is not None or eager is None:
         failure = variant.failure or Failure(kind=FailureKind.INFRASTRUCTURE, message="it was not timed")
-        return SweepPoint(tunables=variant.tunables, failure=failure)
-    return SweepPoint(tunables=variant.tunables, kernel_us=eager.kernel_us, speedup=eager.speedup, judged=judged)
+        return SweepPoint(tunables=values, failure=failure, code=code)
+    return SweepPoint(tunables=values, kernel_us=eager.kernel_us, speedup=eager.speedup, judged=judged, code=code)
 
 
 def _speed(point: SweepPoint) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from cupilot.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
 from cupilot.hardware import Environment
-from cupilot.kernel import Kernel, resolve
+from cupilot.kernel import Kernel, LaunchPlan, resolve
 from cupilot.problem import Problem, Target
 from gpu_worker import reuse
 from gpu_worker.evaluator import Evaluator
@@ -64,7 +64,12 @@ def test_words_do_not_count_but_all_that_decides_does(monkeypatch: pytest.Monkey
     same = key()
     other = kernel("other words, one binary")
     assert key(plan_of=other) == same
-    assert len({same, key(sweep=3), key(sweep=3, plan_of=other)}) == 3, "a sweep builds more than this binary"
+    assert key(sweep=3, plan_of=other) == key(sweep=3), "what a sweep builds beside this binary is compared when found"
+    tunable = {"SIZE": {"value": 1, "choices": [1, 2]}}
+    varied = other.model_copy(
+        update={"plan": LaunchPlan.model_validate({**other.plan.model_dump(), "tunables": tunable})}
+    )
+    assert len({same, key(sweep=3), key(sweep=3, plan_of=varied)}) == 3
     others = {
         key(binary="c"),
         key(environment=ENVIRONMENT.model_copy(update={"driver": "2"})),

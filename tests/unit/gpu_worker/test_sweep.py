@@ -94,3 +94,68 @@ def test_the_best_point_is_judged_and_reported(
     again = evaluator.evaluate(PROBLEM, prepared, kernel)
     assert again.reused
     assert (again.tunables, again.build, again.sweep) == (found.tunables, found.build, found.sweep)
+
+
+def test_another_source_of_the_same_code_at_every_point_is_judged_once(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sweep, "HOPELESS", 0.0)
+    monkeypatch.setattr(evaluator, "_known", EvaluationStore(tmp_path))
+    prepared = evaluator.prepare(PROBLEM).preparation
+    assert prepared is not None
+    choices = plan(PASSES=(SLOW, [FAST, WRONG, SLOW]))
+
+    def of(source: str, chosen: LaunchPlan = choices) -> Kernel:
+        return Kernel(target=Target.CPU, source=source, plan=chosen)
+
+    found = evaluator.evaluate(PROBLEM, prepared, of(KERNEL))
+    assert found.tunables == {"PASSES": FAST}, found.sweep
+    assert len({one.code for one in found.sweep}) == 3, "each point is code of its own, those that failed too"
+
+    other = of("// in other words\n" + KERNEL)
+    again = evaluator.evaluate(PROBLEM, prepared, other)
+    assert again.reused
+    assert again.kernel_hash == other.content_hash()
+    assert again.measurement == found.measurement
+    assert (again.tunables, again.sweep, again.comparisons) == (found.tunables, found.sweep, found.comparisons)
+    assert again.build is not None
+    assert found.build is not None
+    assert again.build.binary_hash == found.build.binary_hash
+
+    elsewhere = KERNEL.replace(f"PASSES == {WRONG}", f"PASSES != {SLOW}")
+    changed = evaluator.evaluate(PROBLEM, prepared, of(elsewhere))
+    assert not changed.reused, "it is the same code as given, and other code at the point that was chosen"
+    assert changed.tunables == {"PASSES": SLOW}
+    fewer = evaluator.evaluate(PROBLEM, prepared, of(KERNEL, plan(PASSES=(SLOW, [FAST, SLOW]))))
+    assert not fewer.reused, "other choices, other sweeps"
+
+
+def test_a_sweep_is_retraced_only_where_each_step_would_see_the_same_code(evaluator: Evaluator) -> None:
+    prepared = evaluator.prepare(PROBLEM).preparation
+    assert prepared is not None
+    plain = plan(A=(1, [1, 2]), B=(1, [1, 2]), UNUSED=(1, [1, 2]))
+    source = KERNEL.replace("PASSES", "(A * B)")
+    kernel = Kernel(target=Target.CPU, source=source, plan=plain)
+
+    def code(**values: int) -> str:
+        built = evaluator._builder.build_kernel(kernel.tuned(values), prepared.facts)
+        assert built.failure is None
+        return built.identity
+
+    given = {"A": 1, "B": 1, "UNUSED": 1}
+    steps = [given, given | {"A": 2}, given | {"B": 2}, given | {"A": 2, "B": 2}]
+    points = [point(1.0, **values).model_copy(update={"code": code(**values)}) for values in steps]
+    once = evaluator.evaluate(
+        PROBLEM, prepared, Kernel(target=Target.CPU, source=source, plan=plan(A=(1, [1]), B=(1, [1])))
+    )
+
+    def retraced(*told: SweepPoint) -> bool:
+        known = once.model_copy(update={"sweep": told, "tunables": steps[3]})
+        return evaluator._sweep.retraced(known, kernel, prepared.facts, 12) is not None
+
+    assert code(**steps[1]) == code(**steps[2]), "a compiler sees their product only"
+    assert retraced(*points), "the tunable that nothing uses is the given code again"
+    assert retraced(points[0], points[1], points[3]), "what is other code's twin was not tried"
+    assert not retraced(points[0], points[1], points[3].model_copy(update={"code": "other"}))
+    assert not retraced(points[0], points[1], points[3].model_copy(update={"code": None})), "it did not build"
+    assert not retraced(points[0], points[3]), "the sweep had no time for that code"
