@@ -6,7 +6,7 @@ exponential each count one; composite operators count the operations of their te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 
@@ -39,7 +39,7 @@ _FREE = frozenset({
     "gather", "embedding", "index_select", "scalar_tensor", "diagonal", "unfold", "flip", "roll", "repeat", "tril",
     "triu", "constant_pad_nd", "new_zeros", "new_ones", "new_full", "new_empty",
 })  # fmt: skip
-_PARTIAL = frozenset({
+PARTIAL = frozenset({
     "slice", "select", "narrow", "diagonal", "index", "gather", "embedding", "index_select", "as_strided",
 })  # fmt: skip
 """Calls that read a part of their first tensor only: as much as their result holds."""
@@ -106,24 +106,36 @@ def _node_flops(node: GraphNode, shapes: Mapping[str, tuple[int, ...]]) -> float
 
 
 def compulsory_bytes(
-    graph: Graph, tensors: tuple[TensorSpec, ...], zero_shares: Mapping[str, float] = MappingProxyType({})
+    graph: Graph,
+    tensors: tuple[TensorSpec, ...],
+    zero_shares: Mapping[str, float] = MappingProxyType({}),
+    whole: Collection[str] = (),
 ) -> int:
     """Bytes of every input element that the graph reads, once, and of every output element, once.
 
     ``zero_shares``: how much of an input is zero by construction; a kernel need not read that (half of a triangle).
+    ``whole``: inputs that count whole, whatever the graph reads of them.
     """
-    specs = {spec.name: spec for spec in tensors}
-    sizes = {spec.name: spec.nbytes for spec in tensors if spec.role is not Role.OUTPUT}
-    itemsizes = {name: specs[name].dtype.itemsize for name in sizes}
+    total = 0
+    for spec, size in zip(_given(tensors), bytes_read(graph, tensors).values(), strict=True):
+        filled = 1.0 - zero_shares.get(spec.name, 0.0)
+        total += int(filled * (spec.nbytes if spec.name in whole else size))
+    return total + sum(spec.nbytes for spec in tensors if spec.role is Role.OUTPUT)
+
+
+def bytes_read(graph: Graph, tensors: tuple[TensorSpec, ...]) -> dict[str, int]:
+    """How many bytes of each input, parameter and buffer the graph reads, in the order of ``tensors``."""
     readers: dict[str, list[GraphNode]] = {}
     for node in graph.nodes:
         for name in dict.fromkeys(_references(node)):
             readers.setdefault(name, []).append(node)
-    total = 0
-    for name, size in sizes.items():
-        filled = 1.0 - zero_shares.get(name, 0.0)
-        total += int(filled * _bytes_read(name, size, itemsizes[name], readers, graph))
-    return total + sum(spec.nbytes for spec in tensors if spec.role is Role.OUTPUT)
+    return {
+        spec.name: _bytes_read(spec.name, spec.nbytes, spec.dtype.itemsize, readers, graph) for spec in _given(tensors)
+    }
+
+
+def _given(tensors: Sequence[TensorSpec]) -> list[TensorSpec]:
+    return [spec for spec in tensors if spec.role is not Role.OUTPUT]
 
 
 def _bytes_read(name: str, size: int, itemsize: int, readers: Mapping[str, list[GraphNode]], graph: Graph) -> int:
@@ -132,7 +144,7 @@ def _bytes_read(name: str, size: int, itemsize: int, readers: Mapping[str, list[
     total = 0
     for node in readers.get(name, ()):
         first = next(iter(_references(node)), None)
-        if base_name(node) in _PARTIAL and first == name:
+        if base_name(node) in PARTIAL and first == name:
             total += prod(node.shapes[0]) * itemsize
         else:
             return size

@@ -7,8 +7,8 @@ arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -35,6 +35,10 @@ MOST_PIECES = 64
 _RESULT_DTYPES = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
 
 
+Watch = AbstractContextManager[Any]
+"""Sees the calls of a forward pass."""
+
+
 class Reference:
     """One problem's PyTorch model."""
 
@@ -52,6 +56,7 @@ class Reference:
         )
         self.state = self._own_state()
         self._output_dtypes: list[torch.dtype] = []
+        self._zero_shares: dict[str, float] = {}
         self.graph = Graph(nodes=(), outputs=())
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
@@ -71,7 +76,7 @@ class Reference:
         self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
         specs = self._specs(outputs)
-        zero_shares = self._zero_shares()
+        self._zero_shares = self._partly_zero()
         self._inputs = self._inputs.shapes_only()
         return ProblemFacts(
             problem_hash=problem_hash,
@@ -82,8 +87,19 @@ class Reference:
             op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
             flops=counting.pointwise_flops(graph, specs) + matmul_flops,
             matmul_flops=matmul_flops,
-            compulsory_bytes=counting.compulsory_bytes(graph, specs, zero_shares),
+            compulsory_bytes=counting.compulsory_bytes(graph, specs, self._zero_shares),
         )
+
+    def compulsory_bytes(self, specs: tuple[TensorSpec, ...], whole: Collection[str]) -> int:
+        """As in :meth:`facts`, with some tensors counted whole."""
+        return counting.compulsory_bytes(self.graph, specs, self._zero_shares, whole)
+
+    def watched(self, tensors: Sequence[torch.Tensor], watch: Callable[[Mapping[str, torch.Tensor]], Watch]) -> None:
+        """Run once on copies of these tensors, within what ``watch`` makes of the copies, by name."""
+        copies = [_copy(tensor) for tensor in tensors]
+        named = dict(zip([*self._input_names, *self._state_names.values()], copies, strict=True))
+        with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"), watch(named):
+            self._functional(*self._split(copies))
 
     def signature(self, specs: Sequence[TensorSpec]) -> Signature:
         """How an imported file's class is constructed and called in this module's place."""
@@ -242,7 +258,7 @@ class Reference:
             for key, tensor in _live_state(self._model).items():
                 tensor.copy_(self.state[key])
 
-    def _zero_shares(self) -> dict[str, float]:
+    def _partly_zero(self) -> dict[str, float]:
         """Of the inputs that are partly zero by construction."""
         shares = zip(self._input_names, map(laws.zero_share, self._inputs.tensors), strict=True)
         floats = [tensor.is_floating_point() for tensor in self._inputs.tensors]

@@ -22,6 +22,7 @@ from gpu_worker.judge.counting import used
 from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.relevance import relevance
 from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
 from gpu_worker.judge.slots import Slots, slot_size
@@ -142,13 +143,18 @@ class Session:
         """Laws, tolerances, admission and baseline, as JSON-compatible fields of a ``Preparation``."""
         self._stage("admitting the problem", 240.0)
         admission = admit(self._reference, self._cases, self._specs, self._problem.policy)
+        self._stage("looking for what does not matter", 120.0)
+        found = relevance(self._reference, self.facts.graph, self._specs, self._cases.get(laws.OWN).given)
+        if found.whole:
+            least = self._reference.compulsory_bytes(self._specs, found.whole)
+            self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
         self._stage("timing PyTorch", 120.0)
         return {
             "facts": self.facts.model_dump(mode="json"),
             "laws": [item.law for item in admission.laws],
             "tolerances": {item.law: item.tolerance for item in admission.laws},
             "admission": admission.nulls,
-            "notes": [*admission.notes, *self._notes()],
+            "notes": [*admission.notes, *found.notes, *self._notes()],
             "baseline_us": self._time_baseline().model_dump(mode="json"),
         }
 

@@ -1,0 +1,194 @@
+"""Whether a part of an input matters, found by changing it: the floor counts bytes that no kernel needs not at all.
+
+The graph may claim that a part of a tensor is never read. That claim is tried: the part is filled with random and with
+extreme values, and where an output moves, the tensor counts whole, as any tensor does that the graph says nothing of.
+What the graph does not claim is tried by stripes and halves and only told: that nothing moved is no proof, so it
+changes no number. Counts nothing itself; a floor that is too low harms nobody, one that is too high does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cupilot.problem import Graph, Role, TensorSpec
+from gpu_worker.judge import laws
+from gpu_worker.judge.counting import PARTIAL, bytes_read
+from gpu_worker.judge.deviation import Expected, largest, unit_of
+from gpu_worker.judge.reference import SEPARABLE, Reference
+from gpu_worker.judge.refusal import UnusableReference, out_of_memory
+
+LOOK_SECONDS = 1.0
+"""For what is only told. What a graph claims is tried whatever it takes: three forward passes a tensor."""
+
+MOVED = SEPARABLE
+"""In units of the output's spread: sums in another order differ by 1e-6, values that matter by far more."""
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """What changing parts of the given tensors has shown."""
+
+    whole: frozenset[str] = frozenset()
+    """Tensors of which the graph claims that a part does not matter, and it does."""
+    notes: tuple[str, ...] = ()
+
+
+class ReadWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Marks which elements of named tensors a forward pass reads; all of them, unless the call is known to read few."""
+
+    def __init__(self, named: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._alive = {id(named[name]): (name, named[name]) for name in wanted}
+        self.read = {name: torch.zeros_like(named[name], dtype=torch.bool) for name in wanted}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: saying so imports torch's compiler, and nothing is compiled here."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        partial = str(func).split(".")[1] in PARTIAL
+        for place, argument in enumerate([*args, *(kwargs or {}).values()]):
+            for tensor in argument if isinstance(argument, list | tuple) else (argument,):
+                name, given = self._alive.get(id(tensor), (None, None))
+                if name is None or given is None:
+                    continue
+                if partial and place == 0 and given.is_contiguous():
+                    places = torch.arange(given.numel(), device=given.device).reshape(given.shape)
+                    self.read[name].view(-1)[func(places, *args[1:], **(kwargs or {})).reshape(-1)] = True
+                else:
+                    self.read[name].fill_(True)
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass
+class _Trial:
+    """One set of given tensors, what the reference gives for it, and which of them may be changed."""
+
+    reference: Reference
+    given: Sequence[torch.Tensor]
+    specs: Sequence[TensorSpec]
+    expected: list[Expected] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.expected = [Expected(value.contiguous(), unit_of(value)) for value in self.reference.run(self.given)]
+
+    def moves(self, place: int, part: torch.Tensor) -> bool:
+        """Whether any output moves, or none comes, when the marked elements of a tensor get other values."""
+        return any(self._moved(place, changed) for changed in _changes(self.given[place], part))
+
+    def _moved(self, place: int, changed: torch.Tensor) -> bool:
+        try:
+            outputs = self.reference.run([*self.given[:place], changed, *self.given[place + 1 :]])
+        except UnusableReference as error:
+            if out_of_memory(error):
+                raise
+            return True
+        same = all(got.shape == want.values.shape for got, want in zip(outputs, self.expected, strict=True))
+        return not same or largest(self.expected, [value.contiguous() for value in outputs]) > MOVED
+
+
+def relevance(
+    reference: Reference, graph: Graph, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]
+) -> Relevance:
+    """Try what the graph claims of ``given``, in the order of ``specs``; then look for what it does not claim.
+
+    Where memory is too short for that, the graph is believed: its count is the lower one.
+    """
+    try:
+        return _tried(reference, graph, specs, given)
+    except (RuntimeError, MemoryError, UnusableReference) as error:
+        if not out_of_memory(error):
+            raise
+        return Relevance(notes=("there was no memory to try which parts of the inputs matter",))
+
+
+def _tried(reference: Reference, graph: Graph, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]) -> Relevance:
+    named = [spec for spec in specs if spec.role is not Role.OUTPUT]
+    trial = _Trial(reference, given, named)
+    counted = bytes_read(graph, tuple(specs))
+    claimed = [spec.name for spec in named if counted[spec.name] < spec.nbytes and 0 not in spec.strides]
+    whole, notes = [], []
+    for name, read in _read(reference, given, claimed).items():
+        place = [spec.name for spec in named].index(name)
+        if not bool(read.all()) and trial.moves(place, ~read):
+            whole.append(name)
+            notes.append(f"an output moves with what the traced graph does not read of {name}: it counts whole")
+    rest = [place for place, spec in enumerate(named) if spec.name not in claimed and spec.role is Role.INPUT]
+    return Relevance(frozenset(whole), (*notes, *_irrelevant(trial, rest)))
+
+
+def _read(reference: Reference, given: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
+    if not names:
+        return {}
+    watches: list[ReadWatch] = []
+
+    def watch(named: Mapping[str, torch.Tensor]) -> ReadWatch:
+        watches.append(ReadWatch(named, names))
+        return watches[0]
+
+    reference.watched(given, watch)
+    return watches[0].read
+
+
+def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[str]:
+    """What moves no output, in words, as far as the time allows to look."""
+    end = time.monotonic() + LOOK_SECONDS
+    for place in places:
+        tensor = trial.given[place]
+        if not tensor.is_floating_point() or 0 in tensor.stride():
+            continue
+        for words, part in _parts(tensor):
+            if time.monotonic() > end:
+                return
+            if not trial.moves(place, part):
+                name = trial.specs[place].name
+                yield f"changing {words} of {name} moves no output; the floor counts its bytes all the same"
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Stripes and halves along each dimension."""
+    for dim, size in enumerate(tensor.shape):
+        if size < 2:
+            continue
+        for words, chosen in (
+            (f"indices 0, 2, 4... of dimension {dim}", slice(0, None, 2)),
+            (f"indices 1, 3, 5... of dimension {dim}", slice(1, None, 2)),
+            (f"the first half of dimension {dim}", slice(0, size // 2)),
+            (f"the second half of dimension {dim}", slice(size // 2, None)),
+        ):
+            part = torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
+            part[(slice(None),) * dim + (chosen,)] = True
+            yield words, part
+
+
+def _changes(tensor: torch.Tensor, part: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor with other values in a part: random ones, then the largest and the least that it can hold.
+
+    Of integers, which are indices more often than not: its own values, in another order, and its own extremes.
+    """
+    makers: list[Callable[[], torch.Tensor]]
+    if tensor.is_floating_point():
+        most = torch.finfo(tensor.dtype).max
+        size = laws.largest_magnitude(tensor) or 1.0
+        makers = [
+            lambda: torch.randn_like(tensor) * size,
+            lambda: torch.full_like(tensor, most),
+            lambda: torch.full_like(tensor, -most),
+        ]
+    else:
+        makers = [
+            lambda: tensor.reshape(-1)[torch.randperm(tensor.numel(), device=tensor.device)].reshape(tensor.shape),
+            lambda: torch.full_like(tensor, tensor.max().item()),
+            lambda: torch.full_like(tensor, tensor.min().item()),
+        ]
+    for make in makers:
+        yield laws.like(tensor, torch.where(part, make(), tensor))

@@ -1,0 +1,105 @@
+"""Bytes that the floor does not count: claimed by the graph and tried; what nothing claims is only told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cupilot.problem import NumericsPolicy
+from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.relevance import Relevance, relevance
+from gpu_worker.targets.cpu_judge import CpuJudgeDevice
+
+SOURCE = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def forward(self, {arguments}):
+        {forward}
+
+def get_inputs():
+    return [{inputs}]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def found(forward: str, inputs: str, arguments: str = "x") -> tuple[Reference, Relevance, int, int]:
+    """With the least bytes by the graph alone, and after everything was tried."""
+    device = CpuJudgeDevice(threads=1, cache_bytes=2**20, memory_bytes=2**30)
+    source = SOURCE.format(forward=forward, inputs=inputs, arguments=arguments)
+    reference = Reference(source, NumericsPolicy.FP32, device, seed=1)
+    facts = reference.facts("hash")
+    result = relevance(reference, facts.graph, facts.tensors, reference.draw(7))
+    return reference, result, facts.compulsory_bytes, reference.compulsory_bytes(facts.tensors, result.whole)
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "arguments", "least"),
+    [
+        ("return x[:2] * 2", "torch.randn(8, 16)", "x", 2 * (2 * 16 * 4)),
+        ("return x[:, ::2].select(0, 3) * 2", "torch.randn(8, 16)", "x", (8 * 8 + 8) * 4),
+        ("return x * 2", "torch.randn(8, 16), torch.randn(99)", "x, unused", 2 * 8 * 16 * 4),
+        ("return x * 2", "torch.randn(8, 16), torch.randint(5, (9,))", "x, unused", 2 * 8 * 16 * 4),
+        ("return t[i] * 2", "torch.randn(100, 4), torch.tensor([3, 5])", "t, i", 2 * 8 + 2 * (2 * 4 * 4)),
+        ("return F.embedding(i, t)", "torch.arange(3), torch.randn(100, 8)", "i, t", 3 * 8 + 2 * 3 * 8 * 4),
+        ("return t.gather(0, i) + 1", "torch.randn(100, 2), torch.ones(1, 2).long()", "t, i", 2 * 8 + 2 * 2 * 4),
+        ("return x.diagonal() + 1", "torch.randn(9, 9)", "x", 2 * 9 * 4),
+    ],
+)
+def test_what_the_graph_does_not_read_moves_nothing(forward: str, inputs: str, arguments: str, least: int) -> None:
+    _, result, by_graph, proven = found(forward, inputs, arguments)
+    assert result.whole == frozenset()
+    assert by_graph == proven == least
+
+
+def test_a_claim_that_a_change_refutes_does_not_lower_the_floor() -> None:
+    hidden = "return x[:2] * (1.0 + float(x.untyped_storage()[4 * 16 * 5 + 3]))"  # read behind the graph's back
+    _, result, by_graph, proven = found(hidden, "torch.randn(8, 16)")
+    assert result.whole == {"x"}
+    assert by_graph == 2 * (2 * 16 * 4)
+    assert proven == by_graph + 6 * 16 * 4
+    assert "an output moves with what the traced graph does not read of x" in result.notes[0]
+
+
+def test_an_input_that_is_refused_when_it_is_changed_matters() -> None:
+    hidden = "assert x.untyped_storage()[4 * 16 * 5 + 3] < 127; return x[:2] * 2"
+    _, result, _, _ = found(hidden, "torch.rand(8, 16)")
+    assert result.whole == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "told"),
+    [
+        ("return F.conv2d(x, x.new_ones(1, 2, 1, 1), stride=(1, 2))", "torch.randn(2, 2, 6, 6)",
+         ["changing indices 1, 3, 5... of dimension 3 of x moves no output; the floor counts its bytes all the same"]),
+        ("return x.t()[:4] * 2", "torch.randn(6, 8)",
+         ["changing the second half of dimension 1 of x moves no output; the floor counts its bytes all the same"]),
+        ("return torch.relu(x)", "torch.randn(6, 8)", []),
+        ("return x.sum(1)", "torch.randn(6, 8)", []),
+        ("return x.softmax(1)", "torch.randn(6, 8)", []),
+    ],
+)  # fmt: skip
+def test_what_no_graph_claims_is_told_and_changes_no_number(forward: str, inputs: str, told: list[str]) -> None:
+    _, result, by_graph, proven = found(forward, inputs)
+    assert list(result.notes) == told
+    assert by_graph == proven
+
+
+@pytest.mark.parametrize("forward", ["return x.clamp(min=1e6)", "return x.clamp(max=-1e6)", "return x.clamp(-2, 2)"])
+def test_a_part_that_matters_at_extremes_only_matters(forward: str) -> None:
+    _, result, _, _ = found(forward, "torch.randn(6, 8)")
+    assert result.notes == ()
+
+
+def test_where_memory_is_short_the_graph_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Reference, "watched", short)
+    _, result, by_graph, proven = found("return x[:2] * 2", "torch.randn(8, 16)")
+    assert result.notes == ("there was no memory to try which parts of the inputs matter",)
+    assert by_graph == proven
