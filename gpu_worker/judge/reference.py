@@ -133,6 +133,29 @@ class Reference:
             outputs = _outputs(self._functional(*self._split(copies)))
         return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
 
+    def run_on_half(self, tensors: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The outputs where the batch's second half is its first once more; ``own`` are those of the batch as it is.
+
+        A kernel that skips the second half can know no better: of a mean it gives the first half's, of a sum twice it.
+        Shapes stay, and with them what indices in one input mean in another. None where that tells nothing: outputs
+        have the batch's rows, there is one row, the answer does not change, or there is none.
+        """
+        half = self._batch // 2
+        if half == 0 or any(tensor.dim() > 0 and tensor.shape[0] == self._batch for tensor in own):
+            return None
+        try:
+            with blaming_reference("forward on half of the batch"):
+                doubled = [
+                    torch.cat([tensor[:half], tensor[:half], tensor[2 * half :]])
+                    if self._has_batch(place, tensor)
+                    else tensor
+                    for place, tensor in enumerate(tensors)
+                ]
+                outputs = self.run(doubled)
+        except UnusableReference:  # equal rows may have no answer, as no inverse; or memory no room for another batch
+            return None
+        return None if all(map(torch.equal, outputs, own)) else outputs
+
     def run_exact(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs with every floating tensor, and PyTorch's default dtype, in float64.
 
@@ -207,15 +230,16 @@ class Reference:
 
     def _pieces(self, tensors: Sequence[torch.Tensor], count: int) -> Iterator[list[torch.Tensor]]:
         """The given tensors for one stretch of the batch after the other: inputs of that many rows are cut."""
-        inputs = len(self._inputs.tensors)
         step = -(-self._batch // count)
         for start in range(0, self._batch, step):
             yield [
-                tensor[start : start + step]
-                if place < inputs and tensor.dim() > 0 and tensor.shape[0] == self._batch
-                else tensor
+                tensor[start : start + step] if self._has_batch(place, tensor) else tensor
                 for place, tensor in enumerate(tensors)
             ]
+
+    def _has_batch(self, place: int, tensor: torch.Tensor) -> bool:
+        """Whether this given tensor is an input with a row for each element of the batch."""
+        return place < len(self._inputs.tensors) and tensor.dim() > 0 and tensor.shape[0] == self._batch
 
     @property
     def _batch(self) -> int:

@@ -34,7 +34,7 @@ TEMPLATE = """
 import torch
 import torch.nn as nn
 class Model(nn.Module):
-    def forward(self, x):
+    def forward(self, {arguments}):
         return {expression}
 def get_inputs():
     return [{inputs}]
@@ -47,10 +47,14 @@ class Subject:
     """A problem in this process."""
 
     def __init__(
-        self, expression: str, inputs: str = "torch.rand(64, 32)", policy: NumericsPolicy = NumericsPolicy.FP32
+        self,
+        expression: str,
+        inputs: str = "torch.rand(64, 32)",
+        policy: NumericsPolicy = NumericsPolicy.FP32,
+        arguments: str = "x",
     ):
         self.device = CpuJudgeDevice(threads=1, cache_bytes=2**18, memory_bytes=2**28)
-        source = TEMPLATE.format(expression=expression, inputs=inputs)
+        source = TEMPLATE.format(expression=expression, inputs=inputs, arguments=arguments)
         self.reference = Reference(source, policy, self.device, seed=1)
         self.specs = self.reference.facts("hash").tensors
         self.cases = Cases(self.reference, self.specs, 2**26)
@@ -144,6 +148,62 @@ def test_positive_inputs_hide_a_relu_but_the_laws_do_not() -> None:
     assert "input_copy" in own.passes
     assert "input_copy" in signed.rejects
     assert admission.nulls["input_copy"]
+
+
+CROSS_ENTROPY = {
+    "expression": "nn.functional.cross_entropy(x, y)",
+    "inputs": "torch.randn(65, 100), torch.randint(0, 100, (65,))",
+    "arguments": "x, y",
+}
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        {"expression": "((x - 0.25) ** 2).mean()", "inputs": "torch.rand(512, 256)"},
+        {"expression": "(x * x).sum()", "inputs": "torch.randn(512, 256)"},
+        {"expression": "x.mean(dim=0)", "inputs": "torch.randn(512, 256)"},
+        CROSS_ENTROPY,
+    ],
+    ids=["mean loss", "sum", "mean over the batch", "indices, and an odd batch"],
+)
+def test_half_of_the_batch_is_not_enough_for_a_loss(problem: dict[str, str]) -> None:
+    admission = Subject(**problem).admit()  # type: ignore[arg-type]
+    assert admission.nulls["half_of_batch"]
+    assert "half_of_batch" in admission.laws[0].rejects, "under the problem's own inputs already"
+
+
+def test_a_kernel_that_averages_half_of_the_batch_is_told_from_one_that_averages_all() -> None:
+    subject = Subject("((x - 0.25) ** 2).mean()", "torch.rand(512, 256)")
+
+    def half(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        outputs[0].copy_(((given[0][:256] - 0.25) ** 2).mean())
+
+    case = subject.cases.get(laws.OWN)
+    told = subject.reference.run_on_half(case.given, subject.reference.run(case.given))
+    assert told is not None
+    mine = torch.empty(())
+    half([*case.given], [mine])
+    assert torch.allclose(told[0], mine), "the null is what such a kernel gives"
+    failure = audit(subject, half)
+    assert failure is not None
+    assert failure.kind is FailureKind.WRONG_VALUE
+
+
+@pytest.mark.parametrize(
+    ("expression", "inputs"),
+    [
+        ("torch.softmax(x[0], dim=0)", "torch.randn(64, 256)"),
+        ("torch.softmax(x, dim=1)", "torch.randn(64, 256)"),
+        ("torch.softmax(x, dim=1)", "torch.randn(1, 256)"),
+        ("torch.linalg.inv(x).sum()", "torch.randn(32, 32)"),
+    ],
+    ids=["first row alone", "rows of the batch", "one row", "no answer for equal rows"],
+)
+def test_half_of_the_batch_is_no_null_where_it_tells_nothing(expression: str, inputs: str) -> None:
+    subject = Subject(expression, inputs)
+    given = subject.reference.draw(7)
+    assert subject.reference.run_on_half(given, subject.reference.run(given)) is None
 
 
 def test_index_outputs_have_no_precision() -> None:
