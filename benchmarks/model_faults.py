@@ -36,7 +36,7 @@ from cupilot.storage.database import Database
 from cupilot.storage.states import JobState
 from migrations import upgrade
 from tests.service.method_models import competent
-from tests.service.model_faults.moods import FAULTS, UNANSWERED, USABLE, Script, always, at_first
+from tests.service.model_faults.moods import FAULTS, SLOW, UNANSWERED, USABLE, Script, always, at_first
 from tests.service.model_faults.sweep import METHODS, Outcome, Worker, run
 from tests.service.model_faults.worker import Point
 
@@ -51,9 +51,9 @@ class Bench:
     settings: Settings
     worker: Worker
 
-    def run(self, method: str, script: Script, points: Sequence[Point] = (), *, hangs: bool = False) -> Outcome:
+    def run(self, method: str, script: Script, points: Sequence[Point] = (), *, slow: bool = False) -> Outcome:
         """One job."""
-        return run(self.database, self.settings, self.worker, method, script, points=points, hangs=hangs)
+        return run(self.database, self.settings, self.worker, method, script, points=points, slow=slow)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _bench() -> Iterator[Bench]:
 def _lines(bench: Bench, method: str, *, quick: bool) -> Iterator[Line]:
     usual = bench.run(method, competent)
     yield _line(method, "none", usual)
-    passing = [name for name in FAULTS if name != "hang"]
+    passing = [name for name in FAULTS if name not in SLOW]
     hurt = bench.run(method, at_first(passing), tuple(Point))
     # Templates leave the model so little that is new that an undisturbed job needs its repair turns too.
     others = hurt.departures(usual, bad_answers="hybrid" in method)
@@ -144,7 +144,7 @@ def _lines(bench: Bench, method: str, *, quick: bool) -> Iterator[Line]:
         killed = bench.run(method, competent, [point])
         yield _line(method, f"killed at each call: {point}", killed, killed.departures(usual))
     for fault in () if quick else FAULTS:
-        outcome = bench.run(method, always(fault), hangs=fault == "hang")
+        outcome = bench.run(method, always(fault), slow=fault in SLOW)
         others = outcome.departures(usual) if fault in USABLE else _without_answers(method, outcome)
         yield _line(method, f"always: {fault}", outcome, others)
 

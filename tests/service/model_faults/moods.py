@@ -16,6 +16,10 @@ Script = Callable[[dict[str, Any]], Reply]
 HANG_SECONDS = 4.0
 """How long a hanging server says nothing; the client must give up before."""
 
+DRIP_SECONDS = 0.1
+"""Between two bytes of a dripping server, far below any wait for the next byte: an answer of 300 bytes and more takes
+half a minute, and only a bound on the whole try ends it."""
+
 FAULTS: dict[str, Callable[[Reply], Reply]] = {
     "malformed JSON": lambda _: Reply(text='```json\n{"strategies": [{"techniques": [}\n```'),
     "prose around it": lambda good: Reply(text=f"Sure, here it is:\n\n{good.text}\n\nShall I explain it?"),
@@ -29,11 +33,14 @@ FAULTS: dict[str, Callable[[Reply], Reply]] = {
     "no completion": lambda _: Reply(raw=b"<html>Bad gateway</html>"),
     "half-closed": lambda good: replace(good, hang_up=True),
     "hang": lambda good: replace(good, delay=HANG_SECONDS),
+    "drip": lambda good: replace(good, drip=DRIP_SECONDS),
 }
 USABLE = {"prose around it"}
 """These are read all the same."""
-UNANSWERED = {"429 with Retry-After", "500", "no completion", "half-closed", "hang"}
-"""Nothing comes back; of the last three the provider may charge."""
+SLOW = {"hang", "drip"}
+"""They end when the client's patience does."""
+UNANSWERED = {"429 with Retry-After", "500", "no completion", "half-closed", *SLOW}
+"""Nothing comes back, or no whole answer; but for the first two, the provider may charge."""
 
 
 def always(fault: str) -> Script:

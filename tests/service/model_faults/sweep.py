@@ -199,7 +199,7 @@ class Worker:
         reply = replace(said, prompt_tokens=prompt, completion_tokens=10 + len(said.text or "") // 4)
         charged = reply.status == 200 and reply.raw is None
         usd = (prompt * INPUT_USD + reply.completion_tokens * OUTPUT_USD) / 1e6 if charged else 0.0
-        whole = charged and not reply.hang_up and not reply.delay
+        whole = charged and not reply.hang_up and not reply.delay and not reply.drip
         self.asked.append(Asked(usd, answered=whole, reached=not call["kill"]))
         if call["kill"]:
             with suppress(ProcessLookupError):
@@ -284,13 +284,13 @@ def run(
     *,
     points: Sequence[Point] = (),
     rotate: bool = False,
-    hangs: bool = False,
+    slow: bool = False,
 ) -> Outcome:
-    """A job of a team of its own, to its end."""
+    """A job of a team of its own, to its end; ``slow`` where the model answers so, and the client waits less for it."""
     config, agents = METHODS[method]
     rig = FaultyRig(database, settings, worker, templates=agents is AgentKind.HYBRID)
     rig.points, rig.rotate = points, rotate
-    rig.timeout = HANG_SECONDS / 2 if hangs else 300.0
+    rig.timeout = HANG_SECONDS / 2 if slow else 300.0
     worker.script, worker.asked = script, []
     job_id = rig.submit(uuid.uuid4().hex, agents=agents, method=config)
     rig.run()

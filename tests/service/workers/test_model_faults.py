@@ -28,7 +28,7 @@ from cupilot.storage.tables import Step
 from cupilot.storage.transitions import lock_job
 from tests.scripted_model import ScriptedModel
 from tests.service.method_models import competent
-from tests.service.model_faults.moods import FAULTS, at_first
+from tests.service.model_faults.moods import FAULTS, SLOW, always, at_first
 from tests.service.model_faults.sweep import Worker, run
 from tests.service.model_faults.worker import Point
 from tests.service.workers.test_models import ModelRig
@@ -65,12 +65,23 @@ def test_kills_and_bad_answers_cost_no_result_and_no_cent(
 ) -> None:
     usual = run(database, settings, worker, method, competent)
     assert (usual.state, usual.breaches) == (JobState.SUCCEEDED, [])
-    faults = [name for name in FAULTS if name != "hang"]
+    faults = [name for name in FAULTS if name not in SLOW]
     hurt = run(database, settings, worker, method, at_first(faults), points=tuple(Point), rotate=True)
     assert (hurt.state, hurt.breaches) == (JobState.SUCCEEDED, [])
     assert hurt.departures(usual, bad_answers="hybrid" in method) == []
     assert hurt.kills
     assert hurt.lost >= sum(count for name, count in hurt.kills.items() if name.endswith((Point.SENT, "not stored")))
+
+
+@pytest.mark.parametrize("fault", sorted(SLOW))
+def test_a_model_that_never_finishes_an_answer_ends_the_job_and_no_cent_is_forgotten(
+    database: Database, settings: Settings, worker: Worker, fault: str
+) -> None:
+    outcome = run(database, settings, worker, "sce", always(fault), slow=True)
+    assert (outcome.state, outcome.breaches) == (JobState.FAILED, [])
+    assert outcome.charged_usd == 0
+    assert outcome.lost == len(outcome.asked) > 0
+    assert outcome.reserved_usd >= sum(one.usd for one in outcome.asked)
 
 
 class Late:
