@@ -20,7 +20,7 @@ from cupilot.evolution.methods import method_for
 from cupilot.evolution.pipeline import End, Ending
 from cupilot.evolution.population import Member, Operator, Proposal
 from cupilot.evolution.seeds import generation_rng, initialise_seed
-from cupilot.job import JobSpec
+from cupilot.job import AgentKind, JobSpec
 
 CONFIRMATION_TRIES = 3
 """Kernels that are measured again at most, as in the service."""
@@ -110,6 +110,9 @@ class LocalJob:
             else:
                 pipeline.live(candidate)
             self.listener.finished(candidate)
+            if candidate.end is not None and candidate.end.question and self.spec.agents is not AgentKind.PLAYBOOK:
+                answer = Proposal(operator=Operator.MUTATION, parents=(candidate.id,))
+                new.append(pipeline.add(number, answer, candidate.strategy))
         return new
 
     def _initial(self, pipeline: Pipeline, number: int, proposals: list[Proposal]) -> list[Candidate]:

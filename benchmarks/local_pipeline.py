@@ -314,7 +314,7 @@ class _Life:
 
     def _revise(self, seed: int) -> Outcome:
         line = self.pipeline
-        history = self.candidate.history
+        history = self.candidate.history or self._parents()[0].history
         if self.candidate.proposal.operator is Operator.TRANSLATION:
             revision = engineer_of(line.agents).mend(line.briefing, history, seed)
         else:

@@ -23,6 +23,7 @@ BASELINE_NAMES = {
 
 SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
 """What a kernel's source is called where it is written out."""
+AFTER_QUARANTINE = "It comes of a kernel in quarantine, which beat the floor: read it before you use it."
 
 
 def factor(speedup: Interval) -> str:
@@ -257,6 +258,8 @@ def _lineage(candidate: CandidateView) -> str:
             f"- candidate {entry.ordinal}, generation {entry.generation + 1}, {origin}: {speedup};"
             f" {', '.join(entry.techniques) or 'plain'}"
         )
+    if candidate.after_quarantine:
+        lines.append(f"\n{AFTER_QUARANTINE}")
     return "## Lineage\n\n" + "\n".join(lines) if lines else ""
 
 

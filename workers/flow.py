@@ -17,6 +17,7 @@ from cupilot.evolution.pipeline import Course, End, Ending, Next, Outcome, Stage
 from cupilot.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.evolution.seeds import generation_rng
 from cupilot.imported import ImportedKernel, described
+from cupilot.job import AgentKind
 from cupilot.storage.endings import end_job
 from cupilot.storage.evolving import (
     add_candidate,
@@ -32,7 +33,7 @@ from cupilot.storage.evolving import (
 from cupilot.storage.progress import file_of, members, preparation_of, strategy_of
 from cupilot.storage.states import CandidateState, GenerationState, JobState, StepKind, StrategyOrigin
 from cupilot.storage.steps import add_step, agents_queue, device_queue
-from cupilot.storage.tables import Candidate, Generation, Job, Step
+from cupilot.storage.tables import Candidate, Generation, Job, Step, StrategyRow
 from cupilot.storage.transitions import lock_generation, move_candidate, move_generation, record_event
 from workers.attribution import give_up_attribution
 from workers.budget import Exhausted, evaluations_left, exhausted, money_reached, no_evaluation
@@ -150,6 +151,8 @@ def end_candidate(session: Session, job: Job, candidate: Candidate, end: End) ->
     move_candidate(session, candidate, CandidateState(end.ending.value), reason=end.reason)
     choose_best(session, job)
     generation = lock_generation(session, candidate.generation_id)
+    if end.question and job.agents is not AgentKind.PLAYBOOK:
+        _ask_about(session, job, generation, candidate)
     if count_down(session, generation) == 0:
         end_generation(session, job, generation)
 
@@ -201,6 +204,18 @@ def give_up_step(session: Session, job: Job, step: Step, reason: str, message: s
         candidate = session.get_one(Candidate, step.candidate_id, populate_existing=True)
         measured = candidate.evaluation_id is not None
         end_candidate(session, job, candidate, End(Ending.EVALUATED if measured else Ending.FAILED, reason))
+
+
+def _ask_about(session: Session, job: Job, generation: Generation, candidate: Candidate) -> None:
+    """Have the Revisor look for what a kernel that beat the floor leaves out; templates have nothing to answer.
+
+    What comes of it is another candidate: this one keeps its kernel and verdict for the people who look at those.
+    """
+    count_down(session, generation, +1)
+    child = add_candidate(session, job, generation, Operator.MUTATION, [candidate.id])
+    if candidate.strategy_id is not None:
+        give_strategy(session, child, session.get_one(StrategyRow, candidate.strategy_id))
+    begin_stage(session, job, child, first(course_of(job, child.operator)))
 
 
 def _begin_candidate(session: Session, job: Job, generation: Generation, proposal: Proposal) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from agents.interface import Attempt, Briefing, Revision
 from agents.llm import answers, prompt
+from agents.llm.account import account, unhurried
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.translator import LANGUAGE, kernel_text
@@ -53,6 +54,8 @@ class LlmRevisor:
         if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
             return None
         briefing = briefing.allowing(last.strategy)
+        if last.evaluation.failure.kind is FailureKind.BELOW_FLOOR:
+            return self._ask_about(briefing, last, seed)
         file = prompt.prompt("revisor")
         messages = file.messages(
             reference=prompt.reference(briefing),
@@ -68,6 +71,29 @@ class LlmRevisor:
             language=LANGUAGE[briefing.target],
         )
         question = Question(AgentRole.REVISOR, f"revise/{len(history)}", messages, file.hash, seed)
+        return self._mended(question, briefing, last)
+
+    def _ask_about(self, briefing: Briefing, last: Attempt, seed: int) -> Revision | None:
+        """What a kernel that beat the floor leaves out, put in; None where the model finds that nothing is.
+
+        Shows no time of any kernel, and nothing that one can be reckoned from.
+        """
+        assert last.kernel is not None
+        file, told = prompt.prompt("revisor_floor"), unhurried(briefing)
+        messages = file.messages(
+            reference=prompt.reference(told),
+            facts=prompt.facts(told),
+            header=prompt.header(told),
+            strategy=prompt.data("strategy", prompt.strategy_json(last.strategy)),
+            kernel=kernel_text(last.kernel),
+            account=account(told, last),
+            contract=prompt.contract(told),
+            language=LANGUAGE[told.target],
+        )
+        question = Question(AgentRole.REVISOR, "revise/floor", messages, file.hash, seed)
+        return self._mended(question, briefing, last)
+
+    def _mended(self, question: Question, briefing: Briefing, last: Attempt) -> Revision | None:
         mended = self._gateway.ask(question, lambda text: revision(text, briefing, last))
         return None if mended.kernel == last.kernel else mended
 

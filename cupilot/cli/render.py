@@ -12,6 +12,7 @@ from cupilot.cli.text import clean, clean_lines, counts, interval, queue_words, 
 from cupilot.client import Client
 from cupilot.evaluation import Baseline, BuildReport, Evaluation
 from cupilot.report import (
+    AFTER_QUARANTINE,
     BASELINE_NAMES,
     credit_words,
     difference_words,
@@ -172,7 +173,8 @@ def _maker(candidate: CandidateView) -> str:
 def _standing(candidate: CandidateView) -> str:
     end = candidate.verdict.value if candidate.verdict else candidate.state
     why = candidate.failure or candidate.reason
-    return f"{end}: {why}" if why else end
+    said = f"{end}: {why}" if why else end
+    return f"{said}. {AFTER_QUARANTINE}" if candidate.after_quarantine else said
 
 
 def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:

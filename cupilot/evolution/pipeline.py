@@ -8,6 +8,7 @@ whether its strategy is aligned. After the opening, all go the same way::
     code crossover (sce):             merge     |-> evaluate -> (revise -> evaluate)* -> align -> end
     code written freely:              write     |
     first of all:  (convert -> check)+ -> write /
+    asked about a kernel that beat the floor: revise -> evaluate -> align -> end
 
 Translate, revise and align are cuPilot's Algorithm 1 (lines 3 to 7 for one individual); merge is its ablation; write,
 convert and check are EvoEngineer's and The AI CUDA Engineer's.
@@ -41,8 +42,9 @@ REPAIRABLE = frozenset(
         FailureKind.POLICY_BREACH,
     }
 )
-"""What the Kernel Revisor may mend. Not: results too good to be true (a repair would only teach to hide them:
-docs/decisions/0011), a broken reference, and faults of the infrastructure."""
+"""What the Kernel Revisor may mend. Not: results too good to be true, a broken reference, and faults of the
+infrastructure. A kernel that beat the floor stays what it is; it is asked about in a candidate of its own
+(docs/decisions/0012)."""
 
 
 NOT_CONVERTED = "not_converted"
@@ -99,6 +101,8 @@ class End:
     ending: Ending
     reason: str | None = None
     """Machine-readable: why it ended like this, where that is not plain from the evaluation."""
+    question: bool = False
+    """Whether its kernel beat the floor, and the Revisor is to be asked about it: once, in a new candidate."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,8 @@ class Course:
     """Times that a candidate's kernel may be mended, and its conversion, where it has one."""
     alignment: bool
     """Whether the strategy of a kernel that counts is aligned with its code."""
+    questions: bool = False
+    """Whether a kernel that beat the floor is asked about while repair rounds are left."""
 
 
 def first(course: Course) -> Next:
@@ -189,7 +195,12 @@ def _after_evaluation(course: Course, repair_round: int, judged: Judged) -> Next
         return Next(Stage.REVISE, repair_round + 1)
     # Only strategies of kernels that count are ever crossed or reused as good; those of failures stay as asked for,
     # which is what the pool has to warn of.
-    return End(Ending.EVALUATED)
+    question = course.questions and repair_round < course.repair_rounds and _beat_the_floor(judged)
+    return End(Ending.EVALUATED, question=question)
+
+
+def _beat_the_floor(judged: Judged) -> bool:
+    return judged.verdict is Verdict.QUARANTINED and judged.failure is FailureKind.BELOW_FLOOR
 
 
 def _repairable(judged: Judged) -> bool:
@@ -212,7 +223,7 @@ def _after_agent(done: Next) -> Next | End:
 
 def _without_new_kernel(done: Next, otherwise: End) -> End:
     """A candidate that was measured before the agent stopped keeps that evaluation."""
-    if done.stage in (Stage.REVISE, Stage.ALIGN):
+    if done.stage is Stage.ALIGN or (done.stage is Stage.REVISE and done.round > 0):
         return End(Ending.EVALUATED, otherwise.reason)
     return otherwise
 

@@ -21,7 +21,8 @@ class Operator(StrEnum):
     REWRITE = "rewrite"
     """A kernel written whole, from the task and the best one so far, if there is any."""
     MUTATION = "mutation"
-    """One parent's kernel, changed."""
+    """One parent's kernel, changed; in ``sce``, of a quarantined parent: the Revisor's answer about a kernel that beat
+    the floor."""
     TRANSLATION = "translation"
     """The reference, made functional and then rendered as the first kernel."""
     OPTIMISATION = "optimisation"

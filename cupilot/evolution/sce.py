@@ -138,9 +138,16 @@ class Sce:
         return StopReason.GENERATIONS if generation + 1 >= self.config.rounds else None
 
     def course(self, operator: Operator) -> Course:
-        """How a candidate of this operator goes; all may be mended, and are aligned unless that is switched off."""
+        """How a candidate of this operator goes; all may be mended, and are aligned unless that is switched off.
+
+        No proposal is a ``mutation``: that is the Revisor's answer about a kernel that beat the floor, one round and no
+        more.
+        """
+        if operator is Operator.MUTATION:
+            return Course(Stage.REVISE, repair_rounds=0, alignment=self.config.alignment)
         opening = {Operator.CROSSOVER: Stage.CROSS, Operator.CODE_CROSSOVER: Stage.MERGE}
-        return Course(opening.get(operator, Stage.TRANSLATE), self.config.repair_rounds, self.config.alignment)
+        stage = opening.get(operator, Stage.TRANSLATE)
+        return Course(stage, self.config.repair_rounds, self.config.alignment, questions=True)
 
     def _crossovers(
         self, population: Sequence[Member], pairs: set[frozenset[str]], wanted: int, rng: Random

@@ -107,6 +107,9 @@ class CandidateView(CandidateSummary):
     """What each technique was measured to be worth, of a winner whose job attributed its gain."""
     lineage: list[LineageEntry]
     """From the candidate itself up to its roots, newest first."""
+    after_quarantine: bool = False
+    """Whether an ancestor beat the floor and is in quarantine: the kernel is the Revisor's answer about it, or comes of
+    one, and ought to be read before it is used."""
 
 
 class ExportOffer(Response):

@@ -1,4 +1,7 @@
-"""Step ``revise``: the Kernel Revisor mends a candidate's kernel after a failed evaluation."""
+"""Step ``revise``: the Kernel Revisor mends a candidate's kernel after a failed evaluation.
+
+A candidate that opens with it is the answer about its parent's kernel, which beat the floor and stays in quarantine.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
 from cupilot.evolution.population import Operator
 from cupilot.evolution.seeds import stage_seed
 from cupilot.storage.evolving import add_strategy, give_kernel, give_notes, give_strategy
-from cupilot.storage.progress import ancestors_of, has_kernel, notes_of, rounds_of
+from cupilot.storage.progress import ancestors_of, has_kernel, notes_of, parents_of, rounds_of
 from cupilot.storage.states import StrategyOrigin
 from cupilot.storage.steps import Claim
 from cupilot.storage.tables import Candidate, Job, Step
@@ -38,11 +41,12 @@ class Wish:
 
 
 def load(session: Session, claim: Claim) -> Wish:
-    """All former rounds of the candidate."""
+    """All former rounds of the candidate, or of the one that is asked about."""
     candidate, assignment = load_assignment(session, claim)
+    of = candidate if assignment.stage.round else parents_of(session, candidate)[0]
     ancestors = ancestors_of(session, candidate)[-MAX_ANCESTORS:]
     lineage = [trial for one in ancestors for trial in _trials(session, one)]
-    return Wish(assignment, candidate.operator, _trials(session, candidate), lineage)
+    return Wish(assignment, candidate.operator, _trials(session, of), lineage)
 
 
 def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Revision | Refused:  # noqa: ARG001

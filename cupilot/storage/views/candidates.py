@@ -93,6 +93,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         evaluation=_evaluation(session, candidate.evaluation_id),
         credits=credits_of(session, candidate.id),
         lineage=lineage,
+        after_quarantine=any(one.verdict is Verdict.QUARANTINED for one in lineage if one.candidate != candidate.id),
     )
 
 

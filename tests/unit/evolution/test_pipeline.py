@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cupilot.evaluation import FailureKind, Verdict
+from cupilot.evolution.methods import CONFIGS, MethodConfig, method_for
 from cupilot.evolution.pipeline import (
     REPAIRABLE,
     Course,
@@ -32,6 +33,7 @@ CONFIG = SceConfig(repair_rounds=2)
 COURSE = Sce(CONFIG).course(Operator.INITIAL)
 WRONG = Judged(Verdict.REJECTED, FailureKind.WRONG_VALUE)
 GOOD = Judged(Verdict.AUDITED)
+TOO_FAST = Judged(Verdict.QUARANTINED, FailureKind.BELOW_FLOOR)
 
 judgements = st.builds(
     Judged, st.sampled_from(Verdict), st.none() | st.sampled_from(sorted(set(FailureKind) - {"infrastructure"}))
@@ -84,8 +86,33 @@ def test_the_rest_are(kind: FailureKind) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted({*REPAIRABLE, FailureKind.BELOW_FLOOR, FailureKind.CLOCK_MISMATCH}))
-def test_a_quarantined_kernel_is_never_revised(kind: FailureKind) -> None:
-    assert following(COURSE, Next(Stage.EVALUATE), Judged(Verdict.QUARANTINED, kind)) == End(Ending.EVALUATED)
+def test_a_quarantined_kernel_is_never_revised_in_its_candidate(kind: FailureKind) -> None:
+    end = following(COURSE, Next(Stage.EVALUATE), Judged(Verdict.QUARANTINED, kind))
+    assert end == End(Ending.EVALUATED, question=kind is FailureKind.BELOW_FLOOR)
+
+
+def test_a_kernel_that_beat_the_floor_is_asked_about_while_rounds_are_left() -> None:
+    asked = [following(COURSE, Next(Stage.EVALUATE, number), TOO_FAST) for number in range(CONFIG.repair_rounds + 1)]
+    assert [isinstance(end, End) and end.question for end in asked] == [True, True, False]
+
+
+def test_the_answer_about_it_has_one_round_and_is_asked_about_no_more() -> None:
+    path, end = run(CONFIG, Operator.MUTATION, [Done(), TOO_FAST])
+    assert (path, end) == (["revise", "evaluate"], End(Ending.EVALUATED))
+    assert run(CONFIG, Operator.MUTATION, [Done(), WRONG])[1] == End(Ending.EVALUATED)
+    assert run(CONFIG, Operator.MUTATION, [Done(), GOOD, Done()])[0] == ["revise", "evaluate", "align"]
+
+
+def test_an_answer_without_a_kernel_of_its_own_measured_nothing() -> None:
+    assert run(CONFIG, Operator.MUTATION, [Refused("gave_up")])[1] == End(Ending.FAILED, "gave_up")
+    assert run(CONFIG, Operator.MUTATION, [Duplicate()])[1] == End(Ending.DUPLICATE, "duplicate_kernel")
+
+
+@pytest.mark.parametrize("config", [kind() for kind in CONFIGS.values() if kind is not SceConfig])
+def test_methods_that_mend_nothing_ask_nothing(config: MethodConfig) -> None:
+    for operator in (Operator.REWRITE, Operator.MUTATION, Operator.TRANSLATION):
+        end = following(method_for(config).course(operator), Next(Stage.EVALUATE), TOO_FAST)
+        assert end == End(Ending.EVALUATED)
 
 
 @pytest.mark.parametrize(

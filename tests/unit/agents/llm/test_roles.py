@@ -15,9 +15,11 @@ from agents.llm.revisor import LlmRevisor
 from agents.llm.translator import LlmTranslator
 from cupilot.attribution import Credit, CreditOutcome
 from cupilot.evaluation import Evaluation, Failure, FailureKind, Interval, Verdict
+from cupilot.hardware import Peaks
 from cupilot.kernel import Kernel, Launch, LaunchPlan
 from cupilot.pool import PoolMatch
 from cupilot.problem import Target
+from cupilot.roofline import Placement, Zone
 from cupilot.strategy import Strategy, TechniqueUse
 from cupilot.technique import catalogue
 from tests.scripted_model import Reply, Script, ScriptedModel
@@ -203,6 +205,66 @@ def test_a_revision_is_told_which_techniques_its_ancestors_tried(briefing: Brief
         LlmRevisor(gateway(model)).revise(briefing, [broken], seed=1, lineage=[ancestor])
         told = model.requests[0]["messages"][1]["content"].split("that it comes from")[1]
     assert "- older_idea: Verdict rejected; compile_error" in told
+
+
+def _too_fast(briefing: Briefing) -> Attempt:
+    broken = _broken(briefing)
+    assert broken.kernel is not None
+    assert broken.evaluation is not None
+    source = """#include "problem.h"
+static float cached[64 * 256];  // the first launch's
+static const float half = 0.5f;
+static void row(const float* x) { }
+extern "C" void softmax_rows(const float* x, float* out) { if (cached[0] == 0) row(x); }
+"""
+    failure = Failure(
+        kind=FailureKind.BELOW_FLOOR,
+        message="1.234 us is faster than the device's physical floor of 5.678 us",
+        details={"kernel_us": 1.234, "floor_us": 5.678},
+    )
+    verdict = {"verdict": Verdict.QUARANTINED, "failure": failure}
+    kernel = broken.kernel.model_copy(update={"source": source})
+    return broken.model_copy(update={"kernel": kernel, "evaluation": broken.evaluation.model_copy(update=verdict)})
+
+
+def test_a_kernel_that_beat_the_floor_is_asked_to_account_for_its_bytes_and_told_no_time(briefing: Briefing) -> None:
+    peaks = Peaks(device_uid="test", bandwidth=9.87e10, scalar_flops=6.54e11, measured_at="2026-01-01T00:00:00Z")
+    place = Placement(
+        intensity=0.6, ridge_scalar=6.0, ridge_tensor=6.0, zone=Zone.MEMORY,
+        memory_floor_us=5.678, compute_floor_us=1.0, floor_us=5.678,
+    )  # fmt: skip
+    knowing = briefing.model_copy(update={"peaks": peaks, "placement": place, "baseline_us": 43.21})
+    with ScriptedModel([Reply(text=f"NOTE: the rows were cached\n{KERNEL_ANSWER}")]) as model:
+        revision = LlmRevisor(gateway(model)).revise(knowing, [_too_fast(briefing)], seed=1)
+    assert revision is not None
+    assert revision.note == "the rows were cached"
+    told = model.requests[0]["messages"][1]["content"]
+    assert "came faster than all the bytes that the task requires can be moved" in " ".join(told.split())
+    assert "given: `x`, 16384 elements, 65536 bytes" in told
+    assert "to be written: `out`, 16384 elements, 65536 bytes" in told
+    assert "launch `k`: one call; 16384 elements of `out` a thread" in told
+    assert "outlives a launch: `static float cached[64 * 256]`\n" in told
+    for secret in (
+        "1.234",
+        "5.678",
+        "43.21",
+        "0.0987",
+        "0.654",
+        "physical floor",
+        "TB/s",
+        "PyTorch eager takes",
+    ):
+        assert secret not in told, secret
+
+
+def test_a_kernel_of_which_nothing_is_missing_comes_back_as_it_is(briefing: Briefing) -> None:
+    last = _too_fast(briefing)
+    assert last.kernel is not None
+    plan = last.kernel.plan.model_dump_json()
+    answer = f"NOTE: all is accounted for\n```cpp\n{last.kernel.source}```\n```json\n{plan}\n```"
+    with ScriptedModel([Reply(text=answer)]) as model:
+        again = LlmRevisor(gateway(model)).revise(briefing, [last], seed=1)
+    assert again is None
 
 
 def hostile(_request: dict[str, object]) -> Reply:
