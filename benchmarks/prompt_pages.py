@@ -1,12 +1,14 @@
-"""Renders what every agent is asked, for six level-1 problems on an H200 and one on a CPU: ``docs/prompts/``.
+"""Renders what every agent is asked, for five level-1 problems on an H200 and two on a CPU: ``docs/prompts/``.
 
 A page of its own has what the methods that write code freely ask, for one of the problems.
 
     python -m benchmarks.prompt_pages            writes the pages
     python -m benchmarks.prompt_pages --check    says which of them differ from what the code asks now
 
-Nothing is computed: references are traced with fake tensors, at the size that they have on the card. The device, its
-measured peaks, and the parents (winners of a real run) are those of ``benchmarks/results/h200_fp32``.
+Nothing is computed: references are traced with fake tensors, at the size that they have on the device. The device, its
+measured peaks, PyTorch's time and the parents with their measurements are those of real runs in ``benchmarks/results``:
+``h200_fp32``, ``cpu_level1``, and ``cpu_conv2d``, two kernels written by hand and judged by ``python -m gpu_worker``,
+since the playbook has no template for a convolution.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +26,7 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from agents.interface import AgentError, Attempt, Briefing, Commission, Example
+from agents.interface import Attempt, Briefing, Commission, Example
 from agents.llm.alignment import LlmAligner
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway, Question
@@ -32,30 +35,33 @@ from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
 from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
-from cupilot.evaluation import Evaluation, Failure, FailureKind, Verdict
+from cupilot.evaluation import Evaluation, Failure, FailureKind, Preparation, Verdict
 from cupilot.evolution.population import Operator
 from cupilot.hardware import Device, Peaks
-from cupilot.kernel import Kernel, LaunchPlan
+from cupilot.kernel import Kernel
 from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
 from cupilot.problems import load
+from cupilot.report import SOURCE_FILES
 from cupilot.roofline import place
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.strategy import Strategy
 from gpu_worker.judge import laws, trace
 from gpu_worker.judge.reference import Reference
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs/prompts"
 RESULTS = ROOT / "benchmarks/results"
-PROBLEMS = {
-    "gelu": NumericsPolicy.FP32,
-    "softmax": NumericsPolicy.FP32,
-    "layer_norm_rows": NumericsPolicy.FP32,
-    "sum_reduction": NumericsPolicy.FP32,
-    "matmul": NumericsPolicy.TF32,
-    "conv2d_square": NumericsPolicy.TF32,
+PAGES_OF = {
+    "gelu": ("gelu", Target.CUDA),
+    "softmax": ("softmax", Target.CUDA),
+    "layer_norm_rows": ("layer_norm_rows", Target.CUDA),
+    "sum_reduction": ("sum_reduction", Target.CUDA),
+    "matmul": ("matmul", Target.CUDA),
+    "softmax_cpu": ("softmax", Target.CPU),
+    "conv2d_square_cpu": ("conv2d_square", Target.CPU),
 }
 """One of each family: elementwise, softmax, norm, reduction, matrix product, convolution."""
-CPU_PROBLEM = "softmax"
+RUNS = {Target.CUDA: "h200_fp32", Target.CPU: "cpu_level1"}
+BY_HAND = {("conv2d_square", Target.CPU): "cpu_conv2d"}
 FREE_PROBLEM = "layer_norm_rows"
 SEED = 0
 
@@ -89,89 +95,73 @@ def facts_of(problem: Problem) -> ProblemFacts:
         return Reference(problem.source, problem.policy, cast(Any, device), SEED).facts(problem.content_hash())
 
 
-def card() -> tuple[Device, Peaks, dict[str, float]]:
-    """The H200 of the recorded run, its measured peaks, and PyTorch's times by problem, in microseconds."""
-    jobs = json.loads((RESULTS / "h200_fp32.json").read_text(encoding="utf-8"))["jobs"]
-    first = jobs[0]
-    times = {job["problem"]: job["baseline_us"]["median"] for job in jobs}
-    return Device.model_validate(first["environment"]["device"]), Peaks.model_validate(first["peaks"]), times
+@dataclass(frozen=True)
+class Record:
+    """What was measured of a problem: by whom, PyTorch's time in microseconds, the best kernel, and another one."""
+
+    device: Device
+    peaks: Peaks
+    baseline_us: float
+    first: Attempt
+    second: Attempt
 
 
-CPU = Device(
-    target=Target.CPU,
-    uid="cpu",
-    name="x86-64 server",
-    arch="x86-64-avx512",
-    units=8,
-    memory_bytes=64 * 2**30,
-    cache_bytes=32 * 2**20,
-)
-CPU_PEAKS = Peaks(device_uid="cpu", bandwidth=4e10, scalar_flops=8e11, measured_at="2026-01-01T00:00:00+00:00")
-"""Round numbers of a small server; the page shows the form."""
+def recorded(name: str, target: Target) -> Record:
+    """The record of a problem's run on a target."""
+    if (name, target) in BY_HAND:
+        folder = RESULTS / BY_HAND[name, target]
+        known = Preparation.model_validate_json((folder / "preparation.json").read_bytes())
+        first, second = (_kept(folder / part, target) for part in ("blocked", "plain"))
+        return Record(known.environment.device, known.peaks, known.baseline_us.median, first, second)
+    jobs = json.loads((RESULTS / f"{RUNS[target]}.json").read_text(encoding="utf-8"))["jobs"]
+    job = next(one for one in jobs if one["problem"] == name)
+    return Record(
+        device=Device.model_validate(job["environment"]["device"]),
+        peaks=Peaks.model_validate(job["peaks"]),
+        baseline_us=job["baseline_us"]["median"],
+        first=_kept(RESULTS / RUNS[target] / name, target),
+        second=_runner_up(job),
+    )
+
+
+def _kept(folder: Path, target: Target) -> Attempt:
+    """A kernel with its strategy and what the judge said to it."""
+    source, plan = ((folder / part).read_text(encoding="utf-8") for part in (SOURCE_FILES[target], "plan.json"))
+    return Attempt(
+        strategy=Strategy.model_validate_json((folder / "strategy.json").read_bytes()),
+        kernel=Kernel(target=target, source=source, plan=json.loads(plan)),
+        evaluation=Evaluation.model_validate_json((folder / "evaluation.json").read_bytes()),
+    )
+
+
+def _runner_up(job: dict[str, Any]) -> Attempt:
+    """The fastest of a run's other strategies; its code is not on record, and no prompt shows it."""
+    best = next(one for one in job["candidates"] if one["id"] == job["best"])
+    found = [
+        Attempt(strategy=Strategy.model_validate(one["strategy"]), evaluation=_last(one))
+        for one in job["candidates"]
+        if one["attempts"] and one["strategy"]["techniques"] != best["strategy"]["techniques"]
+    ]
+    return max(found, key=lambda one: (one.evaluation and one.evaluation.speedup) or 0.0)
+
+
+def _last(candidate: dict[str, Any]) -> Evaluation:
+    return Evaluation.model_validate(candidate["attempts"][-1])
 
 
 def briefing(name: str, target: Target = Target.CUDA) -> Briefing:
     """What the agents of a job on this problem know."""
-    on_card = target is Target.CUDA
-    policy = PROBLEMS[name] if on_card else NumericsPolicy.FP32
-    problem = load(name, size="full" if on_card else "small", policy=policy)
-    facts = facts_of(problem)
-    device, peaks, times = card() if on_card else (CPU, CPU_PEAKS, {})
-    known = times.get(name) if policy is NumericsPolicy.FP32 else None
+    problem = load(name, size="full" if target is Target.CUDA else "small", policy=NumericsPolicy.FP32)
+    facts, known = facts_of(problem), recorded(name, target)
     return Briefing(
         problem=problem,
         facts=facts,
         target=target,
-        device=device,
-        placement=place(facts, peaks),
-        peaks=peaks,
-        baseline_us=known,
+        device=known.device,
+        placement=place(facts, known.peaks),
+        peaks=known.peaks,
+        baseline_us=known.baseline_us,
     )
-
-
-def winner(name: str, brief: Briefing) -> Attempt:
-    """The best kernel of the recorded run, or, where there is none, the playbook's or a plain one, not measured."""
-    folder = RESULTS / "h200_fp32" / name
-    if brief.target is Target.CUDA and folder.is_dir() and PROBLEMS[name] is NumericsPolicy.FP32:
-        read = {part: (folder / part).read_text(encoding="utf-8") for part in ("kernel.cu", "plan.json")}
-        return Attempt(
-            strategy=Strategy.model_validate_json((folder / "strategy.json").read_bytes()),
-            kernel=Kernel(target=Target.CUDA, source=read["kernel.cu"], plan=json.loads(read["plan.json"])),
-            evaluation=Evaluation.model_validate_json((folder / "evaluation.json").read_bytes()),
-        )
-    return _unmeasured(brief)
-
-
-def _unmeasured(brief: Briefing) -> Attempt:
-    """The playbook's richest first strategy with its kernel; where it has no template, a plan for one."""
-    rules = playbook()
-    try:
-        ideas = [one.strategy for one in rules.manager.initial_strategies(brief, [], 8, SEED)]
-        strategy = max(ideas, key=lambda one: len(one.techniques))
-        return Attempt(strategy=strategy, kernel=rules.translator.translate(brief, strategy, None, SEED))
-    except AgentError:
-        uses = tuple(TechniqueUse(id=name) for name in ("tensor_cores", "shared_tiling", "async_copy"))
-        strategy = Strategy(
-            techniques=uses,
-            rationale="Implicit GEMM: a block makes 64 output channels of a tile of pixels; the image tile with its "
-            "rim and the weights are staged in shared memory and multiplied by tensor cores.",
-        )
-    plan = LaunchPlan.model_validate(
-        {"launches": [{"kernel": "plain", "args": [spec.name for spec in brief.facts.tensors]}]}
-        if brief.target is Target.CPU
-        else {
-            "launches": [
-                {
-                    "kernel": "plain",
-                    "grid": ["ceil_div(OUT_SIZE, 256)"],
-                    "block": ["256"],
-                    "args": [spec.name for spec in brief.facts.tensors],
-                }
-            ]
-        }
-    )
-    source = '#include "problem.h"\n// the plain kernel of this operator stands here\n'
-    return Attempt(strategy=strategy, kernel=Kernel(target=brief.target, source=source, plan=plan))
 
 
 def broken(one: Attempt, brief: Briefing) -> Attempt:
@@ -192,11 +182,19 @@ def broken(one: Attempt, brief: Briefing) -> Attempt:
     return one.model_copy(update={"evaluation": evaluation})
 
 
+def too_fast(one: Attempt) -> Attempt:
+    """The same kernel as if the judge had not believed its time."""
+    assert one.evaluation is not None
+    failure = Failure(kind=FailureKind.BELOW_FLOOR, message="faster than the device's physical floor")
+    told = {"verdict": Verdict.QUARANTINED, "failure": failure}
+    return one.model_copy(update={"evaluation": one.evaluation.model_copy(update=told)})
+
+
 def questions(name: str, target: Target = Target.CUDA) -> dict[str, Question]:
     """What each role is asked, by a heading."""
     brief, listener, rules = briefing(name, target), Listener(), playbook()
-    first = winner(name, brief)
-    second = Attempt(strategy=Strategy(techniques=first.strategy.techniques[:1], rationale="the simple one"))
+    runs = recorded(name, target)
+    first, second = runs.first, runs.second
     manager, translator = LlmManager(listener, rules.prophet), LlmTranslator(listener)
     known = [first.strategy, second.strategy]
     calls: dict[str, Callable[[], object]] = {
@@ -206,6 +204,7 @@ def questions(name: str, target: Target = Target.CUDA) -> dict[str, Question]:
         "Strategy Translator: from a parent": lambda: translator.translate(brief, first.strategy, first.kernel, SEED),
         "Strategy Translator: alignment": lambda: LlmAligner(listener, rules.translator).align(brief, first),
         "Kernel Revisor": lambda: LlmRevisor(listener).revise(brief, [broken(first, brief)], SEED),
+        "Kernel Revisor: too fast": lambda: LlmRevisor(listener).revise(brief, [too_fast(first)], SEED),
         "Roofline Prophet": lambda: LlmProphet(listener, rules.prophet).diagnose(brief, first),
     }
     return {heading: asked for heading, call in calls.items() if (asked := _heard(call)) is not None}
@@ -225,7 +224,9 @@ class Summarised(Listener):
 def free_questions(name: str) -> dict[str, Question]:
     """What those are asked who write code freely, and who merge it, by a heading."""
     brief, listener = briefing(name), Listener()
-    best = winner(name, brief).model_copy(update={"name": "registers", "insight": "A row stays in registers."})
+    best = recorded(name, Target.CUDA).first.model_copy(
+        update={"name": "registers", "insight": "A row stays in registers."}
+    )
     failed, engineer = broken(best, brief), LlmEngineer(listener)
 
     def written(method: str, operator: Operator, **shown: Any) -> Callable[[], object]:
@@ -236,7 +237,7 @@ def free_questions(name: str) -> dict[str, Question]:
     assert best.kernel is not None
     assert best.evaluation is not None
     other = Example(
-        problem=CPU_PROBLEM,
+        problem="softmax",
         reference="# the other problem's file stands here",
         kernel=best.kernel,
         speedup=best.evaluation.speedup or 1.0,
@@ -294,8 +295,7 @@ def _quoted(text: str) -> str:
 
 def pages() -> dict[str, str]:
     """File names and texts."""
-    made = {f"{name}.md": page(name, Target.CUDA, questions(name)) for name in PROBLEMS}
-    made[f"{CPU_PROBLEM}_cpu.md"] = page(CPU_PROBLEM, Target.CPU, questions(CPU_PROBLEM, Target.CPU))
+    made = {f"{title}.md": page(*about, questions(*about)) for title, about in PAGES_OF.items()}
     made[f"{FREE_PROBLEM}_free.md"] = page(FREE_PROBLEM, Target.CUDA, free_questions(FREE_PROBLEM))
     return made
 
