@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpu_worker import runner
 from gpu_worker.channel import Channel
-from gpu_worker.sandbox import Finished, Limits, Sandbox
+from gpu_worker.sandbox import Child, Finished, Limits, Sandbox
 from gpu_worker.targets.base import Program, RunnerHost
 
 RUNNER_MEMORY_BYTES = 4 * 2**30
@@ -31,21 +31,31 @@ class RunnerProcess:
     """One sandboxed runner; the judge talks to it, the supervisor watches how it ends."""
 
     def __init__(self, target: RunnerHost, sandbox: Sandbox, *, limits: Limits | None = None) -> None:
-        """``limits`` replace those of a kernel that only computes."""
+        """``limits`` replace those of a kernel that only computes. One that cannot be started leaves nothing behind."""
         self._theirs, ours = Channel.pair()
         self._inbox = Path(tempfile.mkdtemp(prefix="cupilot-runner-"))
         self._given = 0
+        self._may_start_processes = False
+        try:
+            self._child = self._started(target, sandbox, limits or COMPUTING, ours.fileno())
+        except BaseException:
+            self._theirs.close()
+            shutil.rmtree(self._inbox, ignore_errors=True)
+            raise
+        finally:
+            ours.close()
+        self._held = False
+        self._overrun = False
+
+    def _started(self, target: RunnerHost, sandbox: Sandbox, limits: Limits, channel: int) -> Child:
         access = target.runner_access()
         access = replace(access, read_only=(*access.read_only, self._inbox))
-        argv = runner.command(sys.executable, target.runner_python_flags(), target.runner_device, ours.fileno())
-        limits = replace(limits or COMPUTING, cpus=target.cpus)
+        argv = runner.command(sys.executable, target.runner_python_flags(), target.runner_device, channel)
+        limits = replace(limits, cpus=target.cpus)
         if not access.bounded_address_space:
             limits = replace(limits, memory_bytes=None, file_bytes=None, open_files=4096)
-        self._child = sandbox.start(Program(argv, access), limits, [ours.fileno()])
-        ours.close()
-        self._held = False
         self._may_start_processes = access.subprocesses
-        self._overrun = False
+        return sandbox.start(Program(argv, access), limits, [channel])
 
     def give(self, binary: Path) -> str:
         """Let it read a kernel; the path under which it finds it."""

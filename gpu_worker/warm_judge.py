@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ class WarmJudge:
         return self.fresh_runner()
 
     def fresh_runner(self) -> RunnerProcess:
-        """A runner that no kernel has been in: the one that was started ahead, where there is one."""
+        """A runner that no kernel has been in: the one that was started ahead, or one started now where that failed."""
         spare, self._spare = self._spare, None
         if spare is not None and spare.alive():
             return spare
@@ -127,7 +128,9 @@ class WarmJudge:
         if self.on_stage is not None:
             self.on_stage(name)
         if name == "auditing" and self._host.starts_runners_ahead and self._spare is None:
-            self._spare = RunnerProcess(self._host, self._sandbox)
+            # Whatever keeps it from starting says nothing about the kernel under way; the next one starts its own.
+            with suppress(Exception):
+                self._spare = RunnerProcess(self._host, self._sandbox)
 
     def judge_in(self, runner: RunnerProcess, measured: Measured, order: dict[str, Any], call: Call) -> None:
         """As :meth:`judge`, in a runner that the caller keeps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +23,8 @@ from cupilot.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.judge.timing import MIN_PAIRS
 from gpu_worker.phases import Phases
+from gpu_worker.sandbox import Child, Sandbox
+from gpu_worker.targets.base import Program
 from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.turns import Cancelled
 from tests.living import still_running
@@ -221,6 +225,34 @@ def test_the_next_kernels_runner_is_started_while_one_is_audited(
         [third] = waiting()
         assert [path.name for path in next(tmp_path.glob("cupilot-runner-*")).iterdir()] == [], "it was given no kernel"
     assert still_running([third]) == []
+    assert not list(tmp_path.glob("cupilot-runner-*"))
+
+
+def test_a_spare_runner_that_cannot_start_harms_no_kernel_under_way(
+    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(CpuHost, "starts_runners_ahead", True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    start = Sandbox.start
+    failing = {2, 3, 5}
+    begun: list[int] = []
+
+    def short(sandbox: Sandbox, program: Program, *more: Any) -> Child:
+        if any("gpu_worker/runner.py" in word for word in program.argv):
+            begun.append(len(begun) + 1)
+            if begun[-1] in failing:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return start(sandbox, program, *more)
+
+    monkeypatch.setattr(Sandbox, "start", short)
+    with Evaluator(Target.CPU, work_dir) as evaluator:
+        results = [evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + f"// {place}\n")) for place in range(4)]
+        assert [len(children("gpu_worker/runner.py")) > 0, len(list(tmp_path.glob("cupilot-runner-*")))] == [True, 1]
+    assert [one.verdict for one in (results[0], results[2], results[3])] == [Verdict.AUDITED] * 3
+    failure = results[1].failure
+    assert failure is not None, "without a spare it starts one, once"
+    assert (failure.kind, "Cannot allocate memory" in failure.message) == (FailureKind.INFRASTRUCTURE, True)
+    assert begun == [1, 2, 3, 4, 5, 6, 7], "a kernel's own and the next one's, of which the second and fifth failed"
     assert not list(tmp_path.glob("cupilot-runner-*"))
 
 
