@@ -131,8 +131,9 @@ class Gateway:
                 self._ledger.failed(call, f"{error.reason}: {without_secrets(str(error))}", lost=error.maybe_charged)
                 lost += error.maybe_charged
                 asked_to_wait, backoff = error.retry_after or 0.0, _backoff(number)
-                if asked_to_wait or (error.retryable and not error.maybe_charged):
-                    self._limits.hold_off(model.endpoint, min(asked_to_wait or backoff, MAX_TURN_SECONDS))
+                others = _others_wait(error, backoff)
+                if others > 0:
+                    self._limits.hold_off(model.endpoint, others)
                 hopeless = not error.retryable or asked_to_wait > MAX_TURN_SECONDS
                 if hopeless or number == MAX_TRIES or lost == MAX_LOST_TRIES:
                     raise _unavailable(model, error) from error
@@ -204,6 +205,20 @@ def _unavailable(model: Model, error: TransportError) -> ModelUnavailable:
 def _backoff(number: int) -> float:
     """Seconds to wait after a call's failed try of that number, from 1, where the provider names none."""
     return min(FIRST_PAUSE_SECONDS * PAUSE_GROWTH ** (number - 1), MAX_PAUSE_SECONDS)
+
+
+def _others_wait(error: TransportError, backoff: float) -> float:
+    """Seconds for which no other call to the endpoint is made either, over one that failed; 0 for none.
+
+    A rate limit is everybody's. Any other fault may be this call's alone: one that fails whenever it is sent would hold
+    up all others for as long as its own waits grow, so they wait the first of them only. Where the provider is down,
+    each call finds out for itself, and waits longer by itself.
+    """
+    if error.retry_after:
+        return min(error.retry_after, MAX_TURN_SECONDS)
+    if error.maybe_charged or not error.retryable:
+        return 0.0
+    return backoff if error.reason == "rate_limited" else FIRST_PAUSE_SECONDS
 
 
 def _jittered(seconds: float) -> float:

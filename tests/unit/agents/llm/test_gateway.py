@@ -265,14 +265,22 @@ def test_a_call_waits_for_its_turn_and_tells_the_others_to_wait() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_bad_minute_of_a_provider_is_outlasted_and_all_workers_wait_with_it(status: int) -> None:
+def test_a_bad_minute_of_a_provider_is_outlasted(status: int) -> None:
+    with ScriptedModel([*[Reply(status=status)] * 4, GOOD]) as model:
+        setup = Setup(model)
+        assert setup.gateway.ask(question(), parse) == 42
+    assert sum(setup.slept) > 60
+
+
+@pytest.mark.parametrize(("status", "held"), [(429, [1.0, 4.0, 16.0, 60.0, 60.0]), (500, [1.0] * 5), (503, [1.0] * 5)])
+def test_a_call_that_always_fails_holds_up_the_others_only_where_a_rate_is_limited(
+    status: int, held: list[float]
+) -> None:
     limits = OneAMinute()
     limits.waits = []
-    with ScriptedModel([*[Reply(status=status)] * 4, GOOD]) as model:
-        setup = Setup(model, limits=limits)
-        assert setup.gateway.ask(question(), parse) == 42
-    assert limits.held == [1.0, 4.0, 16.0, 60.0]
-    assert sum(setup.slept) > sum(limits.held)
+    with ScriptedModel([Reply(status=status)]) as model, pytest.raises(ModelUnavailable):
+        Setup(model, limits=limits).gateway.ask(question(), parse)
+    assert limits.held == held
 
 
 def test_calls_of_one_seed_that_failed_together_do_not_come_back_together() -> None:
