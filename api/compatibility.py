@@ -24,7 +24,7 @@ EQUAL = ("format", "pattern", "uniqueItems", "multipleOf", "contentMediaType")
 HANDLED = frozenset({"type", "enum", "const", "anyOf", "oneOf", "$ref", "properties", "required"})
 PARTS = {"items": "[]", "additionalProperties": ".*", "propertyNames": " keys"}
 """Keywords whose value is a schema, and how what it describes is called after the whole."""
-IGNORED = frozenset({"default", "discriminator", OPEN_ENUM})
+IGNORED = frozenset({"default", "deprecated", "discriminator", OPEN_ENUM})
 
 
 def broken(before: Json, after: Json) -> list[str]:

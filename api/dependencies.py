@@ -115,7 +115,10 @@ Admin = Annotated[Caller, Depends(require(Role.ADMIN))]
 ClusterAdmin = Annotated[Caller, Depends(cluster_admin)]
 TeamId = Annotated[UUID, Depends(team)]
 Limit = Annotated[int, Query(ge=1, le=200, description="Length of the page.")]
-Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
+AnyLimit = Annotated[
+    int | None, Query(ge=1, le=200, description="Length of the page; everything at once where it is left out.")
+]
+Cursor = Annotated[str | None, Query(max_length=2000, description="`next_cursor` of the page before.")]
 
 
 class _StrictRequest(Request):

@@ -24,9 +24,13 @@ from cupilot.storage.cluster import anyone_listens
 from cupilot.storage.continuing import fork_job, retry_job
 from cupilot.storage.importing import submit_import
 from cupilot.storage.jobs import earlier_job, get_job, job_spec, submit_job
+from cupilot.storage.people import team_of_job
 from cupilot.storage.problems import problem_value
+from cupilot.storage.remeasuring import request_hash, submit_remeasurement
 from cupilot.storage.steps import MODELS_QUEUE
 from cupilot.storage.tables import Job
+from cupilot.storage.views.candidates import find_candidate
+from cupilot.storage.views.measurements import check_measurable
 from cupilot.storage.views.problems import get_problem
 from cupilot.value import digest
 
@@ -70,6 +74,10 @@ def submit_file(
     session: Session, caller: Caller, request: ImportRequest, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """The job that judges a file, and whether it is new; InvalidImport for what is no such file."""
+    asked = digest(["import", request.model_dump(mode="json")])
+    earlier = earlier_job(session, caller.team_id, idempotency_key, asked)
+    if earlier is not None:
+        return earlier, False
     check_import(request.source)
     source = with_function(request.source, request.function)
     if len(source.encode()) > MAX_IMPORT_BYTES:
@@ -84,7 +92,21 @@ def submit_file(
         priority=request.priority,
         learning=Learning(sharing=request.sharing),
         idempotency_key=idempotency_key,
+        request_hash=asked,
     )
+
+
+def remeasure(
+    session: Session, caller: Caller, job: UUID, candidate: str, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """The job that measures a candidate's kernel again, in the job's own team, and whether it is new."""
+    team = team_of_job(session, caller, job)
+    row = find_candidate(session, team, job, candidate)
+    earlier = earlier_job(session, team, idempotency_key, request_hash(row.id))
+    if earlier is not None:
+        return earlier, False
+    check_measurable(session, team, job, candidate)
+    return submit_remeasurement(session, team, row, author=caller.user, idempotency_key=idempotency_key)
 
 
 def retry(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from api.dependencies import Admin, Limit, Transaction, plain_text
+from api.dependencies import Admin, Cursor, Limit, Transaction, plain_text
 from api.documentation import errors
 from cupilot.schemas import AuditPage
 from cupilot.storage.audit import AuditFilter, list_entries
@@ -35,7 +35,11 @@ def list_audit(
     request_id: Word = None,
     since: Moment | None = None,
     until: Moment | None = None,
-    before: Annotated[int | None, Query(ge=0, le=MAX_ID, description="Only older entries than this id.")] = None,
+    cursor: Cursor = None,
+    before: Annotated[
+        int | None,
+        Query(ge=0, le=MAX_ID, deprecated=True, description="Only older ones than this id; see `cursor`."),
+    ] = None,
     limit: Limit = 50,
 ) -> AuditPage:
     """Requests that changed something or were not allowed to, newest first. For the team's admins."""
@@ -51,4 +55,5 @@ def list_audit(
         since=since,
         until=until,
     )
-    return list_entries(session, None if all_teams else caller.team_id, filters, before=before, limit=limit)
+    team = None if all_teams else caller.team_id
+    return list_entries(session, team, filters, cursor=cursor, before=before, limit=limit)

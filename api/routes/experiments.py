@@ -102,11 +102,15 @@ def list_experiment_jobs(
     team: TeamId,
     experiment: UUID,
     arm: Annotated[str | None, Query(max_length=100, description="Of this arm only.")] = None,
-    after: Annotated[int | None, Query(ge=-1, lt=2**31, description="Only higher positions.")] = None,
+    cursor: Cursor = None,
+    after: Annotated[
+        int | None, Query(ge=-1, lt=2**31, deprecated=True, description="Only higher positions; see `cursor`.")
+    ] = None,
     limit: Limit = 50,
 ) -> ExperimentJobPage:
     """In the order of work, each with its arm and seed."""
-    return views.list_experiment_jobs(session, team, experiment, arm=plain_text("arm", arm), after=after, limit=limit)
+    arm = plain_text("arm", arm)
+    return views.list_experiment_jobs(session, team, experiment, arm=arm, cursor=cursor, after=after, limit=limit)
 
 
 @router.get("/{experiment}/report", summary="What an experiment shows", responses=errors(401, 404))

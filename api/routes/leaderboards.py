@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api.dependencies import Limit, TeamId, Transaction, Viewer, plain_text
+from api.dependencies import Cursor, Limit, TeamId, Transaction, Viewer, plain_text
 from api.documentation import errors
 from cupilot.errors import NotFound
 from cupilot.people import Caller
@@ -16,7 +16,7 @@ from cupilot.storage.views.comparisons import compare_candidates
 
 router = APIRouter(prefix="/v1", tags=["results"])
 
-After = Annotated[int, Query(ge=0, lt=2**31, description="`next_after` of the page before.")]
+After = Annotated[int, Query(ge=0, lt=2**31, deprecated=True, description="So many come before; see `cursor`.")]
 AllTeams = Annotated[bool, Query(description="Every team's kernels, with their teams: cluster admins only.")]
 Reference = Annotated[
     str,
@@ -30,11 +30,17 @@ Reference = Annotated[
 
 @router.get("/leaderboards", summary="List leaderboards", responses=errors(401, 403, 422))
 def list_leaderboards(
-    *, session: Transaction, caller: Viewer, all_teams: AllTeams = False, after: After = 0, limit: Limit = 50
+    *,
+    session: Transaction,
+    caller: Viewer,
+    all_teams: AllTeams = False,
+    cursor: Cursor = None,
+    after: After = 0,
+    limit: Limit = 50,
 ) -> LeaderboardList:
     """One for each problem (source and policy) and model of device on which there is a kernel that counts: your
     team's, or one that its team has opened to all (`PUT /v1/pool/sharing`)."""
-    return views.list_leaderboards(session, _onlooker(caller, all_teams), after=after, limit=limit)
+    return views.list_leaderboards(session, _onlooker(caller, all_teams), cursor=cursor, after=after, limit=limit)
 
 
 @router.get("/leaderboards/{problem}", summary="A leaderboard", responses=errors(401, 403, 404, 422))
@@ -47,6 +53,7 @@ def get_leaderboard(
         str | None, Query(max_length=200, description="Model name; needed where there are several.")
     ] = None,
     all_teams: AllTeams = False,
+    cursor: Cursor = None,
     after: After = 0,
     limit: Limit = 50,
 ) -> Leaderboard:
@@ -56,7 +63,7 @@ def get_leaderboard(
         raise NotFound("no such problem", where="problem")
     device = plain_text("device", device)
     onlooker = _onlooker(caller, all_teams)
-    return views.leaderboard(session, onlooker, problem, device=device, after=after, limit=limit)
+    return views.leaderboard(session, onlooker, problem, device=device, cursor=cursor, after=after, limit=limit)
 
 
 @router.get("/compare", summary="Compare two candidates", responses=errors(401, 404, 409, 410, 422))

@@ -7,14 +7,12 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Response
 
-from api.dependencies import Member, TeamId, Transaction
+from api import submission
+from api.dependencies import Cursor, Limit, Member, TeamId, Transaction
 from api.documentation import errors
 from cupilot.schemas import JobView, MeasurementList
-from cupilot.storage.people import team_of_job
-from cupilot.storage.remeasuring import submit_remeasurement
-from cupilot.storage.tables import Candidate
 from cupilot.storage.views.jobs import job_view
-from cupilot.storage.views.measurements import measurable_candidate, measurements
+from cupilot.storage.views.measurements import MAX_MEASUREMENTS, measurements
 
 router = APIRouter(prefix="/v1/jobs/{job}/candidates/{candidate}", tags=["results"])
 
@@ -24,10 +22,18 @@ IdempotencyKey = Annotated[
 ]
 
 
-@router.get("/measurements", summary="A kernel's measurements", responses=errors(401, 404))
-def list_measurements(session: Transaction, team: TeamId, job: UUID, candidate: str) -> MeasurementList:
+@router.get("/measurements", summary="A kernel's measurements", responses=errors(401, 404, 422))
+def list_measurements(
+    *,
+    session: Transaction,
+    team: TeamId,
+    job: UUID,
+    candidate: str,
+    cursor: Cursor = None,
+    limit: Limit = MAX_MEASUREMENTS,
+) -> MeasurementList:
     """Every measurement of the candidate's kernel in your team's jobs on this problem, the newest first."""
-    return measurements(session, team, job, candidate)
+    return measurements(session, team, job, candidate, cursor=cursor, limit=limit)
 
 
 @router.post(
@@ -54,10 +60,8 @@ def remeasure(
     """Of a candidate that counts, or one in quarantine that a person has looked into, on a device of today. The result
     stands beside the old one in `measurements`, and in the leaderboard it takes its place. A cluster admin's may be any
     team's, and the job is that team's too."""
-    team = team_of_job(session, caller, job)
-    found = session.get_one(Candidate, measurable_candidate(session, team, job, candidate).id)
-    made, is_new = submit_remeasurement(session, team, found, author=caller.user, idempotency_key=idempotency_key)
+    made, is_new = submission.remeasure(session, caller, job, candidate, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{made.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"
-    return job_view(session, team, made.id)
+    return job_view(session, made.team_id, made.id)

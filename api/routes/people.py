@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api.dependencies import Admin, ClusterAdmin, Limit, StrictRoute, Transaction, Viewer, plain_text
+from api.dependencies import Admin, AnyLimit, ClusterAdmin, Cursor, Limit, StrictRoute, Transaction, Viewer, plain_text
 from api.documentation import errors
 from cupilot.schemas.people import (
     CallerView,
@@ -31,6 +31,7 @@ from cupilot.schemas.people import (
 from cupilot.storage import people
 from cupilot.storage.quotas import quota_of
 from cupilot.storage.tables import ApiKey, Membership, Team, User
+from cupilot.storage.views.cursor import cut, decode_cursor, decode_key, encode_cursor, encode_key, identifier
 
 router = APIRouter(prefix="/v1", tags=["people"], route_class=StrictRoute)
 
@@ -48,10 +49,12 @@ def get_me(caller: Viewer) -> CallerView:
     )
 
 
-@router.get("/teams", summary="List teams", responses=errors(401))
-def list_teams(session: Transaction, caller: Viewer) -> TeamList:
+@router.get("/teams", summary="List teams", responses=errors(401, 422))
+def list_teams(session: Transaction, caller: Viewer, cursor: Cursor = None, limit: AnyLimit = None) -> TeamList:
     """Your key's team; a cluster admin sees all."""
-    return TeamList(items=[_team(session, team) for team in people.teams_for(session, caller)])
+    rows = people.teams_for(session, caller, after=_name(cursor, "teams"), limit=limit)
+    shown, following = cut(rows, limit, lambda team: encode_key("teams", team.name))
+    return TeamList(items=[_team(session, team) for team in shown], next_cursor=following)
 
 
 @router.post("/teams", status_code=201, summary="Make a team", responses=errors(401, 403, 409, 422))
@@ -73,11 +76,19 @@ def change_team(session: Transaction, caller: ClusterAdmin, team: str, request: 
     return _team(session, people.change_team(session, row, request.weight, request.quota))
 
 
-@router.get("/teams/{team}/members", summary="Who is in a team", responses=errors(401, 404))
-def list_members(session: Transaction, caller: Viewer, team: str) -> MemberList:
+@router.get("/teams/{team}/members", summary="Who is in a team", responses=errors(401, 404, 422))
+def list_members(
+    session: Transaction, caller: Viewer, team: str, cursor: Cursor = None, limit: AnyLimit = None
+) -> MemberList:
     """Persons and service accounts, with their roles."""
     row = people.team_for(session, caller, _text(team))
-    return MemberList(items=[_member(*pair) for pair in people.members_of(session, row)])
+    after = None
+    if cursor is not None:
+        name, user = decode_key(cursor, "members", str, str)
+        after = name, identifier(user)
+    rows = people.members_of(session, row, after=after, limit=limit)
+    shown, following = cut(rows, limit, lambda pair: encode_key("members", pair[0].name, str(pair[0].id)))
+    return MemberList(items=[_member(*pair) for pair in shown], next_cursor=following)
 
 
 @router.put("/teams/{team}/members/{user}", summary="Give a role", responses=errors(401, 403, 404, 422))
@@ -111,13 +122,17 @@ def make_service_account(session: Transaction, caller: Admin, team: str, request
 def list_users(
     session: Transaction,
     caller: ClusterAdmin,  # noqa: ARG001
-    after: Annotated[str | None, Query(max_length=100, description="`next_after` of the page before.")] = None,
+    cursor: Cursor = None,
+    after: Annotated[
+        str | None, Query(max_length=100, deprecated=True, description="`next_after`; see `cursor`.")
+    ] = None,
     limit: Limit = 50,
 ) -> UserPage:
     """Persons by name, with their teams."""
-    rows = people.people(session, after=plain_text("after", after), limit=limit)
-    items = [_user(session, row) for row in rows[:limit]]
-    return UserPage(items=items, next_after=items[-1].name if len(rows) > limit else None)
+    rows = people.people(session, after=_name(cursor, "users") or plain_text("after", after), limit=limit)
+    shown, following = cut(rows, limit, lambda row: encode_key("users", row.name))
+    items = [_user(session, row) for row in shown]
+    return UserPage(items=items, next_cursor=following, next_after=items[-1].name if following else None)
 
 
 @router.post("/users", status_code=201, summary="Make a user known", responses=errors(401, 403, 409, 422))
@@ -145,9 +160,14 @@ def list_keys(
     session: Transaction,
     caller: Viewer,
     team: Annotated[str | None, Query(max_length=100, description="Another team: cluster admins only.")] = None,
+    cursor: Cursor = None,
+    limit: AnyLimit = None,
 ) -> KeyList:
     """Yours for your key's team; an admin sees all of the team's. Secrets are never shown again."""
-    return KeyList(items=[_key(*row) for row in people.keys_for(session, caller, plain_text("team", team))])
+    before = None if cursor is None else decode_cursor(cursor, "keys")
+    rows = people.keys_for(session, caller, plain_text("team", team), before=before, limit=limit)
+    shown, following = cut(rows, limit, lambda row: encode_cursor(row[0].created_at, row[0].id, "keys"))
+    return KeyList(items=[_key(*row) for row in shown], next_cursor=following)
 
 
 @router.post("/keys", status_code=201, summary="Make an API key", responses=errors(401, 403, 404, 422))
@@ -171,6 +191,11 @@ def revoke_key(session: Transaction, caller: Viewer, key: str) -> KeyView:
     """By id or prefix; yours, as an admin any of the team's, as a cluster admin any. Refused from now on; repeating it
     is harmless."""
     return _key(*people.revoke_key(session, caller, key))
+
+
+def _name(cursor: str | None, listed: str) -> str | None:
+    """Where a page of a list by name begins."""
+    return None if cursor is None else str(decode_key(cursor, listed, str)[0])
 
 
 def _text(name: str) -> str:

@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Response
 
 from api.bundle import bundle
-from api.dependencies import Limit, TeamId, Transaction
+from api.dependencies import Cursor, Limit, TeamId, Transaction
 from api.documentation import errors
 from cupilot.evaluation import Verdict
 from cupilot.schemas import CandidatePage, CandidateView, Report
@@ -27,14 +27,24 @@ def list_candidates(
     verdict: Verdict | None = None,
     generation: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     order: views.Order = "ordinal",
+    cursor: Cursor = None,
     after: Annotated[
-        int | None, Query(ge=-1, lt=2**31, description="Ordinal of the page before's last: only what comes after it.")
+        int | None,
+        Query(ge=-1, lt=2**31, deprecated=True, description="Ordinal of the page before's last; see `cursor`."),
     ] = None,
     limit: Limit = 50,
 ) -> CandidatePage:
     """By ordinal, which is the order in which they were made, or the fastest first."""
     return views.list_candidates(
-        session, team, job, verdict=verdict, generation=generation, order=order, after=after, limit=limit
+        session,
+        team,
+        job,
+        verdict=verdict,
+        generation=generation,
+        order=order,
+        cursor=cursor,
+        after=after,
+        limit=limit,
     )
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cupilot.cli.options import Data, Json, Server
+from cupilot.cli.options import All, Cursor, Data, Json, Limit, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
+from cupilot.schemas import AuditPage
 
 
 def audit(
@@ -26,8 +27,9 @@ def audit(
     all_teams: Annotated[
         bool, typer.Option("--all-teams", help="Every team's, and those of nobody; for cluster admins.")
     ] = False,
-    before: Annotated[int | None, typer.Option("--before", help="From the page before.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    everything: All = False,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -41,18 +43,20 @@ def audit(
         cupilot audit --resource /v1/jobs/3f2b --json
     """
     with outcome(as_json=as_json), connect(server, data) as client:
-        page = client.audit(
-            principal=principal,
-            key_prefix=key_prefix,
-            route=route,
-            resource=resource,
-            outcome=result,
-            all_teams=all_teams,
-            since=since.astimezone() if since else None,
-            until=until.astimezone() if until else None,
-            before=before,
-            limit=limit,
-        )
+        asked: dict[str, Any] = {
+            "principal": principal,
+            "key_prefix": key_prefix,
+            "route": route,
+            "resource": resource,
+            "outcome": result,
+            "all_teams": all_teams,
+            "since": since.astimezone() if since else None,
+            "until": until.astimezone() if until else None,
+        }
+        if everything:
+            page = AuditPage(items=list(client.all_audit(**asked)))
+        else:
+            page = client.audit(**asked, cursor=cursor, limit=limit)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
             return
@@ -65,5 +69,5 @@ def audit(
             )
             for name, (old, new) in (item.changes or {}).items():
                 typer.echo(f"    {clean(name)}: {clean(json.dumps(old))} -> {clean(json.dumps(new))}")
-        if page.next_before is not None:
-            typer.echo(f"more: --before {page.next_before}")
+        if page.next_cursor is not None:
+            typer.echo(f"more: --cursor {page.next_cursor}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cupilot.cli.options import CandidateId, Data, JobId, Json, Server
+from cupilot.cli.options import All, CandidateId, Cursor, Data, JobId, Json, Limit, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
@@ -14,7 +14,6 @@ from cupilot.errors import InvalidInput, NotFound, Pruned
 from cupilot.evaluation import Verdict
 from cupilot.schemas.results import CandidatePage, CandidateSummary, CandidateView
 
-PAGE = 200
 TECHNIQUES_SHOWN = 70
 """Characters of a strategy in a list."""
 
@@ -29,8 +28,9 @@ def candidates(
     order: Annotated[
         str, typer.Option("--order", metavar="ordinal|speedup", help="As they were made, or the fastest first.")
     ] = "ordinal",
-    after: Annotated[int | None, typer.Option("--after", metavar="N", help="Go on where a page ended.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=PAGE)] = 50,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    everything: All = False,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -48,9 +48,12 @@ def candidates(
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         number = None if generation is None else generation - 1  # people count from 1 everywhere, REST from 0
-        page = client.candidates(
-            job_id(client, job), verdict=verdict, generation=number, order=order, after=after, limit=limit
-        )
+        asked: dict[str, Any] = {"verdict": verdict, "generation": number, "order": order}
+        chosen = job_id(client, job)
+        if everything:
+            page = CandidatePage(items=list(client.all_candidates(chosen, **asked)))
+        else:
+            page = client.candidates(chosen, **asked, cursor=cursor, limit=limit)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
         else:
@@ -113,8 +116,8 @@ def _show(page: CandidatePage) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if page.next_after is not None:
-        typer.echo(f"more: --after {page.next_after}")
+    if page.next_cursor is not None:
+        typer.echo(f"more: --cursor {page.next_cursor}")
 
 
 def _row(one: CandidateSummary) -> tuple[str, ...]:

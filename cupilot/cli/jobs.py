@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from cupilot.cli.options import Data, IdempotencyKey, JobId, Json, Server
+from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, Limit, Server
 from cupilot.cli.outcome import exit_of, outcome
 from cupilot.cli.requests import JobOptions, on_chosen_target, parse_labels, takes_job_options
 from cupilot.cli.session import connect, connect_or_start, job_id
@@ -148,8 +148,9 @@ def list_jobs(
     since: Annotated[datetime | None, typer.Option("--since", help="Submitted then or later, local time.")] = None,
     until: Annotated[datetime | None, typer.Option("--until", help="Submitted before.")] = None,
     order: Annotated[str, typer.Option("--order", metavar="newest|oldest", help="Which comes first.")] = "newest",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="From the page before.")] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    everything: All = False,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -163,24 +164,28 @@ def list_jobs(
         cupilot list --user ann --device H200 --since 2026-01-31
         cupilot list --team compilers --state queued
         cupilot list --state queued --order oldest
+        cupilot list --all --json | jq length
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         from cupilot.cli.render import show_jobs
+        from cupilot.schemas import JobPage
 
-        page = client.list(
-            team=team,
-            state=state,
-            target=target,
-            problem=problem,
-            labels=parse_labels(label),
-            user=user,
-            device=device,
-            since=since.astimezone() if since else None,
-            until=until.astimezone() if until else None,
-            order=order,
-            cursor=cursor,
-            limit=limit,
-        )
+        asked: dict[str, Any] = {
+            "team": team,
+            "state": state,
+            "target": target,
+            "problem": problem,
+            "labels": parse_labels(label),
+            "user": user,
+            "device": device,
+            "since": since.astimezone() if since else None,
+            "until": until.astimezone() if until else None,
+            "order": order,
+        }
+        if everything:
+            page = JobPage(items=list(client.all_jobs(**asked)))
+        else:
+            page = client.list(**asked, cursor=cursor, limit=limit)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
         else:

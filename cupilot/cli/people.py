@@ -15,10 +15,13 @@ from cupilot.errors import InvalidInput
 from cupilot.people import Role, Scope
 from cupilot.quota import QuotaPeriod
 from cupilot.schemas.people import (
+    KeyList,
     KeyRequest,
     KeyView,
+    MemberList,
     MemberView,
     TeamChange,
+    TeamList,
     TeamRequest,
     TeamView,
     UserChange,
@@ -61,7 +64,7 @@ def list_teams(server: Server = None, data: Data = None, as_json: Json = False) 
         cupilot team list
     """
     with outcome(as_json=as_json), connect(server, data) as client:
-        found = client.teams()
+        found = TeamList(items=list(client.all_teams()))
         _show(found, "\n".join(_team_line(one) for one in found.items), as_json=as_json)
 
 
@@ -130,7 +133,7 @@ def members(name: TeamName, server: Server = None, data: Data = None, as_json: J
         cupilot team members compilers
     """
     with outcome(as_json=as_json), connect(server, data) as client:
-        found = client.members(name)
+        found = MemberList(items=list(client.all_members(name)))
         _show(found, "\n".join(_member_line(one) for one in found.items), as_json=as_json)
 
 
@@ -250,7 +253,7 @@ def list_keys(
         cupilot key list
     """
     with outcome(as_json=as_json), connect(server, data) as client:
-        found = client.keys(team=of_team)
+        found = KeyList(items=list(client.all_keys(team=of_team)))
         _show(found, "\n".join(_key_line(one) for one in found.items), as_json=as_json)
 
 

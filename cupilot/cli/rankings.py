@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from cupilot.cli.options import Data, IdempotencyKey, JobId, Json, Server
+from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, Limit, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, interval
 from cupilot.client import Client
-from cupilot.schemas import CandidateComparison, ComparedCandidate
+from cupilot.schemas import CandidateComparison, ComparedCandidate, LeaderboardList
 
 
 def leaderboard(
@@ -22,7 +22,9 @@ def leaderboard(
     *,
     device: Annotated[str | None, typer.Option("--device", help="Model name, where there are several.")] = None,
     all_teams: Annotated[bool, typer.Option("--all-teams", help="Every team's; for cluster admins.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    everything: All = False,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -37,16 +39,23 @@ def leaderboard(
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         if problem is None:
-            boards = client.leaderboards(all_teams=all_teams, limit=limit)
+            if everything:
+                boards = LeaderboardList(items=list(client.all_leaderboards(all_teams=all_teams)))
+            else:
+                boards = client.leaderboards(all_teams=all_teams, cursor=cursor, limit=limit)
             if as_json:
                 typer.echo(boards.model_dump_json(indent=2))
                 return
             for board in boards.items:
                 shown = f"{clean(board.name)}, {board.policy.value}, {clean(board.device)}"
                 typer.echo(f"{board.problem[:12]}  {board.best_speedup:6.2f}x  {board.kernels:4} kernels  {shown}")
+            _tell_more(boards.next_cursor)
             return
         chosen = _full(client, problem, all_teams=all_teams)
-        found = client.leaderboard(chosen, device=device, all_teams=all_teams, limit=limit)
+        found = client.leaderboard(chosen, device=device, all_teams=all_teams, cursor=cursor, limit=limit)
+        if everything:
+            whole = list(client.ranked(chosen, device=found.device, all_teams=all_teams))
+            found = found.model_copy(update={"items": whole, "next_cursor": None, "next_after": None})
         if as_json:
             typer.echo(found.model_dump_json(indent=2))
             return
@@ -56,6 +65,7 @@ def leaderboard(
             where += f" ({clean(entry.team)})" if all_teams and entry.team else ""
             techniques = ", ".join(entry.techniques) or "plain"
             typer.echo(f"{entry.rank:3}  {interval(entry.speedup)}  {entry.verdict.value:10}  {where}  {techniques}")
+        _tell_more(found.next_cursor)
 
 
 def compare(
@@ -108,9 +118,10 @@ def remeasure(
         if history:
             found = client.measurements(chosen, which)
             if as_json:
-                typer.echo(found.model_dump_json(indent=2))
+                whole = list(client.all_measurements(chosen, which))
+                typer.echo(found.model_copy(update={"items": whole, "next_cursor": None}).model_dump_json(indent=2))
                 return
-            for one in found.items:
+            for one in client.all_measurements(chosen, which):
                 speed = f"{interval(one.speedup)} over eager" if one.speedup else "no time that counts"
                 versions = f"driver {clean(one.driver or '-')}, torch {clean(one.torch or '-')}"
                 place = f"{clean(one.device or '-')}, {versions}"
@@ -122,13 +133,14 @@ def remeasure(
 
 def _full(client: Client, start: str, *, all_teams: bool) -> str:
     """The hash that starts so, where there is one such; else what was given."""
-    after: int | None = 0
-    found: set[str] = set()
-    while len(start) < 64 and after is not None:
-        page = client.leaderboards(all_teams=all_teams, after=after, limit=200)
-        found |= {board.problem for board in page.items if board.problem.startswith(start)}
-        after = page.next_after
+    boards = client.all_leaderboards(all_teams=all_teams) if len(start) < 64 else ()
+    found = {board.problem for board in boards if board.problem.startswith(start)}
     return found.pop() if len(found) == 1 else start
+
+
+def _tell_more(cursor: str | None) -> None:
+    if cursor is not None:
+        typer.echo(f"more: --cursor {cursor}")
 
 
 def _reference(client: Client, given: str) -> str:

@@ -60,20 +60,20 @@ class ExperimentCalls:
 
     @call
     def experiment_jobs(
-        self, experiment: ExperimentId, *, arm: str | None = None, after: int | None = None, limit: int = 50
+        self, experiment: ExperimentId, *, arm: str | None = None, cursor: str | None = None, limit: int = 50
     ) -> Call[ExperimentJobPage]:
         """A page of an experiment's jobs, in the order of work."""
-        parameters = {"arm": arm, "after": after, "limit": limit}
+        parameters = {"arm": arm, "cursor": cursor, "limit": limit}
         return Call(ExperimentJobPage, "GET", path("v1", "experiments", experiment, "jobs"), params=parameters)
 
     @stream
     def all_experiment_jobs(self, experiment: ExperimentId, *, arm: str | None = None) -> Stream[ExperimentJob]:
         """All of an experiment's jobs in the order of work, fetched a page at a time."""
         return every(
-            lambda after: ExperimentCalls.experiment_jobs.ask(
-                self, experiment, arm=arm, after=after, limit=LONGEST_PAGE
+            lambda cursor: ExperimentCalls.experiment_jobs.ask(
+                self, experiment, arm=arm, cursor=cursor, limit=LONGEST_PAGE
             ),
-            lambda page: page.next_after,
+            lambda page: page.next_cursor,
         )
 
     @call

@@ -36,9 +36,16 @@ class PeopleCalls:
         return Call(CallerView, "GET", "/v1/me")
 
     @call
-    def teams(self) -> Call[TeamList]:
-        """The key's team; all of them for a cluster admin."""
-        return Call(TeamList, "GET", "/v1/teams")
+    def teams(self, *, cursor: str | None = None, limit: int | None = None) -> Call[TeamList]:
+        """The key's team; all of them for a cluster admin, or a page of them by name."""
+        return Call(TeamList, "GET", "/v1/teams", params={"cursor": cursor, "limit": limit})
+
+    @stream
+    def all_teams(self) -> Stream[TeamView]:
+        """All of them, fetched a page at a time."""
+        return every(
+            lambda cursor: PeopleCalls.teams.ask(self, cursor=cursor, limit=LONGEST_PAGE), lambda page: page.next_cursor
+        )
 
     @call
     def team(self, team: str) -> Call[TeamView]:
@@ -56,9 +63,18 @@ class PeopleCalls:
         return Call(TeamView, "PATCH", path("v1", "teams", team), body=change, repeatable=True)
 
     @call
-    def members(self, team: str) -> Call[MemberList]:
-        """Who is in a team, and as what."""
-        return Call(MemberList, "GET", path("v1", "teams", team, "members"))
+    def members(self, team: str, *, cursor: str | None = None, limit: int | None = None) -> Call[MemberList]:
+        """Who is in a team, and as what: everybody, or a page of them by name."""
+        where = path("v1", "teams", team, "members")
+        return Call(MemberList, "GET", where, params={"cursor": cursor, "limit": limit})
+
+    @stream
+    def all_members(self, team: str) -> Stream[MemberView]:
+        """Everybody in a team, fetched a page at a time."""
+        return every(
+            lambda cursor: PeopleCalls.members.ask(self, team, cursor=cursor, limit=LONGEST_PAGE),
+            lambda page: page.next_cursor,
+        )
 
     @call
     def put_member(self, team: str, user: str, role: Role | str) -> Call[MemberView]:
@@ -78,15 +94,15 @@ class PeopleCalls:
         return Call(MemberView, "POST", path("v1", "teams", team, "accounts"), body=body)
 
     @call
-    def users(self, *, after: str | None = None, limit: int = 50) -> Call[UserPage]:
+    def users(self, *, cursor: str | None = None, limit: int = 50) -> Call[UserPage]:
         """A page of users, by name; for cluster admins."""
-        return Call(UserPage, "GET", "/v1/users", params={"after": after, "limit": limit})
+        return Call(UserPage, "GET", "/v1/users", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_users(self) -> Stream[UserView]:
         """All users, fetched a page at a time."""
         return every(
-            lambda after: PeopleCalls.users.ask(self, after=after, limit=LONGEST_PAGE), lambda page: page.next_after
+            lambda cursor: PeopleCalls.users.ask(self, cursor=cursor, limit=LONGEST_PAGE), lambda page: page.next_cursor
         )
 
     @call
@@ -105,9 +121,20 @@ class PeopleCalls:
         return Call(UserView, "PATCH", path("v1", "users", user), body=change, repeatable=True)
 
     @call
-    def keys(self, *, team: str | None = None) -> Call[KeyList]:
-        """Your keys for your key's team; all of the team's for an admin. Another ``team``'s for a cluster admin."""
-        return Call(KeyList, "GET", "/v1/keys", params={"team": team})
+    def keys(self, *, team: str | None = None, cursor: str | None = None, limit: int | None = None) -> Call[KeyList]:
+        """Your keys for your key's team; all of the team's for an admin; or a page of them, newest first.
+
+        Another ``team``'s for a cluster admin.
+        """
+        return Call(KeyList, "GET", "/v1/keys", params={"team": team, "cursor": cursor, "limit": limit})
+
+    @stream
+    def all_keys(self, *, team: str | None = None) -> Stream[KeyView]:
+        """The same keys, fetched a page at a time."""
+        return every(
+            lambda cursor: PeopleCalls.keys.ask(self, team=team, cursor=cursor, limit=LONGEST_PAGE),
+            lambda page: page.next_cursor,
+        )
 
     @call
     def make_key(self, request: KeyRequest) -> Call[NewKeyView]:

@@ -13,6 +13,8 @@ from cupilot.schemas import (
     Leaderboard,
     LeaderboardEntry,
     LeaderboardList,
+    LeaderboardSummary,
+    Measurement,
     MeasurementList,
 )
 
@@ -21,30 +23,46 @@ class RankingCalls:
     """``/v1/leaderboards`` and ``/v1/compare``."""
 
     @call
-    def leaderboards(self, *, all_teams: bool = False, after: int = 0, limit: int = 50) -> Call[LeaderboardList]:
+    def leaderboards(
+        self, *, all_teams: bool = False, cursor: str | None = None, limit: int = 50
+    ) -> Call[LeaderboardList]:
         """A page of what leaderboards there are: one a problem and model of device.
 
         With kernels of your team, and those that others have opened; ``all_teams`` is for cluster admins.
         """
-        parameters = {"all_teams": all_teams or None, "after": after, "limit": limit}
+        parameters = {"all_teams": all_teams or None, "cursor": cursor, "limit": limit}
         return Call(LeaderboardList, "GET", "/v1/leaderboards", params=parameters)
+
+    @stream
+    def all_leaderboards(self, *, all_teams: bool = False) -> Stream[LeaderboardSummary]:
+        """All of them, fetched a page at a time."""
+        return every(
+            lambda cursor: RankingCalls.leaderboards.ask(self, all_teams=all_teams, cursor=cursor, limit=LONGEST_PAGE),
+            lambda page: page.next_cursor,
+        )
 
     @call
     def leaderboard(
-        self, problem: str, *, device: str | None = None, all_teams: bool = False, after: int = 0, limit: int = 50
+        self,
+        problem: str,
+        *,
+        device: str | None = None,
+        all_teams: bool = False,
+        cursor: str | None = None,
+        limit: int = 50,
     ) -> Call[Leaderboard]:
         """Proven kernels for a problem (by hash), the fastest first; ``device`` where there are several."""
-        parameters = {"device": device, "all_teams": all_teams or None, "after": after, "limit": limit}
+        parameters = {"device": device, "all_teams": all_teams or None, "cursor": cursor, "limit": limit}
         return Call(Leaderboard, "GET", path("v1", "leaderboards", problem), params=parameters)
 
     @stream
     def ranked(self, problem: str, *, device: str | None = None, all_teams: bool = False) -> Stream[LeaderboardEntry]:
         """All of a leaderboard, fetched a page at a time."""
         return every(
-            lambda after: RankingCalls.leaderboard.ask(
-                self, problem, device=device, all_teams=all_teams, after=after or 0, limit=LONGEST_PAGE
+            lambda cursor: RankingCalls.leaderboard.ask(
+                self, problem, device=device, all_teams=all_teams, cursor=cursor, limit=LONGEST_PAGE
             ),
-            lambda page: page.next_after,
+            lambda page: page.next_cursor,
         )
 
     @call
@@ -53,9 +71,20 @@ class RankingCalls:
         return Call(CandidateComparison, "GET", "/v1/compare", params={"first": str(first), "second": str(second)})
 
     @call
-    def measurements(self, job: JobId, candidate: JobId | int) -> Call[MeasurementList]:
-        """Every measurement of a candidate's kernel in the team's jobs on its problem, the newest first."""
-        return Call(MeasurementList, "GET", path("v1", "jobs", job, "candidates", candidate, "measurements"))
+    def measurements(
+        self, job: JobId, candidate: JobId | int, *, cursor: str | None = None, limit: int = LONGEST_PAGE
+    ) -> Call[MeasurementList]:
+        """A page of the measurements of a candidate's kernel in the team's jobs on its problem, the newest first."""
+        where = path("v1", "jobs", job, "candidates", candidate, "measurements")
+        return Call(MeasurementList, "GET", where, params={"cursor": cursor, "limit": limit})
+
+    @stream
+    def all_measurements(self, job: JobId, candidate: JobId | int) -> Stream[Measurement]:
+        """Every one of them, fetched a page at a time."""
+        return every(
+            lambda cursor: RankingCalls.measurements.ask(self, job, candidate, cursor=cursor),
+            lambda page: page.next_cursor,
+        )
 
     @call
     def remeasure(self, job: JobId, candidate: JobId | int, *, idempotency_key: str | None = None) -> Call[JobView]:

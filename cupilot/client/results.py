@@ -20,7 +20,7 @@ class ResultCalls:
         verdict: Verdict | str | None = None,
         generation: int | None = None,
         order: str = "ordinal",
-        after: int | None = None,
+        cursor: str | None = None,
         limit: int = 50,
     ) -> Call[CandidatePage]:
         """A page of a job's candidates by ``ordinal``, or by ``speedup``, the fastest first."""
@@ -28,21 +28,26 @@ class ResultCalls:
             "verdict": verdict,
             "generation": generation,
             "order": None if order == "ordinal" else order,
-            "after": after,
+            "cursor": cursor,
             "limit": limit,
         }
         return Call(CandidatePage, "GET", path("v1", "jobs", job, "candidates"), params=parameters)
 
     @stream
     def all_candidates(
-        self, job: JobId, *, verdict: Verdict | str | None = None, generation: int | None = None
+        self,
+        job: JobId,
+        *,
+        verdict: Verdict | str | None = None,
+        generation: int | None = None,
+        order: str = "ordinal",
     ) -> Stream[CandidateSummary]:
-        """All of a job's candidates by ordinal, fetched a page at a time."""
+        """All of a job's candidates by ``ordinal``, or the fastest first by ``speedup``, fetched a page at a time."""
         return every(
-            lambda after: ResultCalls.candidates.ask(
-                self, job, verdict=verdict, generation=generation, after=after, limit=LONGEST_PAGE
+            lambda cursor: ResultCalls.candidates.ask(
+                self, job, verdict=verdict, generation=generation, order=order, cursor=cursor, limit=LONGEST_PAGE
             ),
-            lambda page: page.next_after,
+            lambda page: page.next_cursor,
         )
 
     @call

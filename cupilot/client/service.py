@@ -7,7 +7,15 @@ from datetime import datetime
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Stream, every, path
-from cupilot.schemas import AuditPage, ClusterView, ProblemPage, ProblemSummary, ProblemView, VersionView
+from cupilot.schemas import (
+    AuditEntryView,
+    AuditPage,
+    ClusterView,
+    ProblemPage,
+    ProblemSummary,
+    ProblemView,
+    VersionView,
+)
 
 
 class ServiceCalls:
@@ -44,7 +52,7 @@ class ServiceCalls:
         since: datetime | None = None,
         until: datetime | None = None,
         all_teams: bool = False,
-        before: int | None = None,
+        cursor: str | None = None,
         limit: int = 50,
     ) -> Call[AuditPage]:
         """A page of who asked for what, newest first; ``resource`` is the beginning of a path.
@@ -61,10 +69,43 @@ class ServiceCalls:
             "since": since.isoformat() if since else None,
             "until": until.isoformat() if until else None,
             "all_teams": all_teams or None,
-            "before": before,
+            "cursor": cursor,
             "limit": limit,
         }
         return Call(AuditPage, "GET", "/v1/audit", params=parameters)
+
+    @stream
+    def all_audit(
+        self,
+        *,
+        principal: str | None = None,
+        key_prefix: str | None = None,
+        route: str | None = None,
+        resource: str | None = None,
+        outcome: str | None = None,
+        request_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        all_teams: bool = False,
+    ) -> Stream[AuditEntryView]:
+        """All of it, newest first, fetched a page at a time."""
+        return every(
+            lambda cursor: ServiceCalls.audit.ask(
+                self,
+                principal=principal,
+                key_prefix=key_prefix,
+                route=route,
+                resource=resource,
+                outcome=outcome,
+                request_id=request_id,
+                since=since,
+                until=until,
+                all_teams=all_teams,
+                cursor=cursor,
+                limit=LONGEST_PAGE,
+            ),
+            lambda page: page.next_cursor,
+        )
 
     @call
     def cluster(self) -> Call[ClusterView]:

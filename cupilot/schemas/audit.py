@@ -39,5 +39,7 @@ class AuditPage(Response):
     """Entries, newest first."""
 
     items: list[AuditEntryView]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
     next_before: int | None = None
-    """Give it as ``before`` to get the next page; null on the last."""
+    """The same for ``before``, which ``cursor`` replaces."""

@@ -103,8 +103,10 @@ class LeaderboardList(Response):
     """Leaderboards, by problem and device."""
 
     items: list[LeaderboardSummary]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
     next_after: int | None = None
-    """Give it as ``after`` to get the next page; null on the last."""
+    """The same for ``after``, which ``cursor`` replaces."""
 
 
 class LeaderboardEntry(Response):
@@ -140,8 +142,10 @@ class Leaderboard(Response):
     policy: NumericsPolicy
     device: str
     items: list[LeaderboardEntry]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
     next_after: int | None = None
-    """Give it as ``after`` to get the next page; null on the last."""
+    """The same for ``after``, which ``cursor`` replaces."""
 
 
 class Measurement(Response):
@@ -169,3 +173,5 @@ class MeasurementList(Response):
     kernel: str | None = None
     """Content hash; null where the candidate has none."""
     items: list[Measurement]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""

@@ -145,8 +145,10 @@ class ExperimentJobPage(Response):
     """An experiment's jobs in the order of work."""
 
     items: list[ExperimentJob]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
     next_after: int | None = None
-    """Give it as ``after`` to get the next page; null on the last."""
+    """The same for ``after``, which ``cursor`` replaces."""
 
 
 class ArmReport(Response):

@@ -49,6 +49,8 @@ class TeamList(Response):
     """Teams, by name."""
 
     items: list[TeamView]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
 
 
 class MemberRequest(Request):
@@ -72,6 +74,8 @@ class MemberList(Response):
     """Members of a team, by name."""
 
     items: list[MemberView]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
 
 
 class ServiceAccountRequest(Request):
@@ -112,8 +116,10 @@ class UserPage(Response):
     """Users, by name."""
 
     items: list[UserView]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
     next_after: str | None = None
-    """Give it as ``after`` to get what follows; null on the last page."""
+    """The same for ``after``, which ``cursor`` replaces."""
 
 
 class KeyRequest(Request):
@@ -158,6 +164,8 @@ class KeyList(Response):
     """Keys, the newest first."""
 
     items: list[KeyView]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
 
 
 class CallerView(Response):

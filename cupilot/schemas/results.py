@@ -51,8 +51,10 @@ class CandidatePage(Response):
     """Candidates by ordinal."""
 
     items: list[CandidateSummary]
+    next_cursor: str | None = None
+    """Give it as ``cursor`` to get the next page; null on the last."""
     next_after: int | None = None
-    """Give it as ``after`` to get the next page; null on the last."""
+    """The same for ``after``, which ``cursor`` replaces."""
 
 
 class KernelView(Response):

@@ -14,6 +14,7 @@ from cupilot.schemas import AuditEntryView, AuditPage
 from cupilot.storage.audit_table import AuditEntry
 from cupilot.storage.base import Json
 from cupilot.storage.teams import identify
+from cupilot.storage.views.cursor import cut, decode_key, encode_key
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,18 @@ def add_own_entry(
 
 
 def list_entries(
-    session: Session, team: uuid.UUID | None, filters: AuditFilter, *, before: int | None, limit: int
+    session: Session,
+    team: uuid.UUID | None,
+    filters: AuditFilter,
+    *,
+    cursor: str | None = None,
+    before: int | None = None,
+    limit: int,
 ) -> AuditPage:
-    """Entries, newest first, with ids below ``before``: of a team, or of everybody where ``team`` is None."""
+    """Entries, newest first, behind ``cursor`` or with ids below ``before``: of a team, or of everybody where ``team``
+    is None."""
+    if cursor is not None:
+        (before,) = decode_key(cursor, "audit", int)
     query = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit + 1)
     if team is not None:
         query = query.where(AuditEntry.team_id == team)
@@ -85,9 +95,10 @@ def list_entries(
         query = query.where(AuditEntry.at < filters.until)
     if before is not None:
         query = query.where(AuditEntry.id < before)
-    rows = session.scalars(query).all()
-    page = rows[:limit]
-    return AuditPage(items=[_view(row) for row in page], next_before=page[-1].id if len(rows) > limit else None)
+    page, following = cut(session.scalars(query).all(), limit, lambda row: encode_key("audit", row.id))
+    return AuditPage(
+        items=[_view(row) for row in page], next_cursor=following, next_before=page[-1].id if following else None
+    )
 
 
 def prune_audit(session: Session, kept: timedelta) -> None:

@@ -39,8 +39,9 @@ def submit_import(
     priority: Priority = Priority.NORMAL,
     learning: Learning | None = None,
     idempotency_key: str | None = None,
+    request_hash: str | None = None,
 ) -> tuple[Job, bool]:
-    """A job that judges the file against the problem, and whether it is new."""
+    """A job that judges the file against the problem, and whether it is new. ``request_hash``: else its spec's."""
     spec = JobSpec(
         problem=problem,
         target=kernel.target,
@@ -51,7 +52,7 @@ def submit_import(
         labels=dict(list((labels or {}).items())[: MAX_LABELS - 1]) | {LABEL: kernel.content_hash()},
         learning=learning or Learning(),
     )
-    request = digest([PAYLOAD, kernel.content_hash(), spec.model_dump(mode="json")])
+    request = request_hash or digest([PAYLOAD, kernel.content_hash(), spec.model_dump(mode="json")])
     job, is_new = submit_job(session, team, spec, idempotency_key=idempotency_key, request_hash=request, author=author)
     if is_new:
         first = session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()

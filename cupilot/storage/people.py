@@ -6,10 +6,10 @@ A team is found by its name. What the caller may not see does not exist: NotFoun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, select, true
+from sqlalchemy import ColumnElement, func, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict, NotFound
@@ -48,10 +48,14 @@ def administered(session: Session, caller: Caller, name: str) -> Team:
     return team
 
 
-def teams_for(session: Session, caller: Caller) -> Sequence[Team]:
-    """The teams that the caller may know, by name."""
-    query = select(Team).order_by(Team.name)
-    return session.scalars(query if caller.rules else query.where(Team.id == caller.team_id)).all()
+def teams_for(
+    session: Session, caller: Caller, *, after: str | None = None, limit: int | None = None
+) -> Sequence[Team]:
+    """The teams that the caller may know, by name; those above ``after``, and one more than ``limit``."""
+    query = select(Team).order_by(Team.name).limit(_one_more(limit))
+    if not caller.rules:
+        query = query.where(Team.id == caller.team_id)
+    return session.scalars(query if after is None else query.where(Team.name > after)).all()
 
 
 def make_team(session: Session, name: str, weight: float, quota: Quota) -> Team:
@@ -73,11 +77,20 @@ def change_team(session: Session, team: Team, weight: float | None, quota: Quota
     return team
 
 
-def members_of(session: Session, team: Team) -> Sequence[tuple[User, Membership]]:
-    """Everybody in the team, by name."""
-    query = select(User, Membership).join(Membership, Membership.user_id == User.id)
-    rows = session.execute(query.where(Membership.team_id == team.id).order_by(User.name, User.id))
-    return [(user, membership) for user, membership in rows]
+def members_of(
+    session: Session, team: Team, *, after: tuple[str, UUID] | None = None, limit: int | None = None
+) -> Sequence[tuple[User, Membership]]:
+    """Everybody in the team, by name and id; those above ``after``, and one more than ``limit``."""
+    query = (
+        select(User, Membership)
+        .join(Membership, Membership.user_id == User.id)
+        .where(Membership.team_id == team.id)
+        .order_by(User.name, User.id)
+        .limit(_one_more(limit))
+    )
+    if after is not None:
+        query = query.where(tuple_(User.name, User.id) > after)
+    return [(user, membership) for user, membership in session.execute(query)]
 
 
 def count_members(session: Session, team: Team) -> int:
@@ -196,15 +209,25 @@ def make_key(
     return key, owner, home, secret
 
 
-def keys_for(session: Session, caller: Caller, team: str | None = None) -> Sequence[tuple[ApiKey, User, Team]]:
-    """The caller's keys for its team; all of the team's for an admin; the newest first.
+def keys_for(
+    session: Session,
+    caller: Caller,
+    team: str | None = None,
+    *,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int | None = None,
+) -> Sequence[tuple[ApiKey, User, Team]]:
+    """The caller's keys for its team; all of the team's for an admin; the newest first, one more than ``limit``.
 
     ``team`` is another one, for cluster admins; NotFound for anybody else.
     """
     home = team_for(session, caller, team or caller.team)
-    everyone = caller.acts_as is Role.ADMIN
-    rows = _keys(session, ApiKey.team_id == home.id)
-    return [row for row in rows if everyone or row[0].user_id == caller.user_id]
+    which = ApiKey.team_id == home.id
+    if caller.acts_as is not Role.ADMIN:
+        which &= ApiKey.user_id == caller.user_id
+    if before is not None:
+        which &= tuple_(ApiKey.created_at, ApiKey.id) < before
+    return _keys(session, which, limit)
 
 
 def revoke_key(session: Session, caller: Caller, reference: str) -> tuple[ApiKey, User, Team]:
@@ -225,13 +248,21 @@ def revoke_key(session: Session, caller: Caller, reference: str) -> tuple[ApiKey
     raise NotFound(f"no key {reference}")
 
 
-def _keys(session: Session, which: ColumnElement[bool]) -> Sequence[tuple[ApiKey, User, Team]]:
+def _keys(
+    session: Session, which: ColumnElement[bool], limit: int | None = None
+) -> Sequence[tuple[ApiKey, User, Team]]:
     query = (
         select(ApiKey, User, Team)
         .select_from(ApiKey)
         .join(User, User.id == ApiKey.user_id)
         .join(Team, Team.id == ApiKey.team_id)
         .where(which)
-        .order_by(ApiKey.created_at.desc(), ApiKey.id)
+        .order_by(ApiKey.created_at.desc(), ApiKey.id.desc())
+        .limit(_one_more(limit))
     )
     return [(key, user, team) for key, user, team in session.execute(query)]
+
+
+def _one_more(limit: int | None) -> int | None:
+    """Of a page, so that it is known whether there is another one; None for everything."""
+    return None if limit is None else limit + 1

@@ -28,6 +28,11 @@ ONE_KERNEL = SceConfig(population=2, generations=1, elites=1, repair_rounds=0, p
 ONE_MEASUREMENT = Budgets(candidates=1, wall_seconds=3_600.0, cost_usd=0)
 
 
+def request_hash(candidate: uuid.UUID) -> str:
+    """What tells a request to measure this candidate from others under the same key."""
+    return digest({LABEL: str(candidate)})
+
+
 def submit_remeasurement(
     session: Session, team: uuid.UUID, candidate: Candidate, *, author: str, idempotency_key: str | None
 ) -> tuple[Job, bool]:
@@ -44,8 +49,9 @@ def submit_remeasurement(
         labels=labels,
         learning=Learning(),
     )
-    request = digest({LABEL: str(candidate.id)})
-    job, is_new = submit_job(session, team, spec, idempotency_key=idempotency_key, request_hash=request, author=author)
+    job, is_new = submit_job(
+        session, team, spec, idempotency_key=idempotency_key, request_hash=request_hash(candidate.id), author=author
+    )
     if is_new:
         first = session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
         first.payload = {**first.payload, PAYLOAD: str(candidate.id)}

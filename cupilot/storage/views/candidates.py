@@ -18,6 +18,7 @@ from cupilot.storage.credits import credits_of
 from cupilot.storage.jobs import get_job
 from cupilot.storage.progress import NO_PLAN, notes_of
 from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
+from cupilot.storage.views.cursor import cut, decode_key, encode_key
 from cupilot.strategy import Strategy
 
 Order = Literal["ordinal", "speedup"]
@@ -38,10 +39,14 @@ def list_candidates(
     verdict: Verdict | None = None,
     generation: int | None = None,
     order: Order = "ordinal",
+    cursor: str | None = None,
     after: int | None = None,
     limit: int,
 ) -> CandidatePage:
-    """A job's candidates by ordinal, or the fastest first; ``after`` is the ordinal of the page before's last."""
+    """A job's candidates by ordinal, or the fastest first, behind ``cursor``, or ``after`` that ordinal."""
+    listed = f"candidates by {order}"
+    if cursor is not None:
+        (after,) = decode_key(cursor, listed, int)
     job = get_job(session, team, job_id)
     query = _listed().where(Candidate.job_id == job.id)
     if verdict is not None:
@@ -53,11 +58,12 @@ def list_candidates(
     else:
         query = query.where(Candidate.ordinal > (-1 if after is None else after)).order_by(Candidate.ordinal)
     rows = session.execute(query.limit(limit + 1)).all()
-    page = rows[:limit]
+    page, following = cut(rows, limit, lambda row: encode_key(listed, row[0].ordinal))
     parents = _parents(session, [candidate.id for candidate, *_ in page])
     return CandidatePage(
         items=[CandidateSummary(**_fields(*row, parents)) for row in page],
-        next_after=page[-1][0].ordinal if len(rows) > limit else None,
+        next_cursor=following,
+        next_after=page[-1][0].ordinal if following else None,
     )
 
 
@@ -105,6 +111,15 @@ def _noted(candidate: Candidate) -> dict[str, Any]:
         "inspirations": [UUID(one) for one in notes.inspirations],
         "repairs": list(notes.repairs),
     }
+
+
+def find_candidate(session: Session, team: UUID, job_id: UUID, reference: str) -> Candidate:
+    """The row of a job's candidate, by id or by ordinal; NotFound where the team's job has none such."""
+    job = get_job(session, team, job_id)
+    row = session.scalars(select(Candidate).where(Candidate.job_id == job.id, candidate_is(reference))).one_or_none()
+    if row is None:
+        raise _no_candidate()
+    return row
 
 
 def candidate_is(reference: str) -> ColumnElement[bool]:

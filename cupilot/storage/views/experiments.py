@@ -23,7 +23,7 @@ from cupilot.storage.experiments import get_experiment, spec_of, state_of
 from cupilot.storage.scope import scoped
 from cupilot.storage.states import JobState
 from cupilot.storage.tables import Candidate, Job, ProblemRow
-from cupilot.storage.views.cursor import decode_cursor, encode_cursor
+from cupilot.storage.views.cursor import cut, decode_cursor, decode_key, encode_cursor, encode_key
 from cupilot.storage.views.jobs import job_summary
 
 LOOK_SECONDS = 3.0
@@ -69,10 +69,20 @@ def list_experiments(session: Session, team: UUID, *, cursor: str | None, limit:
     )
 
 
+IN_ORDER = "jobs of an experiment"
+
+
 def list_experiment_jobs(
-    session: Session, team: UUID, experiment_id: UUID, *, arm: str | None, after: int | None, limit: int
+    session: Session,
+    team: UUID,
+    experiment_id: UUID,
+    *,
+    arm: str | None,
+    cursor: str | None = None,
+    after: int | None = None,
+    limit: int,
 ) -> ExperimentJobPage:
-    """An experiment's jobs in the order of work, with positions above ``after``."""
+    """An experiment's jobs in the order of work, behind ``cursor``, or with positions above ``after``."""
     experiment = get_experiment(session, team, experiment_id)
     query = (
         select(Job, ProblemRow, Candidate)
@@ -82,11 +92,14 @@ def list_experiment_jobs(
         .where(Job.experiment_id == experiment.id)
         .order_by(Job.created_at)
     )
+    if cursor is not None:
+        (after,) = decode_key(cursor, IN_ORDER, int)
     if after is not None:
         query = query.where(Job.created_at > experiment.created_at + timedelta(microseconds=after))
     if arm is not None:
         query = query.where(Job.arm == arm)
     rows = session.execute(query.limit(limit + 1)).all()
+    shown, following = cut(rows, limit, lambda row: encode_key(IN_ORDER, position_of(experiment, row[0])))
     items = [
         ExperimentJob(
             position=position_of(experiment, job),
@@ -94,9 +107,9 @@ def list_experiment_jobs(
             seed=job.seed,
             job=job_summary(job, problem, best),
         )
-        for job, problem, best in rows[:limit]
+        for job, problem, best in shown
     ]
-    return ExperimentJobPage(items=items, next_after=items[-1].position if len(rows) > limit else None)
+    return ExperimentJobPage(items=items, next_cursor=following, next_after=items[-1].position if following else None)
 
 
 def position_of(experiment: Experiment, job: Job) -> int:

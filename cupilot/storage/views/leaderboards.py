@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, Subquery, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, Subquery, Text, and_, cast, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.errors import NotFound
@@ -24,6 +24,7 @@ from cupilot.schemas import Leaderboard, LeaderboardEntry, LeaderboardList, Lead
 from cupilot.storage.pool_tables import PoolRow
 from cupilot.storage.states import EvaluationPurpose
 from cupilot.storage.tables import Candidate, EvaluationRow, Job, ProblemRow, StrategyRow, Team
+from cupilot.storage.views.cursor import cut, decode_key, encode_key, identifier
 from cupilot.storage.views.problems import get_problem
 from cupilot.strategy import Strategy
 
@@ -70,61 +71,96 @@ class Onlooker:
         )
 
 
-def list_leaderboards(session: Session, onlooker: Onlooker, *, after: int, limit: int) -> LeaderboardList:
-    """One for each problem and model of device on which there is a kernel that counts and may be seen."""
+def list_leaderboards(
+    session: Session, onlooker: Onlooker, *, cursor: str | None = None, after: int = 0, limit: int
+) -> LeaderboardList:
+    """One for each problem and model of device on which there is a kernel that counts and may be seen, by name; behind
+    ``cursor``, or after the first ``after``."""
     one = _standing(onlooker).c
-    name = func.min(one.name)
-    query = (
+    name, target = func.min(one.name), cast(one.target, Text)
+    place = func.row_number().over(order_by=(name, one.problem, one.device, target))
+    boards = (
         select(
             one.problem,
-            name,
+            name.label("name"),
             one.policy,
             one.target,
             one.device,
-            func.count(one.kernel.distinct()),
-            func.max(one.speedup),
+            func.count(one.kernel.distinct()).label("kernels"),
+            func.max(one.speedup).label("best_speedup"),
+            target.label("target_name"),
+            place.label("place"),
         )
         .group_by(one.problem, one.policy, one.target, one.device)
-        .order_by(name, one.problem, one.device, one.target)
-        .offset(after)
-        .limit(limit + 1)
+        .subquery()
     )
-    rows = session.execute(query).all()
+    key = (boards.c.name, boards.c.problem, boards.c.device, boards.c.target_name)
+    query = select(boards).where(boards.c.place > after).order_by(boards.c.place).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(tuple_(*key) > decode_key(cursor, "leaderboards", str, str, str, str))
+    found = session.execute(query).all()
+    rows, following = cut(
+        found, limit, lambda row: encode_key("leaderboards", row.name, row.problem, row.device, row.target_name)
+    )
     fields = ("problem", "name", "policy", "target", "device", "kernels", "best_speedup")
     return LeaderboardList(
-        items=[LeaderboardSummary(**dict(zip(fields, row, strict=True))) for row in rows[:limit]],
-        next_after=after + limit if len(rows) > limit else None,
+        items=[LeaderboardSummary(**{field: getattr(row, field) for field in fields}) for row in rows],
+        next_cursor=following,
+        next_after=rows[-1].place if following else None,
     )
 
 
 def leaderboard(
-    session: Session, onlooker: Onlooker, problem: str, *, device: str | None, after: int, limit: int
+    session: Session,
+    onlooker: Onlooker,
+    problem: str,
+    *,
+    device: str | None,
+    cursor: str | None = None,
+    after: int = 0,
+    limit: int,
 ) -> Leaderboard:
-    """Of a problem, by hash or id; NotFound where no kernel that may be seen counts for it (on that device)."""
+    """Of a problem, by hash or id, behind ``cursor`` or the place ``after``; NotFound where no kernel that may be seen
+    counts for it (on that device)."""
     with suppress(NotFound):
         problem = get_problem(session, onlooker.team, problem).hash
     device, name, policy = _board(session, onlooker, problem, device)
-    standing = _standing(onlooker)
+    standing = _standing(onlooker).c
+    # Not by candidate: a kernel that is measured again keeps its place, unless it is faster or slower now.
+    rank = func.row_number().over(order_by=(standing.speedup.desc(), standing.kernel, standing.owner))
+    ranked = (
+        select(standing.id, standing.speedup, standing.kernel, standing.owner, rank.label("rank"))
+        .where(standing.problem == problem, standing.device == device)
+        .subquery()
+    )
     query = (
-        select(Candidate, EvaluationRow, Team, StrategyRow.body)
-        .join(standing, standing.c.id == Candidate.id)
+        select(ranked.c.rank, Candidate, EvaluationRow, Team, StrategyRow.body)
+        .join(Candidate, Candidate.id == ranked.c.id)
         .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
         .join(Job, Job.id == Candidate.job_id)
         .join(Team, Team.id == Job.team_id)
         .outerjoin(StrategyRow, StrategyRow.id == func.coalesce(Candidate.aligned_strategy_id, Candidate.strategy_id))
-        .where(standing.c.problem == problem, standing.c.device == device)
-        .order_by(Candidate.speedup.desc(), Candidate.id)
-        .offset(after)
+        .where(ranked.c.rank > after)
+        .order_by(ranked.c.rank)
         .limit(limit + 1)
     )
-    rows = session.execute(query).all()
+    if cursor is not None:
+        speedup, kernel, owner = decode_key(cursor, "leaderboard", float, str, str)
+        later = tuple_(ranked.c.kernel, ranked.c.owner) > (kernel, identifier(owner))
+        query = query.where(or_(ranked.c.speedup < speedup, and_(ranked.c.speedup == speedup, later)))
+    rows, following = cut(
+        session.execute(query).all(),
+        limit,
+        lambda row: encode_key("leaderboard", row[1].speedup, row[2].kernel_hash, str(row[3].id)),
+    )
     return Leaderboard(
         problem=problem,
         name=name,
         policy=policy,
         device=device,
-        items=[_entry(onlooker, after + place, row) for place, row in enumerate(rows[:limit], 1)],
-        next_after=after + limit if len(rows) > limit else None,
+        items=[_entry(onlooker, row) for row in rows],
+        next_cursor=following,
+        next_after=rows[-1][0] if following else None,
     )
 
 
@@ -139,6 +175,7 @@ def _standing(onlooker: Onlooker) -> Subquery:
             ProblemRow.name,
             ProblemRow.policy,
             ProblemRow.team_id.label("team"),
+            Job.team_id.label("owner"),
             Job.target,
             _DEVICE.label("device"),
             onlooker.place().label("place"),
@@ -206,10 +243,8 @@ def _board(session: Session, onlooker: Onlooker, problem: str, device: str | Non
     return devices[0], rows[0][1], rows[0][2]
 
 
-def _entry(
-    onlooker: Onlooker, rank: int, found: Row[Candidate, EvaluationRow, Team, dict[str, Any]]
-) -> LeaderboardEntry:
-    candidate, row, team, strategy = found
+def _entry(onlooker: Onlooker, found: Row[int, Candidate, EvaluationRow, Team, dict[str, Any]]) -> LeaderboardEntry:
+    rank, candidate, row, team, strategy = found
     evaluation = Evaluation.model_validate(row.body)
     eager, compiled = evaluation.comparison(), evaluation.comparison(Baseline.COMPILE)
     assert eager is not None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict
 from cupilot.evaluation import Baseline, Evaluation, Verdict
-from cupilot.schemas import CandidateView, Measurement, MeasurementList
+from cupilot.schemas import Measurement, MeasurementList
 from cupilot.storage.jobs import get_job, problem_of
 from cupilot.storage.states import EvaluationPurpose
 from cupilot.storage.tables import EvaluationRow, Job
 from cupilot.storage.views.candidates import candidate_view
+from cupilot.storage.views.cursor import cut, decode_cursor, encode_cursor
 
 MAX_MEASUREMENTS = 200
-"""The newest so many; a kernel that is measured daily has them for half a year."""
+"""Of a page; a kernel that is measured daily fills it in half a year."""
 
 
 class NothingToMeasure(Conflict):
@@ -25,8 +27,8 @@ class NothingToMeasure(Conflict):
     code = "not_proven"
 
 
-def measurable_candidate(session: Session, team: UUID, job: UUID, reference: str) -> CandidateView:
-    """A candidate that counts, or waits in quarantine; NotFound, or :class:`NothingToMeasure` for any other."""
+def check_measurable(session: Session, team: UUID, job: UUID, reference: str) -> None:
+    """NotFound, or :class:`NothingToMeasure` for a candidate that neither counts nor waits in quarantine."""
     found = candidate_view(session, team, job, reference)
     judged = found.verdict is not None and (found.verdict.counts or found.verdict is Verdict.QUARANTINED)
     if found.kernel is None or not judged:
@@ -35,14 +37,16 @@ def measurable_candidate(session: Session, team: UUID, job: UUID, reference: str
             hint="audited and reproduced kernels are measured again, and quarantined ones",
             where="candidate",
         )
-    return found
 
 
-def measurements(session: Session, team: UUID, job: UUID, reference: str) -> MeasurementList:
+def measurements(
+    session: Session, team: UUID, job: UUID, reference: str, *, cursor: str | None = None, limit: int = MAX_MEASUREMENTS
+) -> MeasurementList:
     """What was measured of a candidate's kernel in any of the team's jobs on its problem, the newest first."""
     candidate = candidate_view(session, team, job, reference)
     problem = problem_of(session, get_job(session, team, job))
-    rows = []
+    rows: Sequence[EvaluationRow] = []
+    following = None
     if candidate.kernel is not None:
         query = (
             select(EvaluationRow)
@@ -50,12 +54,19 @@ def measurements(session: Session, team: UUID, job: UUID, reference: str) -> Mea
             .where(Job.team_id == team, EvaluationRow.kernel_hash == candidate.kernel.hash)
             .where(EvaluationRow.problem_hash == problem.hash)
             .where(EvaluationRow.purpose != EvaluationPurpose.ATTRIBUTE)
-            .order_by(EvaluationRow.created_at.desc(), EvaluationRow.id)
-            .limit(MAX_MEASUREMENTS)
+            .order_by(EvaluationRow.created_at.desc(), EvaluationRow.id.desc())
+            .limit(limit + 1)
         )
-        rows = list(session.scalars(query))
+        if cursor is not None:
+            place = tuple_(EvaluationRow.created_at, EvaluationRow.id)
+            query = query.where(place < decode_cursor(cursor, "measurements"))
+        rows, following = cut(
+            session.scalars(query).all(), limit, lambda row: encode_cursor(row.created_at, row.id, "measurements")
+        )
     return MeasurementList(
-        kernel=candidate.kernel.hash if candidate.kernel else None, items=[_measurement(row) for row in rows]
+        kernel=candidate.kernel.hash if candidate.kernel else None,
+        items=[_measurement(row) for row in rows],
+        next_cursor=following,
     )
 
 

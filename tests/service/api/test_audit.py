@@ -45,7 +45,7 @@ def test_what_changes_something_is_recorded_with_who_and_what(world: World, team
         assert team.key not in text_of_all
         assert "hunter2" not in text_of_all
         first = client.audit(limit=1)
-        assert client.audit(before=first.next_before, limit=50).items == page.items[1:]
+        assert client.audit(cursor=first.next_cursor, limit=50).items == page.items[1:]
         assert [entry.status for entry in client.audit(outcome="refused").items] == [422]
         assert [entry.status for entry in client.audit(resource=f"/v1/jobs/{job['id']}/").items] == [202]
         assert client.audit(request_id="my-request", route="/v1/jobs/{job}/cancel").items == [page.items[1]]

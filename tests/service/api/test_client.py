@@ -52,7 +52,7 @@ def test_results_are_typed(world: World, team: Team, client: Client) -> None:
     assert report.candidate.id == best.candidate
     assert report.candidate == client.candidate(job, best.ordinal) == client.candidate(job, best.candidate)
     page = client.candidates(job, limit=2)
-    rest = client.candidates(job, after=page.next_after, limit=50)
+    rest = client.candidates(job, cursor=page.next_cursor, limit=50)
     assert [candidate.ordinal for candidate in page.items + rest.items] == [0, 1, 2, 3, 4]
     assert [candidate.ordinal for candidate in client.candidates(job, verdict="rejected").items] == [2]
     with zipfile.ZipFile(io.BytesIO(client.download(job))) as archive:

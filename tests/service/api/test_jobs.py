@@ -11,12 +11,15 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
+from cupilot.evaluation import Verdict
 from cupilot.job import AgentKind, Budgets
 from cupilot.problem import Problem
 from cupilot.schemas import JobView
 from cupilot.storage.cluster import forget_worker, register_worker
 from cupilot.storage.states import JobState, WorkerKind
+from cupilot.storage.tables import Candidate, ProblemRow
 from cupilot.storage.tables import Team as TeamRow
 from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, job_request
 
@@ -140,6 +143,33 @@ def test_a_key_is_answered_also_while_the_agent_workers_restart(world: World, te
         assert again.json()["id"] == first.json()["id"]
         other = team.http.post(path, json=asked[path] | {"seed": 7}, headers={"Idempotency-Key": path})
         assert _error(other)["code"] == "idempotency_mismatch"
+
+
+def test_a_key_is_answered_whatever_has_become_of_what_was_asked_about(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        story = Story(session, team.id).prepare()
+        winner = story.candidate(story.generation(0), audited(1.5), best=True).id
+        old = story.end(JobState.SUCCEEDED).id
+    mine = str(team.submit()["problem"]["id"])
+    file = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+    asked: dict[str, Any] = {
+        f"/v1/jobs/{old}/candidates/0/remeasure": {},
+        "/v1/imports": {"problem": {"id": mine}, "target": "cpu", "source": file},
+    }
+    first = {path: team.http.post(path, json=asked[path], headers={"Idempotency-Key": path}) for path in asked}
+    assert {path: answer.status_code for path, answer in first.items()} == dict.fromkeys(asked, 202), first
+    with world.database.transaction() as session:
+        session.execute(update(Candidate).where(Candidate.id == winner).values(verdict=Verdict.REJECTED, speedup=None))
+        session.execute(update(ProblemRow).where(ProblemRow.id == uuid.UUID(mine)).values(source="no more Python("))
+    for path, answer in first.items():
+        again = team.http.post(path, json=asked[path], headers={"Idempotency-Key": path})
+        assert (again.status_code, again.headers.get("Idempotent-Replayed")) == (202, "true"), again.text
+        assert again.json()["id"] == answer.json()["id"]
+    refused = team.http.post(f"/v1/jobs/{old}/candidates/0/remeasure", headers={"Idempotency-Key": "another"})
+    assert _error(refused)["code"] == "not_proven"
+    other = asked["/v1/imports"] | {"source": "not a file of that kind"}
+    mismatch = team.http.post("/v1/imports", json=other, headers={"Idempotency-Key": "/v1/imports"})
+    assert _error(mismatch)["code"] == "idempotency_mismatch"
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_the_audit_log_tells_who_did_what_to_those_who_may_know(world: World, ol
     assert (refused["principal"], refused["status"]) == (name, 404)
     assert f"PUT /v1/teams/{team}/members/nobody 404 refused" in ann("audit")
     first = ann.json("audit", "--limit", "1")
-    second = ann.json("audit", "--limit", "1", "--before", str(first["next_before"]))
+    second = ann.json("audit", "--limit", "1", "--cursor", str(first["next_cursor"]))
     assert [one["status"] for one in (*first["items"], *second["items"])] == [404, 201]
     assert bob.code("audit", leaves=FAILED) == "role_too_low"
     assert ann.code("audit", "--all-teams", leaves=FAILED) == "cluster_admin_only"

@@ -46,7 +46,7 @@ def test_the_fastest_kernel_stands_first_and_only_what_counts_stands_there(clien
     assert found.items[0].techniques == ["simd", "threads"]
     assert str(found.items[0].job) == job
     first = client.leaderboard(board.problem, limit=2)
-    rest = client.leaderboard(board.problem, after=first.next_after or 0)
+    rest = client.leaderboard(board.problem, cursor=first.next_cursor)
     assert [entry.rank for entry in first.items + rest.items] == [1, 2, 3]
     assert list(client.ranked(board.problem, device="Test CPU")) == found.items
 

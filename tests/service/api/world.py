@@ -296,9 +296,11 @@ def rejected(kind: FailureKind = FailureKind.WRONG_VALUE) -> Evaluation:
     )
 
 
-def evolved(session: Session, team: uuid.UUID, state: JobState = JobState.SUCCEEDED) -> Job:
+def evolved(
+    session: Session, team: uuid.UUID, state: JobState = JobState.SUCCEEDED, problem: Problem | None = None
+) -> Job:
     """A job with five candidates in two generations, the last one crossed from the first two; EVOLVING goes on."""
-    story = Story(session, team).prepare()
+    story = Story(session, team, problem).prepare()
     first = story.generation(0)
     one = story.candidate(first, audited(1.5), techniques=("simd",))
     two = story.candidate(first, audited(1.2), techniques=("threads",))

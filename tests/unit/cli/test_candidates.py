@@ -38,18 +38,18 @@ TWIN = GOOD | {
 
 
 def test_candidates_are_a_table_of_a_page() -> None:
-    page = {"items": [GOOD, TWIN], "next_after": 4}
+    page = {"items": [GOOD, TWIN], "next_cursor": "abc"}
     with serve(Answer(body=json.dumps(page).encode())) as script:
-        options = ["--verdict", "audited", "--generation", "2", "--after", "2", "--limit", "2"]
+        options = ["--verdict", "audited", "--generation", "2", "--cursor", "xyz", "--limit", "2"]
         result = CliRunner().invoke(app, ["candidates", JOB, *options, "--server", script.url])
         asked = script.asked[-1].path
     assert result.exit_code == 0, result.output
     assert asked.split("?")[0].endswith(f"/jobs/{JOB}/candidates")
-    assert set(asked.split("?")[1].split("&")) == {"verdict=audited", "generation=1", "after=2", "limit=2"}
+    assert set(asked.split("?")[1].split("&")) == {"verdict=audited", "generation=1", "cursor=xyz", "limit=2"}
     _, good, twin, more = result.output.splitlines()
     assert good.split()[:5] == ["3*", "2", "crossover", "audited", "1.83x"]
     assert "duplicate: duplicate_strategy" in twin
-    assert more == "more: --after 4"
+    assert more == "more: --cursor abc"
     assert "\x1b" not in result.output
 
 

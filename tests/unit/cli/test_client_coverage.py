@@ -19,10 +19,8 @@ from tests.unit.cli.test_help import COMMANDS
 METHODS = {name for name in dir(Client) if not name.startswith("_")}
 NEED_NONE = {
     "all_deliveries": "webhooks log pages through deliveries",
-    "all_candidates": "candidates pages through them",
     "all_experiment_jobs": "experiment report --csv jobs prints them",
     "all_experiments": "experiment list pages through experiments",
-    "all_jobs": "list pages through them",
     "all_pool_entries": "pool list shows the newest, pool export writes all",
     "all_problems": "problems shows a page, which holds every built-in one",
     "all_steps": "steps pages through them",
@@ -30,8 +28,10 @@ NEED_NONE = {
     "events": "events reads all of them, page by page",
     "experiment_figure": "experiment report writes the download, which has every figure",
     "experiment_jobs": "experiment report --csv jobs prints them",
-    "ranked": "leaderboard shows the fastest",
+    "keys": "key list shows all of them, page by page",
+    "members": "team members shows all of them, page by page",
     "team_events": "events reads all of them, page by page",
+    "teams": "team list shows all of them, page by page",
     "user": "user list shows all users",
     "users": "user list shows all users, page by page",
     "wait": "watch follows the job with its events",
