@@ -101,29 +101,33 @@ def relevance(
 ) -> Relevance:
     """Try what the graph claims of ``given``, in the order of ``specs``; then look for what it does not claim.
 
-    Where memory is too short for that, the graph is believed: its count is the lower one.
+    Where memory is too short for the one, the graph is believed, whose count is the lower one; for the other, less is
+    told.
     """
+    named = [spec for spec in specs if spec.role is not Role.OUTPUT]
+    counted = bytes_read(graph, tuple(specs))
+    claimed = [spec.name for spec in named if counted[spec.name] < spec.nbytes and 0 not in spec.strides]
+    unclaimed = [place for place, spec in enumerate(named) if spec.name not in claimed and spec.role is Role.INPUT]
+    whole: list[str] = []
+    told: list[str] = []
     try:
-        return _tried(reference, graph, specs, given)
+        trial = _Trial(reference, given, named)
+        whole.extend(_refuted(trial, claimed))
+        told.extend(_irrelevant(trial, unclaimed))
     except (RuntimeError, MemoryError, UnusableReference) as error:
         if not out_of_memory(error):
             raise
-        return Relevance(notes=("there was no memory to try which parts of the inputs matter",))
+        told.append("there was no memory to try which parts of the inputs matter")
+    moved = [f"an output moves with what the traced graph does not read of {name}: it counts whole" for name in whole]
+    return Relevance(frozenset(whole), (*moved, *told))
 
 
-def _tried(reference: Reference, graph: Graph, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]) -> Relevance:
-    named = [spec for spec in specs if spec.role is not Role.OUTPUT]
-    trial = _Trial(reference, given, named)
-    counted = bytes_read(graph, tuple(specs))
-    claimed = [spec.name for spec in named if counted[spec.name] < spec.nbytes and 0 not in spec.strides]
-    whole, notes = [], []
-    for name, read in _read(reference, given, claimed).items():
-        place = [spec.name for spec in named].index(name)
-        if not bool(read.all()) and trial.moves(place, ~read):
-            whole.append(name)
-            notes.append(f"an output moves with what the traced graph does not read of {name}: it counts whole")
-    rest = [place for place, spec in enumerate(named) if spec.name not in claimed and spec.role is Role.INPUT]
-    return Relevance(frozenset(whole), (*notes, *_irrelevant(trial, rest)))
+def _refuted(trial: _Trial, claimed: Sequence[str]) -> Iterator[str]:
+    """The tensors of which a part that the graph does not read moves an output."""
+    names = [spec.name for spec in trial.specs]
+    for name, read in _read(trial.reference, trial.given, claimed).items():
+        if not bool(read.all()) and trial.moves(names.index(name), ~read):
+            yield name
 
 
 def _read(reference: Reference, given: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cupilot.problem import NumericsPolicy
+from gpu_worker.judge import relevance as relevance_module
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.relevance import Relevance, relevance
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
@@ -95,10 +96,19 @@ def test_a_part_that_matters_at_extremes_only_matters(forward: str) -> None:
     assert result.notes == ()
 
 
-def test_where_memory_is_short_the_graph_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+def short(*_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
+
+def test_what_was_refuted_counts_though_memory_ends_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relevance_module, "_parts", short)
+    hidden = "return x[:2] * (1.0 + float(x.untyped_storage()[4 * 16 * 5 + 3])) + y[:2]"
+    _, result, _, _ = found(hidden, "torch.randn(8, 16), torch.randn(2, 16)", "x, y")
+    assert result.whole == {"x"}
+    assert [note.split()[0] for note in result.notes] == ["an", "there"]
+
+
+def test_where_memory_is_short_the_graph_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reference, "watched", short)
     _, result, by_graph, proven = found("return x[:2] * 2", "torch.randn(8, 16)")
     assert result.notes == ("there was no memory to try which parts of the inputs matter",)
