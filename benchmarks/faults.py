@@ -75,6 +75,7 @@ def main() -> int:
             outcomes, left = _all(service, groups, threads, arguments.minutes * 60 or math.inf, jobs)
             whole = breaches(service, jobs)
             calls = model_calls(service)
+            messages = service.inbox.account()
             reaped = int(service.rows("SELECT count(*) FROM events WHERE kind = 'step.reaped'")[0][0])
             orphans = service.orphans()
         finally:
@@ -90,6 +91,7 @@ def main() -> int:
         "breaches_over_all_jobs": whole,
         "orphans": orphans + orphans_after,
         "model_calls": asdict(calls) | {"unrecorded": calls.unrecorded},
+        "messages": asdict(messages) | {"repeated": messages.repeated},
         "outcomes": [asdict(one) for one in outcomes],
     }
     text = markdown(report)
@@ -118,7 +120,7 @@ def _groups(cases: list[Case]) -> list[list[Case]]:
     One that hurts everybody follows each group of the others, so that whoever has less time sees some of all kinds.
     """
     roles = {role: [case for case in cases if case.role == role] for role in ("agent", "gpu")}
-    roles["one of a kind"] = [case for case in cases if case.role in ("scheduler", "api")]
+    roles["one of a kind"] = [case for case in cases if case.role in ("scheduler", "api", "webhooks")]
     together = [[case for case in group if case] for group in zip_longest(*roles.values())]
     alone = [[case] for case in cases if case.role is None]
     return [group for pair in zip_longest(alone, together) for group in pair if group]
@@ -152,7 +154,7 @@ def _kind(fault: str) -> str:
 
 def markdown(report: Mapping[str, Any]) -> str:
     """The page of a report."""
-    outcomes, calls = report["outcomes"], report["model_calls"]
+    outcomes, calls, messages = report["outcomes"], report["model_calls"], report["messages"]
     bad = len(report["lost"])
     lines = [
         "# Fault report",
@@ -170,10 +172,15 @@ def markdown(report: Mapping[str, Any]) -> str:
         f"- model calls that the provider answered: {calls['paid']}; stored: {calls['answered']}; cut off between"
         f" asking and storing, so recorded and reserved, and asked again: {calls['in_flight']}; paid without a record:"
         f" {calls['unrecorded']}",
+        f"- events that a webhook told of: {messages['events']}; messages that came again, under their id:"
+        f" {messages['repeated']}",
         "",
         "A call that is cut off between the provider's answer and its storage has been paid, and its answer is lost:",
         "no client can close that window. It was recorded before it was made, and its cost stays reserved in the",
         "budget. A stored answer was never paid for again.",
+        "",
+        "An event that never came, or came under two ids, is a broken rule. One that was sent when its process died",
+        "before that was recorded comes again: no sender can close that window either.",
         "",
         "| what is hurt | faults |",
         "|---|---|",

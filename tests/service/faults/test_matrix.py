@@ -21,6 +21,8 @@ pytestmark = [
 AT_ONCE = [
     ("api", Point.BEFORE_ANSWER, Act.CHILD),
     ("scheduler", Point.AFTER_PUBLISH, Act.CHILD),
+    ("webhooks", Point.MESSAGE_CLAIMED, Act.CHILD),
+    ("webhooks", Point.MESSAGE_SENT, Act.CHILD),
     ("agent", Point.CALL_STORED, Act.CHILD),
     ("gpu", Point.DURING_WORK, Act.WORKER),
     ("gpu", Point.IN_STORE, Act.CHILD),
@@ -50,6 +52,8 @@ def test_whatever_is_killed_and_wherever_everything_ends_once(service: Service) 
             service.awake(struck)
     states = {service.wait_final(job).state for job in jobs}
     assert states == {"succeeded"}
+    service.wait_told(jobs)
     assert breaches(service, jobs) == []
+    assert service.inbox.account().repeated >= 1, "what was sent and not recorded is sent again, under its id"
     assert model_calls(service).unrecorded == 0
     assert service.orphans() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from tests.service.faults.matrix.messages import UNSENT
 from tests.service.faults.matrix.service import Service
 
 RULES = {
@@ -42,6 +43,7 @@ RULES = {
         "SELECT step_id, purpose, count(*) FROM llm_calls WHERE job_id = ANY(:jobs)"
         " AND state = 'answered' AND NOT cached GROUP BY 1, 2 HAVING count(*) > 1"
     ),
+    "a message was not delivered": UNSENT,
     "a job was charged wrongly": (
         "SELECT j.id, j.cost_usd, sum(c.cost_usd) FROM jobs j JOIN llm_calls c ON c.job_id = j.id"
         " AND c.state = 'answered' WHERE j.id = ANY(:jobs) GROUP BY j.id"
@@ -49,6 +51,9 @@ RULES = {
     ),
 }
 """Sentence of the breach, and a query whose every row is one."""
+
+TOLD = "SELECT id FROM events WHERE job_id = ANY(:jobs) AND kind LIKE 'job.%'"
+"""Events of which the team wants to be told."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,9 @@ class Calls:
 
 def breaches(service: Service, jobs: list[UUID]) -> list[str]:
     """Every breach of a rule, as a sentence with its row."""
-    return [f"{rule}: {row}" for rule, query in RULES.items() for row in service.rows(query, jobs=jobs)]
+    found = [f"{rule}: {row}" for rule, query in RULES.items() for row in service.rows(query, jobs=jobs)]
+    told = [event for (event,) in service.rows(TOLD, jobs=jobs)]
+    return found + service.inbox.missing(told) + service.inbox.breaches()
 
 
 def model_calls(service: Service) -> Calls:

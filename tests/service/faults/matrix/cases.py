@@ -21,6 +21,7 @@ STEP = [
     Point.BEFORE_ACK,
 ]
 CALLS = [Point.CALL_RECORDED, Point.CALL_PAID, Point.CALL_STORED]
+MESSAGES = [Point.IN_FAN_OUT, Point.MESSAGE_CLAIMED, Point.MESSAGE_SENT, Point.IN_RECORD]
 CLOCK_STEP_SECONDS = 1_800.0
 
 
@@ -157,6 +158,9 @@ def _cases() -> list[Case]:
     for point in (Point.IN_SUBMIT, Point.BEFORE_ANSWER):
         answer = point is Point.BEFORE_ANSWER
         found.append(Case(f"api: {point}", partial(_kill, "api", point, Act.CHILD), answer, "api"))
+    for point in MESSAGES:
+        sent = point is Point.MESSAGE_SENT
+        found.append(Case(f"webhooks: {point}", partial(_kill, "webhooks", point, Act.CHILD), sent, "webhooks"))
     for role, point in (("gpu", Point.DURING_WORK), ("gpu", Point.BEFORE_STORE), ("agent", Point.BEFORE_STORE)):
         found.append(Case(f"{role} paused beyond its lease: {point}", partial(_pause, role, point), role == "gpu"))
     found += [
@@ -182,11 +186,12 @@ CASES = _cases()
 
 
 def run(service: Service, case: Case, number: int) -> UUID:
-    """Strike, heal, and wait for the job's end and for all workers to be back."""
+    """Strike, heal, and wait for the job's end, for its team to be told, and for all workers to be back."""
     try:
         job = case.strike(service, number)
         service.wait_final(job)
     finally:
         _heal_clocks(service)
+    service.wait_told([job])
     service.wait_for_workers()
     return job

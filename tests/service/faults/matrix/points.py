@@ -33,6 +33,10 @@ class Point(StrEnum):
     AFTER_TICK = "after-tick"
     IN_SUBMIT = "submitted-not-committed"
     BEFORE_ANSWER = "submitted-not-answered"
+    IN_FAN_OUT = "messages-made-not-committed"
+    MESSAGE_CLAIMED = "message-claimed-not-sent"
+    MESSAGE_SENT = "message-sent-not-recorded"
+    IN_RECORD = "message-recorded-not-committed"
 
 
 class Act(StrEnum):

@@ -16,10 +16,13 @@ from typing import Any
 import workers.scheduler
 import workers.steps
 import workers.tasks
+import workers.webhooks.deliverer
 from cupilot.hardware import Device
 from cupilot.settings import Settings, settings
 from cupilot.storage.database import Database
+from cupilot.storage.webhook_tables import WebhookPosition
 from tests.service.doubles import MemoryPool, ScriptedJudge, device
+from tests.service.faults.matrix.messages import LEASE_MARGIN_SECONDS
 from tests.service.faults.matrix.points import Point, reached
 from workers.tools import Tools, make_tools
 
@@ -37,6 +40,10 @@ def main() -> None:
     if role == "scheduler":
         _wrap_scheduler()
         sys.argv = ["workers", "scheduler"]
+        workers_main()
+    elif role == "webhooks":
+        _wrap_webhooks()
+        sys.argv = ["workers", "webhooks"]
         workers_main()
     elif role == "gpu-real":
         sys.argv = ["workers", "gpu", "--target", "cpu", "--name", name]
@@ -134,6 +141,39 @@ def _wrap_scheduler() -> None:
 
     workers.scheduler.Relay._publish = published  # type: ignore[method-assign]
     _after(workers.scheduler.Scheduler, "tick", lambda _: reached("scheduler", Point.AFTER_TICK))
+
+
+def _wrap_webhooks() -> None:
+    deliverer = workers.webhooks.deliverer
+    deliverer.LEASE_MARGIN_SECONDS = LEASE_MARGIN_SECONDS
+    send = deliverer.post
+
+    def sent(*arguments: Any, **named: Any) -> Any:
+        reached("webhooks", Point.MESSAGE_CLAIMED)
+        result = send(*arguments, **named)
+        reached("webhooks", Point.MESSAGE_SENT)
+        return result
+
+    deliverer.post = sent
+    fan_out = deliverer.fan_out
+
+    def fanned_out(session: Any) -> bool:
+        more: bool = fan_out(session)
+        if any(isinstance(row, WebhookPosition) for row in session.dirty):  # there was something to tell
+            session.flush()
+            reached("webhooks", Point.IN_FAN_OUT)
+        return more
+
+    deliverer.fan_out = fanned_out
+    record = deliverer.record
+
+    def recorded(session: Any, *arguments: Any, **named: Any) -> Any:
+        why = record(session, *arguments, **named)
+        session.flush()
+        reached("webhooks", Point.IN_RECORD)
+        return why
+
+    deliverer.record = recorded
 
 
 def _run_api() -> None:

@@ -37,6 +37,7 @@ from migrations import upgrade
 from tests.scripted_model import ScriptedModel
 from tests.service.doubles import SOURCE
 from tests.service.faults.matrix.clock import Clock
+from tests.service.faults.matrix.messages import UNSENT, Inbox
 from tests.service.faults.matrix.points import FOLDER, Act, Arms, Point
 from tests.service.faults.matrix.proxy import Proxy
 from tests.service.workers.test_models import competent
@@ -93,9 +94,14 @@ class Service:
         self._starts = 0
         self._port = _free_port()
         with self.database.transaction() as session:
-            _, self.key = create_api_key(session, ensure_team(session, "faults"), "faults")
+            team = ensure_team(session, "faults")
+            _, self.key = create_api_key(session, team, "faults")
+            team_id = team.id
+        self.inbox = Inbox(self.database, team_id)
         self.client = Client(f"http://127.0.0.1:{self._port}", self.key, retries=0)
-        for name, role in {"scheduler": "scheduler", **WORKERS, **({"api": "api"} if api else {})}.items():
+        for name in ("scheduler", "webhooks", *(["api"] if api else [])):
+            self.start(name, name)
+        for name, role in WORKERS.items():
             self.start(name, role)
         self.wait_for_workers()
 
@@ -136,6 +142,8 @@ class Service:
             "CUPILOT_HEARTBEAT_SECONDS": "1",
             "CUPILOT_SCHEDULER_TICK_SECONDS": "0.2",
             "CUPILOT_REDISPATCH_SECONDS": "3",
+            "CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8",
+            "CUPILOT_WEBHOOK_SECONDS": "3",
             # So short a lease is lost to a busy machine too, and that must not look like a fault's work.
             "CUPILOT_STEP_ATTEMPTS": "12",
             "CUPILOT_WORK_DIR": str(self.folder / "work"),
@@ -218,6 +226,17 @@ class Service:
 
         wait_until(ended, f"job {job} is final; {self.explain(job)}")
         return final[0]
+
+    def wait_told(self, jobs: Sequence[UUID]) -> None:
+        """Until every event of these jobs that the team's webhook wants has been delivered."""
+
+        def told() -> bool:
+            self.revive()
+            with suppress(Unavailable):
+                return not self.rows(UNSENT, jobs=list(jobs))
+            return False
+
+        wait_until(told, f"the team is told of {len(jobs)} jobs; {self.logs()}")
 
     def explain(self, job: UUID) -> str:
         """For a message: the job's open steps and the ends of the logs."""
@@ -312,6 +331,7 @@ class Service:
         for running in self._servers():
             running.stop()
         self.model.__exit__(None, None, None)
+        self.inbox.close()
         with suppress(AssertionError):
             wait_until(lambda: not self.orphans(), "no process is left", 15.0)
         return self.orphans()
