@@ -39,15 +39,17 @@ test: $(INSTALLED) ## all tests that need no GPU
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
 	@$(PYTHON) -m pytest -q -m gpu
 
-check: $(INSTALLED) ## lint, format check, types
+check: $(INSTALLED) ## lint, format check, types, and what can be said of dependencies offline
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
+	@$(PYTHON) deploy/dependencies.py
 
 check-deploy: $(INSTALLED) ## render and check the Helm chart, alert rules and dashboard (says what it could not)
 	@sh deploy/helm/check.sh
 
-audit: $(INSTALLED) ## look for known holes in what constraints.txt pins (needs the advisory database)
+audit: $(INSTALLED) ## known holes in what is pinned (needs the advisory database); writes build/sbom.json
+	@$(PYTHON) deploy/dependencies.py --sbom build/sbom.json
 	@sh deploy/audit.sh
 
 format: $(INSTALLED) ## format the code
