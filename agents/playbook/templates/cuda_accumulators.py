@@ -191,6 +191,7 @@ CLUSTER = """
 template <int CALL, class A> __device__ __forceinline__ A reduce_cluster(A mine) {
     __shared__ Words<A> found[K_CLUSTER];
     const Words<A> words = to_words(reduce_block(mine));
+    if (CALL == 0) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");  // all blocks have begun
     if (threadIdx.x < K_CLUSTER) {
         unsigned int rank, address = (unsigned int)__cvta_generic_to_shared(found);
         asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
