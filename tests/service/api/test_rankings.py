@@ -13,7 +13,7 @@ from cupilot.evaluation import Verdict
 from cupilot.exports import ExportFormat
 from cupilot.pool import Sharing
 from cupilot.problem import Problem, Target
-from cupilot.schemas import ImportRequest, ProblemInput
+from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
 from cupilot.storage.pool_rows import remember
 from cupilot.storage.states import JobState
 from cupilot.storage.tables import EvaluationRow
@@ -183,3 +183,23 @@ def test_a_file_is_judged_by_a_job_of_its_own(client: Client) -> None:
         with pytest.raises(RejectedError) as caught:
             client.judge(request.model_copy(update={"source": source}))
         assert caught.value.code == "invalid_import"
+
+
+def test_a_new_version_of_a_problem_leaves_the_old_one_with_its_jobs_and_its_board(
+    world: World, team: Team, client: Client
+) -> None:
+    old = Problem(name="double", source=SOURCE)
+    new = Problem(name="double", source=SOURCE.replace("x * 2", "x + x"))
+    with world.database.transaction() as session:
+        jobs = [str(evolved(session, team.id, problem=one).id) for one in (old, new)]
+    versions = [one for one in client.all_problems() if one.name == "double"]
+    assert [one.hash for one in versions] == [new.content_hash(), old.content_hash()], "the newest first"
+    assert [client.problem(one.id).source for one in versions] == [new.source, old.source]
+    assert [client.get(job).problem.hash for job in jobs] == [old.content_hash(), new.content_hash()]
+    assert {one.problem for one in client.leaderboards().items} == {old.content_hash(), new.content_hash()}
+    for version, job in zip(versions, reversed(jobs), strict=True):
+        board = client.leaderboard(version.id)
+        assert board.problem == version.hash
+        assert {str(entry.job) for entry in board.items} == {job}
+    again = client.submit(JobRequest(problem=ProblemInput(id=versions[1].id), target=Target.CPU))
+    assert again.problem.hash == old.content_hash(), "by its id the old version is worked on, as long as anybody asks"
