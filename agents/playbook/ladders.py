@@ -21,8 +21,8 @@ _POINTWISE_CUDA = (
     "vector_loads(width=2), thread_coarsening(items=4): narrower, more of them",
 )
 _ROWS_CUDA = (
-    "vector_loads(width=4), cluster_rows(blocks=16), shared_rows, warp_shuffle_reduction: long rows, read once, and two "
-    "clusters at a time: one loads while another stores",
+    "vector_loads(width=4), cluster_rows(blocks=16), shared_rows, warp_shuffle_reduction: "
+    "long rows, read once, and two clusters at a time: one loads while another stores",
     "vector_loads(width=4), cluster_rows(blocks=8), shared_rows, warp_shuffle_reduction: long rows, read once",
     "vector_loads(width=4), cluster_rows(blocks=4), register_rows, warp_shuffle_reduction: long rows, read once",
     "cluster_rows(blocks=4), register_rows, warp_shuffle_reduction: long rows of odd length, read once",

@@ -110,16 +110,18 @@ def compulsory_bytes(
     tensors: tuple[TensorSpec, ...],
     zero_shares: Mapping[str, float] = MappingProxyType({}),
     whole: Collection[str] = (),
+    needless: Mapping[str, int] = MappingProxyType({}),
 ) -> int:
     """Bytes of every input element that the graph reads, once, and of every output element, once.
 
     ``zero_shares``: how much of an input is zero by construction; a kernel need not read that (half of a triangle).
-    ``whole``: inputs that count whole, whatever the graph reads of them.
+    ``whole``: inputs that count whole, whatever the graph reads of them. ``needless``: bytes of inputs that the graph
+    reads and that matter to no output.
     """
     total = 0
     for spec, size in zip(_given(tensors), bytes_read(graph, tensors).values(), strict=True):
         filled = 1.0 - zero_shares.get(spec.name, 0.0)
-        total += int(filled * (spec.nbytes if spec.name in whole else size))
+        total += int(filled * ((spec.nbytes if spec.name in whole else size) - needless.get(spec.name, 0)))
     return total + sum(spec.nbytes for spec in tensors if spec.role is Role.OUTPUT)
 
 

@@ -90,9 +90,11 @@ class Reference:
             compulsory_bytes=counting.compulsory_bytes(graph, specs, self._zero_shares),
         )
 
-    def compulsory_bytes(self, specs: tuple[TensorSpec, ...], whole: Collection[str]) -> int:
-        """As in :meth:`facts`, with some tensors counted whole."""
-        return counting.compulsory_bytes(self.graph, specs, self._zero_shares, whole)
+    def compulsory_bytes(
+        self, specs: tuple[TensorSpec, ...], whole: Collection[str], needless: Mapping[str, int]
+    ) -> int:
+        """As in :meth:`facts`, with some tensors counted whole, and without some bytes of others."""
+        return counting.compulsory_bytes(self.graph, specs, self._zero_shares, whole, needless)
 
     def watched(self, tensors: Sequence[torch.Tensor], watch: Callable[[Mapping[str, torch.Tensor]], Watch]) -> None:
         """Run once on copies of these tensors, within what ``watch`` makes of the copies, by name."""

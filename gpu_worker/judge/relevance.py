@@ -1,9 +1,9 @@
 """Whether a part of an input matters, found by changing it: the floor counts bytes that no kernel needs not at all.
 
 The graph may claim that a part of a tensor is never read. That claim is tried: the part is filled with random and with
-extreme values, and where an output moves, the tensor counts whole, as any tensor does that the graph says nothing of.
-What the graph does not claim is tried by stripes and halves and only told: that nothing moved is no proof, so it
-changes no number. Counts nothing itself; a floor that is too low harms nobody, one that is too high does.
+extreme values, and where an output moves, the tensor counts whole. Where the graph claims nothing, stripes and halves
+are tried alike, and what moves no output is left out of the count. Counts nothing itself. Where a change shows less
+than there is, the floor becomes too low, which harms nobody; one that is too high would accuse honest kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpu_worker.judge.reference import SEPARABLE, Reference
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 
 LOOK_SECONDS = 1.0
-"""For what is only told. What a graph claims is tried whatever it takes: three forward passes a tensor."""
+"""For what no graph claims. What one claims is tried whatever it takes: three forward passes a tensor."""
 
 MOVED = SEPARABLE
 """In units of the output's spread: sums in another order differ by 1e-6, values that matter by far more."""
@@ -36,6 +36,8 @@ class Relevance:
 
     whole: frozenset[str] = frozenset()
     """Tensors of which the graph claims that a part does not matter, and it does."""
+    needless: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of tensors, whole by the graph, that lie in parts which move no output."""
     notes: tuple[str, ...] = ()
 
 
@@ -102,24 +104,27 @@ def relevance(
     """Try what the graph claims of ``given``, in the order of ``specs``; then look for what it does not claim.
 
     Where memory is too short for the one, the graph is believed, whose count is the lower one; for the other, less is
-    told.
+    found.
     """
     named = [spec for spec in specs if spec.role is not Role.OUTPUT]
     counted = bytes_read(graph, tuple(specs))
     claimed = [spec.name for spec in named if counted[spec.name] < spec.nbytes and 0 not in spec.strides]
     unclaimed = [place for place, spec in enumerate(named) if spec.name not in claimed and spec.role is Role.INPUT]
     whole: list[str] = []
+    needless: dict[str, int] = {}
     told: list[str] = []
     try:
         trial = _Trial(reference, given, named)
         whole.extend(_refuted(trial, claimed))
-        told.extend(_irrelevant(trial, unclaimed))
+        for name, words, count in _irrelevant(trial, unclaimed):
+            needless[name] = count
+            told.append(f"changing {words} of {name} moves no output: the floor leaves {count} bytes out")
     except (RuntimeError, MemoryError, UnusableReference) as error:
         if not out_of_memory(error):
             raise
         told.append("there was no memory to try which parts of the inputs matter")
     moved = [f"an output moves with what the traced graph does not read of {name}: it counts whole" for name in whole]
-    return Relevance(frozenset(whole), (*moved, *told))
+    return Relevance(frozenset(whole), needless, (*moved, *told))
 
 
 def _refuted(trial: _Trial, claimed: Sequence[str]) -> Iterator[str]:
@@ -143,19 +148,29 @@ def _read(reference: Reference, given: Sequence[torch.Tensor], names: Sequence[s
     return watches[0].read
 
 
-def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[str]:
-    """What moves no output, in words, as far as the time allows to look."""
+def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+    """Of each tensor that has some: name, what moves no output in words, and bytes; as far as the time allows to look.
+
+    Parts count together where they move nothing together, else the largest of them alone: of two copies of a value
+    that the reference compares, for example, neither matters where the other is right.
+    """
     end = time.monotonic() + LOOK_SECONDS
     for place in places:
         tensor = trial.given[place]
         if not tensor.is_floating_point() or 0 in tensor.stride():
             continue
+        still: list[tuple[str, torch.Tensor]] = []
         for words, part in _parts(tensor):
             if time.monotonic() > end:
-                return
+                break
             if not trial.moves(place, part):
-                name = trial.specs[place].name
-                yield f"changing {words} of {name} moves no output; the floor counts its bytes all the same"
+                still.append((words, part))
+        if not still:
+            continue
+        words, part = " and ".join(each for each, _ in still), torch.stack([each for _, each in still]).any(0)
+        if len(still) > 1 and trial.moves(place, part):
+            words, part = max(still, key=lambda each: int(each[1].sum()))
+        yield trial.specs[place].name, words, int(part.sum()) * tensor.element_size()
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

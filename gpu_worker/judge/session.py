@@ -145,9 +145,8 @@ class Session:
         admission = admit(self._reference, self._cases, self._specs, self._problem.policy)
         self._stage("looking for what does not matter", 120.0)
         found = relevance(self._reference, self.facts.graph, self._specs, self._cases.get(laws.OWN).given)
-        if found.whole:
-            least = self._reference.compulsory_bytes(self._specs, found.whole)
-            self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
+        least = self._reference.compulsory_bytes(self._specs, found.whole, found.needless)
+        self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
         self._stage("timing PyTorch", 120.0)
         return {
             "facts": self.facts.model_dump(mode="json"),

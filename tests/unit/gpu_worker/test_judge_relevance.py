@@ -1,4 +1,4 @@
-"""Bytes that the floor does not count: claimed by the graph and tried; what nothing claims is only told."""
+"""Bytes that the floor does not count: claimed by the graph and tried, or found by changing them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,12 @@ def found(forward: str, inputs: str, arguments: str = "x") -> tuple[Reference, R
     reference = Reference(source, NumericsPolicy.FP32, device, seed=1)
     facts = reference.facts("hash")
     result = relevance(reference, facts.graph, facts.tensors, reference.draw(7))
-    return reference, result, facts.compulsory_bytes, reference.compulsory_bytes(facts.tensors, result.whole)
+    return (
+        reference,
+        result,
+        facts.compulsory_bytes,
+        reference.compulsory_bytes(facts.tensors, result.whole, result.needless),
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,21 +78,32 @@ def test_an_input_that_is_refused_when_it_is_changed_matters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("forward", "inputs", "told"),
+    ("forward", "inputs", "words", "needless"),
     [
         ("return F.conv2d(x, x.new_ones(1, 2, 1, 1), stride=(1, 2))", "torch.randn(2, 2, 6, 6)",
-         ["changing indices 1, 3, 5... of dimension 3 of x moves no output; the floor counts its bytes all the same"]),
-        ("return x.t()[:4] * 2", "torch.randn(6, 8)",
-         ["changing the second half of dimension 1 of x moves no output; the floor counts its bytes all the same"]),
-        ("return torch.relu(x)", "torch.randn(6, 8)", []),
-        ("return x.sum(1)", "torch.randn(6, 8)", []),
-        ("return x.softmax(1)", "torch.randn(6, 8)", []),
+         "indices 1, 3, 5... of dimension 3", 2 * 2 * 6 * 3 * 4),
+        ("return F.conv2d(x, x.new_ones(1, 2, 1, 1), stride=2)", "torch.randn(2, 2, 6, 6)",
+         "indices 1, 3, 5... of dimension 2 and indices 1, 3, 5... of dimension 3", 2 * 2 * 27 * 4),
+        ("return x.t()[:4] * 2", "torch.randn(6, 8)", "the second half of dimension 1", 6 * 4 * 4),
     ],
 )  # fmt: skip
-def test_what_no_graph_claims_is_told_and_changes_no_number(forward: str, inputs: str, told: list[str]) -> None:
+def test_what_moves_no_output_lowers_the_floor(forward: str, inputs: str, words: str, needless: int) -> None:
     _, result, by_graph, proven = found(forward, inputs)
-    assert list(result.notes) == told
+    assert result.notes == (f"changing {words} of x moves no output: the floor leaves {needless} bytes out",)
+    assert by_graph - proven == needless
+
+
+@pytest.mark.parametrize("forward", ["return torch.relu(x)", "return x.sum(1)", "return x.softmax(1)"])
+def test_what_moves_an_output_counts(forward: str) -> None:
+    _, result, by_graph, proven = found(forward, "torch.randn(6, 8)")
+    assert result.notes == ()
     assert by_graph == proven
+
+
+def test_parts_that_stand_in_for_each_other_are_not_both_left_out() -> None:
+    _, result, by_graph, proven = found("return torch.where(x[:4] == 1, x[:4], x[4:])", "torch.ones(8, 4)")
+    assert by_graph - proven == 4 * 4 * 4
+    assert "changing the first half of dimension 0 of x moves no output" in result.notes[0]
 
 
 @pytest.mark.parametrize("forward", ["return x.clamp(min=1e6)", "return x.clamp(max=-1e6)", "return x.clamp(-2, 2)"])
