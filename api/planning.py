@@ -46,7 +46,7 @@ def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
 def _at_most(session: Session, team: UUID, spec: JobSpec) -> JobBound:
     return JobBound(
         candidates=spec.method.most_candidates,
-        kernels=min(spec.method.most_kernels + spec.learning.attribution, spec.budgets.candidates),
+        kernels=min(spec.method.most_kernels + spec.learning.most_kernels, spec.budgets.candidates),
         wall_seconds=spec.budgets.wall_seconds,
         gpu_seconds=_gpu_seconds(session, team, spec),
         cost_usd=_cost_usd(session, team, spec),

@@ -12,6 +12,10 @@ from cupilot.value import Value, Vocabulary
 
 MAX_EXTRA_EVALUATIONS = 12
 """As many as a strategy may have techniques."""
+MAX_UNASKED_EVALUATIONS = 3
+"""Of a job that says nothing about attribution."""
+UNASKED_SHARE = 0.1
+"""Of such a job's GPU time so far, what attribution may take as far as that can be told beforehand."""
 
 
 class AblationWay(Vocabulary):

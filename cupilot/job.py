@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cupilot.attribution import MAX_EXTRA_EVALUATIONS
+from cupilot.attribution import MAX_EXTRA_EVALUATIONS, MAX_UNASKED_EVALUATIONS
 from cupilot.errors import InvalidInput
 from cupilot.evolution.methods import NEEDS_MODEL, MethodConfig
 from cupilot.evolution.sce import SceConfig
@@ -61,9 +61,17 @@ class Learning(Value):
 
     attribution: Annotated[int, Field(ge=0, le=MAX_EXTRA_EVALUATIONS)] = 0
     """Kernels that may be measured after the winner is confirmed, each without one of its techniques, so that each
-    technique's share of the gain is known. Within the budget of candidates; 0 for none."""
+    technique's share of the gain is known. Within the budget of candidates; 0 leaves it at ``cheap_attribution``."""
+    cheap_attribution: bool = True
+    """Whether a few kernels are measured without being asked for: where templates wrote the winner or a tunable
+    switches a technique off, within a tenth of the job's GPU time."""
     sharing: Sharing | None = None
     """Who may learn from its entries in the strategy pool; by default what the service's setting says."""
+
+    @property
+    def most_kernels(self) -> int:
+        """Kernels that attribution measures at most."""
+        return self.attribution or (MAX_UNASKED_EVALUATIONS if self.cheap_attribution else 0)
 
 
 class JobSpec(Value):

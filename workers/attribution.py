@@ -9,15 +9,19 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cupilot.attribution import Credit, CreditOutcome, credit_factor
+from cupilot.attribution import MAX_UNASKED_EVALUATIONS, UNASKED_SHARE, Credit, CreditOutcome, credit_factor
 from cupilot.evaluation import Evaluation
-from cupilot.job import Learning
+from cupilot.evolution.population import Operator
+from cupilot.job import AgentKind, Learning
+from cupilot.kernel import LaunchPlan
 from cupilot.storage.credits import credits_of, give_credit
 from cupilot.storage.endings import end_job
 from cupilot.storage.pool_rows import credit_entry
+from cupilot.storage.progress import kernel_as_measured, strategy_of
 from cupilot.storage.states import EvaluationPurpose, JobState, StepKind
 from cupilot.storage.steps import AGENTS_QUEUE, add_step
 from cupilot.storage.tables import Candidate, EvaluationRow, Generation, Job, Step
+from cupilot.strategy import Strategy
 from workers.budget import evaluations_left
 
 KINDS = (StepKind.ABLATE, StepKind.ATTRIBUTE)
@@ -25,7 +29,11 @@ KINDS = (StepKind.ABLATE, StepKind.ATTRIBUTE)
 
 def begin_attribution(session: Session, job: Job, winner: Candidate) -> bool:
     """Queue the attribution of a confirmed winner; False where the job wants none or its budget has no room."""
-    limit = min(Learning.model_validate(job.learning).attribution, evaluations_left(session, job))
+    learning, left = Learning.model_validate(job.learning), evaluations_left(session, job)
+    wanted = learning.attribution
+    if not wanted and learning.cheap_attribution and left > 0:
+        wanted = _unasked(session, job, winner)
+    limit = min(wanted, left)
     if limit <= 0:
         return False
     add_step(
@@ -39,6 +47,43 @@ def begin_attribution(session: Session, job: Job, winner: Candidate) -> bool:
         payload={"limit": limit},
     )
     return True
+
+
+def _unasked(session: Session, job: Job, winner: Candidate) -> int:
+    """Kernels to measure of a job that says nothing about it: few, and none that costs more than a little."""
+    first = _first_measurement(session, winner)
+    if first is None or not (_is_rendered(job, winner) or _has_switches(session, winner)):
+        return 0
+    each = Evaluation.model_validate(first.body).seconds
+    affordable = job.gpu_seconds * UNASKED_SHARE / each if each > 0 else 0.0
+    return min(int(affordable), MAX_UNASKED_EVALUATIONS)
+
+
+def _first_measurement(session: Session, winner: Candidate) -> EvaluationRow | None:
+    """What selection went by, before the winner was confirmed."""
+    query = select(EvaluationRow).where(
+        EvaluationRow.candidate_id == winner.id,
+        EvaluationRow.purpose == EvaluationPurpose.EVALUATE,
+        EvaluationRow.kernel_hash == winner.kernel_hash,
+    )
+    return session.scalars(query.limit(1)).one_or_none()
+
+
+def _is_rendered(job: Job, winner: Candidate) -> bool:
+    """Whether templates wrote the winner, as far as the job and the operator tell."""
+    first = winner.operator is Operator.INITIAL and winner.repair_rounds == 0
+    return job.agents is AgentKind.PLAYBOOK or (job.agents is AgentKind.HYBRID and first)
+
+
+def _has_switches(session: Session, winner: Candidate) -> bool:
+    kernel = kernel_as_measured(session, winner)
+    return kernel is not None and switches(kernel.plan, strategy_of(session, winner))
+
+
+def switches(plan: LaunchPlan, strategy: Strategy) -> bool:
+    """Whether a tunable has the name of one of the strategy's techniques, or of a parameter of one."""
+    names = [name.lower() for name in plan.tunables]
+    return any(name == one or name.startswith(f"{one}_") for name in names for one in strategy.ids())
 
 
 def end_when_done(session: Session, job: Job, winner: Candidate) -> None:
@@ -72,15 +117,9 @@ def end_attribution(session: Session, job: Job) -> bool:
 
 
 def _conclude(session: Session, job: Job, winner: Candidate) -> None:
-    first = select(EvaluationRow.id).where(
-        EvaluationRow.candidate_id == winner.id,
-        EvaluationRow.purpose == EvaluationPurpose.EVALUATE,
-        EvaluationRow.kernel_hash == winner.kernel_hash,
-    )
-    found = credits_of(session, winner.id)
-    entry = session.scalars(first.limit(1)).one_or_none()
-    if found and entry is not None:
-        credit_entry(session, entry, found)
+    found, first = credits_of(session, winner.id), _first_measurement(session, winner)
+    if found and first is not None:
+        credit_entry(session, first.id, found)
     end_job(session, job, JobState.SUCCEEDED)
 
 

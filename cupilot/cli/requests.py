@@ -61,8 +61,13 @@ class JobOptions:
     priority: Annotated[Priority, typer.Option(help="Order within your team's share.")] = Priority.NORMAL
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="To list jobs by; repeat.")] = None
     attribute: Annotated[
-        int, typer.Option(min=0, max=MAX_EXTRA_EVALUATIONS, help="Kernels to measure for each technique's worth.")
-    ] = 0
+        int | None,
+        typer.Option(
+            min=0,
+            max=MAX_EXTRA_EVALUATIONS,
+            help="Kernels to measure for each technique's worth; a few by itself where that is cheap, 0 for none.",
+        ),
+    ] = None
     agents: Annotated[AgentKind, typer.Option(help="Who writes the kernels.")] = AgentKind.PLAYBOOK
     without: Annotated[
         list[str] | None,
@@ -89,12 +94,17 @@ class JobOptions:
                 seed=self.seed,
                 priority=self.priority,
                 labels=parse_labels(self.label),
-                **_given(learning=Learning(attribution=self.attribute) if self.attribute else None),
+                **_given(learning=self._learning()),
             )
         except ValidationError as error:
             first = error.errors()[0]
             where = field_path(first)
             raise InvalidInput(f"{where}: {first['msg']}", where="options") from error
+
+    def _learning(self) -> Learning | None:
+        if self.attribute is None:
+            return None
+        return Learning(attribution=self.attribute, cheap_attribution=self.attribute > 0)
 
     def _method(self) -> MethodConfig:
         if self.method not in CONFIGS:

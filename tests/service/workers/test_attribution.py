@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,10 +10,10 @@ from sqlalchemy import select, update
 
 from agents.interface import Briefing
 from agents.playbook.ablation import Ablation
-from cupilot.attribution import AblationWay, Credit, CreditOutcome
+from cupilot.attribution import MAX_UNASKED_EVALUATIONS, AblationWay, Credit, CreditOutcome
 from cupilot.evolution.sce import SceConfig
 from cupilot.job import Budgets, Learning
-from cupilot.kernel import Kernel
+from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable
 from cupilot.pool import PoolEntry
 from cupilot.settings import Settings
 from cupilot.storage.credits import credits_of
@@ -25,6 +26,7 @@ from cupilot.storage.views.report import report
 from cupilot.strategy import Strategy
 from tests.service.doubles import kernel, strategy
 from tests.service.rig import Rig
+from workers.attribution import switches
 from workers.reaper import end_overtime
 
 pytestmark = pytest.mark.service
@@ -101,6 +103,49 @@ def test_nothing_is_attributed_where_nobody_asked(rig: Rig) -> None:
     rig.run()
     assert credits(rig, job_id) == {}
     assert {step.kind for step in rig.steps(job_id)}.isdisjoint({StepKind.ABLATE, StepKind.ATTRIBUTE})
+
+
+def _after(rig: Rig, gpu_seconds: float, **spec: Any) -> UUID:
+    """A job that had taken so many seconds of a device when its winner was confirmed."""
+    job_id = rig.submit(**{"method": METHOD, **spec})
+    message = rig.run_until(job_id, "confirm/0")
+    with rig.database.transaction() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(gpu_seconds=gpu_seconds))
+    rig.do(message)
+    rig.run()
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+    return job_id
+
+
+def _measured(rig: Rig, job_id: UUID) -> int:
+    return sum(step.kind is StepKind.ATTRIBUTE for step in rig.steps(job_id))
+
+
+@pytest.mark.parametrize(("gpu_seconds", "kernels"), [(4.0, 0), (6.0, 1), (1_000.0, 2)])
+def test_unasked_it_takes_a_tenth_of_the_time_at_most(rig: Rig, gpu_seconds: float, kernels: int) -> None:
+    """The scripted judge's evaluations take half a second, and two of the winner's techniques can be measured."""
+    assert _measured(rig, _after(rig, gpu_seconds)) == kernels
+
+
+def test_unasked_it_is_bounded_in_number(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings, [strategy("t1", "t4", "t5", "t6", "t7"), strategy("t2")])
+    object.__setattr__(rig.tools, "ablations", without_each)
+    assert _measured(rig, _after(rig, 1_000.0)) == MAX_UNASKED_EVALUATIONS
+
+
+def test_who_wants_none_has_none(rig: Rig) -> None:
+    job_id = _after(rig, 1_000.0, learning=Learning(cheap_attribution=False))
+    assert {step.kind for step in rig.steps(job_id)}.isdisjoint({StepKind.ABLATE, StepKind.ATTRIBUTE})
+
+
+def test_unasked_a_models_kernel_is_measured_only_where_a_tunable_switches_a_technique_off() -> None:
+    """Nothing else about such a kernel can be taken away without asking the model."""
+    plan = LaunchPlan(
+        launches=(Launch(kernel="k", args=("x", "out")),),
+        tunables={"UNROLLING_FACTOR": Tunable(value=4, choices=(1, 4)), "BLOCK": Tunable(value=64, choices=(64,))},
+    )
+    assert switches(plan, strategy("unrolling"))
+    assert not switches(plan, strategy("other", "unroll"))
 
 
 def test_the_budget_bounds_the_extra_evaluations(rig: Rig) -> None:
