@@ -41,6 +41,8 @@ class Provenance(Value):
     """Its id where it was measured."""
     kernel_kind: KernelKind = KernelKind.PLANNED
     """``imported``: a file that somebody had, whose techniques are read from its text only."""
+    with_kernel: bool = False
+    """Of an imported entry: whether its kernel's source came with it."""
 
 
 class Context(Value):

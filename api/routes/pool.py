@@ -112,17 +112,22 @@ def share_entries(session: Transaction, team: TeamId, wanted: PoolShare) -> Pool
         },
     },
 )
-def export_pool(team: TeamId, database: Annotated[Database, Depends(dependencies.database)]) -> StreamingResponse:
-    """Streams; what is added meanwhile may or may not be in it. Kernels are named by hash, sources are not in it."""
-    return StreamingResponse(_lines(database, team), media_type=JSON_LINES)
+def export_pool(
+    team: TeamId,
+    database: Annotated[Database, Depends(dependencies.database)],
+    kernels: Annotated[bool, Query(description="Whether sources and launch plans are in it; else hashes only.")] = True,
+) -> StreamingResponse:
+    """Streams; what is added meanwhile may or may not be in it. A kernel stands in the first line that names it."""
+    return StreamingResponse(_lines(database, team, kernels=kernels), media_type=JSON_LINES)
 
 
-def _lines(database: Database, team: UUID) -> Iterator[str]:
+def _lines(database: Database, team: UUID, *, kernels: bool) -> Iterator[str]:
     """In batches, each in a transaction of its own: a slow reader holds no connection."""
     position: Position | None = None
+    sent: set[str] | None = set() if kernels else None
     while True:
         with database.transaction() as session:
-            lines, position = exported(session, team, position)
+            lines, position = exported(session, team, position, sent)
         yield from lines
         if position is None:
             return

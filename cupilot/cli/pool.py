@@ -156,6 +156,8 @@ def share(
 @pool.command("export")
 def export(
     out: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where to [the standard output].")] = None,
+    *,
+    kernels: Annotated[bool, typer.Option("--kernels/--no-kernels", help="With sources, or hashes only.")] = True,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -168,12 +170,12 @@ def export(
     """
     with outcome(as_json=as_json), connect(server, data) as client:
         if out is None:
-            for line in client.pool_export():
+            for line in client.pool_export(kernels=kernels):
                 typer.echo(line)
             return
         count = 0
         with out.open("w", encoding="utf-8") as file:
-            for line in client.pool_export():
+            for line in client.pool_export(kernels=kernels):
                 file.write(line + "\n")
                 count += 1
         typer.echo(f'{{"entries": {count}}}' if as_json else f"{count} entries in {out}", err=not as_json)

@@ -89,9 +89,9 @@ class PoolCalls:
         return Call(PoolShared, "PUT", "/v1/pool/sharing", body=PoolShare(sharing=sharing, **what))
 
     @stream
-    def pool_export(self) -> Stream[str]:
-        """The team's entries, a line of JSON each, oldest first. Kernels are named by hash; sources are not in it."""
-        outcome = yield Open(Call(bytes, "GET", "/v1/pool/export"))
+    def pool_export(self, *, kernels: bool = True) -> Stream[str]:
+        """The team's entries, a line of JSON each, oldest first; with the kernels, each in the first line naming it."""
+        outcome = yield Open(Call(bytes, "GET", "/v1/pool/export", params={"kernels": str(kernels).lower()}))
         if isinstance(outcome, httpx.RequestError):
             raise unreachable(self.service.url, outcome) from outcome
         if not outcome.is_success:

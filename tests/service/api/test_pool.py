@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 from typer.testing import CliRunner
 
 from cupilot.cli.app import app as command_line
 from cupilot.client import ApiError, Client
+from cupilot.kernel import MAX_SOURCE_BYTES, Kernel, Launch, LaunchPlan, Tunable
 from cupilot.pool import PoolEntry, PoolQuestion, Sharing
 from cupilot.problem import Target
+from cupilot.storage.evolving import keep_kernel
 from cupilot.storage.pool_rows import remember
-from cupilot.storage.pool_transfer import line_of
+from cupilot.storage.pool_transfer import MAX_KERNEL_BYTES, MAX_LINE_BYTES, line_of
+from cupilot.storage.tables import KernelRow
 from tests.service.api.world import Team, World
 from tests.unit.storage.references import entry
 
@@ -102,6 +106,76 @@ def test_an_export_goes_into_another_teams_pool_once_and_as_a_claim(
     assert (match.why.tries, match.why.imported) == (0, 1)
     back = client.pool_import(list(other.pool_export()))
     assert (back.added, back.known) == (0, 2), "what comes back is known"
+
+
+def _with_kernel(world: World, team: Team, source: str) -> tuple[PoolEntry, Kernel]:
+    plan = LaunchPlan(
+        launches=(Launch(kernel="k", args=("x", "out"), grid=("1",), block=("BLOCK",)),),
+        tunables={"BLOCK": Tunable(value=64, choices=(64, 128))},
+    )
+    kernel = Kernel(target=Target.CUDA, source=source, plan=plan)
+    with world.database.transaction() as session:
+        keep_kernel(session, kernel)
+    return _of_kernel(world, team, kernel), kernel
+
+
+def _of_kernel(world: World, team: Team, kernel: Kernel) -> PoolEntry:
+    made = own_entry(world, team).model_copy(update={"kernel_hash": kernel.content_hash()})
+    with world.database.transaction() as session:
+        remember(session, made)
+    return made
+
+
+def _carried(lines: list[str]) -> list[Kernel]:
+    return [Kernel.model_validate(data["kernel"]) for data in map(json.loads, lines) if "kernel" in data]
+
+
+def _forget(world: World, kernel: Kernel) -> None:
+    """As on another cluster, which never saw it."""
+    with world.database.transaction() as session:
+        session.execute(delete(KernelRow).where(KernelRow.hash == kernel.content_hash()))
+
+
+def test_kernels_go_along_once_each_and_come_back_as_they_were(
+    world: World, team: Team, client: Client, other: Client
+) -> None:
+    first, kernel = _with_kernel(world, team, f'// {uuid.uuid4()}\n"quoted" \u00b5s\n')
+    _of_kernel(world, team, kernel)
+    lines = list(client.pool_export())
+    assert _carried(lines) == [kernel]
+    assert _carried(list(client.pool_export(kernels=False))) == []
+    _forget(world, kernel)
+    assert other.pool_import(lines, source="cluster-a").added == 2
+    with world.database.transaction() as session:
+        row = session.get_one(KernelRow, kernel.content_hash())
+        assert (row.source, LaunchPlan.model_validate(row.plan)) == (kernel.source, kernel.plan)
+    assert _carried(list(other.pool_export())) == [kernel], "it was given with its source"
+    assert first.kernel_hash == kernel.content_hash()
+
+
+def test_a_claim_that_names_a_kernel_gets_no_source_of_others(world: World, team: Team, other: Client) -> None:
+    made, kernel = _with_kernel(world, team, f"// secret {uuid.uuid4()}\n")
+    assert other.pool_import([line_of(made)]).added == 1
+    assert _carried(list(other.pool_export())) == []
+    assert kernel.source not in "".join(other.pool_export())
+
+
+def test_a_kernel_that_is_not_the_entrys_is_a_bad_line(world: World, team: Team, other: Client) -> None:
+    made, kernel = _with_kernel(world, team, f"// {uuid.uuid4()}\n")
+    whole = kernel.model_dump(mode="json")
+    wrong = [
+        line_of(made, {**whole, "source": "// another"}),
+        line_of(made, {**whole, "plan": {}}),
+        line_of(made, {**whole, "source": "x" * (MAX_SOURCE_BYTES + 1)}),
+        line_of(made, {**whole, "source": "x" * (MAX_KERNEL_BYTES + MAX_LINE_BYTES)}),
+    ]
+    done = other.pool_import(wrong)
+    assert (done.added, [bad.line for bad in done.bad]) == (0, [1, 2, 3, 4])
+    told = [bad.reason for bad in done.bad]
+    assert "its hash is not the entry's" in told[0]
+    assert told[1].startswith("kernel: plan.launches")
+    assert "larger than" in told[2]
+    assert "longer than" in told[3]
 
 
 def test_bad_lines_are_told_with_number_and_reason_and_stop_no_other(client: Client) -> None:
