@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict, NotFound
 from cupilot.experiments.matrix import Arm, Cell, cells
-from cupilot.job import Budgets, JobSpec, Priority
+from cupilot.job import Budgets, JobSpec, Learning, Priority
 from cupilot.problem import Problem, Target
 from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.jobs import IdempotencyMismatch, request_cancel, submit_job
@@ -174,6 +174,8 @@ def _job_spec(spec: ExperimentSpec, cell: Cell, problem: Problem) -> JobSpec:
             "seed": spec.seeds[cell.seed],
             "priority": spec.priority,
             "labels": spec.labels,
+            # An arm's time is what its search took, and not what is learned of its winner afterwards.
+            "learning": Learning(cheap_attribution=False),
         }
     )
 

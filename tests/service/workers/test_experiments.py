@@ -90,6 +90,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
 
     work(rig)
     with database.transaction() as session:
+        assert not any(one["cheap_attribution"] for one in session.scalars(select(Job.learning)))
         report = experiment_report(session, team, experiment)
         begun = session.scalars(select(Job.arm).order_by(Job.started_at)).all()
         steps = session.execute(select(func.count()).select_from(Step)).scalar_one()
