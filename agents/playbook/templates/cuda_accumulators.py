@@ -191,7 +191,7 @@ CLUSTER = """
 template <int CALL, class A> __device__ __forceinline__ A reduce_cluster(A mine) {
     __shared__ Words<A> found[K_CLUSTER];
     const Words<A> words = to_words(reduce_block(mine));
-    if (CALL == 0) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");  // all blocks have begun
+    if (CALL == 0) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");  // all blocks have begun
     if (threadIdx.x < K_CLUSTER) {
         unsigned int rank, address = (unsigned int)__cvta_generic_to_shared(found);
         asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -201,8 +201,8 @@ template <int CALL, class A> __device__ __forceinline__ A reduce_cluster(A mine)
             asm volatile("st.shared::cluster.u32 [%0], %1;"
                          :: "r"(address + (unsigned int)(rank * sizeof(A) + 4 * w)), "r"(words.w[w]) : "memory");
     }
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     A all = from_words<A>(found[0]);
     #pragma unroll
     for (int block = 1; block < K_CLUSTER; ++block) all.merge(from_words<A>(found[block]));

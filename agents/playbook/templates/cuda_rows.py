@@ -167,7 +167,7 @@ def _kernel_body(made: Body, options: Options, warps: int) -> list[str]:
 def _where(made: Body) -> list[str]:
     if made.operator.contiguous and made.sharing.first == "first":
         return [
-            'asm volatile("barrier.cluster.arrive.relaxed.aligned;");  // this block has begun, so its memory is there',
+            'asm volatile("barrier.cluster.arrive.relaxed;");  // this block has begun, so its memory is there',
             "const long long at = row * K_LENGTH;",
             "const int first = blockIdx.x % K_CLUSTER * K_PART;",
             "const int last = first + K_PART < K_LENGTH ? first + K_PART : K_LENGTH;",
