@@ -1,10 +1,8 @@
-// Row operator: 4096 rows of 393216, in 16 parts each
-// Techniques: vector_loads(width=4), warp_shuffle_reduction, split_rows(parts=16), online_softmax
+// Row operator: 4096 rows of 393216
+// Techniques: vector_loads(width=4), warp_shuffle_reduction, online_softmax
 #include "problem.h"
 
 constexpr long long K_LENGTH = 393216LL;
-
-constexpr int K_PARTS = 16, K_PART = 24576;
 
 // vector_loads: 4 floats that are neighbours in memory travel together
 struct alignas(4 * 4) Pack { float v[4]; };
@@ -74,19 +72,12 @@ template <class A> __device__ __forceinline__ A reduce_block(A mine) {  // warp_
     return all;
 }
 
-// split_rows: every thread of a block gets what all parts of a row have found together
-template <class A> __device__ __forceinline__ A combine(const A* parts) {
-    A mine;
-    for (int part = threadIdx.x; part < K_PARTS; part += K_BLOCK) mine.merge(parts[part]);
-    return reduce_block(mine);
-}
-
-extern "C" __global__ void __launch_bounds__(K_BLOCK) pass_0(const float* __restrict__ p_x, Online* __restrict__ parts_both) {
-    const int lane = threadIdx.x, part = blockIdx.x % K_PARTS;
-    const long long row = blockIdx.x / K_PARTS, at = row * K_LENGTH;
-    const int first = part * K_PART, last = first + K_PART < K_LENGTH ? first + K_PART : K_LENGTH;
+extern "C" __global__ void __launch_bounds__(K_BLOCK) reduce_rows(const float* __restrict__ p_x, float* __restrict__ p_out) {
+    const int lane = threadIdx.x;
+    const long long row = blockIdx.x;
+    const long long at = row * K_LENGTH;
     Online both;
-    for (int i = first + lane * K_VEC; i < last; i += K_BLOCK * K_VEC) {
+    for (int i = lane * K_VEC; i < K_LENGTH; i += K_BLOCK * K_VEC) {
         float values[K_VEC];
         const Pack a_x = load_pack(p_x + at + i);
         #pragma unroll
@@ -97,17 +88,9 @@ extern "C" __global__ void __launch_bounds__(K_BLOCK) pass_0(const float* __rest
         both.add(values);
     }
     const Online all_both = reduce_block(both);
-    if (lane == 0) parts_both[row * K_PARTS + part] = all_both;
-}
-
-extern "C" __global__ void __launch_bounds__(K_BLOCK) finish(const float* __restrict__ p_x, const Online* __restrict__ parts_both, float* __restrict__ p_out) {
-    const int lane = threadIdx.x, part = blockIdx.x % K_PARTS;
-    const long long row = blockIdx.x / K_PARTS, at = row * K_LENGTH;
-    const int first = part * K_PART, last = first + K_PART < K_LENGTH ? first + K_PART : K_LENGTH;
-    const Online all_both = combine(parts_both + row * K_PARTS);
     const auto m0 = all_both.top;
     const auto m1 = all_both.sum;
-    for (int i = first + lane * K_VEC; i < last; i += K_BLOCK * K_VEC) {
+    for (int i = lane * K_VEC; i < K_LENGTH; i += K_BLOCK * K_VEC) {
         const Pack a_x = load_pack(p_x + at + i);
         Pack result;
         #pragma unroll

@@ -1,4 +1,7 @@
-"""Sum over the middle dimension, which is kept. The inner dimension is odd, so rows are not aligned."""
+"""Sum over the middle dimension, which is kept. The inner dimension is odd, so rows are not aligned.
+
+KernelBench level 1, number 47.
+"""
 
 import torch
 import torch.nn as nn
