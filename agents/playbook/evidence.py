@@ -16,7 +16,7 @@ from cupilot.strategy import Strategy, TechniqueUse
 from cupilot.technique import catalogue
 
 SOURCE: Mapping[str, str] = {
-    "streaming_access": r"__stcs|__ldcs|__stcg|\.cs\.",
+    "streaming_access": r"__stcs|__ldcs|\.cs\.",
     "read_only_cache": r"__ldg|ld\.global\.nc",
     "launch_bounds": r"__launch_bounds__\([^)]*,",
     "grid_stride": r"gridDim",
@@ -189,6 +189,9 @@ _BINARY: Mapping[tuple[Target, str], _BinaryCheck] = {
     (Target.CUDA, "shared_rows"): _needs("shared_memory", "shared-memory accesses"),
     (Target.CUDA, "shared_tiling"): _tiles,
     (Target.CUDA, "register_rows"): _register_rows,
+    (Target.CUDA, "cluster_rows"): _needs("cluster_barrier", "barrier of a cluster"),
+    (Target.CUDA, "streaming_access"): _needs("streaming", "accesses that are to be evicted first"),
+    (Target.CUDA, "read_only_cache"): _needs("read_only_load", "loads by the read-only path"),
     (Target.CPU, "simd"): _simd,
     (Target.CPU, "threads"): _needs("omp_parallel", "OpenMP region"),
     (Target.CPU, "nontemporal_stores"): _needs("nontemporal_store", "non-temporal stores"),

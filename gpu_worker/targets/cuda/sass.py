@@ -30,6 +30,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "async_copy": ("LDGSTS", "UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG"),
     "atomic": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS"),
     "barrier": ("BAR",),
+    "cluster_barrier": ("UCGABAR_ARV", "UCGABAR_WAIT"),
     "double_arithmetic": ("DFMA", "DADD", "DMUL"),
     "float_arithmetic": ("FFMA", "FADD", "FMUL", "FFMA2", "FADD2", "FMUL2"),
     "global_load": ("LDG", "LD"),
@@ -44,6 +45,8 @@ _TENSOR_COPIES = {"UTMALDG": "tma_load", "UTMASTG": "tma_store", "UTMAREDG": "tm
 """Copies by a tensor map, which are asynchronous copies too."""
 
 _VECTOR = {"global_load": "vector_load_128", "global_store": "vector_store_128"}
+_HINTS = {".CONSTANT": "read_only_load", ".EF": "streaming"}
+"""How an access to global memory goes through the caches: by the read-only path; to be evicted first."""
 _CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER")
 _HALF_TYPES = (".F16", ".BF16", ".E4M3", ".E5M2", ".E2M1", ".E2M3", ".E3M2")
 
@@ -105,8 +108,17 @@ def _families_of(opcode: str, operands: str) -> Iterable[str]:
             yield "half_arithmetic"
         if root in _TENSOR_COPIES:
             yield _TENSOR_COPIES[root]
-        if family in _VECTOR and ".128" in modifiers:
-            yield _VECTOR[family]
+        if family in _VECTOR:
+            yield from _ways(family, modifiers)
+
+
+def _ways(family: str, modifiers: str) -> Iterable[str]:
+    """How an access to global memory is made: in 128 bits at once, with a hint to the caches."""
+    if ".128" in modifiers:
+        yield _VECTOR[family]
+    for hint, name in _HINTS.items():
+        if hint in modifiers:
+            yield name
 
 
 def _tensor_type(root: str, modifiers: str) -> str:

@@ -17,7 +17,10 @@ def line(text: str) -> str:
     ("instruction", "families"),
     [
         ("FFMA R1, R2, R3, R4", {"float_arithmetic"}),
-        ("LDG.E.128.CONSTANT R4, desc[UR4][R2.64]", {"global_load", "vector_load_128"}),
+        ("LDG.E.128.CONSTANT R4, desc[UR4][R2.64]", {"global_load", "vector_load_128", "read_only_load"}),
+        ("LDG.E.EF R4, desc[UR4][R4.64]", {"global_load", "streaming"}),
+        ("STG.E.EF.128 desc[UR4][R2.64], R7", {"global_store", "vector_store_128", "streaming"}),
+        ("UCGABAR_WAIT", {"cluster_barrier"}),
         ("@!P0 LDG.E R4, desc[UR4][R2.64]", {"global_load"}),
         ("STG.E.128 desc[UR6][R8.64], R12", {"global_store", "vector_store_128"}),
         ("LDGSTS.E.BYPASS.128 [R7], desc[UR4][R2.64]", {"async_copy"}),
