@@ -35,8 +35,17 @@ def running(within: Environment) -> Iterator[None]:
         cupilot(within, "down", check=True)
 
 
-def cupilot(within: Environment, *words: str, check: bool = False) -> str:
-    """What a command prints, errors included."""
+def cupilot(within: Environment, *words: str, check: bool = False, shown: bool = False) -> str:
+    """What a command prints, errors included; with ``shown`` also to standard error as it comes, for long ones."""
     argv = [str(Path(sys.executable).with_name("cupilot")), *words]
-    done = subprocess.run(argv, env=within, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=check)
-    return done.stdout.strip()
+    lines: list[str] = []
+    with subprocess.Popen(argv, env=within, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if shown:
+                print(line, end="", file=sys.stderr, flush=True)
+    printed = "".join(lines).strip()
+    if check and process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, argv, printed)
+    return printed

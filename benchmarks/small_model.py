@@ -61,7 +61,7 @@ def _job(within: Environment, method: str, agents: str, tried: str) -> int:
     size = ["--set", "generations=2", "--set", "population=3"] if method == "sce" else ["--set", "generations=1"]
     size += [] if method == "sce" else ["--set", "samplers=2"]
     wanted = ["evolve", "softmax", "--target", "cpu", "--agents", agents, "--method", method, *size]
-    seen = cupilot(within, *wanted, "--out", str(Path(within["CUPILOT_DATA"], "result")))
+    seen = cupilot(within, *wanted, "--out", str(Path(within["CUPILOT_DATA"], "result")), shown=True)
     seconds = time.monotonic() - started
     job = json.loads(cupilot(within, "status", "last", "--json"))
     calls = cupilot(within, "calls", "last")

@@ -7,9 +7,9 @@ one technique each, and it gets better by combining alone. The problem is a soft
 technique makes its best kernel: at full size on ``cuda``, wide loads, one pass fewer and rows kept on chip each save
 time of their own; on ``cpu`` threads, vectors, a cheaper exponential and independent sums do.
 
-Prints what a user sees, the gain of each generation over the one before, and whether the stack's books agree with what
-the model's server charged; exits 1 where no later generation finds a better kernel than the first, the job does not
-succeed, or the books do not agree.
+Prints what a user sees (to standard error meanwhile), the gain of each generation over the one before, and whether the
+stack's books agree with what the model's server charged; exits 1 where no later generation finds a better kernel than
+the first, the job does not succeed, or the books do not agree.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> int:
         within = environment(Path(folder), _model(server.api_base))
         with running(within):
             wanted = _wanted(options)
-            seen = cupilot(within, *wanted, "--out", str(Path(folder, "result")))
+            seen = cupilot(within, *wanted, "--out", str(Path(folder, "result")), shown=True)
             job = json.loads(cupilot(within, "status", "last", "--json"))
             rungs = _rungs(job["id"], within["CUPILOT_DATA"])
     best = [one.speedup for one in rungs]

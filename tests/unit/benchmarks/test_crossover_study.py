@@ -45,6 +45,9 @@ TRACES = {
     "shared_memory": "__shared__",
     "async_copy": "cp.async",
     "tensor_core": "mma",
+    "streaming": "__stcs",
+    "read_only_load": "__ldg",
+    "cluster_barrier": "barrier.cluster",
 }
 
 
