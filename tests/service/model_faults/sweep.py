@@ -39,7 +39,7 @@ from cupilot.storage.steps import MODELS_QUEUE
 from cupilot.storage.tables import Job, Step
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.doubles import ScriptedJudge
-from tests.service.faults.matrix.audit import breaches
+from tests.service.faults.matrix.audit import row_breaches
 from tests.service.model_faults.moods import HANG_SECONDS, Script
 from tests.service.model_faults.worker import INPUT_USD, OUTPUT_USD, Point
 from tests.service.rig import Message, Rig
@@ -304,7 +304,7 @@ def run(
     outcome = Outcome(
         job.state, job.reason, job.message, story, rig.kills, worker.asked, job.cost_usd, reserved, len(lost)
     )
-    outcome.breaches = [*breaches(rig, [job_id]), *audit(job, calls, worker.asked, rig.kills)]
+    outcome.breaches = [*row_breaches(rig, [job_id]), *audit(job, calls, worker.asked, rig.kills)]
     return outcome
 
 

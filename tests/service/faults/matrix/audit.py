@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 from uuid import UUID
 
 from tests.service.faults.matrix.messages import UNSENT
@@ -43,7 +45,6 @@ RULES = {
         "SELECT step_id, purpose, count(*) FROM llm_calls WHERE job_id = ANY(:jobs)"
         " AND state = 'answered' AND NOT cached GROUP BY 1, 2 HAVING count(*) > 1"
     ),
-    "a message was not delivered": UNSENT,
     "a job was charged wrongly": (
         "SELECT j.id, j.cost_usd, sum(c.cost_usd) FROM jobs j JOIN llm_calls c ON c.job_id = j.id"
         " AND c.state = 'answered' WHERE j.id = ANY(:jobs) GROUP BY j.id"
@@ -74,11 +75,24 @@ class Calls:
         return max(self.paid - self.answered - self.in_flight, 0)
 
 
+class Rows(Protocol):
+    """Whatever has the database."""
+
+    def rows(self, query: str, **parameters: object) -> Sequence[Sequence[Any]]:
+        """What a query gives."""
+        ...
+
+
+def row_breaches(service: Rows, jobs: list[UUID]) -> list[str]:
+    """Every breach of a rule about rows, as a sentence with its row."""
+    return [f"{rule}: {row}" for rule, query in RULES.items() for row in service.rows(query, jobs=jobs)]
+
+
 def breaches(service: Service, jobs: list[UUID]) -> list[str]:
-    """Every breach of a rule, as a sentence with its row."""
-    found = [f"{rule}: {row}" for rule, query in RULES.items() for row in service.rows(query, jobs=jobs)]
+    """Every breach of a rule, as a sentence: about rows, and about what the team was told."""
     told = [event for (event,) in service.rows(TOLD, jobs=jobs)]
-    return found + service.inbox.missing(told) + service.inbox.breaches()
+    unsent = [f"a message was not delivered: {row}" for row in service.rows(UNSENT, jobs=jobs)]
+    return row_breaches(service, jobs) + unsent + service.inbox.missing(told) + service.inbox.breaches()
 
 
 def model_calls(service: Service) -> Calls:
