@@ -119,7 +119,9 @@ class Things:
 
     def _webhook(self) -> str:
         """A team has few of them, so the ones of earlier requests go first."""
-        for one in self._http.get("/v1/webhooks").json()["items"]:
+        listed = self._http.get("/v1/webhooks")
+        assert listed.status_code == 200, listed.text
+        for one in listed.json()["items"]:
             self._http.delete(f"/v1/webhooks/{one['id']}")
         return self._posted("/v1/webhooks", WEBHOOK)
 
