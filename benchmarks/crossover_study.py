@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from agents.interface import Agents, Briefing
 from agents.llm.models import from_environment
@@ -25,12 +22,12 @@ from benchmarks.crossover_pairs import Size, pairs
 from benchmarks.crossover_report import draw, head, lines, summary
 from benchmarks.crossover_trials import Arm, Study, Trial
 from benchmarks.local_report import machine, write_json
+from benchmarks.plain_judge import plain_judge
 from cupilot import problems
 from cupilot.errors import CupilotError, InvalidInput
 from cupilot.experiments.canvas import Format
 from cupilot.problem import NumericsPolicy, Problem, Target
 from gpu_worker.evaluator import Evaluator
-from gpu_worker.targets.cuda import counters
 
 SERIES = ("1x1", "1x2", "1x3", "1x4")
 """The paper's: one technique against one to four."""
@@ -46,10 +43,11 @@ def main() -> int:
     run: dict[str, Any] = {"begun": datetime.now(UTC).isoformat(timespec="seconds"), "players": who}
     trials: list[Trial] = []
     notes: list[str] = []
-    with _judge(options) as judge:
+    target = Target(options.target)
+    with plain_judge(target, options.work_dir, device=options.device, threads=options.threads) as judge:
         for name in options.problem:
             problem = problems.load(name, size=options.size, policy=NumericsPolicy(options.policy))
-            study = _study(problem, judge, players, Target(options.target))
+            study = _study(problem, judge, players, target)
             run.setdefault("machine", machine(study.preparation.environment))
             for text in options.sizes:
                 made, told = _size(study, Size.parse(text), options)
@@ -58,17 +56,6 @@ def main() -> int:
                 _keep(options.out, run, trials, notes)
     print("\n".join([*lines(summary(trials)), *notes]))
     return 0 if trials else 1
-
-
-@contextmanager
-def _judge(options: argparse.Namespace) -> Iterator[Evaluator]:
-    """An evaluator that neither sweeps nor counts: whether a child is correct and has its techniques needs neither."""
-    target, threads = Target(options.target), options.threads
-    with (
-        mock.patch.object(counters, "profiler", return_value=None),
-        Evaluator(target, options.work_dir, device=options.device, threads=threads, sweep=0) as judge,
-    ):
-        yield judge
 
 
 def _study(problem: Problem, judge: Evaluator, players: Agents, target: Target) -> Study:

@@ -57,6 +57,8 @@ class LocalJob:
     agents: Agents
     pool: LocalPool
     listener: Listener
+    confirms: bool = True
+    """Whether the best kernel is measured again in fresh processes."""
     result: PreparationResult | None = None
     pipeline: Pipeline | None = None
     stop: str | None = None
@@ -71,7 +73,7 @@ class LocalJob:
         return self.pipeline.candidates if self.pipeline else []
 
     def run(self) -> None:
-        """Evolve, then confirm the best; ``stop`` and ``best`` say how it went.
+        """Evolve, then confirm the best, if it is to be; ``stop`` and ``best`` say how it went.
 
         No candidate is begun after the budget's wall seconds; the best so far is still confirmed.
         """
@@ -137,7 +139,7 @@ class LocalJob:
 
     def _confirm(self, pipeline: Pipeline) -> None:
         """Measure the best again; where its speed does not hold, the next best."""
-        for candidate in _counting(pipeline)[:CONFIRMATION_TRIES]:
+        for candidate in _counting(pipeline)[: CONFIRMATION_TRIES if self.confirms else 0]:
             assert candidate.kernel is not None
             assert candidate.latest is not None
             kernel = candidate.kernel.tuned(candidate.latest.tunables)

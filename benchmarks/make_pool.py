@@ -1,8 +1,9 @@
 """Makes a real strategy pool with playbook jobs on built-in problems: ``python -m benchmarks.make_pool --out FILE``.
 
 Each job is a generation of the playbook's first strategies, judged as always; jobs do not learn from each other, so
-that what one problem has measured says nothing about what retrieval picked for another. The entries are written as
-they come, as lines that ``cupilot pool import`` and ``python -m benchmarks.retrieval`` read.
+that what one problem has measured says nothing about what retrieval picked for another. Kernels are judged as they are
+written, without sweeps, and no winner is confirmed: every strategy counts alike. The entries are written as they come,
+as lines that ``cupilot pool import`` and ``python -m benchmarks.retrieval`` read.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from agents.playbook import agents
 from benchmarks.evolve_local import Progress, say
 from benchmarks.local_job import LocalJob
 from benchmarks.local_pool import LocalPool
+from benchmarks.plain_judge import plain_judge
 from cupilot import problems
 from cupilot.evolution.sce import SceConfig
 from cupilot.job import Budgets, JobSpec
 from cupilot.pool import PoolEntry
 from cupilot.problem import Problem, Target
 from cupilot.storage.pool_transfer import line_of
-from gpu_worker.evaluator import Evaluator
 
 PROBLEMS = (
     "softmax",
@@ -72,19 +73,20 @@ def main() -> int:
     parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
     parser.add_argument("--size", choices=["small", "full"], default="small", help="of the problems")
     parser.add_argument("--shrink", type=int, default=1, help="divide the problems' small sizes by this")
+    parser.add_argument("--device", help="GPU UUID or index")
     parser.add_argument("--threads", type=int, help="CPU threads for kernel and baseline alike")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/local"))
     options = parser.parse_args()
     target = Target(options.target)
     method = SceConfig(population=options.population, generations=1, elites=1, pool=False)
     collector = Collector(options.out)
-    with Evaluator(target, options.work_dir, threads=options.threads) as judge:
+    with plain_judge(target, options.work_dir, device=options.device, threads=options.threads) as judge:
         for name in options.problem:
             problem = _sized(name, options.size, options.shrink)
             say(f"\n#### {name}")
             budgets = Budgets(wall_seconds=options.seconds)
             spec = JobSpec(problem=problem, target=target, method=method, budgets=budgets)
-            LocalJob(spec, judge, agents(), collector, Progress(lambda: None)).run()
+            LocalJob(spec, judge, agents(), collector, Progress(lambda: None), confirms=False).run()
     return 0
 
 

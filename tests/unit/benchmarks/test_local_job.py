@@ -255,6 +255,18 @@ def test_a_speed_that_does_not_hold_makes_way_for_the_next_best() -> None:
     assert done.best.kernel.source == held[1]
 
 
+def test_a_job_that_is_not_to_confirm_names_its_fastest() -> None:
+    def never(kernel: Kernel) -> Evaluation:
+        raise AssertionError(f"confirmed {kernel.content_hash()}")
+
+    one = job(ScriptedJudge(confirm=never))
+    one.confirms = False
+    one.run()
+    assert one.best is not None
+    assert one.best.latest is not None
+    assert one.best.latest.speedup == max(each.evaluation.speedup or 0 for each in one.candidates if each.evaluation)
+
+
 def test_the_machines_faults_are_tried_again_and_never_held_against_a_kernel() -> None:
     judge = ScriptedJudge()
     judge.faults = 2
