@@ -53,6 +53,8 @@ class Briefing(Value):
     """The device's measured rates; None where roofline guidance is switched off."""
     baseline_us: float | None = None
     """What PyTorch eager takes under the policy, where it is known."""
+    compiler: str | None = None
+    """What builds kernels there, with its version, e.g. ``nvrtc 13.0.88``."""
 
     def allowing(self, strategy: Strategy) -> Briefing:
         """The same without bans of what the strategy asks for: what was begun before one, or injected, is finished."""

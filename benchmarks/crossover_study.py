@@ -70,6 +70,9 @@ def _study(problem: Problem, judge: Evaluator, players: Agents, target: Target) 
         target=target,
         device=found.environment.device,
         placement=found.placement,
+        peaks=found.peaks,
+        baseline_us=found.baseline_us.median,
+        compiler=found.environment.compiler,
     )
     return Study(problem, found, briefing, judge, players, playbook())
 

@@ -140,6 +140,9 @@ class Pipeline:
             target=self.spec.target,
             device=self.preparation.environment.device,
             placement=self.preparation.placement if self.spec.method.roofline_guidance else None,
+            peaks=self.preparation.peaks if self.spec.method.roofline_guidance else None,
+            baseline_us=self.preparation.baseline_us.median,
+            compiler=self.preparation.environment.compiler,
         )
 
     def add(self, generation: int, proposal: Proposal, strategy: Strategy | None = None) -> Candidate:

@@ -102,6 +102,7 @@ class Record:
     device: Device
     peaks: Peaks
     baseline_us: float
+    compiler: str | None
     first: Attempt
     second: Attempt
 
@@ -112,13 +113,15 @@ def recorded(name: str, target: Target) -> Record:
         folder = RESULTS / BY_HAND[name, target]
         known = Preparation.model_validate_json((folder / "preparation.json").read_bytes())
         first, second = (_kept(folder / part, target) for part in ("blocked", "plain"))
-        return Record(known.environment.device, known.peaks, known.baseline_us.median, first, second)
+        environment = known.environment
+        return Record(environment.device, known.peaks, known.baseline_us.median, environment.compiler, first, second)
     jobs = json.loads((RESULTS / f"{RUNS[target]}.json").read_text(encoding="utf-8"))["jobs"]
     job = next(one for one in jobs if one["problem"] == name)
     return Record(
         device=Device.model_validate(job["environment"]["device"]),
         peaks=Peaks.model_validate(job["peaks"]),
         baseline_us=job["baseline_us"]["median"],
+        compiler=job["environment"]["compiler"],
         first=_kept(RESULTS / RUNS[target] / name, target),
         second=_runner_up(job),
     )
@@ -161,6 +164,7 @@ def briefing(name: str, target: Target = Target.CUDA) -> Briefing:
         placement=place(facts, known.peaks),
         peaks=known.peaks,
         baseline_us=known.baseline_us,
+        compiler=known.compiler,
     )
 
 

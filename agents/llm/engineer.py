@@ -168,10 +168,11 @@ def _reply(briefing: Briefing, *, explains: bool) -> str:
 def _material(commission: Commission) -> dict[str, str]:
     """What the prompt of the commission's operator has places for."""
     parents = [_kernel(one, commission) for one in commission.parents]
-    best = _kernel(commission.best, commission) if commission.best else ""
+    # Of the best kernel alone the published prompts show a profile. Without one of its own, it is the first parent.
+    best = _kernel(commission.best or next(iter(commission.parents), None), commission, profiled=True)
     match commission.operator:
         case Operator.REWRITE:
-            return {"best": parents[0] if parents else _NOTHING, "insights": _insights(commission)}
+            return {"best": best, "insights": _insights(commission)}
         case Operator.CODE_CROSSOVER:
             return {"best": best, "first": parents[0], "second": parents[1], "insights": _insights(commission)}
         case Operator.MUTATION:
@@ -180,19 +181,15 @@ def _material(commission: Commission) -> dict[str, str]:
             return {"functional": prompt.data("functional.py", commission.functional)}
         case Operator.OPTIMISATION:
             shown = "\n\n".join(_kernel(one, commission) for one in commission.shown)
-            return {"shown": shown or _NOTHING, "best": _first(parents), "which": _which(commission)}
+            return {"shown": shown or _NOTHING, "best": best, "which": _which(commission)}
         case Operator.COMPOSITION:
             examples = "\n\n".join(_example(one) for one in commission.examples)
-            return {"examples": examples or "None is known.", "best": _first(parents), "which": _which(commission)}
+            return {"examples": examples or "None is known.", "best": best, "which": _which(commission)}
         case _:
             raise ValueError(f"{commission.operator} is not written freely")
 
 
 _NOTHING = "There is none yet: write the first one."
-
-
-def _first(parents: Sequence[str]) -> str:
-    return parents[0] if parents else _NOTHING
 
 
 def _which(commission: Commission) -> str:
@@ -207,12 +204,14 @@ def _insights(commission: Commission) -> str:
     return f"# What was thought while earlier kernels were written\n{prompt.data('insights', listed)}\n"
 
 
-def _kernel(one: Attempt, commission: Commission) -> str:
+def _kernel(one: Attempt | None, commission: Commission, *, profiled: bool = False) -> str:
+    if one is None:
+        return _NOTHING
     assert one.kernel is not None
     if commission.method in _SILENT:
         return kernel_text(one.kernel)
     lines = [prompt.data("name", one.name)] if one.name else []
-    lines.append(f"{prompt.measured(one.evaluation)}{_profile(one.evaluation)}")
+    lines.append(prompt.measured(one.evaluation) + (_profile(one.evaluation) if profiled else ""))
     approach = prompt.data("approach", one.insight) if one.insight else ""
     return "\n".join(part for part in (*lines, approach, kernel_text(one.kernel)) if part)
 

@@ -207,12 +207,17 @@ def contract(briefing: Briefing) -> str:
     target, device = briefing.target.value, briefing.device
     rules = Template(read(f"contract_{target}")).substitute(
         arch=built_for(device.arch) if briefing.target is Target.CUDA else device.arch,
+        compiler=briefing.compiler or _COMPILERS[briefing.target],
         shared_bytes=str(device.shared_bytes_per_block),
         tensors=tensors(briefing),
         policy=read(f"policy_{briefing.facts.policy.value}").strip(),
     )
     parts = [rules.strip(), *_bans(briefing), f"Example\n{read(f'example_{target}').strip()}"]
     return "\n\n".join(parts)
+
+
+_COMPILERS = {Target.CUDA: "NVRTC", Target.CPU: "g++"}
+"""Where no version is known."""
 
 
 def _bans(briefing: Briefing) -> list[str]:
@@ -345,7 +350,9 @@ def pool(matches: tuple[PoolMatch, ...]) -> str:
         gained += f" ({match.why.words()})" if match.why.tries or match.why.imported else ""
         gained += _credits(entry.credits)
         lines.append(f"{entry.problem_name} on {entry.device_class}: {gained}: {strategy_json(entry.strategy)}")
-    return data("pool", "\n".join(lines))
+    failed = any(match.entry.speedup is None for match in matches)
+    warning = "\nThose that failed are warnings: do not ask for them again as they stand." if failed else ""
+    return data("pool", "\n".join(lines)) + warning
 
 
 def _credits(credits: tuple[Credit, ...]) -> str:

@@ -36,7 +36,7 @@ _ADVICE = {
     FailureKind.INPUT_MUTATED: "It changes its inputs; write only to outputs and workspace.",
     FailureKind.OUT_OF_BOUNDS_WRITE: "It writes outside its buffers: check the guards of the last tile.",
     FailureKind.INSENSITIVE: "Changing an input element does not move the output as in the reference: data is skipped.",
-    FailureKind.POLICY_BREACH: "It uses arithmetic that the numerics policy forbids.",
+    FailureKind.POLICY_BREACH: "It does what the numerics policy or the judge forbids; the evidence says what.",
 }
 
 

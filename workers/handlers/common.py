@@ -79,6 +79,7 @@ def briefing(
         learned=learned,
         peaks=preparation.peaks if spec.method.roofline_guidance else None,
         baseline_us=preparation.baseline_us.median,
+        compiler=preparation.environment.compiler,
     )
 
 

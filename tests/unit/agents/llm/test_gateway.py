@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -382,3 +384,21 @@ def test_an_ensemble_is_drawn_by_weight_and_repeats_with_its_seed() -> None:
     assert drawn == [models.choose(AgentRole.MANAGER, seed).name for seed in range(200)]
     assert 150 < drawn.count("a/heavy") < 200
     assert models.choose(AgentRole.REVISOR, 3).name == "a/light"
+
+
+def test_litellm_is_loaded_without_network_and_tells_nobody() -> None:
+    """In a process of its own, whose sockets all refuse to connect: prices come from the list in the package."""
+    program = """
+import os, socket
+os.environ.pop("LITELLM_LOCAL_MODEL_COST_MAP", None)
+def refuse(*_):
+    raise AssertionError("connected")
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+import agents.llm.gateway, sys
+assert "litellm" not in sys.modules
+from agents.llm.transport import litellm
+module = litellm()
+print(module.telemetry, len(module.model_cost) > 100, module.success_callback)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "False True []\n", done.stderr[-2_000:]

@@ -25,6 +25,21 @@ def test_the_pages_show_what_the_code_asks(title: str) -> None:
     assert prompt_pages.page(*about, prompt_pages.questions(*about)) == shown, "python -m benchmarks.prompt_pages"
 
 
+def test_only_the_best_kernel_is_shown_with_its_profile_and_none_where_code_alone_is() -> None:
+    """As the published prompts have it; the pages show the best kernel as parents, too."""
+    asked = prompt_pages.free_questions(prompt_pages.FREE_PROBLEM)
+    profiles = {heading: one.messages[1]["content"].count("; profile (") for heading, one in asked.items()}
+    told = {heading for heading, count in profiles.items() if count}
+    assert set(profiles.values()) == {0, 1}
+    assert told == {
+        "EvoEngineer-Insight",
+        "EvoEngineer-Full: crossover",
+        "EvoEngineer-Full: mutation",
+        "AI CUDA Engineer: optimise",
+        "AI CUDA Engineer: compose",
+    }
+
+
 def test_every_parent_that_a_page_shows_was_measured() -> None:
     for title in prompt_pages.PAGES_OF:
         text = (prompt_pages.PAGES / f"{title}.md").read_text(encoding="utf-8")

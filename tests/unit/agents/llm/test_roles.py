@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
+from pydantic import JsonValue
 
 from agents.interface import Attempt, Briefing, StrategySource
 from agents.llm.gateway import BadModelAnswer, Gateway
 from agents.llm.ledger import MemoryLedger
 from agents.llm.manager import LlmManager
 from agents.llm.models import Model, RoleModels
-from agents.llm.revisor import LlmRevisor
+from agents.llm.revisor import LlmRevisor, report
 from agents.llm.translator import LlmTranslator
 from cupilot.attribution import Credit, CreditOutcome
 from cupilot.evaluation import Evaluation, Failure, FailureKind, Interval, Verdict
+from cupilot.evolution.pipeline import REPAIRABLE
 from cupilot.hardware import Peaks
 from cupilot.kernel import Kernel, Launch, LaunchPlan
 from cupilot.pool import PoolMatch
@@ -101,6 +103,18 @@ def test_the_pool_in_a_prompt_says_what_each_technique_was_measured_to_be_worth(
         LlmManager(gateway(model)).initial_strategies(briefing, [match], count=1, seed=1)
         told = model.requests[0]["messages"][1]["content"]
     assert "measured worth of its techniques: vector_loads 1.30x, loop_unrolling nothing: {" in told
+    assert "warnings" not in told
+
+
+def test_what_failed_elsewhere_is_a_warning(briefing: Briefing) -> None:
+    failed = entry("softmax", "e2", techniques=("vector_loads",), speedup=None)
+    with ScriptedModel([strategies(use("my_new_idea"))]) as model:
+        match = PoolMatch(entry=failed, similarity=1.0, score=-0.5)
+        LlmManager(gateway(model)).initial_strategies(briefing, [match], count=1, seed=1)
+        _, _, after = (
+            model.requests[0]["messages"][1]["content"].partition('<data name="pool">')[2].partition("</data>")
+        )
+    assert after.startswith("\nThose that failed are warnings")
 
 
 def test_a_reference_cannot_close_its_fence_or_give_orders(briefing: Briefing) -> None:
@@ -205,6 +219,30 @@ def test_a_revision_is_told_which_techniques_its_ancestors_tried(briefing: Brief
         LlmRevisor(gateway(model)).revise(briefing, [broken], seed=1, lineage=[ancestor])
         told = model.requests[0]["messages"][1]["content"].split("that it comes from")[1]
     assert "- older_idea: Verdict rejected; compile_error" in told
+
+
+def test_each_failure_that_can_be_mended_has_a_report_of_its_own() -> None:
+    told = {
+        report(Failure(kind=kind, message="", details={})).splitlines()[0].partition(": ")[2] for kind in REPAIRABLE
+    }
+    assert len(told) == len(REPAIRABLE)
+
+
+def test_a_report_has_the_judges_evidence_as_data() -> None:
+    details: dict[str, JsonValue] = {"pattern": "every 256th element", "index": [0, 255], "got": 0.0}
+    told = report(Failure(kind=FailureKind.WRONG_VALUE, message="0.39 % of out is wrong", details=details))
+    head, _, evidence = told.partition('<data name="evidence">')
+    assert head.startswith("wrong_value: ")
+    assert "0.39 % of out is wrong" in evidence
+    assert '"pattern": "every 256th element"' in evidence
+
+
+@pytest.mark.parametrize(("known", "named"), [(None, "for g++ -O3"), ("g++ 12.2.0", "for g++ 12.2.0 -O3")])
+def test_whoever_writes_code_knows_the_compiler(briefing: Briefing, known: str | None, named: str) -> None:
+    told = briefing.model_copy(update={"compiler": known})
+    with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
+        LlmTranslator(gateway(model)).translate(told, Strategy(techniques=()), None, seed=1)
+        assert named in model.requests[0]["messages"][1]["content"]
 
 
 def _too_fast(briefing: Briefing) -> Attempt:
