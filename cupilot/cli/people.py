@@ -34,7 +34,6 @@ Model = TypeVar("Model", bound=BaseModel)
 NO_LIMIT = -1.0
 TeamName = Annotated[str, typer.Argument(metavar="TEAM", help="The team's name.")]
 UserName = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
-Limit = Annotated[float | None, typer.Option(help="-1 for no limit.")]
 
 team = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Teams, who is in them, and what they may use.")
 user = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Users; for cluster admins.")
@@ -94,11 +93,11 @@ def set_team(
     name: TeamName,
     *,
     weight: Annotated[float | None, typer.Option(help="Share of the cluster relative to other teams.")] = None,
-    running: Limit = None,
-    queued: Limit = None,
-    gpu_hours: Limit = None,
-    model_usd: Limit = None,
-    period: Annotated[QuotaPeriod | None, typer.Option(help="Of GPU hours and money.")] = None,
+    running: Annotated[float | None, typer.Option(help="Jobs at work at once; -1 for no limit.")] = None,
+    queued: Annotated[float | None, typer.Option(help="Jobs that wait to begin; -1 for no limit.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="GPU hours a period; -1 for no limit.")] = None,
+    model_usd: Annotated[float | None, typer.Option(help="US dollars for models a period; -1 for no limit.")] = None,
+    period: Annotated[QuotaPeriod | None, typer.Option(help="What GPU hours and dollars are counted over.")] = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -316,8 +315,8 @@ def _show(view: BaseModel, text: str, *, as_json: bool) -> None:
 def _team_line(one: TeamView) -> str:
     quota, period = one.quota, one.quota.period.value
     limits = (
-        (quota.max_running_jobs, "{:g} running jobs"),
-        (quota.max_queued_jobs, "{:g} queued jobs"),
+        (quota.max_running_jobs, "{:g} running at once"),
+        (quota.max_queued_jobs, "{:g} queued"),
         (quota.gpu_seconds and quota.gpu_seconds / 3600, f"{{:g}} GPU hours a {period}"),
         (quota.model_usd, f"{{:g}} USD for models a {period}"),
     )

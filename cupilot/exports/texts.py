@@ -64,7 +64,7 @@ def evidence(winner: Winner) -> str:
     rows = [
         f"| verdict | {evaluation.verdict.value} |",
         f"| device | {one_line(environment.device.name)} ({environment.device.arch}) |",
-        f"| driver, CUDA, torch | {environment.driver}, {environment.cuda}, {environment.torch} |",
+        f"| driver, CUDA, torch | {environment.driver}, {environment.cuda or 'none'}, {environment.torch} |",
         f"| compiler | {environment.compiler or (evaluation.build.compiler if evaluation.build else 'unknown')} |",
         f"| numerics policy | {winner.facts.policy.value} |",
     ]

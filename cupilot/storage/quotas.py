@@ -38,7 +38,7 @@ def check_queue(session: Session, team_id: uuid.UUID, *, coming: int = 0) -> Non
     queued = _count(session, team_id, (JobState.QUEUED,)) + coming
     if quota.max_queued_jobs is not None and queued > quota.max_queued_jobs:
         raise QuotaExceeded(
-            f"the team may have {quota.max_queued_jobs} jobs in the queue, and has them",
+            f"the team's queue is full: its limit is {quota.max_queued_jobs}",
             hint="wait until one begins, cancel one, or ask those who run the service for more",
             where="quota.max_queued_jobs",
         )

@@ -164,9 +164,11 @@ def test_a_keys_scope_is_the_limit_and_the_error_says_what_helps(world: World, o
 def test_a_quota_is_shown_and_enforced(world: World, olga: Person, team: str, tmp_path: Path) -> None:
     (tmp_path / "op.py").write_text(SOURCE)
     _, bob = hire(world, olga, team, "member", "submit")
-    olga("team", "set", team, "--queued", "1", "--gpu-hours", "2")
+    said = olga("team", "set", team, "--queued", "1", "--gpu-hours", "2")
+    assert said == f"{team}  weight 1, 1 member, 1 queued, 2 GPU hours a month\n"
     bob("submit", "op.py", "--target", "cpu")
-    assert bob.code("submit", "op.py", "--target", "cpu", leaves=FAILED) == "quota_exceeded"
+    full = bob.json("submit", "op.py", "--target", "cpu", leaves=FAILED)["error"]
+    assert (full["code"], full["message"]) == ("quota_exceeded", "the team's queue is full: its limit is 1")
     shown = bob.json("quota")
     assert (shown["queued_jobs"], shown["gpu_seconds"]["limit"]) == ({"used": 1, "limit": 1}, 7200.0)
     assert "queued jobs   1 of 1" in bob("quota")

@@ -224,3 +224,8 @@ def test_a_stride_that_means_nothing_does_not_matter(tmp_path: Path) -> None:
             assert not proof.covers([other])
             assert runtime.outside({"given": [item]}, [other]) is not None
         assert not proof.covers([torch.zeros(1, 8)] * 2)
+
+
+def test_the_evidence_says_none_where_there_is_no_cuda(tmp_path: Path) -> None:
+    folder = write(winner("gelu", GELU, GELU_CPU), ExportFormat.TORCH, tmp_path)
+    assert "| driver, CUDA, torch | 580.1, none, 2.11 |" in (folder / "README.md").read_text()
