@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import product
 
 from agents.interface import Advice, Attempt, Briefing, Diagnosis, NoTemplate
 from agents.playbook.applicability import checks
@@ -17,6 +18,9 @@ from cupilot.technique import Technique, catalogue
 
 MAX_ADVICE = 4
 
+KEPT_BY = {"cluster_rows": ("shared_rows", "register_rows")}
+"""Techniques that do nothing without one of these, and make room for it: a cluster keeps a row that no block could."""
+
 
 class PlaybookProphet:
     """Reads profile, build report and placement; the first rule that fits names the cause."""
@@ -27,16 +31,20 @@ class PlaybookProphet:
         main = found[0]
         advice: list[Advice] = []
         for finding in found:
-            for technique in _candidates(briefing, attempt.strategy, finding):
+            for technique, beside in _candidates(briefing, attempt.strategy, finding):
                 if all(item.technique != technique.id for item in advice):
-                    advice.append(Advice(technique=technique.id, reason=finding.cause, expected=_expected(technique)))
+                    reason = f"{finding.cause}; together with {beside}" if beside else finding.cause
+                    advice.append(Advice(technique=technique.id, reason=reason, expected=_expected(technique)))
         return Diagnosis(
             severity=main.severity, cause=main.cause, evidence=main.evidence, advice=tuple(advice[:MAX_ADVICE])
         )
 
 
-def _candidates(briefing: Briefing, strategy: Strategy, finding: Finding) -> Iterable[Technique]:
-    """The finding's techniques that the strategy lacks and that fit the problem, in the finding's order."""
+def _candidates(briefing: Briefing, strategy: Strategy, finding: Finding) -> Iterator[tuple[Technique, str]]:
+    """The finding's techniques that the strategy lacks and that fit the problem, in the finding's order.
+
+    Beside each the technique that it has to come with, or nothing.
+    """
     try:
         operator: Operator | None = operator_of(briefing)
     except NoTemplate:
@@ -47,20 +55,33 @@ def _candidates(briefing: Briefing, strategy: Strategy, finding: Finding) -> Ite
             continue
         if technique.policies and briefing.facts.policy.value not in technique.policies:
             continue
-        if operator is None or _fits(briefing, operator, strategy, technique):
-            yield technique
+        if operator is None or _fits(briefing, operator, strategy, [TechniqueUse(id=name)]):
+            yield technique, ""
+        elif beside := _kept_by(briefing, operator, strategy, technique):
+            yield technique, beside
 
 
-def _fits(briefing: Briefing, operator: Operator, strategy: Strategy, technique: Technique) -> bool:
-    """Whether the technique applies beside the strategy's own, conflicting ones taken out."""
-    check = checks(operator, briefing.target).get(technique.id)
-    if check is None:
-        return False
-    rest = [use for use in strategy.techniques if use.id not in technique.conflicts and use.id in catalogue()]
-    needed = [TechniqueUse(id=name) for name in technique.requires if all(use.id != name for use in rest)]
-    combined = Strategy(techniques=(*rest, *needed, TechniqueUse(id=technique.id)))
+def _kept_by(briefing: Briefing, operator: Operator, strategy: Strategy, technique: Technique) -> str:
+    """The technique that this one applies together with, for some values of its parameters; nothing where none is."""
+    for name in KEPT_BY.get(technique.id, ()):
+        for values in product(*(each.choices for each in technique.parameters.values())):
+            use = TechniqueUse(id=technique.id, parameters=dict(zip(technique.parameters, values, strict=True)))
+            if _fits(briefing, operator, strategy, [use, TechniqueUse(id=name)]):
+                return name
+    return ""
+
+
+def _fits(briefing: Briefing, operator: Operator, strategy: Strategy, new: list[TechniqueUse]) -> bool:
+    """Whether new techniques apply beside the strategy's own, conflicting ones taken out."""
+    table = checks(operator, briefing.target)
+    known = [one for use in new if (one := catalogue().get(use.id))]
+    gone = {name for one in known for name in one.conflicts} | {use.id for use in new}
+    rest = [use for use in strategy.techniques if use.id not in gone and use.id in catalogue()]
+    there = {use.id for use in (*rest, *new)}
+    needed = [TechniqueUse(id=name) for one in known for name in one.requires if name not in there]
+    combined = Strategy(techniques=(*rest, *needed, *new))
     case = Case(operator, briefing.device, briefing.facts.policy, Options.of(combined, catalogue()))
-    return check(case) is None
+    return all((check := table.get(use.id)) is not None and check(case) is None for use in new)
 
 
 def _expected(technique: Technique) -> str:

@@ -28,6 +28,7 @@ _MEMORY = {
         "vector_loads",
         "register_rows",
         "shared_rows",
+        "cluster_rows",
         "warp_shuffle_reduction",
         "thread_coarsening",
         "column_slices",

@@ -65,6 +65,17 @@ def test_a_softmax_that_reads_its_rows_twice_is_told_so_with_the_bytes() -> None
     assert found.advice[0].technique in ("register_rows", "shared_rows", "cluster_rows")
 
 
+def test_a_row_that_no_block_can_keep_is_kept_by_a_cluster_and_what_it_keeps_it_in_is_named() -> None:
+    """At the size that it was measured at; on short rows register_rows or shared_rows would do."""
+    facts, _ = trace(lambda x: torch.softmax(x, 1), {"x": torch.empty(2, 393_216)}, op_class="softmax")
+    found = diagnosed(*measured("softmax", briefing(facts, Target.CUDA)))
+    assert found.advice[0].technique == "cluster_rows"
+    assert found.advice[0].reason.endswith("; together with shared_rows")
+    older = briefing(facts, Target.CUDA)
+    older = older.model_copy(update={"device": older.device.model_copy(update={"arch": "sm_80"})})
+    assert "cluster_rows" not in [one.technique for one in diagnosed(*measured("softmax", older)).advice]
+
+
 def test_a_product_short_of_the_arithmetic_roof_is_compute_bound_and_not_blamed_for_memory() -> None:
     found = diagnosed(*measured("matmul", product()))
     assert found.severity == "major"
