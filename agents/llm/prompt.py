@@ -63,7 +63,7 @@ PARTS = (
     "reply_explained",
     *(f"contract_{target.value}" for target in Target),
     *(f"example_{target.value}" for target in Target),
-    *(f"policy_{policy.value}" for policy in NumericsPolicy),
+    *(f"policy_{target.value}_{policy.value}" for target in Target for policy in NumericsPolicy),
     *(f"arch_sm_{generation}" for generation in (80, 90, 100)),
 )
 """Files that go into other files' prompts."""
@@ -157,12 +157,14 @@ def roofline(briefing: Briefing) -> str:
     place = briefing.placement
     if place is None:
         return ""
-    ridges = f"the ridge point {place.ridge_scalar:.3g} of the scalar units"
+    units = "CUDA cores" if briefing.target is Target.CUDA else "the cores' vector units"
+    ridges = f"the ridge point {place.ridge_scalar:.3g} of {units}"
     if place.ridge_tensor != place.ridge_scalar:
-        ridges = f"the ridge points {place.ridge_scalar:.3g} (CUDA cores) and {place.ridge_tensor:.3g} (tensor cores)"
+        ridges = f"the ridge points {place.ridge_scalar:.3g} ({units}) and {place.ridge_tensor:.3g} (tensor cores)"
+    zone = _ZONES[place.zone].format(near=_NEAR[briefing.target])
     text = (
         f"- Roofline: {place.intensity:.3g} operations a byte against {ridges}: zone *{place.zone.value}*, "
-        f"{_ZONES[place.zone]}. No correct kernel can take less than {_time(place.floor_us)} (memory "
+        f"{zone}. No correct kernel can take less than {_time(place.floor_us)} (memory "
         f"{_time(place.memory_floor_us)}, arithmetic {_time(place.compute_floor_us)})"
     )
     if briefing.baseline_us is not None:
@@ -173,8 +175,12 @@ def roofline(briefing: Briefing) -> str:
 _ZONES = {
     Zone.MEMORY: "memory traffic decides: touch each byte once and keep enough of them in flight",
     Zone.MIDDLE: "tensor cores would make it memory-bound, CUDA cores compute-bound: both must be served at once",
-    Zone.COMPUTE: "arithmetic decides: reuse operands in registers and shared memory, and keep the units fed",
+    Zone.COMPUTE: "arithmetic decides: reuse operands in registers and {near}, and keep the units fed",
 }
+
+
+_NEAR = {Target.CUDA: "shared memory", Target.CPU: "caches"}
+"""Where operands are kept next to registers."""
 
 
 def _count(number: float) -> str:
@@ -210,7 +216,7 @@ def contract(briefing: Briefing) -> str:
         compiler=briefing.compiler or _COMPILERS[briefing.target],
         shared_bytes=str(device.shared_bytes_per_block),
         tensors=tensors(briefing),
-        policy=read(f"policy_{briefing.facts.policy.value}").strip(),
+        policy=read(f"policy_{target}_{briefing.facts.policy.value}").strip(),
     )
     parts = [rules.strip(), *_bans(briefing), f"Example\n{read(f'example_{target}').strip()}"]
     return "\n\n".join(parts)

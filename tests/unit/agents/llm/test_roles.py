@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from pydantic import JsonValue
@@ -20,7 +21,7 @@ from cupilot.evolution.pipeline import REPAIRABLE
 from cupilot.hardware import Peaks
 from cupilot.kernel import Kernel, Launch, LaunchPlan
 from cupilot.pool import PoolMatch
-from cupilot.problem import Target
+from cupilot.problem import NumericsPolicy, Target
 from cupilot.roofline import Placement, Zone
 from cupilot.strategy import Strategy, TechniqueUse
 from cupilot.technique import catalogue
@@ -243,6 +244,21 @@ def test_whoever_writes_code_knows_the_compiler(briefing: Briefing, known: str |
     with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
         LlmTranslator(gateway(model)).translate(told, Strategy(techniques=()), None, seed=1)
         assert named in model.requests[0]["messages"][1]["content"]
+
+
+@pytest.mark.parametrize("policy", list(NumericsPolicy))
+def test_a_cpu_is_not_spoken_of_as_a_gpu(briefing: Briefing, policy: NumericsPolicy) -> None:
+    about = briefing.model_copy(update={"facts": briefing.facts.model_copy(update={"policy": policy})})
+    place = Placement(
+        intensity=60.0, ridge_scalar=6.0, ridge_tensor=6.0, zone=Zone.COMPUTE,
+        memory_floor_us=1.0, compute_floor_us=5.0, floor_us=5.0,
+    )  # fmt: skip
+    with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
+        told = about.model_copy(update={"placement": place})
+        LlmTranslator(gateway(model)).translate(told, Strategy(techniques=()), None, seed=1)
+        said = model.requests[0]["messages"][1]["content"]
+    assert f"Numerics policy {policy.value}:" in said
+    assert not re.search(r"tensor cores|CUDA|warp|shared memory|__expf|wgmma|a launch takes", said)
 
 
 def _too_fast(briefing: Briefing) -> Attempt:
