@@ -7,8 +7,8 @@ A page of its own has what the methods that write code freely ask, for one of th
 
 Nothing is computed: references are traced with fake tensors, at the size that they have on the device. The device, its
 measured peaks, PyTorch's time and the parents with their measurements are those of real runs in ``benchmarks/results``:
-``h200_fp32``, ``cpu_level1``, and ``cpu_conv2d``, two kernels written by hand and judged by ``python -m gpu_worker``,
-since the playbook has no template for a convolution.
+``h200_fp32``, ``cpu_level1``, and ``cpu_conv2d``, two kernels written by hand and judged by
+``python -m gpu_worker``, since the playbook has no template for a convolution.
 """
 
 from __future__ import annotations
@@ -50,19 +50,33 @@ from gpu_worker.judge.reference import Reference
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs/prompts"
 RESULTS = ROOT / "benchmarks/results"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a page is about."""
+
+    problem: str
+    target: Target = Target.CUDA
+    policy: NumericsPolicy = NumericsPolicy.FP32
+
+
 PAGES_OF = {
-    "gelu": ("gelu", Target.CUDA),
-    "softmax": ("softmax", Target.CUDA),
-    "layer_norm_rows": ("layer_norm_rows", Target.CUDA),
-    "sum_reduction": ("sum_reduction", Target.CUDA),
-    "matmul": ("matmul", Target.CUDA),
-    "softmax_cpu": ("softmax", Target.CPU),
-    "conv2d_square_cpu": ("conv2d_square", Target.CPU),
+    "gelu": About("gelu"),
+    "softmax": About("softmax"),
+    "layer_norm_rows": About("layer_norm_rows"),
+    "sum_reduction": About("sum_reduction"),
+    "matmul": About("matmul"),
+    "softmax_cpu": About("softmax", Target.CPU),
+    "conv2d_square_cpu": About("conv2d_square", Target.CPU),
 }
 """One of each family: elementwise, softmax, norm, reduction, matrix product, convolution."""
-RUNS = {Target.CUDA: "h200_fp32", Target.CPU: "cpu_level1"}
-BY_HAND = {("conv2d_square", Target.CPU): "cpu_conv2d"}
-FREE_PROBLEM = "layer_norm_rows"
+RUNS = {
+    (Target.CUDA, NumericsPolicy.FP32): "h200_fp32",
+    (Target.CPU, NumericsPolicy.FP32): "cpu_level1",
+}
+BY_HAND = {PAGES_OF["conv2d_square_cpu"]: "cpu_conv2d"}
+FREE_PROBLEM = PAGES_OF["layer_norm_rows"]
 SEED = 0
 
 
@@ -107,22 +121,23 @@ class Record:
     second: Attempt
 
 
-def recorded(name: str, target: Target) -> Record:
-    """The record of a problem's run on a target."""
-    if (name, target) in BY_HAND:
-        folder = RESULTS / BY_HAND[name, target]
+def recorded(about: About) -> Record:
+    """The record of a problem's run."""
+    if about in BY_HAND:
+        folder = RESULTS / BY_HAND[about]
         known = Preparation.model_validate_json((folder / "preparation.json").read_bytes())
-        first, second = (_kept(folder / part, target) for part in ("blocked", "plain"))
+        first, second = (_kept(folder / part, about.target) for part in ("blocked", "plain"))
         environment = known.environment
         return Record(environment.device, known.peaks, known.baseline_us.median, environment.compiler, first, second)
-    jobs = json.loads((RESULTS / f"{RUNS[target]}.json").read_text(encoding="utf-8"))["jobs"]
-    job = next(one for one in jobs if one["problem"] == name)
+    run = RUNS[about.target, about.policy]
+    jobs = json.loads((RESULTS / f"{run}.json").read_text(encoding="utf-8"))["jobs"]
+    job = next(one for one in jobs if one["problem"] == about.problem)
     return Record(
         device=Device.model_validate(job["environment"]["device"]),
         peaks=Peaks.model_validate(job["peaks"]),
         baseline_us=job["baseline_us"]["median"],
         compiler=job["environment"]["compiler"],
-        first=_kept(RESULTS / RUNS[target] / name, target),
+        first=_kept(RESULTS / run / about.problem, about.target),
         second=_runner_up(job),
     )
 
@@ -152,14 +167,14 @@ def _last(candidate: dict[str, Any]) -> Evaluation:
     return Evaluation.model_validate(candidate["attempts"][-1])
 
 
-def briefing(name: str, target: Target = Target.CUDA) -> Briefing:
+def briefing(about: About) -> Briefing:
     """What the agents of a job on this problem know."""
-    problem = load(name, size="full" if target is Target.CUDA else "small", policy=NumericsPolicy.FP32)
-    facts, known = facts_of(problem), recorded(name, target)
+    problem = load(about.problem, size="full" if about.target is Target.CUDA else "small", policy=about.policy)
+    facts, known = facts_of(problem), recorded(about)
     return Briefing(
         problem=problem,
         facts=facts,
-        target=target,
+        target=about.target,
         device=known.device,
         placement=place(facts, known.peaks),
         peaks=known.peaks,
@@ -194,10 +209,10 @@ def too_fast(one: Attempt) -> Attempt:
     return one.model_copy(update={"evaluation": one.evaluation.model_copy(update=told)})
 
 
-def questions(name: str, target: Target = Target.CUDA) -> dict[str, Question]:
+def questions(about: About) -> dict[str, Question]:
     """What each role is asked, by a heading."""
-    brief, listener, rules = briefing(name, target), Listener(), playbook()
-    runs = recorded(name, target)
+    brief, listener, rules = briefing(about), Listener(), playbook()
+    runs = recorded(about)
     first, second = runs.first, runs.second
     manager, translator = LlmManager(listener, rules.prophet), LlmTranslator(listener)
     known = [first.strategy, second.strategy]
@@ -225,12 +240,10 @@ class Summarised(Listener):
         return SUMMARY if question.purpose.startswith("summarise") else super().ask(question, parse)
 
 
-def free_questions(name: str) -> dict[str, Question]:
+def free_questions(about: About) -> dict[str, Question]:
     """What those are asked who write code freely, and who merge it, by a heading."""
-    brief, listener = briefing(name), Listener()
-    best = recorded(name, Target.CUDA).first.model_copy(
-        update={"name": "registers", "insight": "A row stays in registers."}
-    )
+    brief, listener = briefing(about), Listener()
+    best = recorded(about).first.model_copy(update={"name": "registers", "insight": "A row stays in registers."})
     failed, engineer = broken(best, brief), LlmEngineer(listener)
 
     def written(method: str, operator: Operator, **shown: Any) -> Callable[[], object]:
@@ -277,11 +290,12 @@ def _heard(call: Callable[[], object]) -> Question | None:
     return None
 
 
-def page(name: str, target: Target, asked: Mapping[str, Question]) -> str:
+def page(about: About, asked: Mapping[str, Question]) -> str:
     """One problem's page."""
-    where = "an H200" if target is Target.CUDA else "a CPU"
+    where = "an H200" if about.target is Target.CUDA else "a CPU"
+    policy = "" if about.policy is NumericsPolicy.FP32 else f" under {about.policy.value}"
     parts = [
-        f"# {name} on {where}: what the agents are asked",
+        f"# {about.problem} on {where}{policy}: what the agents are asked",
         "Made by `python -m benchmarks.prompt_pages`; a test holds it to the code. Every conversation begins with the"
         " same system message; the rest of each is one user message.",
         _quoted(next(iter(asked.values())).messages[0]["content"]),
@@ -299,8 +313,8 @@ def _quoted(text: str) -> str:
 
 def pages() -> dict[str, str]:
     """File names and texts."""
-    made = {f"{title}.md": page(*about, questions(*about)) for title, about in PAGES_OF.items()}
-    made[f"{FREE_PROBLEM}_free.md"] = page(FREE_PROBLEM, Target.CUDA, free_questions(FREE_PROBLEM))
+    made = {f"{title}.md": page(about, questions(about)) for title, about in PAGES_OF.items()}
+    made[f"{FREE_PROBLEM.problem}_free.md"] = page(FREE_PROBLEM, free_questions(FREE_PROBLEM))
     return made
 
 

@@ -18,6 +18,8 @@ from cupilot.technique import Technique, catalogue
 
 MAX_ADVICE = 4
 
+IRREPLACEABLE = frozenset({"tensor_cores"})
+"""What no other technique makes up for: CUDA cores have a seventh of their rate, or less."""
 KEPT_BY = {"cluster_rows": ("shared_rows", "register_rows")}
 """Techniques that do nothing without one of these, and make room for it: a cluster keeps a row that no block could."""
 
@@ -43,15 +45,20 @@ class PlaybookProphet:
 def _candidates(briefing: Briefing, strategy: Strategy, finding: Finding) -> Iterator[tuple[Technique, str]]:
     """The finding's techniques that the strategy lacks and that fit the problem, in the finding's order.
 
-    Beside each the technique that it has to come with, or nothing.
+    Beside each the technique that it has to come with, or nothing. None that would take the place of one which the
+    finding names before it: register blocking is no answer to slow tensor cores.
     """
     try:
         operator: Operator | None = operator_of(briefing)
     except NoTemplate:
         operator = None
+    better = {use.id for use in strategy.techniques if use.id in IRREPLACEABLE}
     for name in finding.techniques:
         technique = catalogue().get(name)
-        if technique is None or strategy.use(name) is not None or briefing.target not in technique.targets:
+        if strategy.use(name) is not None:
+            better.add(name)
+            continue
+        if technique is None or briefing.target not in technique.targets or better.intersection(technique.conflicts):
             continue
         if technique.policies and briefing.facts.policy.value not in technique.policies:
             continue

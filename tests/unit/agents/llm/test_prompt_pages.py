@@ -22,7 +22,7 @@ FENCE = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 def test_the_pages_show_what_the_code_asks(title: str) -> None:
     shown = (prompt_pages.PAGES / f"{title}.md").read_text(encoding="utf-8")
     about = prompt_pages.PAGES_OF[title]
-    assert prompt_pages.page(*about, prompt_pages.questions(*about)) == shown, "python -m benchmarks.prompt_pages"
+    assert prompt_pages.page(about, prompt_pages.questions(about)) == shown, "python -m benchmarks.prompt_pages"
 
 
 def test_only_the_best_kernel_is_shown_with_its_profile_and_none_where_code_alone_is() -> None:

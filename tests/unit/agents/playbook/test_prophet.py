@@ -95,6 +95,18 @@ def test_compute_bound_products_are_sent_to_the_units_that_the_policy_allows() -
     assert "tensor_cores" not in strict
 
 
+def test_nothing_is_advised_that_would_replace_something_better() -> None:
+    conflicts = {"shared_load_conflicts": 40.0, "shared_store_conflicts": 0.0, "shared_wavefronts": 100.0}
+    slow = audited(metrics(14.0, 2.0, 14.0, **conflicts), placement(Zone.COMPUTE))
+    has = parse("shared_tiling, tensor_cores, async_copy(stages=3): ")
+    found = diagnosed(product(NumericsPolicy.TF32), slow, has)
+    names = [item.technique for item in found.advice]
+    assert names
+    assert not {"register_blocking", "double_buffering"} & set(names)
+    plain = diagnosed(product(NumericsPolicy.TF32), slow, parse("shared_tiling, double_buffering: "))
+    assert [item.technique for item in plain.advice][:3] == ["tensor_cores", "register_blocking", "async_copy"]
+
+
 def test_the_cpu_has_its_own_advice() -> None:
     found = diagnosed(softmax(Target.CPU), audited(metrics(10.0, 10.0, 1.0), placement()))
     assert [item.technique for item in found.advice][:2] == ["threads", "simd"]
