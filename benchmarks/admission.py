@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     records: list[dict[str, Any]] = []
     known = _known(options)
-    with Evaluator(Target(options.target), options.work_dir) as evaluator:
+    with Evaluator(Target(options.target), options.work_dir, device=options.device) as evaluator:
         print(f"{'problem':<50}{'class':<12}{'laws: tolerance':<146}null kernels rejected")
         for name in options.problems or problems.names("level1"):
             problem = problems.load(name, size=options.size, policy=NumericsPolicy(options.policy))
@@ -88,6 +88,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", default="small", choices=["small", "full"], help="full needs a data-centre GPU")
     parser.add_argument("--policy", default="fp32", choices=[one.value for one in NumericsPolicy])
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a problem may take")
+    parser.add_argument("--device", help="GPU UUID or index")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/work"), help="scratch and measured peaks")
     parser.add_argument("--resume", action="store_true", help="keep what stands admitted in --out")
     parser.add_argument("--out", type=Path, help="where the records go, as JSON")

@@ -20,7 +20,7 @@ import torch
 from cupilot.problem import Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.reference import Reference
-from gpu_worker.judge.slots import Slots, flat_storage
+from gpu_worker.judge.slots import Slots, flat_storage, same_bytes
 
 STRETCHES = 3
 
@@ -105,7 +105,7 @@ class Rotation:
                     self._holds(storage, index, piece) for part in content.parts[index] for piece in part.pieces()
                 )
             else:
-                same = _same_bytes(storage, content.state[index - self._inputs])
+                same = same_bytes(storage, content.state[index - self._inputs])
             if not same:
                 return spec.name
         return None
@@ -114,7 +114,7 @@ class Rotation:
         held = storage[part.start : part.end]
         made = torch.empty_like(held)
         self._write(made, index, part)
-        return _same_bytes(held, made)
+        return same_bytes(held, made)
 
     def _made(self, index: int) -> torch.Tensor:
         made = torch.empty_like(self._pool[0][index])
@@ -184,8 +184,3 @@ class Rotation:
             else:
                 result.append(tensor)
         return result
-
-
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """A NaN is unequal to itself."""
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

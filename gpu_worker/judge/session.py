@@ -27,7 +27,8 @@ from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
 from gpu_worker.judge.slots import Slots, slot_size
 from gpu_worker.judge.statistics import half_width, median_interval
-from gpu_worker.judge.timing import TIMED_FACTOR, Effort, Hold, OutputBounds, PairedTimer
+from gpu_worker.judge.timed_outputs import TIMED_FACTOR, OutputBounds
+from gpu_worker.judge.timing import Effort, Hold, PairedTimer
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import JudgeDevice
 
@@ -68,7 +69,7 @@ HOPELESS = 0.7
 CONFIRMED_PRECISION = 2 / 3
 """A confirmation measures until the interval is this much tighter than an evaluation's."""
 
-SCREEN_EFFORT = Effort(seconds=0.5, half_width=0.0, hopeless=0.0, max_pairs=4)
+SCREEN_EFFORT = Effort(seconds=0.5, half_width=0.0, hopeless=0.0, max_pairs=4, one_filling=True)
 """The interval of four pairs is all that was seen: what it tells apart, the whole timing does too, nearly always."""
 
 Stage = Callable[[str, float], None]
@@ -92,7 +93,7 @@ class KernelOrder:
     only_timing: bool = False
     """Re-time without the audit (own inputs are still checked)."""
     screening: bool = False
-    """Only tell roughly how fast it is: own inputs are checked once, few blocks are timed."""
+    """Only tell roughly how fast it is: few blocks are timed, on one filling, and launches of the first are checked."""
     imported: bool = False
     """Whether ``binary`` is a ``ModelNew`` file, whose host code runs in the runner; it has no launches then."""
 
@@ -183,12 +184,9 @@ class Session:
         bounds = Bounds(order.tolerances, {law: self._reference_error(law) for law in order.laws})
         auditor = Auditor(link, slots, self._specs, self._cases, bounds)
         self._stage("auditing", first_timeout + 60.0 + (len(order.laws) + 2) * (timeout + 30.0))
-        for law in [laws.OWN] if order.only_timing or order.screening else order.laws:
-            result, seconds = auditor.check(law, timeout if findings.laws else first_timeout)
-            findings.laws.append(result)
+        seconds = self._baseline_seconds
         if not order.screening:
-            seconds = min(seconds, auditor.check_again(laws.OWN, timeout))
-            findings.audited = True
+            seconds = self._audit(order, auditor, findings, first_timeout, timeout)
         self._stage("timing", 60.0 + 40 * timeout)
         timer = PairedTimer(
             link,
@@ -210,6 +208,15 @@ class Session:
         if order.imported:
             findings.handover_us = timer.handover_seconds() * 1e6
         self._reference.restore()
+
+    @staticmethod
+    def _audit(order: KernelOrder, auditor: Auditor, findings: Findings, first_timeout: float, timeout: float) -> float:
+        """Check the laws, the problem's own inputs twice; seconds of a launch."""
+        for law in [laws.OWN] if order.only_timing else order.laws:
+            result, seconds = auditor.check(law, timeout if findings.laws else first_timeout)
+            findings.laws.append(result)
+        findings.audited = True
+        return min(seconds, auditor.check_again(laws.OWN, timeout))
 
     def _effort(self, order: KernelOrder) -> Effort:
         precision = self._device.precision

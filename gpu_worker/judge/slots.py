@@ -104,8 +104,7 @@ class Slots:
     def unchanged(self, slot: int, tensors: Sequence[torch.Tensor]) -> str | None:
         """Name of a given tensor that is not what :meth:`fill` wrote; None where all are."""
         for spec, storage, tensor in zip(self._given, self.storages(slot), tensors, strict=True):
-            # as bytes: a NaN is unequal to itself
-            if not torch.equal(storage.view(torch.uint8), flat_storage(tensor).contiguous().view(torch.uint8)):
+            if not same_bytes(storage, flat_storage(tensor).contiguous()):
                 return spec.name
         return None
 
@@ -204,6 +203,17 @@ def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     """The storage range of a tensor as one dimension, gaps included."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.as_strided((span,), (1,), tensor.storage_offset())
+
+
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two flat tensors of one type and length are equal bit for bit: a NaN is unequal to itself.
+
+    By eight bytes where they lie so: by single bytes it took 18 ms on an H200 for 6 GB, half of a pair of timed blocks.
+    """
+    width = 8 // one.element_size()
+    aligned = all(place % width == 0 for place in (one.numel(), one.storage_offset(), other.storage_offset()))
+    words = torch.int64 if aligned else torch.uint8
+    return torch.equal(one.view(words), other.view(words))
 
 
 def _lay_out(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:

@@ -8,12 +8,11 @@ the baseline runs the runner is held, so that a kernel's background threads can 
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,12 +21,12 @@ import torch
 
 from cupilot.evaluation import Baseline, Comparison, FailureKind, Interval
 from gpu_worker.judge.conditions import BlockLog
-from gpu_worker.judge.deviation import Expected, Unit, deviation
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.rotation import Content, Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
 from gpu_worker.judge.slots import Slots, Watch
 from gpu_worker.judge.statistics import half_width, median_interval
+from gpu_worker.judge.timed_outputs import OutputBounds, timed_error
 from gpu_worker.targets.base import GraphUnavailable, JudgeDevice
 
 FLUSH_BELOW_CACHES = 8
@@ -35,11 +34,6 @@ FLUSH_BELOW_CACHES = 8
 
 MIN_PAIRS = 6
 """The bootstrap of fewer pairs says little."""
-
-WINDOW_ELEMENTS = 2**22
-"""So many of a larger timed output are compared,"""
-WINDOWS = 64
-"""in stretches, one at a random place in each of so many equal parts: no large part of it lies between them."""
 
 CHECKED_LAUNCHES = 3
 """Of each pair. A kernel that saves the work of one launch in ten is caught within six pairs six times in seven."""
@@ -66,12 +60,6 @@ earlier blocks, cannot tell them from those that come; slots with and without a 
 DECOY_SHARE = 4
 """At most one slot in so many is a decoy: where there are few, each is so large that working ahead saves nothing."""
 
-TIMED_FACTOR = 1.25
-"""Timed outputs are compared with PyTorch's own on other draws than the tolerance was measured on."""
-
-TIE_SHARE = 1e-3
-"""Indices of equal maxima may differ; PyTorch's random floats collide in about one row of 4000 (2^24 values)."""
-
 
 @dataclass(frozen=True)
 class Effort:
@@ -84,15 +72,20 @@ class Effort:
     hopeless: float
     """Stop when the speedup is certainly below this."""
     max_pairs: int = 200
+    one_filling: bool = False
+    """Time all pairs on one filling of the slots; launches of the first alone are checked. What is found so is a hint,
+    and no result."""
 
 
-@dataclass(frozen=True)
-class OutputBounds:
-    """What a timed output is held to."""
+@dataclass
+class _Filling:
+    """What some slots hold for the blocks to come."""
 
-    unit: Unit
-    tolerance: float
-    ties: bool
+    order: Sequence[int]
+    contents: Mapping[int, Content]
+    watch: Watch
+    checked: bool = False
+    """Whether launches on it have been checked."""
 
 
 Caller = Callable[[Sequence[torch.Tensor]], Callable[[], Any]]
@@ -130,6 +123,8 @@ class PairedTimer:
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._eager = True
         """Whether the baseline under way is the reference itself."""
+        self._kept: _Filling | None = None
+        """The one filling, where all pairs are to be timed on it."""
         self._blocks = BlockLog(device.state)
         self.notes: list[str] = []
 
@@ -140,6 +135,7 @@ class PairedTimer:
         """
         self._graphs = False
         self._eager = baseline is Baseline.EAGER
+        self._kept = self._fill(self._block_length(kernel_hint)) if effort.one_filling else None
         kernel, reference = self._warm_up(caller, kernel_hint)
         if min(kernel, reference) < self._device.graph_below_seconds:
             try:
@@ -209,13 +205,12 @@ class PairedTimer:
         self, caller: Caller, kernel_count: int, baseline_count: int, *, kernel_leads: bool
     ) -> tuple[float | None, float]:
         """Seconds a launch of kernel (None: clocks disagree) and baseline, on one filling of the slots."""
-        order = self._random.sample(range(self._slots.count), max(kernel_count, baseline_count))
-        self._hold(True)  # what lies in the slots is seen when the clock runs, and not before
-        contents = self._prepare(order)
-        watch = self._slots.watch(order)
+        filling = self._kept or self._fill(max(kernel_count, baseline_count))
+        self._hold(True)
+        order, watch = filling.order, filling.watch
         kernel_order = order[:kernel_count]
-        decoys = self._lay_decoys(kernel_order)
-        checked, *further = self._random.sample(kernel_order, min(CHECKED_LAUNCHES, kernel_count))
+        decoys = [] if filling.checked else self._lay_decoys(kernel_order)
+        checked, *further = self._random.sample(kernel_order, min(CHECKED_LAUNCHES, len(kernel_order)))
         baseline_order = [*[slot for slot in order if slot != checked][: baseline_count - 1], checked]
         if kernel_leads:
             kernel = self._kernel_block(kernel_order, watch)
@@ -223,12 +218,20 @@ class PairedTimer:
         else:
             reference, result = self._baseline_block(caller, baseline_order)
             kernel = self._kernel_block(kernel_order, watch)
-        self._refuse_work_ahead(decoys)
-        self._verify(checked, contents[checked], result if self._eager else self._answer(checked))
-        for slot in further:
-            self._verify(slot, contents[slot], self._answer(slot))
+        if not filling.checked:
+            self._refuse_work_ahead(decoys)
+            self._verify(checked, filling.contents[checked], result if self._eager else self._answer(checked))
+            for slot in further:
+                self._verify(slot, filling.contents[slot], self._answer(slot))
+        filling.checked = True
         self._hold(False)
         return kernel, reference
+
+    def _fill(self, count: int) -> _Filling:
+        """New mixtures in so many slots, taken at random."""
+        order = self._random.sample(range(self._slots.count), count)
+        self._hold(True)  # what lies in the slots is seen when the clock runs, and not before
+        return _Filling(order, self._prepare(order), self._slots.watch(order))
 
     def _lay_decoys(self, kernel_order: Sequence[int]) -> list[int]:
         """Poison some slots that the kernel's block leaves out."""
@@ -309,7 +312,7 @@ class PairedTimer:
         self._refuse_change(self._rotation.intact(self._slots, checked, content))
         wanted = self._reference.outputs_of(result)
         for values, got, bounds in zip(wanted, self._slots.outputs(checked), self._bounds, strict=True):
-            error = _timed_error(values, got, bounds, self._random)
+            error = timed_error(values, got, bounds, self._random)
             if error > bounds.tolerance:
                 message = (
                     f"a timed launch gave wrong values (error {error:.3g} of the spread, allowed "
@@ -355,25 +358,6 @@ def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:
     shares = [reported / host for host, reported in disagreements]
     slow = max(shares) < LYING_SHARE and max(shares) - min(shares) <= PROPORTIONAL * max(shares)
     return slow or sum(share > 1 for share in shares) > len(shares) / 2
-
-
-def _timed_error(values: torch.Tensor, got: torch.Tensor, bounds: OutputBounds, chance: random.Random) -> float:
-    windows = _windows(values.numel(), chance)
-    values, got = (torch.cat([tensor.reshape(-1)[window] for window in windows]) for tensor in (values, got))
-    if bounds.ties:
-        different = (values != got).double().mean()
-        return 0.0 if float(different) <= TIE_SHARE else math.inf
-    return deviation(Expected(values.to(got.dtype), bounds.unit), got)
-
-
-def _windows(count: int, chance: random.Random) -> list[slice]:
-    """Which of ``count`` elements of a flattened output are compared: all, or stretches from its first to its last."""
-    if count <= WINDOW_ELEMENTS:
-        return [slice(0, count)]
-    size = WINDOW_ELEMENTS // WINDOWS
-    edges = [part * count // WINDOWS for part in range(WINDOWS + 1)]
-    inner = [chance.randrange(start, end - size + 1) for start, end in itertools.pairwise(edges[1:-1])]
-    return [slice(start, start + size) for start in (0, *inner, count - size)]
 
 
 def _speedup(kernel: Sequence[float], baseline: Sequence[float]) -> Interval:

@@ -42,6 +42,12 @@ def softmax_of_few_rows(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem
     return _problem("softmax_of_few_rows", model, "torch.randn(1024, 4096)", policy)
 
 
+def softmax_of_long_rows(blocks: int, policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    """For clusters of so many blocks with 96 KB of shared memory each, more of them than the card holds at once."""
+    model = "def forward(self, x):\n    return torch.softmax(x, dim=1)"
+    return _problem("softmax_of_long_rows", model, f"torch.randn(1024, {blocks} * 24576)", policy)
+
+
 def scale(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     """So small that a launch is most of it."""
     return _problem("scale", "def forward(self, x):\n    return x * 2.0", "torch.randn(64, 64)", policy)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.playbook import agents
+from agents.playbook.ladders import parse
 from cupilot.errors import InvalidInput
 from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
 from cupilot.kernel import Kernel
@@ -16,6 +18,7 @@ from gpu_worker.targets.cuda import sanitizer
 from gpu_worker.targets.cuda.nvml import Nvml
 from tests.gpu import kernels, problems
 from tests.gpu.champions import FP16, UNDEFINED
+from tests.unit.agents.playbook.briefings import briefing
 
 pytestmark = pytest.mark.gpu
 
@@ -38,6 +41,27 @@ def test_undefined_behaviour_is_found_before_a_kernel_is_confirmed(
     assert confirmed.failure.details["tool"] == tool
     assert confirmed.failure.kind in (FailureKind.ILLEGAL_ACCESS, FailureKind.NON_DETERMINISTIC)
     assert confirmed.verdict is Verdict.REJECTED
+
+
+@pytest.mark.parametrize("blocks", [8, 16])
+def test_synccheck_errs_about_large_clusters_alone(
+    evaluator: Evaluator, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    """Why it is not asked about them. Where it no longer errs, this fails, and ``SYNCCHECK_LARGEST_CLUSTER`` can go."""
+    if sanitizer.checker() is None:
+        pytest.skip("compute-sanitizer is not installed")
+    preparation = prepare(problems.softmax_of_long_rows(blocks))
+    told = briefing(preparation.facts, Target.CUDA)
+    strategy = parse(f"vector_loads, cluster_rows(blocks={blocks}), shared_rows, warp_shuffle_reduction: ")
+    built = evaluator._builder.build_kernel(agents().translator.translate(told, strategy, None, 0), preparation.facts)
+    assert built.failure is None, built.failure
+    watched = (built.binary, built.plan, preparation.facts.tensors)
+    assert evaluator._host.watched_memory(*watched).failure is None
+    monkeypatch.setattr(sanitizer, "SYNCCHECK_LARGEST_CLUSTER", 16)
+    monkeypatch.setattr(sanitizer, "TOOLS", ("synccheck",))
+    watch = evaluator._host.watched_memory(*watched)
+    print(f"\nclusters of {blocks}: {watch.failure.message if watch.failure else watch.notes}")
+    assert (watch.failure is None) is (blocks == 8)
 
 
 def test_half_precision_is_for_the_half_policy(judge: Judge) -> None:

@@ -67,6 +67,10 @@ def watched_memory(watched: Watched, access: Access) -> MemoryWatch:
     said: list[str] = []
     with _replay(watched, access, checker, 1) as run:
         for tool in sanitizer.TOOLS:
+            doubt = sanitizer.doubt(tool, watched.plan)
+            if doubt is not None:
+                said.append(f"compute-sanitizer, {tool}: not asked: {doubt}")
+                continue
             report = run(lambda argv, tool=tool: sanitizer.command(checker, tool, argv))  # type: ignore[misc]
             found = sanitizer.read(report.stdout)
             if found is not None:

@@ -10,7 +10,8 @@ import pytest
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.admission import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
-from gpu_worker.judge.timing import BUSY_BLOCKS, MIN_PAIRS, MISMATCHED_BLOCKS, TIMED_FACTOR
+from gpu_worker.judge.timed_outputs import TIMED_FACTOR
+from gpu_worker.judge.timing import BUSY_BLOCKS, MIN_PAIRS, MISMATCHED_BLOCKS
 from gpu_worker.sweep import HOPELESS, NEAR_FLOOR
 from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.targets.cuda.host import CudaHost

@@ -34,6 +34,7 @@ def test_a_replay_has_every_buffer_and_fills_only_what_a_kernel_is_given() -> No
     assert replay.times == 3
 
 
+NO_LAUNCHES = ResolvedPlan(launches=(), workspace={})
 CLEAN = "========= ERROR SUMMARY: 0 errors\n"
 REPORTS = {
     "memcheck": Finished(0, CLEAN, ""),
@@ -43,14 +44,14 @@ REPORTS = {
 }
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, **reports: Finished) -> MemoryWatch:
+def watched(monkeypatch: pytest.MonkeyPatch, plan: ResolvedPlan = NO_LAUNCHES, **reports: Finished) -> MemoryWatch:
     @contextmanager
     def replay(*_: object) -> Iterator[Callable[[Callable[[Sequence[str]], tuple[str, ...]]], Finished]]:
         yield lambda wrap: (REPORTS | reports)[wrap(())[2]]
 
     monkeypatch.setattr(replays, "_replay", replay)
     monkeypatch.setattr(sanitizer, "checker", lambda: Path("/compute-sanitizer"))
-    return replays.watched_memory(replays.Watched(Path("/k"), ResolvedPlan(launches=(), workspace={}), ()), Access())
+    return replays.watched_memory(replays.Watched(Path("/k"), plan, ()), Access())
 
 
 def test_what_a_checkers_silence_is_worth_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +71,19 @@ def test_the_first_finding_is_the_failure(monkeypatch: pytest.MonkeyPatch) -> No
     assert watch.failure is not None
     assert watch.failure.details["tool"] == "racecheck"
     assert len(watch.notes) == 1
+
+
+@pytest.mark.parametrize("blocks", [8, 16])
+def test_synccheck_is_not_asked_about_clusters_that_it_errs_about(monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
+    launch = ResolvedLaunch(kernel="k", args=(), grid=(64, 1, 1), block=(32, 1, 1), cluster=(blocks // 2, 2, 1))
+    plan = ResolvedPlan(launches=(launch,), workspace={})
+    accused = Finished(0, "========= Barrier error detected. Divergent thread(s) in warp.\n", "")
+    watch = watched(monkeypatch, plan, synccheck=accused)
+    if blocks == 8:
+        assert watch.failure is not None
+    else:
+        assert watch.failure is None
+        assert watch.notes[-1].startswith("compute-sanitizer, synccheck: not asked: ")
+        assert "(here 16)" in watch.notes[-1]
+    raced = Finished(0, "========= Error: Race reported between Write access at k+0x90\n", "")
+    assert watched(monkeypatch, plan, racecheck=raced).failure is not None, "the other tools count nonetheless"

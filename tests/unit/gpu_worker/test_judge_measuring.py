@@ -24,7 +24,8 @@ from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
-from gpu_worker.judge.timing import WINDOW_ELEMENTS, WINDOWS, Effort, OutputBounds, PairedTimer, _windows, clock_lies
+from gpu_worker.judge.timed_outputs import WINDOW_ELEMENTS, WINDOWS, OutputBounds, windows_of
+from gpu_worker.judge.timing import Effort, PairedTimer, clock_lies
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
@@ -346,6 +347,27 @@ def test_paired_timing_tells_slow_from_equal() -> None:
     assert held[-1] is False
 
 
+def test_screening_fills_once_and_checks_the_first_launches() -> None:
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    screening = Effort(seconds=5.0, half_width=0.0, hopeless=0.0, max_pairs=4, one_filling=True)
+    seen: set[bytes] = set()
+
+    def looks(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        seen.add(given[0].numpy().tobytes())
+        softmax(given, outputs)
+
+    timed = timer(subject, looks)
+    found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, screening)
+    assert found.pairs == 4
+    assert len(seen) <= cast("PythonLink", timed._link)._slots.count
+    assert found.launches > len(seen), "later blocks run on what the first was given"
+    with pytest.raises(KernelFailed) as caught:
+        timer(subject, lambda _, outputs: outputs[0].fill_(1 / 64)).compare(
+            Baseline.EAGER, subject.reference.caller, 1e-3, screening
+        )
+    assert caught.value.kind is FailureKind.WRONG_VALUE
+
+
 class Graphs:
     """A device whose graphs run what was captured when they are replayed."""
 
@@ -421,13 +443,13 @@ def test_results_from_earlier_blocks_are_caught() -> None:
 def test_no_part_of_a_large_timed_output_goes_unseen() -> None:
     """Else a kernel could leave out a part that seldom lies in one stretch, best of all the end."""
     count = 8 * WINDOW_ELEMENTS + 12345
-    windows = _windows(count, random.Random(1))
+    windows = windows_of(count, random.Random(1))
     assert sum(window.stop - window.start for window in windows) == WINDOW_ELEMENTS
     assert (windows[0].start, windows[-1].stop) == (0, count)
     gaps = [after.start - before.stop for before, after in itertools.pairwise(windows)]
     assert min(gaps) >= 0
     assert max(gaps) < 2 * count / WINDOWS
-    assert _windows(100, random.Random(1)) == [slice(0, 100)]
+    assert windows_of(100, random.Random(1)) == [slice(0, 100)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from cupilot.problem import DType, NumericsPolicy, Role
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.rotation import Rotation
-from gpu_worker.judge.slots import Slots
+from gpu_worker.judge.slots import Slots, same_bytes
 from gpu_worker.targets.base import ALIGNMENT
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.gpu_worker.records import spec
@@ -154,3 +154,17 @@ def test_no_row_comes_again(rotation: tuple[Rotation, Slots]) -> None:
         rows = {tuple(row) for row in [*x.tolist(), *weight.tolist()]}
         assert not rows & seen
         seen |= rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int16, torch.bool])
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("length", [64, 61])
+def test_tensors_are_compared_bit_for_bit(dtype: torch.dtype, start: int, length: int) -> None:
+    held = torch.ones(128, dtype=dtype)
+    if dtype.is_floating_point:
+        held[start : start + length : 3] = torch.nan
+    one = held[start : start + length]
+    other = one.clone()
+    assert same_bytes(one, other)
+    other[-1] = 0
+    assert not same_bytes(one, other)

@@ -1,0 +1,55 @@
+"""What timed launches wrote, compared with what the baseline gives for the same inputs.
+
+Which launches are looked at is the timer's business.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import dataclass
+
+import torch
+
+from gpu_worker.judge.deviation import Expected, Unit, deviation
+
+WINDOW_ELEMENTS = 2**22
+"""So many of a larger timed output are compared,"""
+WINDOWS = 64
+"""in stretches, one at a random place in each of so many equal parts: no large part of it lies between them."""
+
+TIMED_FACTOR = 1.25
+"""Timed outputs are compared with PyTorch's own on other draws than the tolerance was measured on."""
+
+TIE_SHARE = 1e-3
+"""Indices of equal maxima may differ; PyTorch's random floats collide in about one row of 4000 (2^24 values)."""
+
+
+@dataclass(frozen=True)
+class OutputBounds:
+    """What a timed output is held to."""
+
+    unit: Unit
+    tolerance: float
+    ties: bool
+
+
+def timed_error(values: torch.Tensor, got: torch.Tensor, bounds: OutputBounds, chance: random.Random) -> float:
+    """Of an output, or of stretches of it; in units of its spread, or infinite where too many indices differ."""
+    windows = windows_of(values.numel(), chance)
+    values, got = (torch.cat([tensor.reshape(-1)[window] for window in windows]) for tensor in (values, got))
+    if bounds.ties:
+        different = (values != got).double().mean()
+        return 0.0 if float(different) <= TIE_SHARE else math.inf
+    return deviation(Expected(values.to(got.dtype), bounds.unit), got)
+
+
+def windows_of(count: int, chance: random.Random) -> list[slice]:
+    """Which of ``count`` elements of a flattened output are compared: all, or stretches from its first to its last."""
+    if count <= WINDOW_ELEMENTS:
+        return [slice(0, count)]
+    size = WINDOW_ELEMENTS // WINDOWS
+    edges = [part * count // WINDOWS for part in range(WINDOWS + 1)]
+    inner = [chance.randrange(start, end - size + 1) for start, end in itertools.pairwise(edges[1:-1])]
+    return [slice(start, start + size) for start in (0, *inner, count - size)]
