@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -248,7 +249,8 @@ def header(briefing: Briefing) -> str:
 def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
     """The techniques of the catalogue that fit target, device, policy and operator family, a few lines each, and what
     the team's own jobs have proven."""
-    lines = [_technique(one) for one in catalogue if _fits(one, briefing, catalogue)]
+    offered = {one.id: one for one in catalogue if _fits(one, briefing, catalogue)}
+    lines = [_technique(one, offered) for one in offered.values()]
     learned = [one for one in briefing.learned if one.id not in briefing.banned]
     if learned:
         lines.append(
@@ -274,7 +276,7 @@ def _fits(one: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
     return not one.op_classes or not known or facts.op_class in one.op_classes
 
 
-def _technique(one: Technique) -> str:
+def _technique(one: Technique, offered: Collection[str]) -> str:
     text = f"- {one.id} ({one.resource.value}): {one.summary}"
     if one.parameters:
         choices = (f"{name} {list(each.choices)}: {each.meaning}" for name, each in one.parameters.items())
@@ -283,8 +285,8 @@ def _technique(one: Technique) -> str:
         text += f" Only where: {' '.join(one.preconditions)}"
     if one.requires:
         text += f" Requires {', '.join(one.requires)}."
-    if one.conflicts:
-        text += f" Not with {', '.join(one.conflicts)}."
+    if conflicts := [name for name in one.conflicts if name in offered]:
+        text += f" Not with {', '.join(conflicts)}."
     return text
 
 
@@ -329,9 +331,9 @@ def diagnosis(found: Diagnosis) -> str:
     if not found.advice and found.severity == "none":
         return f"Diagnosis: {found.cause} ({found.evidence})."
     lines = [f"Diagnosis ({found.severity}): {found.cause}; {found.evidence}."]
-    lines += [
-        f"{rank}. try {one.technique}: {one.reason}; expect {one.expected}" for rank, one in enumerate(found.advice, 1)
-    ]
+    for rank, one in enumerate(found.advice, 1):
+        reason = "" if one.reason == found.cause else f": {one.reason}"
+        lines.append(f"{rank}. try {one.technique}{reason}; expect {one.expected}")
     return "\n".join(lines)
 
 

@@ -8,7 +8,8 @@ import re
 import pytest
 from pydantic import JsonValue
 
-from agents.interface import Attempt, Briefing, StrategySource
+from agents.interface import Advice, Attempt, Briefing, Diagnosis, StrategySource
+from agents.llm import prompt
 from agents.llm.gateway import BadModelAnswer, Gateway
 from agents.llm.ledger import MemoryLedger
 from agents.llm.manager import LlmManager
@@ -259,6 +260,27 @@ def test_a_cpu_is_not_spoken_of_as_a_gpu(briefing: Briefing, policy: NumericsPol
         said = model.requests[0]["messages"][1]["content"]
     assert f"Numerics policy {policy.value}:" in said
     assert not re.search(r"tensor cores|CUDA|warp|shared memory|__expf|wgmma|a launch takes", said)
+
+
+def test_techniques_name_only_such_conflicts_and_needs_as_are_offered(briefing: Briefing) -> None:
+    text = prompt.techniques(catalogue(), briefing)
+    offered = set(re.findall(r"^- (\w+) \(", text, re.MULTILINE))
+    named = {name for names in re.findall(r"(?:Not with|Requires) ([\w, ]+)\.", text) for name in names.split(", ")}
+    assert named
+    assert named <= offered
+
+
+def test_advice_gives_a_reason_where_it_is_not_the_cause_itself() -> None:
+    advice = tuple(
+        Advice(technique=name, reason=reason, expected="occupancy_pct up")
+        for name, reason in (("split_rows", "few warps"), ("grid_stride", "an idle tail"))
+    )
+    found = Diagnosis(severity="major", cause="few warps", evidence="occupancy_pct = 12", advice=advice)
+    assert prompt.diagnosis(found).splitlines() == [
+        "Diagnosis (major): few warps; occupancy_pct = 12.",
+        "1. try split_rows; expect occupancy_pct up",
+        "2. try grid_stride: an idle tail; expect occupancy_pct up",
+    ]
 
 
 def _too_fast(briefing: Briefing) -> Attempt:
