@@ -47,6 +47,13 @@ ROW_CONSTANTS = (-1.0, -0.5, 0.25, 0.5, 1.0)
 LARGEST_INTEGER = 2
 """The law ``integers`` draws from -2, -1, 1, 2: no term is silent, and sums stay exact for long."""
 
+FEWEST_IN_ORDER = 8
+CHANCE_IN_ORDER = 0.25
+"""Of rows of eight truth values drawn at random, one in eighteen happens to be in order."""
+
+LOOKED_AT = 2**22
+"""Elements of a tensor that are enough to see whether it is sorted."""
+
 Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
@@ -189,6 +196,36 @@ def largest_magnitude(tensor: torch.Tensor) -> float:
 def symmetric(tensor: torch.Tensor) -> bool:
     """Whether the last two dimensions form matrices that equal their transposes."""
     return tensor.dim() >= 2 and 1 < tensor.shape[-1] == tensor.shape[-2] and bool(torch.equal(tensor, tensor.mT))
+
+
+def belong_together(draws: Sequence[torch.Tensor]) -> bool:
+    """Whether an element cannot come from another draw than its neighbours: where rows or columns are in order
+    (offsets, sorted labels, masks of lengths), or are the same integers in each draw (permutations, one-hot rows).
+    """
+    first, second = draws[:2]
+    for dim in {0, max(first.dim() - 1, 0)} if first.dim() else ():
+        one, other = (draw.movedim(dim, -1) for draw in (first, second))
+        if _in_order(one) or (not one.is_floating_point() and _same_values(one, other)):
+            return True
+    return False
+
+
+def _in_order(tensor: torch.Tensor) -> bool:
+    """Whether some of the rows (chance makes few) rise or fall throughout; of a large tensor, a part is looked at."""
+    length = min(tensor.shape[-1], LOOKED_AT)
+    if length < FEWEST_IN_ORDER:
+        return False
+    while tensor.dim() > 2:
+        tensor = tensor[: max(1, LOOKED_AT // tensor[0].numel())].flatten(0, 1)
+    rows = tensor.reshape(-1, tensor.shape[-1])[: max(1, LOOKED_AT // length), :length]
+    before, after = rows[:, :-1], rows[:, 1:]
+    ordered = ((before <= after).all(-1) | (before >= after).all(-1)) & (rows[:, 0] != rows[:, -1])
+    return float(ordered.double().mean()) > CHANCE_IN_ORDER
+
+
+def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether each row of integers holds the same ones."""
+    return torch.equal(one.sum(-1), other.sum(-1)) and torch.equal(one.sort(-1).values, other.sort(-1).values)
 
 
 def like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -1,11 +1,12 @@
 """Fresh inputs for every timed launch: slots are filled with mixtures of hidden draws, so that no result can be
 remembered.
 
-A floating tensor takes each of its elements from one of two draws, by a stretch of random bits that begins at a random
-place: no row, image or channel comes again as a whole, so that none can be recognised by a few of its elements and
-answered from memory. Every element is one that the problem itself drew, at its own place: structural zeros and ranges
-survive. Symmetric matrices are rolled along their diagonal instead, and integers, whose neighbours may belong together
-(offsets, sorted labels), are put together from a few stretches. What was written can be made again, and compared.
+A tensor takes each of its elements from one of two draws, by a stretch of random bits that begins at a random place: no
+row, image or channel comes again as a whole, so that none can be recognised by a few of its elements and answered from
+memory. Every element is one that the problem itself drew, at its own place: structural zeros and ranges survive. The
+bits of symmetric matrices are symmetric too; where the reference has no answer to such a mixture (a Cholesky factor),
+they are rolled along their diagonal instead. Tensors whose neighbours belong together (sorted offsets, permutations)
+are put together from a few stretches. What was written can be made again, and compared.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from cupilot.evaluation import FailureKind
 from cupilot.problem import Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.slots import Slots, flat_storage, same_bytes
 
 STRETCHES = 3
+MIXTURES_TRIED = 3
 
 BITS = laws.NOISE_PERIOD
 """Random bits decide for so many elements and begin again: at which of as many places they begin is drawn anew."""
@@ -41,12 +45,14 @@ class Part:
     """One draw, or two that are mixed element by element."""
     bits: int = 0
     """Of two draws: where the bits begin."""
+    symmetric: bool = False
+    """Of two draws: whether a bit belongs to a row and its column, and an element goes by whether its two differ."""
     shift: int = 0
     """Of one draw of symmetric matrices: by how much its rows and columns are rolled."""
 
     def pieces(self) -> Iterator[Part]:
         """The same in pieces of :data:`PIECE` elements, where it can be cut."""
-        if self.shift:
+        if self.shift or self.symmetric:
             yield self
             return
         for start in range(self.start, self.end, PIECE):
@@ -71,10 +77,15 @@ class Rotation:
         drawn = [reference.draw(seed) for seed in seeds]
         varied = [self._varied(draw, drawn[0], seed) for draw, seed in zip(drawn, seeds, strict=True)]
         self._pool = [[flat_storage(tensor) for tensor in draw] for draw in varied]
-        self._symmetric = [laws.symmetric(tensor) for tensor in drawn[0]]
+        self._together = [laws.belong_together(versions) for versions in zip(*varied, strict=True)]
         device = drawn[0][0].device
         generator = torch.Generator(device=device).manual_seed(seeds[0])
         self._bits = torch.rand(2 * BITS, generator=generator, device=device) < 0.5
+        self._symmetric = [
+            laws.symmetric(tensor) and 0 not in spec.strides for tensor, spec in zip(drawn[0], self._specs, strict=True)
+        ]
+        self._rolled = False
+        self._rolled = any(self._symmetric) and not self._answered(reference)
 
     @property
     def inputs(self) -> int:
@@ -124,7 +135,9 @@ class Rotation:
 
     def _write(self, into: torch.Tensor, index: int, part: Part) -> None:
         one, *other = (self._pool[draw][index][part.start : part.end] for draw in part.draws)
-        if other:
+        if part.symmetric:
+            self._mix_symmetric(into, one, other[0], self._specs[index], part.bits)
+        elif other:
             self._mix(into, one, other[0], part.bits)
         elif part.shift:
             shape = self._specs[index].shape
@@ -142,19 +155,45 @@ class Rotation:
         if whole < into.numel():
             torch.where(bits[: into.numel() - whole], one[whole:], other[whole:], out=into[whole:])
 
+    def _mix_symmetric(
+        self, into: torch.Tensor, one: torch.Tensor, other: torch.Tensor, spec: TensorSpec, begin: int
+    ) -> None:
+        into.copy_(one)  # what lies between rows too
+        bits = self._bits[begin : begin + spec.shape[-1]]
+        matrices = (tensor.as_strided(spec.shape, spec.strides) for tensor in (one, other))
+        torch.where(bits[:, None] == bits, *matrices, out=into.as_strided(spec.shape, spec.strides))
+
     def _plan(self, index: int) -> tuple[Part, ...]:
         first, spec = self._pool[0][index], self._specs[index]
         length = first.numel()
-        if self._symmetric[index]:
+        if self._symmetric[index] and self._rolled:
             rolls = spec.contiguous and laws.zero_share(first) <= laws.STRUCTURAL_ZEROS
             shift = self._random.randrange(spec.shape[-1]) if rolls else 0
             return (Part(0, length, (self._any_draw(),), shift=shift),)
-        if first.is_floating_point():
+        if not self._together[index]:
             draws = tuple(self._random.sample(range(len(self._pool)), 2))
-            return (Part(0, length, draws, bits=self._random.randrange(BITS)),)
+            return (Part(0, length, draws, self._random.randrange(BITS), symmetric=self._symmetric[index]),)
         if index >= self._inputs or not spec.contiguous:
             return (Part(0, length, (self._any_draw(),)),)
         return self._stretches(spec, length)
+
+    def _answered(self, reference: Reference) -> bool:
+        """Whether the reference has finite answers to mixtures: one of positive definite matrices is seldom another."""
+        for _ in range(MIXTURES_TRIED):
+            storages = [self._made(index) for index in range(len(self._specs))]
+            given = [
+                storage.as_strided(spec.shape, spec.strides)
+                for storage, spec in zip(storages, self._specs, strict=True)
+            ]
+            try:
+                outputs = reference.run(given)
+            except UnusableReference as error:
+                if error.kind is FailureKind.OUT_OF_MEMORY:
+                    raise
+                return False
+            if not all(bool(output.isfinite().all()) for output in outputs):
+                return False
+        return True
 
     def _any_draw(self) -> int:
         return self._random.randrange(len(self._pool))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -90,3 +92,29 @@ def test_a_nudge_is_one_rounding() -> None:
     moved = laws.nudge(x, 2.0**-24, seed=1)
     assert moved.dtype is torch.float64
     assert torch.allclose((moved / x.double() - 1).abs(), torch.tensor(2.0**-24, dtype=torch.float64), rtol=1e-6)
+
+
+TOGETHER: dict[str, Callable[[], torch.Tensor]] = {
+    "sorted labels": lambda: torch.randint(0, 50, (64,)).sort().values,
+    "sorted columns": lambda: torch.rand(64, 8).sort(0, descending=True).values,
+    "sorted rows": lambda: torch.rand(8, 64).sort(-1).values,
+    "edges in order": lambda: torch.stack([torch.randint(0, 50, (64,)).sort().values, torch.randint(0, 50, (64,))]),
+    "a permutation": lambda: torch.randperm(64),
+    "masks of lengths": lambda: torch.arange(64) < torch.randint(1, 64, (16, 1)),
+    "one-hot rows": lambda: torch.nn.functional.one_hot(torch.randint(0, 9, (64,)), 9),
+}
+APART: dict[str, Callable[[], torch.Tensor]] = {
+    "labels": lambda: torch.randint(0, 10, (512,)),
+    "tokens": lambda: torch.randint(0, 1000, (32, 128)),
+    "points": lambda: torch.rand(4096, 3),
+    "few truth values": lambda: torch.rand(64, 8) > 0.5,
+    "rare truth values": lambda: torch.rand(8, 16, 128) > 0.9,
+    "one number": lambda: torch.tensor(3),
+}
+
+
+@pytest.mark.parametrize("name", [*TOGETHER, *APART])
+def test_what_belongs_together_is_told_from_what_does_not(name: str) -> None:
+    torch.manual_seed(3)
+    draw = (TOGETHER | APART)[name]
+    assert laws.belong_together([draw(), draw(), draw()]) is (name in TOGETHER)
