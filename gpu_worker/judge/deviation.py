@@ -150,7 +150,12 @@ def wrong_mask(expected: Expected, got: torch.Tensor, tolerance: float) -> torch
 
 
 def _chunks(expected: Expected, got: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    yield from zip(stretches(expected.values), stretches(got), strict=True)
+    yield from zip(stretches(plain(expected.values)), stretches(plain(got)), strict=True)
+
+
+def plain(values: torch.Tensor) -> torch.Tensor:
+    """Truth values as the bytes that they are: PyTorch takes every byte but 0 for true, and so poison too."""
+    return values.view(torch.uint8) if values.dtype is torch.bool else values
 
 
 def stretches(values: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from cupilot.evaluation import FailureKind
 from cupilot.problem import TensorSpec
-from gpu_worker.judge.deviation import Expected, stretches, wrong_mask
+from gpu_worker.judge.deviation import Expected, plain, stretches, wrong_mask
 from gpu_worker.judge.runner_link import KernelFailed
 
 EXAMPLES = 4
@@ -83,7 +83,7 @@ def _unwritten(spec: TensorSpec, missing: _Places, details: dict[str, JsonValue]
 
 
 def _examples(spec: TensorSpec, expected: Expected, got: torch.Tensor, wrong: _Places) -> dict[str, JsonValue]:
-    wanted, given, some = expected.values.reshape(-1), got.reshape(-1), wrong.some
+    wanted, given, some = plain(expected.values).reshape(-1), plain(got).reshape(-1), wrong.some
     picks = [int(some[0]), *(int(some[i]) for i in _evenly(some.numel(), EXAMPLES)[1:])]
     rows: list[JsonValue] = [
         {"index": _index(place, spec.shape), "expected": _number(wanted[place]), "got": _number(given[place])}

@@ -66,6 +66,16 @@ def test_integers_are_exact() -> None:
     assert deviation(expected(values), values + (values == 3)) == math.inf
 
 
+def test_a_byte_that_is_neither_zero_nor_one_is_no_truth_value() -> None:
+    values = torch.ones(100, dtype=torch.bool)
+    assert deviation(expected(values), values.clone()) == 0.0
+    got = values.view(torch.uint8).clone()
+    got[7] = 0xA3
+    assert deviation(expected(values), got.view(torch.bool)) == math.inf
+    assert wrong_mask(expected(values), got.view(torch.bool), 0.0).nonzero().flatten().tolist() == [7]
+    assert "expected 1, got 163" in describe(values, got.view(torch.bool))[1]
+
+
 def test_any_index_of_an_equal_value_is_right() -> None:
     values = torch.tensor([[1.0, 5.0, 5.0], [2.0, 1.0, 0.0]], dtype=torch.float64)
     wanted = Expected(torch.tensor([1, 0]), Unit(), Selection(values, 1, keepdim=False))

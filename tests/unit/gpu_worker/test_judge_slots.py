@@ -15,7 +15,7 @@ from gpu_worker.targets.base import ALIGNMENT
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.gpu_worker.records import spec
 
-DTYPES = [item for item in DType if item.itemsize > 1]
+DTYPES = [item for item in DType if item.itemsize > 1 or item is DType.BOOL]
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +168,36 @@ def test_tensors_are_compared_bit_for_bit(dtype: torch.dtype, start: int, length
     assert same_bytes(one, other)
     other[-1] = 0
     assert not same_bytes(one, other)
+
+
+CHOLESKY = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.linalg.cholesky(x)
+def get_inputs():
+    factor = torch.randn(24, 24)
+    return [factor @ factor.T]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("source", "rolled"), [(CHOLESKY, True), (CHOLESKY.replace("linalg.cholesky", "exp"), False)])
+def test_symmetric_matrices_are_mixed_where_mixtures_have_an_answer(
+    device: CpuJudgeDevice, source: str, rolled: bool
+) -> None:
+    with torch.no_grad():
+        reference = Reference(source, NumericsPolicy.FP32, device, seed=1)
+        specs = reference.facts("hash").tensors
+        mixing, slots = Rotation(reference, specs, [1, 2, 3]), Slots(device, specs, {}, 1)
+        seen: set[tuple[float, ...]] = set()
+        for _ in range(8):
+            content = mixing.fill(slots, 0, mixing.choose_state())
+            x = slots.given(0)[0].clone()
+            assert torch.equal(x, x.mT)
+            assert reference.run([x])[0].isfinite().all()
+            assert mixing.intact(slots, 0, content) is None
+            seen.add(tuple(sorted(x.flatten().tolist())))
+        assert (len(seen) <= 3) is rolled, "a matrix that is rolled holds one draw's values, wherever they are"
