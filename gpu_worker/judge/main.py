@@ -82,7 +82,7 @@ class Judge:
         hold = self._hold if request["hold"] else _ignore
         channel = Channel.from_descriptor(descriptors[0])
         try:
-            findings = self._session.judge(order, RunnerLink(channel), hold)
+            findings = self._session.judge(order, RunnerLink(channel, trusted=not request["hold"]), hold)
         finally:
             channel.close()
         return {"findings": findings_as_json(findings)}

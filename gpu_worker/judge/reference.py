@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ class Reference:
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
+        self.writes_inputs = False
+        """Whether forward changes its arguments, as an activation in place does; after :meth:`facts`."""
         self._separable: bool | None = None
         """Whether the operator treats the elements of a batch apart; None until it is asked."""
 
@@ -73,6 +76,7 @@ class Reference:
         arguments = self._inputs.arguments(tensors)
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
             graph, matmul_flops, outputs = trace(lambda: _outputs(self._functional(state, arguments)), named)
+        self.writes_inputs = any(tensor._version for tensor in tensors)
         self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
         specs = self._specs(outputs)
@@ -256,16 +260,19 @@ class Reference:
     def caller(self, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
         """The eager baseline on these input tensors, to be timed: the plain module call and nothing else.
 
-        The parameters are the module's own; ``tensors`` may be inputs alone or all given tensors.
+        The parameters are the module's own; ``tensors`` may be inputs alone or all given tensors. A model that writes
+        to its inputs gets copies of them, made now.
         """
-        arguments = self._inputs.arguments(list(tensors)[: len(self._inputs.tensors)])
-        model = self._model
+        return self._caller(self._model, tensors)
+
+    def _caller(self, model: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
+        inputs = list(tensors)[: len(self._inputs.tensors)]
+        arguments = self._inputs.arguments([_copy(tensor) for tensor in inputs] if self.writes_inputs else inputs)
         return lambda: model(*arguments)
 
     def compiled(self, mode: str) -> Callable[[Sequence[torch.Tensor]], Callable[[], Any]]:
         """``torch.compile`` of the module in this mode, as :meth:`caller`."""
-        compiled = torch.compile(self._model, mode=mode)
-        return lambda tensors: lambda: compiled(*self._inputs.arguments(list(tensors)[: len(self._inputs.tensors)]))
+        return partial(self._caller, torch.compile(self._model, mode=mode))
 
     def outputs_of(self, result: Any) -> list[torch.Tensor]:
         """The output tensors of a :meth:`caller`'s result."""

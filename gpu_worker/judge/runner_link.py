@@ -29,11 +29,18 @@ class RunnerLost(Exception):
     """The runner is gone; the supervisor knows how it ended."""
 
 
+_NOT_TO_SAY = frozenset({FailureKind.INFRASTRUCTURE, FailureKind.CLOCK_MISMATCH, FailureKind.BELOW_FLOOR})
+"""What a process with host code of the kernel's may not say of itself: it would count against no kernel, or wait for a
+person."""
+
+
 class RunnerLink:
     """One runner, as the judge drives it."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, *, trusted: bool = True) -> None:
+        """``trusted``: no host code of the kernel's runs in the runner."""
         self._channel = channel
+        self._trusted = trusted
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]], timeout: float = LOAD_SECONDS) -> dict[str, Any]:
         """Load the kernel; returns the facts that the runner found."""
@@ -88,7 +95,7 @@ class RunnerLink:
         if unexpected or not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
             raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel")
         if not answer["ok"]:
-            raise _reported(answer)
+            raise self._reported(answer)
         return answer
 
     def _lost_or_breach(self) -> None:
@@ -101,11 +108,13 @@ class RunnerLink:
             pass
         raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel sent an answer that nobody had asked for")
 
-
-def _reported(answer: dict[str, Any]) -> KernelFailed:
-    details = answer.get("details")
-    try:
-        kind = FailureKind(str(answer.get("kind")))
-    except ValueError:
-        kind = FailureKind.CRASH
-    return KernelFailed(kind, str(answer.get("message", ""))[:4000], **(details if isinstance(details, dict) else {}))
+    def _reported(self, answer: dict[str, Any]) -> KernelFailed:
+        details = answer.get("details")
+        try:
+            kind = FailureKind(str(answer.get("kind")))
+        except ValueError:
+            kind = FailureKind.CRASH
+        if kind in _NOT_TO_SAY and not self._trusted:
+            kind = FailureKind.CRASH  # after which a GPU is looked at
+        details = details if isinstance(details, dict) else {}
+        return KernelFailed(kind, str(answer.get("message", ""))[:4000], **details)
