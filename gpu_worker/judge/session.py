@@ -15,11 +15,11 @@ from typing import Any
 from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, LawResult
 from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Role
 from gpu_worker.judge import laws
-from gpu_worker.judge.admission import admit
+from gpu_worker.judge.admission import PRECISIONS, admit
 from gpu_worker.judge.audit import Auditor, Bounds
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.counting import used
-from gpu_worker.judge.deviation import largest
+from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, largest
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.relevance import relevance
@@ -28,7 +28,7 @@ from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
 from gpu_worker.judge.slots import Slots, slot_size
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timed_outputs import TIMED_FACTOR, OutputBounds
-from gpu_worker.judge.timing import Effort, Hold, PairedTimer
+from gpu_worker.judge.timing import DECOY_SHARE, Effort, Hold, PairedTimer
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import JudgeDevice
 
@@ -65,6 +65,12 @@ SLOWEST = 100.0
 
 HOPELESS = 0.7
 """Where nothing has to be beaten, a kernel that is certainly slower than this share of PyTorch's speed."""
+
+FEWEST_SHOWN = 3
+"""Laws under which a kernel has to have shown how exact it is: under one alone it may have been lucky."""
+
+SHOWN_FACTOR = 4.0
+"""How many times that it may err in a timed launch: of few numbers, errors differ from draw to draw."""
 
 CONFIRMED_PRECISION = 2 / 3
 """A confirmation measures until the interval is this much tighter than an evaluation's."""
@@ -194,7 +200,7 @@ class Session:
             self._reference,
             slots=slots,
             rotation=self._rotation,
-            bounds=self._output_bounds(order),
+            bounds=self._output_bounds(order, findings.laws),
             hold=hold,
             launch_timeout=timeout,
         )
@@ -256,12 +262,29 @@ class Session:
             "autocast": "bfloat16" if policy is NumericsPolicy.HALF else "off",
         }
 
-    def _output_bounds(self, order: KernelOrder) -> list[OutputBounds]:
+    def _output_bounds(self, order: KernelOrder, audited: Sequence[LawResult]) -> list[OutputBounds]:
         tolerance = TIMED_FACTOR * order.tolerances[laws.OWN] + 2 * self._reference_error(laws.OWN)
+        for_few = min(tolerance, self._shown_accuracy(order, audited))
         return [
-            OutputBounds(expected.unit, tolerance, ties=expected.selection is not None)
+            OutputBounds(
+                expected.unit,
+                for_few if expected.values.numel() < MIN_SPREAD_ELEMENTS else tolerance,
+                ties=expected.selection is not None,
+            )
             for expected in self._cases.get(laws.OWN).expected
         ]
+
+    def _shown_accuracy(self, order: KernelOrder, audited: Sequence[LawResult]) -> float:
+        """What a kernel's few numbers may err by once it is timed, by what they erred under the laws.
+
+        Of millions of terms a sample gives the sum to within a tolerance that is for any order of summation.
+        """
+        relative = [result for result in audited if result.law != laws.INTEGERS]
+        if len(relative) < FEWEST_SHOWN:
+            return math.inf
+        inherent = order.tolerances[laws.OWN] / PRECISIONS[self._problem.policy].factor
+        seen = max(result.error for result in relative) + inherent
+        return SHOWN_FACTOR * seen + 2 * max(result.reference_error for result in relative)
 
     def _reference_error(self, law: str) -> float:
         if law not in self._errors:
@@ -275,10 +298,13 @@ class Session:
         if key not in self._slots:
             for slots in self._slots.values():
                 slots.close()
-            needed = slot_size(self._specs, workspace)
+            needed, tensors = (slot_size(self._specs, spaces) for spaces in (workspace, {}))
             limit = max(1, int(SLOTS_MEMORY_SHARE * self._device.memory_bytes) // needed)
             if needed > self._device.memory_bytes:
                 message = f"the kernel's workspace makes a slot of {needed} bytes; the device has no room for it"
+                raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
+            if limit < min(count, DECOY_SHARE) and tensors < self._device.cache_bytes:
+                message = f"the kernel's workspace makes a slot of {needed} bytes; no four have room"
                 raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
             self._slots = {key: Slots(self._device, self._specs, workspace, min(count, limit))}
         slots = self._slots[key]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
-from gpu_worker.judge.deviation import Expected, Unit, deviation
+from gpu_worker.judge.deviation import Expected, Unit, deviation, plain
 
 WINDOW_ELEMENTS = 2**22
 """So many of a larger timed output are compared,"""
 WINDOWS = 64
-"""in stretches, one at a random place in each of so many equal parts: no large part of it lies between them."""
+"""in stretches: its first, its last, and one at a random place in each of the parts that all of it is cut into."""
 
 TIMED_FACTOR = 1.25
 """Timed outputs are compared with PyTorch's own on other draws than the tolerance was measured on."""
@@ -38,7 +38,7 @@ class OutputBounds:
 def timed_error(values: torch.Tensor, got: torch.Tensor, bounds: OutputBounds, chance: random.Random) -> float:
     """Of an output, or of stretches of it; in units of its spread, or infinite where too many indices differ."""
     windows = windows_of(values.numel(), chance)
-    values, got = (torch.cat([tensor.reshape(-1)[window] for window in windows]) for tensor in (values, got))
+    values, got = (torch.cat([tensor.reshape(-1)[window] for window in windows]) for tensor in (values, plain(got)))
     if bounds.ties:
         different = (values != got).double().mean()
         return 0.0 if float(different) <= TIE_SHARE else math.inf
@@ -50,6 +50,6 @@ def windows_of(count: int, chance: random.Random) -> list[slice]:
     if count <= WINDOW_ELEMENTS:
         return [slice(0, count)]
     size = WINDOW_ELEMENTS // WINDOWS
-    edges = [part * count // WINDOWS for part in range(WINDOWS + 1)]
-    inner = [chance.randrange(start, end - size + 1) for start, end in itertools.pairwise(edges[1:-1])]
-    return [slice(start, start + size) for start in (0, *inner, count - size)]
+    edges = [part * count // (WINDOWS - 2) for part in range(WINDOWS - 1)]
+    random_places = [chance.randrange(start, end - size + 1) for start, end in itertools.pairwise(edges)]
+    return [slice(start, start + size) for start in (0, *random_places, count - size)]

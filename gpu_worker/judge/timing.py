@@ -122,7 +122,7 @@ class PairedTimer:
         """Whether blocks go through graphs, those of both sides."""
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._eager = True
-        """Whether the baseline under way is the reference itself."""
+        """Whether the baseline under way is the reference itself, whose timed answers are right."""
         self._kept: _Filling | None = None
         """The one filling, where all pairs are to be timed on it."""
         self._blocks = BlockLog(device.state)
@@ -134,7 +134,8 @@ class PairedTimer:
         Where either side is so short that its launches would be part of its time, both go through graphs, or neither.
         """
         self._graphs = False
-        self._eager = baseline is Baseline.EAGER
+        # What has written to its inputs may have been called on them before, to warm up: its answers are not right
+        self._eager = baseline is Baseline.EAGER and not self._reference.writes_inputs
         self._kept = self._fill(self._block_length(kernel_hint)) if effort.one_filling else None
         kernel, reference = self._warm_up(caller, kernel_hint)
         if min(kernel, reference) < self._device.graph_below_seconds:
@@ -286,7 +287,7 @@ class PairedTimer:
         return seconds / len(order), kept[-1]
 
     def _flush(self, launches: int) -> None:
-        if launches * self._slots.slot_bytes < FLUSH_BELOW_CACHES * self._device.cache_bytes:
+        if launches * self._slots.tensor_bytes < FLUSH_BELOW_CACHES * self._device.cache_bytes:
             self._device.flush_cache()
         self._device.synchronize()
 
