@@ -47,6 +47,11 @@ has_torch() {
     .venv/bin/python -c "import sys; from importlib.metadata import version
 sys.exit(version('torch').split('+')[0] != sys.argv[1])" "${1#*==}" 2>/dev/null
 }
+# uv compiles no bytecode, and judges cannot write here: each data folder would have to keep a copy of its own.
+compile_torch() {
+    folder=$(.venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
+    .venv/bin/python -m compileall -q -j 0 "$folder/torch" "$folder/sympy" "$folder/mpmath" >/dev/null 2>&1 || true
+}
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
 local_torch() {
     for folder in $(printf %s "${UV_FIND_LINKS:-}" | tr ',' ' '); do ls "$folder"/torch-*.whl >/dev/null 2>&1 && return; done
@@ -78,4 +83,5 @@ say "Installing into .venv ($(.venv/bin/python --version), ${UV:-pip})"
 install_torch
 # compat: the folder itself on the path, so that a new package is found without installing again.
 install --config-settings editable_mode=compat --editable '.[dev]'
+compile_torch
 say "Installed in $(($(date +%s) - started)) s"

@@ -35,8 +35,11 @@ _COMPILING = """
 import torch, torch._inductor.compile_fx, torch._inductor.codegen.cpp, torch._dynamo
 """
 
-_INSTALLED_SAMPLE = "fx/graph.py"
-"""If the installer compiled this module of torch, it compiled all."""
+_INSTALLED_SAMPLE = "_inductor/codegen/cpp.py"
+"""If this module of torch is compiled, so is all that judges import: by the installer, or by somebody's torch.compile.
+
+``import torch`` alone leaves it out, and with it 5 of the 9 s that a judge takes to import what compiles.
+"""
 
 
 class Bytecode:
