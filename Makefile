@@ -32,9 +32,12 @@ down: ## stop that stack; its data stays
 doctor: $(INSTALLED) ## say what this machine has and lacks
 	@$(CUPILOT) doctor
 
-# In the files' order, so that a run can be repeated. Plain pytest shuffles, to show what leans on what.
+# In the files' order, so that a run can be repeated. Plain pytest shuffles, to show what leans on what. Two at a time,
+# since tests wait for processes half of their time; each has servers of its own, and a file's tests stay together for
+# what they share. TESTS_AT_ONCE=0: one after the other, in this process.
+TESTS_AT_ONCE := 2
 test: $(INSTALLED) ## all tests that need no GPU
-	@$(PYTHON) -m pytest -q -rfER -m "not gpu" -p no:randomly
+	@$(PYTHON) -m pytest -q -rfER -m "not gpu" -p no:randomly -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
 	@$(PYTHON) -m pytest -q -m gpu
