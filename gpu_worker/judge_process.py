@@ -100,7 +100,7 @@ class JudgeProcess:
         )
         self._child: Child = sandbox.start(Program(argv, access), limits, [theirs.fileno()])
         theirs.close()
-        self._hold: Callable[[bool], None] | None = None
+        self._hold: Callable[[bool], float] | None = None
         self._next_look = 0.0
         self.on_stage: Callable[[str], None] | None = None
         """Told which stage the judge has begun."""
@@ -134,7 +134,7 @@ class JudgeProcess:
         cancelled: Cancelled,
         *,
         descriptors: Sequence[int] = (),
-        hold: Callable[[bool], None] | None = None,
+        hold: Callable[[bool], float] | None = None,
     ) -> dict[str, Any]:
         """The judge's answer to a request. After any exception the judge must be closed."""
         self._hold = hold
@@ -181,8 +181,7 @@ class JudgeProcess:
             deadline.stage = time.monotonic() + limit
             deadline.limit = min(limit, max(deadline.total - time.monotonic(), 0.0))
         elif message["event"] == "hold" and self._hold is not None:
-            self._hold(bool(message["on"]))
-            self._channel.send({"ok": True})
+            self._channel.send({"at": self._hold(bool(message["on"]))})
         else:
             raise ChannelError(f"unknown event {message['event']!r}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,13 +73,19 @@ class RunnerProcess:
         """Descriptor of the judge's end of the line; valid until :meth:`close`."""
         return self._theirs.fileno()
 
-    def hold(self, on: bool) -> None:
-        """Stop or continue all threads of the runner."""
+    def hold(self, on: bool) -> float:
+        """Stop or continue all threads of the runner; the moment since or until which they stand still.
+
+        By :func:`time.perf_counter`, which all processes of a machine share.
+        """
+        moment = time.perf_counter()
         if on and not self._held:
             self._child.freeze()
+            moment = time.perf_counter()
         elif self._held and not on:
             self._child.thaw()
         self._held = on
+        return moment
 
     def overrun(self) -> bool:
         """Kill a runner that starts processes without end; whether it was killed for that."""

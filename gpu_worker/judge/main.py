@@ -90,13 +90,14 @@ class Judge:
     def _stage(self, name: str, limit: float) -> None:
         self._channel.send({"event": "stage", "name": name, "limit": limit})
 
-    def _hold(self, on: bool) -> None:
+    def _hold(self, on: bool) -> float:
         self._channel.send({"event": "hold", "on": on})
-        self._channel.receive()
+        answer, _ = self._channel.receive()
+        return float(answer["at"])
 
 
 def _ignore(_on: bool) -> None:
-    """The runner holds no code of the kernel's: nothing to stop."""
+    """The runner holds no host code of the kernel's: nothing to stop."""
 
 
 def findings_as_json(findings: Findings) -> dict[str, Any]:

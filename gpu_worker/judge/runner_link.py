@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cupilot.evaluation import FailureKind
@@ -14,6 +14,10 @@ from gpu_worker.targets.base import GraphUnavailable
 LOAD_SECONDS = 60.0
 ATTACH_SECONDS = 60.0
 """Populating the pages of a large arena takes about 0.3 s a gigabyte."""
+
+
+Release = Callable[[], float | None]
+"""Lets a runner that was held go on, and gives the moment; None where none was held."""
 
 
 class KernelFailed(Exception):
@@ -59,18 +63,24 @@ class RunnerLink:
         if reason is not None:
             raise GraphUnavailable(f"the kernel's launches cannot be captured: {str(reason)[:200]}")
 
-    def run(self, order: Sequence[int], timeout: float) -> tuple[float, float]:
-        """Run the plan once for each slot; seconds on the judge's clock and as the runner reports them."""
-        return self._timed({"op": "run", "order": list(order)}, timeout)
+    def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> tuple[float, float]:
+        """Run the plan once for each slot; seconds on the judge's clock and as the runner reports them.
 
-    def replay(self, timeout: float) -> tuple[float, float]:
+        A runner that is held is released when the order lies before it, and the clock starts then: there is no time
+        between the two in which threads of the kernel's could work.
+        """
+        return self._timed({"op": "run", "order": list(order)}, timeout, release)
+
+    def replay(self, timeout: float, release: Release | None = None) -> tuple[float, float]:
         """As :meth:`run`, through the graph that was captured last."""
-        return self._timed({"op": "replay"}, timeout)
+        return self._timed({"op": "replay"}, timeout, release)
 
-    def _timed(self, message: dict[str, Any], timeout: float) -> tuple[float, float]:
+    def _timed(self, message: dict[str, Any], timeout: float, release: Release | None) -> tuple[float, float]:
         started = time.perf_counter()
-        answer = self._ask(message, timeout)
-        host = time.perf_counter() - started
+        self._say(message)
+        released = release() if release is not None else None
+        answer = self._hear(message, timeout)
+        host = time.perf_counter() - (started if released is None else released)
         reported = answer.get("seconds")
         if not isinstance(reported, int | float):
             raise KernelFailed(FailureKind.POLICY_BREACH, "the runner reported no time: the kernel tampered with it")
@@ -80,10 +90,20 @@ class RunnerLink:
         return host, float(reported)
 
     def _ask(self, message: dict[str, Any], timeout: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        self._say(message, descriptors)
+        return self._hear(message, timeout)
+
+    def _say(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         if self._channel.pending():
             self._lost_or_breach()
         try:
             self._channel.send(message, descriptors)
+        except ChannelClosed as error:
+            raise RunnerLost(str(error)) from error
+
+    def _hear(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """The answer to what was said last."""
+        try:
             answer, unexpected = self._channel.receive(timeout)
         except ChannelTimeout as error:
             text = f"the kernel did not finish within {timeout:.1f} s ({message['op']})"

@@ -48,6 +48,11 @@ MISMATCHED_BLOCKS = 6
 BUSY_BLOCKS = 60
 """So many, mostly spoilt by waiting, and the machine cannot time at all now."""
 
+LATE_SECONDS = 3e-4
+LATE_SHARE = 0.02
+"""A runner is stopped 0.15 ms after its answer. Where it takes this long, threads of the kernel's could have gone on
+meanwhile: the block says nothing."""
+
 LYING_SHARE = 0.5
 PROPORTIONAL = 0.1
 """A clock lies where it reports less than this share of the judge's time in every block, and always the same share to
@@ -89,7 +94,8 @@ class _Filling:
 
 
 Caller = Callable[[Sequence[torch.Tensor]], Callable[[], Any]]
-Hold = Callable[[bool], None]
+Hold = Callable[[bool], float | None]
+"""Stops or continues the runner; the moment since or until which it stands still, None where it holds no host code."""
 
 
 class PairedTimer:
@@ -117,7 +123,7 @@ class PairedTimer:
         self._launch_timeout = launch_timeout
         self._random = random.Random()
         self._disagreements: list[tuple[float, float]] = []
-        """Seconds by the judge's clock and by the runner's, of blocks where the two do not agree."""
+        """Seconds by the judge's clock and by the runner's, of blocks where the two do not agree or the end is late."""
         self._graphs = False
         """Whether blocks go through graphs, those of both sides."""
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
@@ -261,17 +267,23 @@ class PairedTimer:
         if self._graphs:
             self._link.capture(order)
         self._flush(len(order))
-        self._hold(False)
-        host, reported = self._link.replay(timeout) if self._graphs else self._link.run(order, timeout)
-        self._hold(True)
+        release = partial(self._hold, False)
+        link = self._link
+        host, reported = link.replay(timeout, release) if self._graphs else link.run(order, timeout, release)
+        late = self._late(time.perf_counter())
         self._probe(order)
         self._blocks.read()
         self._refuse_change(self._slots.changed(watch))
         seconds = self._device.kernel_seconds(host, reported, len(order))
-        if seconds is None:
+        if seconds is None or late > LATE_SECONDS + LATE_SHARE * host:
             self._disagreements.append((host, reported))
             return None
         return seconds / len(order)
+
+    def _late(self, answered: float) -> float:
+        """Stop the runner; for how many seconds after its answer it could still work."""
+        held = self._hold(True)
+        return 0.0 if held is None else held - answered
 
     def _baseline_block(self, caller: Caller, order: Sequence[int]) -> tuple[float, Any]:
         kept: list[Any] = []
@@ -329,7 +341,8 @@ class PairedTimer:
         mismatched = len(self._disagreements)
         if mismatched < MISMATCHED_BLOCKS or mismatched <= MISMATCHED_SHARE * (mismatched + good):
             return
-        message = f"the runner's clock disagreed with the judge's in {mismatched} of {mismatched + good} blocks"
+        said = "the runner's clock disagreed with the judge's, or it was stopped late, in"
+        message = f"{said} {mismatched} of {mismatched + good} blocks"
         if clock_lies(self._disagreements):
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
         if mismatched >= BUSY_BLOCKS:

@@ -21,7 +21,7 @@ from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.rotation import Rotation
-from gpu_worker.judge.runner_link import KernelFailed
+from gpu_worker.judge.runner_link import KernelFailed, Release
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timed_outputs import WINDOW_ELEMENTS, WINDOWS, OutputBounds, windows_of
@@ -84,12 +84,14 @@ class PythonLink:
             raise GraphUnavailable(self.uncapturable)
         self.captures.append(list(order))
 
-    def replay(self, timeout: float) -> tuple[float, float]:
+    def replay(self, timeout: float, release: Release | None = None) -> tuple[float, float]:
         self.replays += 1
-        return self.run(self.captures[-1], timeout)
+        return self.run(self.captures[-1], timeout, release)
 
-    def run(self, order: Sequence[int], timeout: float) -> tuple[float, float]:  # noqa: ARG002
+    def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> tuple[float, float]:  # noqa: ARG002
         self.runs += 1
+        if release is not None:
+            release()
         started = time.perf_counter()
         for slot in order:
             self._body(self._slots.given(slot), self._slots.outputs(slot))
@@ -418,7 +420,7 @@ def test_wrong_results_of_a_graph_are_caught() -> None:
     Graphs(subject.device)
     timed = timer(subject, softmax)
     link = cast("PythonLink", timed._link)
-    link.replay = lambda timeout: (1e-4, 1e-4)  # type: ignore[method-assign] # noqa: ARG005
+    link.replay = lambda timeout, release=None: (1e-4, 1e-4)  # type: ignore[method-assign] # noqa: ARG005
     with pytest.raises(KernelFailed) as caught:
         timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.UNWRITTEN_OUTPUT
@@ -523,6 +525,20 @@ def test_a_clock_that_lies_all_the_time_is_caught() -> None:
     with pytest.raises(KernelFailed) as caught:
         timer(subject, softmax, clock=0.1).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.CLOCK_MISMATCH
+
+
+def test_blocks_whose_runner_was_stopped_late_say_nothing() -> None:
+    """Threads of a kernel could have gone on after its answer."""
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    timed, late = timer(subject, softmax), {2, 3, 4}
+    link = cast("PythonLink", timed._link)
+    timed._hold = lambda _: time.perf_counter() + (1.0 if link.runs in late else -1.0)
+    found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert found.pairs == link.runs - 1 - len(late), "the first pair only tells how long a launch takes"
+    timed._hold = lambda _: time.perf_counter() + 1.0
+    with pytest.raises(KernelFailed) as caught:
+        timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    assert caught.value.kind is FailureKind.INFRASTRUCTURE
 
 
 def test_pairs_of_a_throttled_device_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
