@@ -17,6 +17,7 @@ from cupilot.problem import Role, TensorSpec
 OWN = "own"
 PERTURBED = "perturbed"
 INTEGERS = "integers"
+WIDE_RANGE = "wide_range"
 
 STRUCTURAL_ZEROS = 0.1
 """More zeros than this share cannot be chance in floating-point draws."""
@@ -25,6 +26,9 @@ EXTREME = 64.0
 """Planted values are this many times the largest own one: far outside, yet exp() of a few survives in float32."""
 
 EXTREME_SHARE = 1e-3
+TINY = 2.0**-8
+"""Of parameters: those that scale a branch (LayerScale) begin at 1e-4 or 1e-6, weights of 2^16 inputs at this."""
+
 WIDE_EXPONENTS = 8.0
 """wide_range scales by 2^-8 to 2^8: five decimal digits of dynamic range."""
 
@@ -131,7 +135,7 @@ def integers(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 LAWS: dict[str, Transform] = {
     "signed": signed,
-    "wide_range": wide_range,
+    WIDE_RANGE: wide_range,
     "planted_extremes": planted_extremes,
     "constant_rows": constant_rows,
 }
@@ -141,7 +145,8 @@ LAWS: dict[str, Transform] = {
 def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], seed: int) -> list[torch.Tensor]:
     """The given tensors under a law, from an own draw; strides and dtypes are kept.
 
-    Parameters and buffers move a little with every law; under :data:`INTEGERS` they are whole numbers too.
+    Parameters and buffers move a little with every law; under :data:`INTEGERS` they are whole numbers too, and under
+    :data:`WIDE_RANGE` none is tiny.
     """
     if law == OWN:
         return list(own)
@@ -156,8 +161,14 @@ def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], se
         elif law == INTEGERS:
             result.append(like(tensor, integers(tensor, generator)))
         else:
-            result.append(like(tensor, jitter(tensor, generator)))
+            result.append(like(tensor, jitter(enlarged(tensor) if law == WIDE_RANGE else tensor, generator)))
     return result
+
+
+def enlarged(state: torch.Tensor) -> torch.Tensor:
+    """A parameter that is tiny throughout at the size of one: what it scales would be below every tolerance."""
+    size = largest_magnitude(state)
+    return state / size if 0 < size < TINY else state
 
 
 def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
