@@ -126,7 +126,7 @@ class _Proof:
         moved = flat.clone()
         moved[nonzero[nonzero.numel() // 2]] += 1
         changed = self._run({place: laws.like(mine, moved.reshape(mine.shape))})
-        self._remember([one.sub_(before) for one, before in zip(changed, base, strict=True)])
+        self._remember([one - before for one, before in zip(changed, base, strict=True)])
 
     def _check_signs(self) -> None:
         """Terms of both signs would make sums of absolute values larger than the output of absolute values.

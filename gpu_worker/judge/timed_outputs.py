@@ -23,7 +23,7 @@ TIMED_FACTOR = 1.25
 """Timed outputs are compared with PyTorch's own on other draws than the tolerance was measured on."""
 
 TIE_SHARE = 1e-3
-"""Indices of equal maxima may differ; PyTorch's random floats collide in about one row of 4000 (2^24 values)."""
+"""Indices of nearly equal values may differ, as of one that is computed and rounded; those of equal ones always may."""
 
 
 @dataclass(frozen=True)
