@@ -31,8 +31,7 @@ Written by `python -m benchmarks.admission_page` from
 
 {admitted} of {total} problems are admitted. {laws}
 
-Mended after this run, and not run again: cuDNN's batch norm was counted as elementwise. Where `lower precision` is not
-among the null kernels, outputs are integers, or its error is no larger than the policy's own; preparations say so now.
+Where `lower precision` is not among the null kernels, outputs are integers, or its error is no larger than the policy's own.
 
 | problem | family | laws and tolerances | null kernels rejected | why a law is left out |
 |---|---|---|---|---|

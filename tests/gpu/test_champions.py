@@ -56,9 +56,9 @@ def test_synccheck_errs_about_large_clusters_alone(
     built = evaluator._builder.build_kernel(agents().translator.translate(told, strategy, None, 0), preparation.facts)
     assert built.failure is None, built.failure
     watched = (built.binary, built.plan, preparation.facts.tensors)
+    monkeypatch.setattr(sanitizer, "TOOLS", ("synccheck",))
     assert evaluator._host.watched_memory(*watched).failure is None
     monkeypatch.setattr(sanitizer, "SYNCCHECK_LARGEST_CLUSTER", 16)
-    monkeypatch.setattr(sanitizer, "TOOLS", ("synccheck",))
     watch = evaluator._host.watched_memory(*watched)
     print(f"\nclusters of {blocks}: {watch.failure.message if watch.failure else watch.notes}")
     assert (watch.failure is None) is (blocks == 8)
