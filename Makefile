@@ -20,7 +20,7 @@ $(INSTALLED): constraints.txt pyproject.toml deploy/install.sh
 
 install: $(INSTALLED) ## install into .venv (again only when constraints or dependencies change)
 
-demo: $(INSTALLED) ## evolve a softmax kernel through the whole service, about a minute
+demo: $(INSTALLED) ## evolve a softmax kernel through the whole service, in a minute or two
 	@$(CUPILOT) evolve softmax --population 6 --generations 2
 
 up: $(INSTALLED) ## start the stack and leave it running (.cupilot)

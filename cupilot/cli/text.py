@@ -67,6 +67,8 @@ def event_line(event: EventView) -> str | None:
     data = event.data
     if event.kind.startswith("budget."):
         return _budget_line(event)
+    if event.kind == "candidate.credited":
+        return _credit_line(event)
     confirmed = event.kind == "candidate.measured" and data.get("purpose") == "confirm"
     if not event.kind.startswith(_SHOWN) or (event.kind in _HIDDEN and not confirmed):
         return None
@@ -88,6 +90,14 @@ def event_line(event: EventView) -> str | None:
         parts.append(f"{speedup:.2f}x")
     parts += [str(data[name]) for name in ("reason", "message") if data.get(name)]
     return clean(": ".join([parts[0], ", ".join(parts[1:])]) if parts[1:] else parts[0])
+
+
+def _credit_line(event: EventView) -> str | None:
+    """What a technique is worth to the winner; why one could not be measured is the report's to tell."""
+    factor = event.data.get("factor")
+    if not isinstance(factor, int | float):
+        return None
+    return clean(f"{event.data.get('technique')} is worth {factor:.2f}x to the winner")
 
 
 def _budget_line(event: EventView) -> str:

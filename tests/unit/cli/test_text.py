@@ -39,6 +39,11 @@ def _event(kind: str, **data: Any) -> EventView:
         ),
         (_event("candidate.active", ordinal=2), None),
         (_event("candidate.measured", ordinal=2, verdict="audited"), None),
+        (
+            _event("candidate.credited", technique="threads", outcome="helps", factor=1.84),
+            "threads is worth 1.84x to the winner",
+        ),
+        (_event("candidate.credited", technique="simd", outcome="inapplicable", factor=None), None),
         (_event("step.queued"), None),
         (_event("step.succeeded"), None),
         (_event("a.future.kind"), None),
