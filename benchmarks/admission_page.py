@@ -31,7 +31,8 @@ Written by `python -m benchmarks.admission_page` from
 
 {admitted} of {total} problems are admitted. {laws}
 
-Where `lower precision` is not among the null kernels, outputs are integers, or its error is no larger than the policy's own.
+Where `lower precision` is not among the null kernels, outputs are integers, or its error is no larger than the policy's
+own.
 
 | problem | family | laws and tolerances | null kernels rejected | why a law is left out |
 |---|---|---|---|---|
