@@ -1,4 +1,5 @@
-"""Renders what every agent is asked, for five level-1 problems on an H200 and two on a CPU: ``docs/prompts/``.
+"""Renders what every agent is asked, for five level-1 problems on an H200, one of them under two policies, and two on a
+CPU: ``docs/prompts/``.
 
 A page of its own has what the methods that write code freely ask, for one of the problems.
 
@@ -7,7 +8,7 @@ A page of its own has what the methods that write code freely ask, for one of th
 
 Nothing is computed: references are traced with fake tensors, at the size that they have on the device. The device, its
 measured peaks, PyTorch's time and the parents with their measurements are those of real runs in ``benchmarks/results``:
-``h200_fp32``, ``cpu_level1``, and ``cpu_conv2d``, two kernels written by hand and judged by
+``h200_fp32``, ``h200_tf32``, ``cpu_level1``, and ``cpu_conv2d``, two kernels written by hand and judged by
 ``python -m gpu_worker``, since the playbook has no template for a convolution.
 """
 
@@ -67,12 +68,14 @@ PAGES_OF = {
     "layer_norm_rows": About("layer_norm_rows"),
     "sum_reduction": About("sum_reduction"),
     "matmul": About("matmul"),
+    "matmul_tf32": About("matmul", policy=NumericsPolicy.TF32),
     "softmax_cpu": About("softmax", Target.CPU),
     "conv2d_square_cpu": About("conv2d_square", Target.CPU),
 }
 """One of each family: elementwise, softmax, norm, reduction, matrix product, convolution."""
 RUNS = {
     (Target.CUDA, NumericsPolicy.FP32): "h200_fp32",
+    (Target.CUDA, NumericsPolicy.TF32): "h200_tf32",
     (Target.CPU, NumericsPolicy.FP32): "cpu_level1",
 }
 BY_HAND = {PAGES_OF["conv2d_square_cpu"]: "cpu_conv2d"}

@@ -80,7 +80,11 @@ def build_facts(build: BuildReport | None) -> str:
     """The build report as a model reads it: resources and telling instructions."""
     if build is None:
         return "Unknown."
-    resources = {"registers": build.registers, "spill_bytes": build.spill_bytes, "shared_bytes": build.shared_bytes}
+    resources = {
+        "registers": build.registers,
+        "spill_bytes": build.spill_bytes,
+        "static_shared_bytes": build.shared_bytes,
+    }
     known = [f"{name} = {value}" for name, value in resources.items() if value is not None]
     counts = [f"{name} = {count}" for name, count in sorted(build.instructions.items())]
     return f"Resources: {', '.join(known) or 'unknown'}. Instructions: {', '.join(counts) or 'unknown'}."

@@ -121,7 +121,8 @@ def _build(evaluation: Evaluation) -> Iterator[Finding]:
     occupancy = evaluation.profile.metrics.get("occupancy_pct") if evaluation.profile else None
     if occupancy is not None and occupancy < LOW_OCCUPANCY:
         evidence = (
-            f"occupancy_pct = {occupancy:.0f}, registers = {build.registers}, shared_bytes = {build.shared_bytes}"
+            f"occupancy_pct = {occupancy:.0f}, registers = {build.registers}, "
+            f"static_shared_bytes = {build.shared_bytes}"
         )
         techniques = ("launch_bounds", "warp_per_row", "split_rows", "split_k")
         yield Finding("major", "few warps are resident, so latency shows", evidence, techniques)
