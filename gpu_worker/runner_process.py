@@ -80,8 +80,7 @@ class RunnerProcess:
         """
         moment = time.perf_counter()
         if on and not self._held:
-            self._child.freeze()
-            moment = time.perf_counter()
+            moment = self._child.freeze()
         elif self._held and not on:
             self._child.thaw()
         self._held = on

@@ -173,14 +173,20 @@ class Child:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def freeze(self) -> None:
-        """Stop all threads of the program, and of processes that it started, until :meth:`thaw`."""
+    def freeze(self) -> float:
+        """Stop all threads of the program, and of processes that it started, until :meth:`thaw`.
+
+        The moment (:func:`time.perf_counter`) at which the last of them was stopped; looking for more takes longer.
+        """
         self._signal(signal.SIGSTOP)
+        moment = time.perf_counter()
         stopped: set[int] = set()
         while self._family and (running := set(self._started()) - stopped):  # one may have just started another
             for pid in running:
                 _send(pid, signal.SIGSTOP)
+            moment = time.perf_counter()
             stopped |= running
+        return moment
 
     def thaw(self) -> None:
         """Let the program go on."""
