@@ -11,12 +11,11 @@ from pathlib import Path
 from gpu_worker.targets.base import Access, Program, Toolchain
 from gpu_worker.targets.cuda import installation
 from gpu_worker.targets.cuda.toolchain import (
-    COMPILER,
     CubinReader,
     CudaToolchain,
     architecture,
+    compiler_program,
     python_access,
-    python_program,
 )
 
 NVRTC, NVCC = "nvrtc", "nvcc"
@@ -45,7 +44,7 @@ class NvccToolchain(CubinReader):
         options = [f"--option={flag}" for flag in self.flags]
         toolkit = self._nvcc.parent.parent
         access = python_access(Access(read_only=(toolkit,), writable=(folder,), subprocesses=True))
-        return python_program(COMPILER, "nvcc", str(folder), f"--nvcc={self._nvcc}", *options, access=access)
+        return compiler_program("nvcc", str(folder), f"--nvcc={self._nvcc}", *options, access=access)
 
 
 def toolchain(arch: str, builder: str | None) -> Toolchain:

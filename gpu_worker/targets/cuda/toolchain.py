@@ -48,6 +48,11 @@ def python_program(script: Path, *arguments: str, access: Access) -> Program:
     return Program((sys.executable, "-I", str(script), str(SOURCE_ROOT), *arguments), access)
 
 
+def compiler_program(*arguments: str, access: Access) -> Program:
+    """:mod:`gpu_worker.targets.cuda.compiler`, in an interpreter that looks for no packages: it needs none."""
+    return Program((sys.executable, "-I", "-S", str(COMPILER), str(SOURCE_ROOT), *arguments), access)
+
+
 class CubinReader:
     """What machine code shows, whoever made it."""
 
@@ -60,7 +65,7 @@ class CubinReader:
     def inspect_program(self, folder: Path) -> Program | None:
         """ptxas's resources and the families of instructions in the disassembly, as JSON."""
         access = python_access(Access(read_only=(folder, self._disassembler.parent), subprocesses=True))
-        return python_program(COMPILER, "inspect", str(folder), f"--nvdisasm={self._disassembler}", access=access)
+        return compiler_program("inspect", str(folder), f"--nvdisasm={self._disassembler}", access=access)
 
     def facts(self, compile_log: str, inspection: str) -> BuildFacts:  # noqa: ARG002  the inspection says it all
         """Reads what :meth:`inspect_program` printed; empty where it failed, which :meth:`refusal` then refuses."""
@@ -107,7 +112,7 @@ class CudaToolchain(CubinReader):
             arguments.append(f"--pch={pch}")
             readable = (*readable, pch)
         access = python_access(Access(read_only=readable, writable=(folder,)))
-        return python_program(COMPILER, *arguments, access=access)
+        return compiler_program(*arguments, access=access)
 
     def _precompile(self) -> Path:
         """The slow headers in precompiled form, made once; an empty file where this machine cannot make them."""
@@ -115,7 +120,7 @@ class CudaToolchain(CubinReader):
             if self._precompiled is None:
                 path = self._folder / "headers.pch"
                 access = python_access(Access(read_only=self._includes[:1], writable=(self._folder,)))
-                making = python_program(COMPILER, "precompile", str(path), *self._options(), access=access)
+                making = compiler_program("precompile", str(path), *self._options(), access=access)
                 if Sandbox().run(making, Limits(), PRECOMPILE_SECONDS).code != 0:
                     path.write_bytes(b"")
                 self._precompiled = path
