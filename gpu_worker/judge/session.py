@@ -296,8 +296,6 @@ class Session:
     def _slots_for(self, workspace: Mapping[str, int], count: int) -> Slots:
         key = (tuple(sorted(workspace.items())), count)
         if key not in self._slots:
-            for slots in self._slots.values():
-                slots.close()
             needed, tensors = (slot_size(self._specs, spaces) for spaces in (workspace, {}))
             limit = max(1, int(SLOTS_MEMORY_SHARE * self._device.memory_bytes) // needed)
             if needed > self._device.memory_bytes:
@@ -306,6 +304,8 @@ class Session:
             if limit < min(count, DECOY_SHARE) and tensors < self._device.cache_bytes:
                 message = f"the kernel's workspace makes a slot of {needed} bytes; no four have room"
                 raise KernelFailed(FailureKind.OUT_OF_MEMORY, message)
+            while self._slots:  # before there are others, for which there would be no room
+                self._slots.popitem()[1].close()
             self._slots = {key: Slots(self._device, self._specs, workspace, min(count, limit))}
         slots = self._slots[key]
         slots.renew()
