@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agents.interface import AgentError, Briefing
-from agents.playbook.translator import PlaybookTranslator
+from agents.playbook.translator import PlaybookTranslator, complaints, operator_of
 from cupilot.attribution import AblationWay
 from cupilot.errors import InvalidPlan
 from cupilot.kernel import Kernel, Tunable
@@ -28,7 +28,7 @@ class Ablation:
     strategy: Strategy
     """What is left of the strategy."""
     removed: tuple[str, ...] = ()
-    """Techniques that had to go with it, because they require it."""
+    """Techniques that had to go with it, because they, or their templates, require it."""
     way: AblationWay | None = None
     kernel: Kernel | None = None
     """None where the technique cannot be separated."""
@@ -60,6 +60,8 @@ def _rendered(briefing: Briefing, strategy: Strategy, winner: Kernel) -> Kernel 
 
 def _by_templates(briefing: Briefing, strategy: Strategy, rendered: Kernel, technique: str) -> Ablation:
     rest, removed = _without(strategy, technique)
+    while leaning := set(complaints(briefing, operator_of(briefing), rest)) & set(rest.ids()):
+        rest, removed = _without(strategy, technique, *removed, *sorted(leaning))
     try:
         kernel = PlaybookTranslator().translate(briefing, rest, None, 0)
     except AgentError as error:
@@ -90,9 +92,9 @@ def _fixed(kernel: Kernel, values: dict[str, int]) -> Kernel:
     return kernel.model_copy(update={"plan": plan})
 
 
-def _without(strategy: Strategy, technique: str) -> tuple[Strategy, tuple[str, ...]]:
-    """The strategy without a technique, and the ids of those that require it and had to go with it."""
-    gone = [technique]
+def _without(strategy: Strategy, *techniques: str) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy without some techniques and those that require them; the ids of all that go but the first."""
+    gone = [*techniques]
     for _ in strategy.techniques:
         known = {use.id: catalogue().get(use.id) for use in strategy.techniques if use.id not in gone}
         gone += [name for name, item in known.items() if item and set(item.requires) & set(gone)]

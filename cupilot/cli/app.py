@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from cupilot import __version__
 from cupilot.cli import (
     audit,
     calls,
@@ -139,6 +140,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cupilot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print this program's version.")
+    ] = False,
+) -> None:
+    """Options of ``cupilot`` itself; what ``--help`` says stands above."""
+
 
 for section in SECTIONS.values():
     for name, command in section.items():

@@ -10,6 +10,7 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
+from cupilot import __version__
 from cupilot.cli.app import SECTIONS, SHORT_HELP, app
 from cupilot.cli.requests import JobOptions
 
@@ -32,6 +33,11 @@ COMMANDS = dict(leaves(ROOT))
 def run(*arguments: str) -> Result:
     """The command line in this process."""
     return CliRunner().invoke(app, list(arguments))
+
+
+def test_the_version_is_told_as_programs_do() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.output) == (0, f"cupilot {__version__}\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

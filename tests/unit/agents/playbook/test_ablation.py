@@ -33,6 +33,19 @@ def test_the_templates_take_away_what_they_put_in(target: Target) -> None:
     assert any(one.kernel is not None and not one.same_code for one in found)
 
 
+def test_what_cannot_be_rendered_without_a_technique_goes_with_it() -> None:
+    brief = about("softmax", Target.CPU)
+    strategy = parse(
+        "threads, simd(width=16), polynomial_exp, multiple_accumulators(count=4): several chains of vectors"
+    )
+    winner = PLAYBOOK.translator.translate(brief, strategy, None, 0)
+    _, simd, _, _ = ablations(brief, strategy, winner)
+    assert set(simd.removed) == {"polynomial_exp", "multiple_accumulators"}
+    assert simd.strategy.ids() == ("threads",)
+    assert simd.kernel is not None
+    assert not simd.same_code
+
+
 def test_a_sweep_makes_no_other_kernel_of_a_rendered_one() -> None:
     brief = about("softmax", Target.CUDA)
     strategy = PLAYBOOK.manager.initial_strategies(brief, [], 6, 0)[0].strategy
