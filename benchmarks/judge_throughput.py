@@ -21,6 +21,7 @@ from benchmarks.judge_run import Record, arguments, judge, phase_table, phases, 
 from cupilot.evaluation import Evaluation, Preparation
 from cupilot.problem import NumericsPolicy, Problem, Target
 from gpu_worker.evaluator import Evaluator
+from gpu_worker.sweep import PHASES, SCREENING
 
 PROBLEMS = (
     "layer_norm_rows", "matmul", "cross_entropy_loss", "gelu", "max_pool2d", "softmax", "sum_reduction",
@@ -113,7 +114,8 @@ class _Run:
                 f"{numbers['build_phase_median']:.3f} s with reading the machine code")  # fmt: skip
         if numbers["sweep_points"]:
             say(f"sweep     {numbers['sweep_ms_a_point']:.0f} ms a point, the whole judgement of the fastest included, "
-                f"over {numbers['sweep_points']} points of {numbers['swept_kernels']} kernels")  # fmt: skip
+                f"over {numbers['sweep_points']} points of {numbers['swept_kernels']} kernels; "
+                f"{numbers['sweep_ms_screened']:.0f} ms to screen one")  # fmt: skip
         say(f"rate      {numbers['per_hour']:.0f} evaluations an hour, median {numbers['seconds_median']:.2f} s each")
         say(f"          {numbers['per_hour_with_preparation']:.0f} an hour with the preparations of "
             f"{numbers['problems']} problems, {numbers['preparation_median']:.1f} s each")  # fmt: skip
@@ -142,18 +144,17 @@ class _Run:
 
 
 def swept(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a point of a tunable sweep costs: the phase divided by the points that were tried beside the kernel's own.
-
-    The phase holds the builds that were not made ahead, the screening of every point, and the whole judgement of the
-    fastest; milliseconds.
+    """What a point of a tunable sweep costs: its phases divided by the points that were tried beside the kernel's own,
+    and that of the screening alone; milliseconds.
     """
     tried = [row for row in rows if row["sweep_points"]]
     points = sum(row["sweep_points"] for row in tried)
-    seconds = sum(row["phases"].get("sweep", 0.0) for row in tried)
+    seconds = {name: sum(row["phases"].get(name, 0.0) for row in tried) for name in PHASES}
     return {
         "swept_kernels": len(tried),
         "sweep_points": points,
-        "sweep_ms_a_point": 1000 * seconds / points if points else None,
+        "sweep_ms_a_point": 1000 * sum(seconds.values()) / points if points else None,
+        "sweep_ms_screened": 1000 * seconds[SCREENING] / points if points else None,
     }
 
 

@@ -238,7 +238,8 @@ class Phase(Value):
 
     name: str
     """``build``, ``open`` (the problem in a fresh judge), ``load``, ``verify``, ``time``, ``compile_baseline``,
-    ``sweep`` (other values of the tunables), ``profile``, or ``judge`` for anything else of the judge's."""
+    ``sweep_build``, ``sweep`` and ``sweep_judge`` (other values of the tunables: built, screened, and the fastest
+    judged whole), ``profile``, or ``judge`` for anything else of the judge's."""
     start: float
     """Seconds since the evaluation began."""
     seconds: float

@@ -91,7 +91,7 @@ class Evaluator:
         self._imported = work_dir / "imported"
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
         self._ahead = BuildAhead(self._builder, spare_cores(self._host))
-        self._sweep = Sweep(self._host, self._builder, self._judge)
+        self._sweep = Sweep(self._host, self._builder, self._judge, self._enter)
         self._points = self._host.sweep_points if sweep is None else sweep
         self._autotune = self._host.autotunes if autotune is None else autotune
         self._profiling = Profiling(self._host)
@@ -344,9 +344,12 @@ class Evaluator:
         measured.notes += tuple(note for note in extra.notes if note not in measured.notes)
         measured.comparisons += tuple(one for one in extra.comparisons if one.baseline is Baseline.MAX_AUTOTUNE)
 
+    def _enter(self, phase: str) -> None:
+        """A phase of the evaluation under way begins."""
+        self._phases.enter(phase)
+
     def _swept(self, measured: Measured, built: BuiltKernel, call: Call) -> BuiltKernel:
         """The build with the best tunables; a sweep that the machine spoils leaves the kernel as it was judged."""
-        self._phases.enter("sweep")
         self._judge.on_stage = None
         try:
             return self._sweep.improve(measured, built, call, self._points)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -40,6 +40,9 @@ SCREENING_SECONDS = 15.0
 
 JUDGED_POINTS = 2
 """The second fastest gets its chance where the fastest does not pass."""
+
+BUILDING, SCREENING, JUDGING = PHASES = "sweep_build", "sweep", "sweep_judge"
+"""Names of phases: builds that were not made ahead, the screening of every point, the fastest's whole judgement."""
 
 Values = dict[str, int]
 
@@ -103,10 +106,12 @@ class _Trial:
 class Sweep:
     """Finds better tunable values for kernels on one device."""
 
-    def __init__(self, host: HostTarget, builder: Builder, judge: WarmJudge) -> None:
+    def __init__(self, host: HostTarget, builder: Builder, judge: WarmJudge, enter: Callable[[str], None]) -> None:
+        """``enter`` is told which of the :data:`PHASES` begins."""
         self._host = host
         self._builder = builder
         self._judge = judge
+        self._enter = enter
 
     def first_points(self, kernel: Kernel, limit: int) -> list[Kernel]:
         """The variants that :meth:`improve` will try for certain, if it comes to that."""
@@ -150,6 +155,7 @@ class Sweep:
         if together is not None:
             for trial in self._screened([together], measured, known, call, end):
                 found[len(measured.sweep) - 1] = trial
+        self._enter(JUDGING)
         return self._chosen(measured, given, found, call) or built
 
     def _screened(
@@ -157,7 +163,9 @@ class Sweep:
     ) -> Iterator[_Trial]:
         """Build the points and time each that builds; every one is entered in ``measured`` before it is given."""
         assert isinstance(measured.kernel, Kernel)
+        self._enter(BUILDING)
         trials = self._build_all(measured.kernel, [*points], measured.preparation.facts)
+        self._enter(SCREENING)
         if call.cancelled():
             raise Interrupted
         runner: RunnerProcess | None = None

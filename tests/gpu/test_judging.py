@@ -12,6 +12,7 @@ from cupilot.kernel import Kernel
 from cupilot.problem import NumericsPolicy, Problem
 from cupilot.tensor_map import Swizzle
 from gpu_worker.evaluator import Evaluator
+from gpu_worker.sweep import PHASES
 from gpu_worker.targets.cuda import counters, sanitizer
 from gpu_worker.targets.cuda.nvml import Nvml
 from tests.gpu import kernels, problems, tma_kernels
@@ -164,7 +165,7 @@ def test_a_sweep_finds_a_better_block(judge: Judge) -> None:
     assert evaluation.verdict is Verdict.AUDITED, evaluation.failure
     for point in evaluation.sweep:
         print(point.tunables, point.kernel_us.median if point.kernel_us else point.failure, point.judged)
-    spent = sum(phase.seconds for phase in evaluation.phases if phase.name == "sweep")
+    spent = sum(phase.seconds for phase in evaluation.phases if phase.name in PHASES)
     print(f"sweep: {spent:.2f} s for {len(evaluation.sweep)} points, one of them judged whole")
     given = evaluation.sweep[0]
     assert given.tunables == {"BLOCK": 32}

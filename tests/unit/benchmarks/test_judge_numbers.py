@@ -133,9 +133,11 @@ def test_throughput_counts_distinct_kernels_and_says_where_time_goes(
 
 
 def test_a_point_of_a_sweep_costs_its_share_of_the_phase() -> None:
-    rows = [{"sweep_points": points, "phases": {"sweep": 0.25}} for points in (4, 6, 0)]
+    phases = {"sweep_build": 0.05, "sweep": 0.1, "sweep_judge": 0.1}
+    rows = [{"sweep_points": points, "phases": phases} for points in (4, 6, 0)]
     found = judge_throughput.swept(rows)
-    assert (found["swept_kernels"], found["sweep_points"], found["sweep_ms_a_point"]) == (2, 10, 50.0)
+    assert (found["swept_kernels"], found["sweep_points"]) == (2, 10)
+    assert (found["sweep_ms_a_point"], found["sweep_ms_screened"]) == pytest.approx((50.0, 20.0))
     assert judge_throughput.swept([])["sweep_ms_a_point"] is None
 
 
