@@ -190,8 +190,10 @@ def test_a_new_version_of_a_problem_leaves_the_old_one_with_its_jobs_and_its_boa
 ) -> None:
     old = Problem(name="double", source=SOURCE)
     new = Problem(name="double", source=SOURCE.replace("x * 2", "x + x"))
-    with world.database.transaction() as session:
-        jobs = [str(evolved(session, team.id, problem=one).id) for one in (old, new)]
+    jobs = []
+    for one in (old, new):
+        with world.database.transaction() as session:  # one each: what a transaction writes is of one moment
+            jobs.append(str(evolved(session, team.id, problem=one).id))
     versions = [one for one in client.all_problems() if one.name == "double"]
     assert [one.hash for one in versions] == [new.content_hash(), old.content_hash()], "the newest first"
     assert [client.problem(one.id).source for one in versions] == [new.source, old.source]
