@@ -70,11 +70,11 @@ def _parts(toolchain: CudaToolchain, repetitions: int) -> Iterator[tuple[str, fl
     """What is there before a kernel's own text is compiled, each with all that comes before it."""
     with _folder(EMPTY, "#pragma once\n") as folder:
         build = toolchain.compile_program(folder)
-        python, *flags = build.argv[: build.argv.index("build")]
+        *python, script, root = build.argv[: build.argv.index("build")]
         programs = {
             "the sandbox": ("/usr/bin/true",),
-            "the interpreter": (python, *flags[:-2], "-c", "pass"),
-            "its imports and options": (python, *flags, "build", "--help"),
+            "the interpreter": (*python, "-c", "pass"),
+            "its imports and options": (*python, script, root, "build", "--help"),
             "loading NVRTC, and an empty kernel": build.argv,
         }
         for name, argv in programs.items():

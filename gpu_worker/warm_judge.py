@@ -124,7 +124,10 @@ class WarmJudge:
         return RunnerProcess(self._host, self._sandbox)
 
     def _staged(self, name: str) -> None:
-        """The judge has begun a stage; while it audits, nothing is timed, and the next kernel's runner may start."""
+        """The judge has begun a stage; while it audits, nothing is timed, and the next kernel's runner may start.
+
+        Of a sweep's point nothing is audited: the runner for the whole judgement then starts while it is screened.
+        """
         if self.on_stage is not None:
             self.on_stage(name)
         if name == "auditing" and self._host.starts_runners_ahead and self._spare is None:

@@ -144,7 +144,9 @@ class PairedTimer:
         self._graphs = False
         # What has written to its inputs may have been called on them before, to warm up: its answers are not right
         self._eager = baseline is Baseline.EAGER and not self._reference.writes_inputs
-        self._kept = self._fill(self._block_length(kernel_hint)) if effort.one_filling else None
+        self._kept = None
+        if effort.one_filling:
+            self._kept = self._fill(self._block_length(kernel_hint))
         kernel, reference = self._warm_up(caller, kernel_hint)
         if min(kernel, reference) < self._device.graph_below_seconds:
             try:
@@ -207,7 +209,7 @@ class PairedTimer:
         return statistics.median(times)
 
     def _block_length(self, seconds: float) -> int:
-        most = self._slots.count - self._decoys
+        most = len(self._kept.order) if self._kept else self._slots.count - self._decoys
         return max(1, min(most, math.ceil(self._device.block_seconds / max(seconds, 1e-7))))
 
     def _pair(
@@ -219,7 +221,7 @@ class PairedTimer:
         order, watch = filling.order, filling.watch
         kernel_order = order[:kernel_count]
         decoys = [] if filling.checked else self._lay_decoys(kernel_order)
-        checked, *further = self._random.sample(kernel_order, min(CHECKED_LAUNCHES, len(kernel_order)))
+        checked, *further = self._random.sample(kernel_order, min(CHECKED_LAUNCHES, kernel_count))
         baseline_order = [*[slot for slot in order if slot != checked][: baseline_count - 1], checked]
         if kernel_leads:
             kernel = self._kernel_block(kernel_order, watch)

@@ -3,7 +3,7 @@
 Needs the standard library and NVRTC, or a toolkit; no GPU or driver. Judges nothing. On a folder that holds
 ``kernel.cu`` and ``problem.h``, ``build`` and ``nvcc`` write ``kernel.bin`` and print the compiler's messages to
 stderr, and ``inspect`` prints facts about the binary as one JSON object; ``precompile`` writes a precompiled header.
-A command imports what it alone needs: importing all of it takes a quarter as long as compiling a typical kernel.
+A command imports what it alone needs, since imports are a good part of a short build (``benchmarks.builds``).
 Start: ``python -I compiler.py SOURCE_ROOT COMMAND ...``.
 """
 
