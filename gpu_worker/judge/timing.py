@@ -2,13 +2,16 @@
 
 A block is a number of launches, each in a slot of its own, after the cache was flushed; a kernel block and a baseline
 block over the same slots make a pair. What the baseline gives for a few random slots is what the kernel must have
-written there. All slots' inputs are watched, since data that a kernel has spoilt could make the baseline slow. While
-the baseline runs the runner is held, so that a kernel's background threads can slow nothing down.
+written there. First launches are timed by themselves too: nobody can have worked ahead for them. All slots' inputs are
+watched, since data that a kernel has spoilt could make the baseline slow. While the baseline runs the runner is held,
+so that a kernel's background threads can slow nothing down.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import random
 import statistics
 import time
@@ -20,6 +23,7 @@ from typing import Any
 import torch
 
 from cupilot.evaluation import Baseline, Comparison, FailureKind, Interval
+from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE, Clocks
 from gpu_worker.judge.conditions import BlockLog
 from gpu_worker.judge.deviation import Expected, Unit, deviation
 from gpu_worker.judge.reference import Reference
@@ -43,29 +47,21 @@ CHECKED_LAUNCHES = 3
 PROBED_SLOTS = 8
 PROBED_ELEMENTS = 64
 HANDOVER_BLOCKS = 5
-MISMATCHED_SHARE = 0.75
-MISMATCHED_BLOCKS = 6
-"""Fewer say nothing: a busy machine's scheduler spoils many blocks (all of six were seen at six processes a core)."""
-
-BUSY_BLOCKS = 60
-"""So many, mostly spoilt by waiting, and the machine cannot time at all now."""
-
-LATE_SECONDS = 3e-4
-LATE_SHARE = 0.02
-"""A runner is stopped 0.15 ms after its answer. Where it takes this long, threads of the kernel's could have gone on
-meanwhile: the block says nothing."""
-
-LYING_SHARE = 0.5
-PROPORTIONAL = 0.1
-"""A clock lies where it reports less than this share of the judge's time in every block, and always the same share to
-within this. Waiting is erratic. So does one that reports more than the judge waited."""
-
 DECOYS = 4
 """Poisoned slots that no launch of a block is given. A launch that works for later ones, whose place it knows from
 earlier blocks, cannot tell them from those that come; slots with and without a launch change with each block."""
 
 DECOY_SHARE = 4
 """At most one slot in so many is a decoy: where there are few, each is so large that working ahead saves nothing."""
+
+OPENING_SHARE = 8
+"""A block's opening: its first launch, and then one in so many. Nobody has worked ahead for the first."""
+
+OPENINGS = 5
+"""Timed where the first one is slow."""
+
+OPENING_FACTOR = 1.25
+"""How much longer a launch may take in an opening than in whole blocks, besides what starting a block costs."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +120,7 @@ class PairedTimer:
         self._hold = hold
         self._launch_timeout = launch_timeout
         self._random = random.Random()
-        self._disagreements: list[tuple[float, float]] = []
-        """Seconds by the judge's clock and by the runner's, of blocks where the two do not agree or the end is late."""
+        self._clocks = Clocks()
         self._graphs = False
         """Whether blocks go through graphs, those of both sides."""
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
@@ -167,7 +162,7 @@ class PairedTimer:
         kernel_count, baseline_count = map(self._block_length, seconds)
         kernel_times: list[float] = []
         baseline_times: list[float] = []
-        self._disagreements.clear()
+        self._clocks = Clocks()
         self._blocks.begin()
         started = time.monotonic()
         while True:
@@ -178,9 +173,11 @@ class PairedTimer:
             if kernel is not None:
                 kernel_times.append(kernel)
                 baseline_times.append(reference)
-            self._check_clock(len(kernel_times))
+            self._clocks.check(len(kernel_times))
             if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
                 break
+        if baseline is Baseline.EAGER and self._kept is None and kernel_count > 1:
+            self._refuse_heavy_openings(kernel_count, statistics.median(kernel_times))
         if self._blocks.dropped_pairs:
             dropped = self._blocks.dropped_pairs
             self.notes.append(f"{baseline.value}: {dropped} pairs were dropped, the device was throttled")
@@ -194,6 +191,32 @@ class PairedTimer:
             graphs=self._graphs,
             conditions=self._blocks.conditions(),
         )
+
+    def _refuse_heavy_openings(self, count: int, seconds: float) -> None:
+        """Launches that work for later ones, wherever they keep the results, are dear where a block ends early."""
+        lengths = sorted({1, max(1, count // OPENING_SHARE)})
+        allowed = [OPENING_FACTOR * length * seconds + self._device.opening_seconds for length in lengths]
+        took = self._openings(count, lengths)
+        if any(map(operator.gt, took, allowed)):
+            more = [self._openings(count, lengths) for _ in range(OPENINGS - 1)]
+            took = [statistics.median(each) for each in zip(took, *more, strict=True)]
+        for length, duration, most in zip(lengths, took, allowed, strict=True):
+            if duration > most:
+                message = (
+                    f"a launch takes {seconds * 1e6:.3g} us in blocks of {count}, and {duration / length * 1e6:.3g} us "
+                    f"in their first {length} where no others follow: they do the work of launches to come"
+                )
+                raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, launches=length)
+
+    def _openings(self, count: int, lengths: Sequence[int]) -> list[float]:
+        """Seconds of a block's first launches, so many and then so many more; all slots are filled as for the whole."""
+        filling = self._fill(count)
+        self._lay_decoys(filling.order)
+        order = iter(filling.order)
+        blocks = [list(itertools.islice(order, length)) for length in lengths]
+        took = [(self._kernel_block(block, filling.watch) or 0.0) * len(block) for block in blocks if block]
+        self._hold(False)
+        return took
 
     def handover_seconds(self) -> float:
         """What copying one slot's outputs takes this device, from memory to memory: a median of blocks."""
@@ -280,7 +303,7 @@ class PairedTimer:
         self._refuse_change(self._slots.changed(watch))
         seconds = self._device.kernel_seconds(host, reported, len(order))
         if seconds is None or late > LATE_SECONDS + LATE_SHARE * host:
-            self._disagreements.append((host, reported))
+            self._clocks.disagree(host, reported)
             return None
         return seconds / len(order)
 
@@ -350,19 +373,6 @@ class PairedTimer:
         expected = Expected(values, Unit(), watch.selection(values))
         return deviation(expected, self._slots.outputs(slot)[place]) == 0.0
 
-    def _check_clock(self, good: int) -> None:
-        """Raises where the runner's clock lies, or where the machine is too busy for any clock."""
-        mismatched = len(self._disagreements)
-        if mismatched < MISMATCHED_BLOCKS or mismatched <= MISMATCHED_SHARE * (mismatched + good):
-            return
-        said = "the runner's clock disagreed with the judge's, or it was stopped late, in"
-        message = f"{said} {mismatched} of {mismatched + good} blocks"
-        if clock_lies(self._disagreements):
-            raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
-        if mismatched >= BUSY_BLOCKS:
-            message += ", by waiting: the machine is too busy to time a kernel"
-            raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
-
     @staticmethod
     def _enough(kernel: Sequence[float], baseline: Sequence[float], elapsed: float, effort: Effort) -> bool:
         count = len(kernel)
@@ -379,13 +389,6 @@ class PairedTimer:
 def _copy_all(into: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
     for one, other in zip(into, source, strict=True):
         one.copy_(other)
-
-
-def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:
-    """Whether blocks of (judge's seconds, runner's seconds) tell of a false clock, and not of a busy machine."""
-    shares = [reported / host for host, reported in disagreements]
-    slow = max(shares) < LYING_SHARE and max(shares) - min(shares) <= PROPORTIONAL * max(shares)
-    return slow or sum(share > 1 for share in shares) > len(shares) / 2
 
 
 def _speedup(kernel: Sequence[float], baseline: Sequence[float]) -> Interval:

@@ -236,6 +236,8 @@ class JudgeDevice(Protocol):
     """Relative half width of a speedup's interval at which an evaluation stops measuring."""
     block_seconds: float
     """How long a timed block should take for the clock and the message around it to be negligible."""
+    opening_seconds: float
+    """What starting a block may add to its first launches: messages, cold instructions, a cache still written back."""
     graph_below_seconds: float
     """Shorter launches are timed through graphs, kernel and baseline alike; 0 where the device has none."""
 

@@ -28,6 +28,9 @@ CLOCK_SLACK_SECONDS = 0.002
 BLOCK_SECONDS = 0.008
 """A message to the runner and back takes 0.05 ms on an idle machine: under 1 % of this."""
 
+OPENING_SECONDS = 0.002
+"""A block's order and answer, on a machine with other work to do."""
+
 PRECISION = 0.015
 """A machine with other work to do seldom times more exactly within a second."""
 
@@ -59,6 +62,7 @@ class CpuJudgeDevice:
         self.memory_bytes = memory_bytes
         self.block_seconds = BLOCK_SECONDS
         self.precision = PRECISION
+        self.opening_seconds = OPENING_SECONDS
         self.graph_below_seconds = 0.0
         torch.set_num_threads(threads)
         keep_freed_memory()

@@ -324,3 +324,62 @@ def edited_softmax(old: str, new: str) -> Kernel:
     """The honest softmax with one change."""
     assert _SOFTMAX.count(old) == 1, old
     return softmax(_SOFTMAX.replace(old, new))
+
+
+def running_sum_ahead() -> Kernel:
+    """A launch that meets new inputs sums up those of all slots, a block for each, and the launches after it copy.
+    It takes no longer than an honest one, whose single block leaves the card idle. Where slots lie it has learned from
+    the launches before."""
+    source = """
+typedef unsigned long long Place;
+constexpr int ROWS = 4, COLS = 8192, SIZE = ROWS * COLS, MOST = 512;
+static __device__ Place first, low, high, apart;
+static __device__ float of[2 * MOST], kept[2 * MOST][SIZE];
+static __device__ int launches;
+__device__ void sums(const float* x, float* out) {
+    if (threadIdx.x >= ROWS) return;
+    const float4* in = reinterpret_cast<const float4*>(x + threadIdx.x * COLS);
+    float4* result = reinterpret_cast<float4*>(out + threadIdx.x * COLS);
+    double total = 0.0;
+#pragma unroll 8
+    for (int i = 0; i < COLS / 4; ++i) {
+        float4 v = in[i];
+        v.x = float(total += v.x); v.y = float(total += v.y); v.z = float(total += v.z); v.w = float(total += v.w);
+        result[i] = v;
+    }
+}
+__device__ void copy(const float* from, float* to) {
+    for (int i = threadIdx.x; i < SIZE / 4; i += BLOCK)
+        reinterpret_cast<float4*>(to)[i] = reinterpret_cast<const float4*>(from)[i];
+}
+__device__ void learn(Place x) {
+    if (!first) first = low = high = x;
+    low = min(low, x);
+    high = max(high, x);
+    for (Place other = x > first ? x - first : first - x, rest; other; other = rest) {
+        rest = apart % other;
+        apart = other;
+    }
+}
+extern "C" __global__ void __launch_bounds__(BLOCK) running_sum(const float* x, float* out) {
+    const float* from = x;
+    if (blockIdx.x > 0) from = reinterpret_cast<const float*>(low + (blockIdx.x - 1) * apart);
+    int slot = MOST + (apart ? (long long)((Place)from - first) / (long long)apart : 0);
+    if (blockIdx.x > 0) {
+        if (launches < 24 || (Place)from > high || from == x || of[slot] == from[0]) return;
+        sums(from, kept[slot]);
+        __syncthreads();
+        if (threadIdx.x == 0) of[slot] = from[0];
+        return;
+    }
+    if (launches >= 24 && of[slot] == x[0]) { copy(kept[slot], out); return; }
+    sums(x, out);
+    __syncthreads();
+    if (launches >= 24) copy(out, kept[slot]);
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    if (launches >= 24) of[slot] = x[0];
+    else if (++launches > 12) learn((Place)x);
+}
+"""
+    return kernel(source, Launch(kernel="running_sum", args=("x", "out"), grid=("512",), block=("BLOCK",)), BLOCK=256)

@@ -53,6 +53,13 @@ def scale(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     return _problem("scale", "def forward(self, x):\n    return x * 2.0", "torch.randn(64, 64)", policy)
 
 
+def running_sum(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
+    """Four rows, which a thread each goes through: most of the card has nothing to do."""
+    return _problem(
+        "running_sum", "def forward(self, x):\n    return torch.cumsum(x, 1)", "torch.rand(4, 8192)", policy
+    )
+
+
 def item(policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
     """Asks for a result meanwhile, which no graph can."""
     model = "def forward(self, x):\n    return x * 2.0 if x.sum().item() < 1e30 else x"

@@ -32,6 +32,9 @@ MESSAGE_SECONDS = 1e-3 + RUNNER_SECONDS
 BLOCK_SECONDS = 2e-3
 """Length of a timed block: long against a submission and the events' resolution, short against drifts of clocks."""
 
+OPENING_SECONDS = 8e-6
+"""Instructions to be fetched, and dirty lines of the flush in front of a block to be written back."""
+
 PRECISION = 0.002
 """So that the ratio of two measurements of one kernel is within half a percent of 1."""
 
@@ -84,6 +87,7 @@ class CudaJudge:
         self._nvml = _nvml(driver.device_uuid(self._context.device))
         self.block_seconds = BLOCK_SECONDS
         self.precision = PRECISION
+        self.opening_seconds = OPENING_SECONDS
         self.graph_below_seconds = GRAPH_BELOW_SECONDS
         self._capturer = Capturer(self.torch_device)
         self._trusting = True
@@ -154,6 +158,7 @@ class CudaJudge:
         """The same device for a runner whose clock is in the kernel's hands: the judge's wall clock decides."""
         other = copy.copy(self)
         other.block_seconds = WALL_BLOCK_SECONDS
+        other.opening_seconds = WALL_SLACK_SECONDS
         other.graph_below_seconds = 0.0
         other._trusting = False
         return other

@@ -9,11 +9,14 @@ import pytest
 
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.admission import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
+from gpu_worker.judge.clocks import BUSY_BLOCKS, MISMATCHED_BLOCKS
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
 from gpu_worker.judge.timed_outputs import TIMED_FACTOR
-from gpu_worker.judge.timing import BUSY_BLOCKS, MIN_PAIRS, MISMATCHED_BLOCKS
+from gpu_worker.judge.timing import MIN_PAIRS, OPENING_FACTOR, OPENING_SHARE, OPENINGS
 from gpu_worker.sweep import HOPELESS, NEAR_FLOOR
+from gpu_worker.targets import cpu_judge
 from gpu_worker.targets.cpu_host import CpuHost
+from gpu_worker.targets.cuda import judge as cuda_judge
 from gpu_worker.targets.cuda.host import CudaHost
 from gpu_worker.verdict import BELOW_FLOOR
 
@@ -58,3 +61,5 @@ def test_the_numbers_of_the_page_are_those_of_the_judge() -> None:
     assert (RESAMPLES, CONFIDENCE) == (2000, (2.5, 97.5))
     assert (HOPELESS, NEAR_FLOOR, CudaHost.sweep_points, CpuHost.sweep_points) == (0.2, 0.95, 12, 3)
     assert (MIN_PAIRS, MISMATCHED_BLOCKS, BUSY_BLOCKS) == (6, 6, 60)
+    assert (OPENING_FACTOR, OPENING_SHARE, OPENINGS) == (1.25, 8, 5)
+    assert (cpu_judge.OPENING_SECONDS, cuda_judge.OPENING_SECONDS) == (2e-3, 8e-6)

@@ -17,6 +17,7 @@ from gpu_worker.judge import laws
 from gpu_worker.judge.admission import PRECISIONS, Admission, admit
 from gpu_worker.judge.audit import Auditor, Bounds
 from gpu_worker.judge.cases import Cases
+from gpu_worker.judge.clocks import clock_lies
 from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
@@ -25,7 +26,7 @@ from gpu_worker.judge.runner_link import KernelFailed, Release
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timed_outputs import WINDOW_ELEMENTS, WINDOWS, OutputBounds, windows_of
-from gpu_worker.judge.timing import Effort, PairedTimer, clock_lies
+from gpu_worker.judge.timing import Effort, PairedTimer, _Filling
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
@@ -331,6 +332,9 @@ def timer(subject: Subject, body: Body, clock: float = 1.0, held: list[bool] | N
 
 QUICK = Effort(seconds=0.2, half_width=0.5, hopeless=0.0)
 
+UNPAIRED = 2
+"""Blocks of the kernel beside those of pairs: the first tells how long a launch takes; with few slots, one opening."""
+
 
 def test_paired_timing_tells_slow_from_equal() -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(512, 512)")
@@ -347,6 +351,37 @@ def test_paired_timing_tells_slow_from_equal() -> None:
     assert equal.pairs >= 2
     assert True in held
     assert held[-1] is False
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_launch_that_works_for_those_to_come_is_caught(eager: bool) -> None:
+    """Half of a block's launches cost nothing: their share of the work is done by the first that meets new inputs."""
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
+    done: set[int] = set()
+
+    def ahead(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        softmax(given, outputs)
+        if outputs[0].data_ptr() not in done:
+            time.sleep(0.02)
+            done.update(slots.outputs(slot)[0].data_ptr() for slot in range(slots.count))
+
+    timed = timer(subject, ahead)
+    slots = cast("PythonLink", timed._link)._slots
+    fill = timed._fill
+
+    def fill_and_forget(count: int) -> _Filling:
+        done.clear()
+        return fill(count)
+
+    timed._fill = fill_and_forget  # type: ignore[method-assign]
+    baseline = Baseline.EAGER if eager else Baseline.COMPILE
+    if not eager:
+        assert timed.compare(baseline, subject.reference.caller, 1e-4, QUICK).pairs, "asked once of a kernel"
+        return
+    with pytest.raises(KernelFailed, match="work of launches to come") as caught:
+        timed.compare(baseline, subject.reference.caller, 1e-4, QUICK)
+    assert caught.value.kind is FailureKind.CLOCK_MISMATCH
+    assert caught.value.details == {"launches": 1}
 
 
 def test_screening_fills_once_and_checks_the_first_launches() -> None:
@@ -534,7 +569,7 @@ def test_blocks_whose_runner_was_stopped_late_say_nothing() -> None:
     link = cast("PythonLink", timed._link)
     timed._hold = lambda _: time.perf_counter() + (1.0 if link.runs in late else -1.0)
     found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
-    assert found.pairs == link.runs - 1 - len(late), "the first pair only tells how long a launch takes"
+    assert found.pairs == link.runs - UNPAIRED - len(late)
     timed._hold = lambda _: time.perf_counter() + 1.0
     with pytest.raises(KernelFailed) as caught:
         timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
@@ -549,8 +584,8 @@ def test_pairs_of_a_throttled_device_are_dropped(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(subject.device, "state", lambda: next(said, usual))
     timed = timer(subject, softmax)
     found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
-    pairs = cast("PythonLink", timed._link).runs - 1
-    assert found.pairs == pairs - 3, "the first pair only tells how long a launch takes"
+    pairs = cast("PythonLink", timed._link).runs - UNPAIRED
+    assert found.pairs == pairs - 3
     assert timed.notes == ["eager: 3 pairs were dropped, the device was throttled"]
     assert found.conditions is not None
     assert found.conditions.blocks == 2 * found.pairs

@@ -1,0 +1,59 @@
+"""The judge's clock and the runner's: whether they agree, and who is to blame where they do not.
+
+Measures nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cupilot.evaluation import FailureKind
+from gpu_worker.judge.runner_link import KernelFailed
+
+MISMATCHED_SHARE = 0.75
+MISMATCHED_BLOCKS = 6
+"""Fewer say nothing: a busy machine's scheduler spoils many blocks (all of six were seen at six processes a core)."""
+
+BUSY_BLOCKS = 60
+"""So many, mostly spoilt by waiting, and the machine cannot time at all now."""
+
+LATE_SECONDS = 3e-4
+LATE_SHARE = 0.02
+"""A runner is stopped 0.15 ms after its answer. Where it takes this long, threads of the kernel's could have gone on
+meanwhile: the block says nothing."""
+
+LYING_SHARE = 0.5
+PROPORTIONAL = 0.1
+"""A clock lies where it reports less than this share of the judge's time in every block, and always the same share to
+within this. Waiting is erratic. So does one that reports more than the judge waited."""
+
+
+class Clocks:
+    """The blocks of one comparison that say nothing, because the clocks disagree or the end is late."""
+
+    def __init__(self) -> None:
+        self._disagreements: list[tuple[float, float]] = []
+
+    def disagree(self, judge: float, runner: float) -> None:
+        """Remember a block by its seconds on both clocks."""
+        self._disagreements.append((judge, runner))
+
+    def check(self, good: int) -> None:
+        """Raise where, beside so many good blocks, the runner's clock lies, or the machine is too busy for any."""
+        mismatched = len(self._disagreements)
+        if mismatched < MISMATCHED_BLOCKS or mismatched <= MISMATCHED_SHARE * (mismatched + good):
+            return
+        said = "the runner's clock disagreed with the judge's, or it was stopped late, in"
+        message = f"{said} {mismatched} of {mismatched + good} blocks"
+        if clock_lies(self._disagreements):
+            raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
+        if mismatched >= BUSY_BLOCKS:
+            message += ", by waiting: the machine is too busy to time a kernel"
+            raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
+
+
+def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:
+    """Whether blocks of (judge's seconds, runner's seconds) tell of a false clock, and not of a busy machine."""
+    shares = [reported / host for host, reported in disagreements]
+    slow = max(shares) < LYING_SHARE and max(shares) - min(shares) <= PROPORTIONAL * max(shares)
+    return slow or sum(share > 1 for share in shares) > len(shares) / 2
