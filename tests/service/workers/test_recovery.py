@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, update
+from sqlalchemy import func, select, update
 
 from cupilot.evolution.sce import SceConfig
 from cupilot.job import Budgets
@@ -20,13 +20,14 @@ from cupilot.storage.database import Database
 from cupilot.storage.jobs import request_cancel
 from cupilot.storage.states import CandidateState, JobState, StepState
 from cupilot.storage.steps import claim_step
-from cupilot.storage.tables import Job, Step
+from cupilot.storage.tables import Event, Job, Step
 from cupilot.storage.teams import ensure_team
 from cupilot.storage.views.jobs import job_view
 from tests.service.doubles import strategy
 from tests.service.rig import Message, Rig
 from workers.clock import ClockWatch
 from workers.reaper import end_cancelled, end_overtime, reap
+from workers.steps import RETRY_SECONDS
 
 pytestmark = pytest.mark.service
 
@@ -204,11 +205,21 @@ def test_a_fault_of_ours_fails_the_step_after_its_attempts_and_not_the_job(rig: 
 def test_a_retry_is_postponed(rig: Rig) -> None:
     job_id = rig.submit()
     rig.judge.prepare = _raise_os_error  # type: ignore[assignment,method-assign]
-    rig.do(rig.publish()[0])
+    (message,) = rig.publish()
+    rig.do(message)
     step = rig.step(job_id, "prepare")
     assert (step.state, step.attempt) == (StepState.QUEUED, 1)
-    assert step.not_before is not None
-    assert rig.publish() == []
+    with rig.database.transaction() as session:
+        failed_at = session.scalars(select(Event.created_at).where(Event.kind == "step.retried")).one()
+    pause = timedelta(seconds=RETRY_SECONDS)
+    assert step.not_before == failed_at + pause
+    # A machine may stand still for longer than that. Nine minutes are more than a test may last, and less than what
+    # is taken for a clock that was set back.
+    ahead = timedelta(minutes=9)
+    shift_what_is_written(rig, ahead)
+    assert rig.publish() == [], "its time has not come"
+    shift_what_is_written(rig, -ahead - pause)
+    assert rig.publish() == [(message[0], [str(step.id), 1], message[2])]
 
 
 def test_a_cancel_reaches_the_work_and_ends_the_job(rig: Rig) -> None:
