@@ -82,7 +82,7 @@ class RunnerProcess:
         if on and not self._held:
             moment = self._child.freeze()
         elif self._held and not on:
-            self._child.thaw()
+            moment = self._child.thaw()
         self._held = on
         return moment
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from gpu_worker import confine, seccomp
+from gpu_worker.family import Family, descendants
 from gpu_worker.targets.base import Access, Program
 
 SOURCE_ROOT = Path(__file__).resolve().parent.parent
@@ -111,15 +112,15 @@ class Child:
         *,
         info: int | None = None,
         scratch: Path | None = None,
-        family: bool = False,
+        may_start_processes: bool = False,
     ) -> None:
-        """``family``: whether the program may start processes."""
         self._process = process
         self._info = info
         self._scratch = scratch
         self._program_pid: int | None = None
         self._init: int | None = None
-        self._family = family
+        self._may_start_processes = may_start_processes
+        self._family: Family | None = None
         assert process.stdout is not None
         assert process.stderr is not None
         self._stdout = _Capture(process.stdout)
@@ -174,38 +175,25 @@ class Child:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def freeze(self) -> float:
-        """Stop all threads of the program, and of processes that it started, until :meth:`thaw`.
+        """Stop the program, and what it started, until :meth:`thaw`; see :meth:`gpu_worker.family.Family.stop`."""
+        family = self._whole_family()
+        return family.stop() if family else time.perf_counter()
 
-        The moment (:func:`time.perf_counter`) at which the last of them was stopped; looking for more takes longer.
-        """
-        self._signal(signal.SIGSTOP)
-        moment = time.perf_counter()
-        stopped: set[int] = set()
-        while self._family and (running := set(self._started()) - stopped):  # one may have just started another
-            for pid in running:
-                _send(pid, signal.SIGSTOP)
-            moment = time.perf_counter()
-            stopped |= running
-        return moment
-
-    def thaw(self) -> None:
-        """Let the program go on."""
-        for pid in self._started() if self._family else ():
-            _send(pid, signal.SIGCONT)
-        self._signal(signal.SIGCONT)
+    def thaw(self) -> float:
+        """Let the program go on; see :meth:`gpu_worker.family.Family.go_on`."""
+        family = self._whole_family()
+        return family.go_on() if family else time.perf_counter()
 
     def processes(self) -> int:
         """Number of processes that live in the sandbox now."""
-        return len(_descendants(self._process.pid))
+        return len(descendants(self._process.pid))
 
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            _send(self.program_pid(), number)
-
-    def _started(self) -> list[int]:
-        """Processes in the sandbox beside the program and the name space's init, which adopts orphans."""
-        program = self.program_pid()
-        return [pid for pid in _descendants(self._init or program) if pid != program]
+    def _whole_family(self) -> Family | None:
+        """None where the program has ended before it was seen."""
+        if self._family is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._family = Family(self.program_pid(), self._init, may_grow=self._may_start_processes)
+        return self._family
 
     def program_pid(self) -> int:
         """The program's process id outside the sandbox."""
@@ -220,36 +208,11 @@ class Child:
             self._init = init = int(json.load(stream)["child-pid"])
         self._info = None
         for _ in range(200):  # the namespace's init starts the program within milliseconds
-            found = _descendants(init)
+            found = descendants(init)
             if found:
                 return found[0]
             time.sleep(0.005)
         raise ProcessLookupError("the sandboxed program did not start")
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        children = _children(waiting[0])
-        found += children
-        waiting = waiting[1:] + children
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    """Processes that any thread of this one started."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += map(int, (task / "children").read_text().split())
-    return found
-
-
-def _send(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 class Sandbox:
@@ -327,7 +290,7 @@ def _start_bwrap(program: Program, limits: Limits, descriptors: Sequence[int], p
     finally:
         os.close(filter_fd)
         os.close(info_write)
-    return Child(process, info=info_read, family=program.access.subprocesses)
+    return Child(process, info=info_read, may_start_processes=program.access.subprocesses)
 
 
 def _mounts(access: Access) -> list[str]:
@@ -365,7 +328,7 @@ def _start_confined(program: Program, limits: Limits, descriptors: Sequence[int]
         "environment": {**_environment(access), "HOME": str(scratch), "TMPDIR": str(scratch)},
     }
     launcher = [sys.executable, "-I", "-S", str(Path(confine.__file__)), json.dumps(specification), "--", *argv]
-    return Child(_popen(launcher, limits, descriptors, {}), scratch=scratch, family=access.subprocesses)
+    return Child(_popen(launcher, limits, descriptors, {}), scratch=scratch, may_start_processes=access.subprocesses)
 
 
 def _popen(

@@ -18,6 +18,7 @@ from cupilot.imported import ImportedKernel, InvalidImport, check_import
 from cupilot.problem import Target
 from gpu_worker import imported
 from gpu_worker.channel import Channel
+from gpu_worker.family import Family
 from gpu_worker.sandbox import Limits, Sandbox, python_folders
 from gpu_worker.signature import Given, Layout, NotPortable, Signature
 from gpu_worker.targets.base import Access, Program, RunnerError
@@ -207,3 +208,26 @@ def test_processes_that_a_program_started_are_stopped_with_it(family: tuple[Any,
     wait_until(lambda: all(process.status() == psutil.STATUS_STOPPED for process in others))
     child.thaw()
     wait_until(lambda: all(process.status() != psutil.STATUS_STOPPED for process in others))
+
+
+def test_looking_for_processes_is_no_time_of_the_programs(
+    family: tuple[Any, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program with PyTorch has a hundred threads, and looking through them takes milliseconds."""
+    child, channel = family
+    assert channel.wait(20.0)
+    child.freeze()
+    child.thaw()
+    look, looks = Family._started, []
+
+    def slow(one: Family) -> list[int]:
+        looks.append(time.perf_counter())
+        found = look(one)
+        looks.append(time.perf_counter())
+        return found
+
+    monkeypatch.setattr(Family, "_started", slow)
+    stopped = child.freeze()
+    assert stopped <= looks[0], "those that are known were stopped before"
+    assert len(looks) == 2, "and nobody else was found"
+    assert child.thaw() >= looks[-1]

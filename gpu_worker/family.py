@@ -1,0 +1,82 @@
+"""A program in a sandbox and the processes that it started: finding them, stopping all, letting them go on.
+
+Signals only; who may start processes is the sandbox's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+
+class Family:
+    """A program, and all that lives beside it below the name space's init, which adopts orphans."""
+
+    def __init__(self, program: int, init: int | None, *, may_grow: bool) -> None:
+        """Process ids as the caller sees them; ``may_grow``: whether the program may start processes."""
+        self._program = program
+        self._init = init or program
+        self._may_grow = may_grow
+        self._known: list[int] = []
+        """What the program had started when it was last let go on."""
+
+    def stop(self) -> float:
+        """Stop all threads of all processes; the moment (:func:`time.perf_counter`) at which the last was stopped.
+
+        Those that are known are stopped at once: looking for others takes milliseconds in a program of many threads.
+        """
+        _send(self._program, signal.SIGSTOP)
+        stopped = set(self._known)
+        for pid in stopped:
+            _send(pid, signal.SIGSTOP)
+        moment = time.perf_counter()
+        while running := set(self._started()) - stopped:  # one may have just started another
+            for pid in running:
+                _send(pid, signal.SIGSTOP)
+            moment = time.perf_counter()
+            stopped |= running
+        return moment
+
+    def go_on(self) -> float:
+        """Let all go on; the moment before that, by when those that are to be had been found."""
+        self._known = self._started()
+        moment = time.perf_counter()
+        for pid in self._known:
+            _send(pid, signal.SIGCONT)
+        _send(self._program, signal.SIGCONT)
+        return moment
+
+    def _started(self) -> list[int]:
+        if not self._may_grow:
+            return []
+        return [pid for pid in descendants(self._init) if pid != self._program]
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process started, and those that these started, nearest first."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = _children(waiting[0])
+        found += children
+        waiting = waiting[1:] + children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that any thread of this one started."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _send(pid: int, number: int) -> None:
+    """Signal a process, if it still lives."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
