@@ -84,7 +84,8 @@ def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
         added = f"**{worst:+.1%}** at worst, {middle:+.1%} in the middle of {kernels}"
     if sweep and sweep.get("summary", {}).get("sweep_points"):
         found = sweep["summary"]
-        point = (f"**{found['sweep_ms_a_point']:.0f} ms**, the whole judgement of the fastest included "
+        point = (f"**{found['sweep_ms_a_point']:.0f} ms**, the whole judgement of the fastest included; "
+                 f"{found['sweep_ms_screened']:.0f} ms to screen one "
                  f"({found['sweep_points']} points of {found['swept_kernels']} kernels at full size)")  # fmt: skip
     yield _row("full evaluations of distinct level-1 kernels at full size, an hour", "1,500", rate, "throughput")
     yield _row("build of a typical kernel, cold cache", "under 0.2 s", build, "builds")
