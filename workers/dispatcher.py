@@ -19,13 +19,14 @@ from cupilot.storage.dispatch import (
     loads,
     note_draining,
     note_missing_workers,
+    place_again,
     place_steps,
     request_pool_index,
 )
 from cupilot.storage.drains import SERVICE, drained_scopes
 from cupilot.storage.pool_rows import anything_unindexed
 from cupilot.storage.quotas import note_held_back
-from cupilot.storage.steps import AGENTS_QUEUE, UNPLACED, device_queue
+from cupilot.storage.steps import AGENTS_QUEUE, MODELS_QUEUE, UNPLACED, device_queue
 from cupilot.storage.tables import WorkerRow
 
 BATCH = 100
@@ -40,11 +41,13 @@ def dispatch(database: Database, redispatch: timedelta) -> None:
         drained = drained_scopes(session)
         if SERVICE in drained:
             return
-        workers = [worker for worker in live_workers(session) if worker.name not in drained]
+        live = live_workers(session)
+        workers = [worker for worker in live if worker.name not in drained]
         slots, load = _slots(workers), loads(session)
         broker_behind = anything_unsent(session)
-        if UNPLACED[Target.CUDA] in load:
-            _place_cuda(session, workers, slots, load)
+        left = [queue for queue in load if queue not in (AGENTS_QUEUE, MODELS_QUEUE, *_served(live))]
+        if left or UNPLACED[Target.CUDA] in load:
+            _place_cuda(session, workers, slots, load, left)
             load = loads(session)
     for queue, there in load.items():
         room = slots.get(queue, 0) - there.running
@@ -93,13 +96,19 @@ def _slots(workers: Sequence[WorkerRow]) -> dict[str, int]:
 
 
 def _place_cuda(
-    session: Session, workers: Sequence[WorkerRow], slots: Mapping[str, int], load: Mapping[str, Load]
+    session: Session,
+    workers: Sequence[WorkerRow],
+    slots: Mapping[str, int],
+    load: Mapping[str, Load],
+    left: Sequence[str],
 ) -> None:
-    """Send jobs that have no device class yet to the class with the least work a slot."""
+    """Send jobs that have no device class yet, or whose class has ``left``, to the one with the least work a slot."""
     devices = [Device.model_validate(worker.device) for worker in workers if worker.device]
     queues = sorted({device_queue(device) for device in devices if device.target is Target.CUDA})
     if queues:
-        place_steps(session, UNPLACED[Target.CUDA], min(queues, key=lambda queue: _work(load, queue) / slots[queue]))
+        chosen = min(queues, key=lambda queue: _work(load, queue) / slots[queue])
+        place_steps(session, UNPLACED[Target.CUDA], chosen)
+        place_again(session, left, chosen)
 
 
 def _work(load: Mapping[str, Load], queue: str) -> int:

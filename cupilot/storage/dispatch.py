@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from cupilot.problem import Target
 from cupilot.settings import settings
 from cupilot.storage.fairness import in_turn, step_seconds, touched
 from cupilot.storage.quotas import may_begin
@@ -120,6 +121,22 @@ def place_steps(session: Session, unplaced: str, queue: str) -> None:
     )
 
 
+def place_again(session: Session, left: Sequence[str], queue: str) -> None:
+    """Move first steps of CUDA jobs from classes of devices that have left to the queue of a live one.
+
+    An experiment's jobs have to run on their class. Messages that were sent there may lie there for ever: the steps are
+    sent again, and if a worker comes back and reads the old ones, each is claimed once.
+    """
+    unbound = select(Job.id).where(Job.id == Step.job_id, Job.target == Target.CUDA, Job.experiment_id.is_(None))
+    session.execute(
+        update(Step)
+        .where(Step.state == StepState.QUEUED, Step.finished_at.is_(None), Step.queue.in_(left))
+        .where(Step.kind == StepKind.PREPARE, unbound.exists())
+        .values(queue=queue, dispatched_at=None, dispatches=0)
+        .execution_options(synchronize_session=False)
+    )
+
+
 def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uuid.UUID]]:
     """(job id, step id) of running steps whose worker has fallen silent."""
     query = (
@@ -148,7 +165,9 @@ def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:
     """Jobs whose workers did not let go within ``after``, or have nothing running any more."""
     running = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.RUNNING).exists()
     query = select(Job.id).where(
-        Job.state == JobState.CANCELLING, or_(Job.cancel_requested_at < func.now() - after, ~running)
+        Job.state == JobState.CANCELLING,
+        Job.finished_at.is_(None),
+        or_(Job.cancel_requested_at < func.now() - after, ~running),
     )
     return session.scalars(query).all()
 
@@ -157,8 +176,8 @@ def over_time(session: Session) -> Sequence[uuid.UUID]:
     """Jobs whose wall time is used up."""
     wall = Job.budgets["wall_seconds"].as_float()
     elapsed = func.extract("epoch", func.now() - Job.started_at) - Job.paused_seconds
-    open_states = (JobState.PREPARING, JobState.EVOLVING)
-    return session.scalars(select(Job.id).where(Job.state.in_(open_states), elapsed > wall)).all()
+    begun = Job.state.in_((JobState.PREPARING, JobState.EVOLVING)) & Job.finished_at.is_(None)
+    return session.scalars(select(Job.id).where(begun, elapsed > wall)).all()
 
 
 def database_seconds(session: Session) -> float:
@@ -195,7 +214,8 @@ def note_draining(session: Session, drained_queues: Sequence[str]) -> None:
 
 
 def _note_waiting(session: Session, where: ColumnElement[bool], reason: str, message: str) -> None:
-    stuck = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.QUEUED, where).exists()
+    waits = (Step.state == StepState.QUEUED) & Step.finished_at.is_(None)
+    stuck = select(Step.id).where(Step.job_id == Job.id, waits, where).exists()
     open_jobs = Job.finished_at.is_(None) & Job.cancel_requested_at.is_(None)
     changes = (
         (stuck & Job.reason.is_(None), {"reason": reason, "message": message}),

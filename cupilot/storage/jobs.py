@@ -15,8 +15,9 @@ from cupilot.errors import Conflict, InvalidInput, NotFound
 from cupilot.job import JobSpec, Priority, check_playable
 from cupilot.storage.database import notify
 from cupilot.storage.endings import end_job, stop_queued_work
+from cupilot.storage.experiment_table import Experiment
 from cupilot.storage.problems import ensure_problem, problem_value
-from cupilot.storage.quotas import check_queue
+from cupilot.storage.quotas import FIRST_STEP, check_queue
 from cupilot.storage.scope import scoped
 from cupilot.storage.states import JobState, StepKind, StepState
 from cupilot.storage.steps import add_step, device_queue
@@ -82,7 +83,7 @@ def submit_job(
     check_queue(session, team_id)
     job = session.get_one(Job, made)
     record_event(session, job.id, "job.queued")
-    add_step(session, job, StepKind.PREPARE, "prepare", queue=device_queue(spec.target))
+    add_step(session, job, StepKind.PREPARE, FIRST_STEP, queue=device_queue(spec.target))
     notify(session)
     return job, True
 
@@ -158,12 +159,13 @@ def change_job(
 
 def release_keys(session: Session) -> None:
     """Forget idempotency keys that are old enough to be used again."""
-    session.execute(
-        update(Job)
-        .where(Job.idempotency_key.is_not(None), Job.created_at < func.now() - KEYS_KEPT)
-        .values(idempotency_key=None)
-        .execution_options(synchronize_session=False)
-    )
+    for table in (Job, Experiment):
+        session.execute(
+            update(table)
+            .where(table.idempotency_key.is_not(None), table.created_at < func.now() - KEYS_KEPT)
+            .values(idempotency_key=None)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def problem_of(session: Session, job: Job) -> ProblemRow:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Text, cast, func, or_, select
+from sqlalchemy import Uuid, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.errors import Pruned
@@ -189,11 +189,11 @@ def evaluation_of(session: Session, evaluation_id: uuid.UUID) -> Evaluation:
 
 def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
     """Every kernel of the candidate that was measured, in order: the first and each repair."""
-    asked = Step.payload["strategy"].astext
+    asked = cast(Step.payload["strategy"].astext, Uuid)  # the other way about, no index would be of use
     query = (
         select(StrategyRow.body, EvaluationRow)
         .join(Step, EvaluationRow.step_id == Step.id)
-        .join(StrategyRow, cast(StrategyRow.id, Text) == asked)
+        .join(StrategyRow, StrategyRow.id == asked)
         .where(EvaluationRow.candidate_id == candidate.id, EvaluationRow.purpose == EvaluationPurpose.EVALUATE)
         .order_by(Step.payload["round"].as_integer())
     )

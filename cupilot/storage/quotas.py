@@ -15,10 +15,14 @@ from sqlalchemy.orm import Session, aliased
 from cupilot.job import Priority
 from cupilot.quota import Quota, QuotaExceeded
 from cupilot.storage.states import JobState
-from cupilot.storage.tables import GpuUsage, Job, Team
+from cupilot.storage.tables import GpuUsage, Job, Step, Team
 
 BEGUN = (JobState.PREPARING, JobState.EVOLVING)
 """What counts as running; a paused job does not, and takes its place again when it is resumed."""
+_OPEN = Job.finished_at.is_(None)
+"""Said with every state that is looked for: the index of open jobs is found by it, not by what a state means."""
+FIRST_STEP = "prepare"
+"""Key of the step with which a job begins."""
 _RANK = case((Job.priority == Priority.HIGH, 0), (Job.priority == Priority.NORMAL, 1), else_=2)
 
 
@@ -65,10 +69,12 @@ def may_begin() -> ColumnElement[bool]:
     """Condition on a queued job: its turn has come within its team's quota. A hint; the claim checks again."""
     begun = aliased(Job)
     # Counted once for all teams: a look for each queued job would cost the square of their number.
-    running = select(begun.team_id, func.count().label("jobs")).where(begun.state.in_(BEGUN)).group_by(begun.team_id)
-    counts = running.subquery()
-    turn = func.row_number().over(partition_by=Job.team_id, order_by=(_RANK, Job.created_at, Job.id)).label("turn")
-    queued = select(Job.id, Job.team_id, turn).where(Job.state == JobState.QUEUED).subquery()
+    going_on = begun.state.in_(BEGUN) & begun.finished_at.is_(None)
+    counts = select(begun.team_id, func.count().label("jobs")).where(going_on).group_by(begun.team_id).subquery()
+    # In each queue by itself: a job that waits for workers which are not there holds up none that has some.
+    queue = select(Step.queue).where(Step.job_id == Job.id, Step.key == FIRST_STEP).scalar_subquery()
+    turn = func.row_number().over(partition_by=(Job.team_id, queue), order_by=(_RANK, Job.created_at, Job.id))
+    queued = select(Job.id, Job.team_id, turn.label("turn")).where(Job.state == JobState.QUEUED, _OPEN).subquery()
     taken = func.coalesce(counts.c.jobs, 0) + queued.c.turn
     allowed = (
         select(queued.c.id)
@@ -87,7 +93,7 @@ def teams_without_gpu(session: Session) -> set[uuid.UUID]:
 
 def jobs_without_gpu(session: Session) -> Sequence[uuid.UUID]:
     """Jobs that have begun, of teams that have used the GPU seconds of their period."""
-    return session.scalars(select(Job.id).where(Job.state.in_(BEGUN), Job.team_id.in_(_without_gpu()))).all()
+    return session.scalars(select(Job.id).where(Job.state.in_(BEGUN), _OPEN, Job.team_id.in_(_without_gpu()))).all()
 
 
 def note_held_back(session: Session) -> None:
@@ -99,9 +105,10 @@ def note_held_back(session: Session) -> None:
 
 
 def _note(session: Session, reason: str, message: str, applies: ColumnElement[bool]) -> None:
+    queued = (Job.state == JobState.QUEUED) & _OPEN
     changes = (
-        ((Job.state == JobState.QUEUED) & applies & Job.reason.is_distinct_from(reason), reason, message),
-        ((Job.state == JobState.QUEUED) & ~applies & (Job.reason == reason), None, None),
+        (queued & applies & Job.reason.is_distinct_from(reason), reason, message),
+        (queued & ~applies & (Job.reason == reason), None, None),
     )
     for condition, word, text in changes:
         session.execute(
@@ -125,5 +132,5 @@ def _locked(session: Session, team_id: uuid.UUID) -> Team:
 
 
 def _count(session: Session, team_id: uuid.UUID, states: Sequence[JobState]) -> int:
-    query = select(func.count()).where(Job.team_id == team_id, Job.state.in_(states))
+    query = select(func.count()).where(Job.team_id == team_id, Job.state.in_(states), _OPEN)
     return session.execute(query).scalar_one()

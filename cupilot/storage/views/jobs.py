@@ -256,7 +256,9 @@ def queued_before(session: Session, target: Target, priority: Priority, earlier:
     above = _PRIORITIES[_PRIORITIES.index(priority) + 1 :]
     before = or_(Job.priority.in_(above), (Job.priority == priority) & earlier)
     return session.execute(
-        select(func.count()).where(Job.state == JobState.QUEUED, Job.target == target, before)
+        select(func.count()).where(
+            Job.state == JobState.QUEUED, Job.finished_at.is_(None), Job.target == target, before
+        )
     ).scalar_one()
 
 

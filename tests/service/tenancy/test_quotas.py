@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text, update
 
 from cupilot.job import Budgets
+from cupilot.problem import Target
 from cupilot.quota import QuotaExceeded
 from cupilot.settings import Settings
 from cupilot.storage.database import Database
@@ -190,3 +191,16 @@ def test_a_job_stops_at_its_gpu_seconds_and_confirms_its_best(rig: Rig) -> None:
     finish(rig)
     job = rig.job(job_id)
     assert (job.state, job.reason) == (JobState.BUDGET_EXHAUSTED, "gpu_budget")
+
+
+def test_a_job_that_nobody_can_begin_keeps_no_other_waiting(rig: Rig) -> None:
+    """It waits for a device that is not there, and holds no place meanwhile."""
+    limit(rig, max_running_jobs=1)
+    stuck = rig.submit(target=Target.CUDA)
+    other = rig.submit()
+    note_missing(rig.database)
+    assert rig.job(stuck).reason == "no_worker_for_target"
+    assert rig.job(other).reason is None
+    finish(rig)
+    assert rig.job(other).state is JobState.SUCCEEDED
+    assert rig.job(stuck).state is JobState.QUEUED

@@ -347,3 +347,18 @@ def test_idempotency_keys_are_released_after_a_week(rig: Rig) -> None:
         session.execute(update(Job).values(created_at=func.now() - timedelta(days=8)))
         release_keys(session)
     assert rig.submit(idempotency_key="k", request_hash="b") != first
+
+
+def test_experiments_keys_are_released_as_jobs_are(rig: Rig) -> None:
+    from cupilot.storage.experiment_table import Experiment
+    from cupilot.storage.experiments import earlier_experiment
+    from cupilot.storage.jobs import release_keys
+
+    rig.submit()
+    with rig.database.transaction() as session:
+        old = {"idempotency_key": "k", "created_at": func.now() - timedelta(days=8)}
+        session.add(Experiment(team_id=team_of(rig), name="e", spec={}, request_hash="a", **old))
+        session.flush()
+        assert earlier_experiment(session, team_of(rig), "k", "a") is not None
+        release_keys(session)
+        assert earlier_experiment(session, team_of(rig), "k", "b") is None

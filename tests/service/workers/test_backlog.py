@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 from sqlalchemy import event, insert, text, update
 
+from cupilot.evolution.sce import SceConfig
+from cupilot.problem import Target
 from cupilot.settings import Settings
 from cupilot.storage.cluster import untaken_steps
 from cupilot.storage.database import Database
+from cupilot.storage.progress import rounds_of
 from cupilot.storage.states import StepKind
-from cupilot.storage.tables import Step, Team
+from cupilot.storage.tables import Candidate, Job, Step, Team
+from tests.service.doubles import strategy
 from tests.service.rig import REDISPATCH, Rig
-from workers.dispatcher import dispatch
+from workers.dispatcher import dispatch, note_missing
+from workers.reaper import end_cancelled, end_over_quota, end_overtime
 
 pytestmark = pytest.mark.service
 
@@ -41,13 +46,13 @@ def rig(database: Database, settings: Settings) -> Rig:
 
 
 @contextmanager
-def rows_read(database: Database) -> Iterator[list[int]]:
-    """How many rows of ``steps`` each statement that is sent meanwhile reads."""
+def rows_read(database: Database, table: str = "steps") -> Iterator[list[int]]:
+    """How many rows of the table each statement that is sent meanwhile reads."""
     statements: list[tuple[str, Any]] = []
     counts: list[int] = []
 
     def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
-        if statement.startswith(("SELECT", "WITH")):
+        if statement.startswith(("SELECT", "WITH", "UPDATE")):
             statements.append((statement, parameters))
 
     event.listen(database.engine, "before_cursor_execute", note)
@@ -56,17 +61,17 @@ def rows_read(database: Database) -> Iterator[list[int]]:
     finally:
         event.remove(database.engine, "before_cursor_execute", note)
     with database.engine.connect() as connection:
-        connection.execute(text("ANALYZE steps"))
+        connection.execute(text("ANALYZE steps, jobs, strategies"))
         connection.execute(text("SET LOCAL enable_seqscan = off"))  # in a small table the planner would read it all
         for statement, parameters in statements:
             (plan,) = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).one()
-            counts.append(_read(plan[0]["Plan"] if isinstance(plan, list) else json.loads(plan)[0]["Plan"]))
+            counts.append(_read(plan[0]["Plan"] if isinstance(plan, list) else json.loads(plan)[0]["Plan"], table))
         connection.rollback()
 
 
-def _read(node: dict[str, Any]) -> int:
-    below = sum(_read(child) for child in node.get("Plans", []))
-    if node.get("Relation Name") != "steps":
+def _read(node: dict[str, Any], table: str) -> int:
+    below = sum(_read(child, table) for child in node.get("Plans", []))
+    if node.get("Relation Name") != table or node["Node Type"] == "ModifyTable":
         return below
     each = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
     return below + round(each * node["Actual Loops"])
@@ -87,3 +92,42 @@ def test_a_heartbeat_reads_none_of_them(rig: Rig) -> None:
     with rows_read(rig.database) as counts, rig.database.transaction() as session:
         assert len(untaken_steps(session, "gpu-1")) == 2
     assert max(counts) <= 10, counts
+
+
+def look_around(rig: Rig) -> None:
+    """Everything that the scheduler looks at without being asked."""
+    dispatch(rig.database, REDISPATCH)
+    note_missing(rig.database)
+    end_cancelled(rig.database, REDISPATCH)
+    end_overtime(rig.database)
+    end_over_quota(rig.database)
+
+
+@pytest.mark.parametrize("table", ["jobs", "steps"])
+def test_a_tick_reads_none_of_what_has_ended(rig: Rig, table: str) -> None:
+    """Jobs are kept for months, also where their details are not."""
+    with rig.database.transaction() as session:
+        session.execute(update(Team).values(gpu_seconds=1e9))
+        session.execute(text("DELETE FROM steps WHERE key LIKE 'more %'"))
+        for each in (Job, Step):
+            own = {"id": "gen_random_uuid()", "finished_at": "now() - interval '2 days'"}
+            own |= {"state": "'succeeded'", "key": "steps.key || n"}
+            columns = {column.name: own.get(column.name, column.name) for column in each.__table__.columns}
+            into = f"{each.__tablename__} ({', '.join(columns)}) SELECT {', '.join(columns.values())}"
+            session.execute(text(f"INSERT INTO {into} FROM {each.__tablename__}, generate_series(1, {STEPS}) AS n"))
+    rig.submit(target=Target.CUDA)
+    with rows_read(rig.database, table) as counts:
+        look_around(rig)
+    assert len(counts) > 15
+    assert max(counts) <= 5 * JOBS, counts
+
+
+def test_a_repair_reads_the_strategies_of_its_own_candidate(database: Database, settings: Settings) -> None:
+    rig = Rig(database, settings, [strategy("wrong1"), *(strategy(f"t{number}") for number in range(2, 9))])
+    job = rig.submit(method=SceConfig(population=8, generations=2, elites=1, repair_rounds=2))
+    rig.run()
+    mended = rig.candidates(job)[0]
+    assert mended.repair_rounds == 1
+    with rows_read(database, "strategies") as counts, database.transaction() as session:
+        assert len(rounds_of(session, session.get_one(Candidate, mended.id))) == 2
+    assert max(counts) == 2, counts

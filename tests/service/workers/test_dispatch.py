@@ -246,6 +246,27 @@ def test_a_cuda_job_goes_to_the_class_with_the_most_room(rig: Rig) -> None:
     assert message[2] in ("gpu.sm_80", "gpu.sm_90")
 
 
+def test_a_cuda_job_that_has_no_class_yet_goes_to_another_one_when_its_own_has_left(rig: Rig) -> None:
+    """Whether it had been sent there or not."""
+    jobs = [rig.submit(target=Target.CUDA) for _ in range(3)]
+    _gpu(rig, "sm_80")
+    assert len(rig.publish()) == 2
+    assert {rig.step(job, "prepare").queue for job in jobs} == {"gpu.sm_80"}
+    with rig.database.transaction() as session:
+        forget_worker(session, "sm_80")
+    _gpu(rig, "sm_90", slots=3)
+    rig.publish()
+    assert {rig.step(job, "prepare").queue for job in jobs} == {"gpu.sm_90"}
+    assert len([message for message in rig.postbox.sent if message[2] == "gpu.sm_90"]) == 3
+
+
+def _gpu(rig: Rig, arch: str, slots: int = 1) -> None:
+    with rig.database.transaction() as session:
+        gpu = device(Target.CUDA, arch, uid=arch)
+        queues = [f"gpu.{arch}"]
+        register_worker(session, arch, WorkerKind.GPU, queues=queues, slots=slots, version="t", device=gpu)
+
+
 def test_a_job_without_a_worker_for_its_target_says_so(rig: Rig) -> None:
     job_id = rig.submit(target=Target.CUDA)
     other = rig.submit()
