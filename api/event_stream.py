@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from starlette.responses import Response
@@ -23,7 +23,7 @@ MEDIA_TYPE = "text/event-stream"
 RETRY_MS = 1_000
 """How long a browser waits before it connects again."""
 HEARTBEAT_SECONDS = 15.0
-"""Below the idle limit of common proxies, 60 s, and of mobile networks."""
+"""Below the idle limit of common proxies, 60 s, and of mobile networks. As often it is asked who may still read."""
 SEND_SECONDS = 30.0
 """A client whose buffers stay full for so long is dropped."""
 CLOSING_SECONDS = 0.2
@@ -35,13 +35,21 @@ class EventStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, subscription: Subscription, after: int, max_seconds: float, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        subscription: Subscription,
+        after: int,
+        max_seconds: float,
+        metrics: Metrics,
+        may_read: Callable[[], bool],
+    ) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._subscription = subscription
         self._after = after
         self._max_seconds = max_seconds
         self._metrics = metrics
+        self._may_read = may_read
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one client."""
@@ -72,12 +80,20 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self, send: Send) -> str:
-        """Send events; why there will be no more: ``end`` of the job, or ``reconnect``."""
+        """Send events; why there will be no more: ``end`` of the job, or ``reconnect``.
+
+        Who may not read any more is told to connect again, and is refused then.
+        """
         # A job may have ended before: that is looked up once, and again whenever its last event has gone by.
         final_seen, closing = False, self._subscription.job is not None
-        deadline, quiet_since = time.monotonic() + self._max_seconds, time.monotonic()
+        deadline, quiet_since, asked = time.monotonic() + self._max_seconds, time.monotonic(), time.monotonic()
         while time.monotonic() < deadline:
             events = await self._subscription.next(self._after, CLOSING_SECONDS if closing else HEARTBEAT_SECONDS)
+            if time.monotonic() - asked >= HEARTBEAT_SECONDS:
+                if not await asyncio.to_thread(self._may_read):
+                    self._metrics.dropped.labels("refused").inc()
+                    return "reconnect"
+                asked = time.monotonic()
             if events:
                 await self._send(send, "".join(map(_message, events)))
                 self._after, quiet_since = events[-1].id, time.monotonic()

@@ -15,20 +15,22 @@ from cupilot.evolution.population import Operator
 from cupilot.job import AgentKind, Learning
 from cupilot.kernel import LaunchPlan
 from cupilot.storage.credits import credits_of, give_credit
-from cupilot.storage.endings import end_job
+from cupilot.storage.endings import end_job, stop_queued_work
 from cupilot.storage.pool_rows import credit_entry
 from cupilot.storage.progress import kernel_as_measured, strategy_of
-from cupilot.storage.states import EvaluationPurpose, JobState, StepKind
+from cupilot.storage.states import EvaluationPurpose, JobState, StepKind, StepState
 from cupilot.storage.steps import AGENTS_QUEUE, add_step
 from cupilot.storage.tables import Candidate, EvaluationRow, Generation, Job, Step
 from cupilot.strategy import Strategy
-from workers.budget import evaluations_left
+from workers.budget import Exhausted, evaluations_left, no_evaluation
 
 KINDS = (StepKind.ABLATE, StepKind.ATTRIBUTE)
 
 
 def begin_attribution(session: Session, job: Job, winner: Candidate) -> bool:
     """Queue the attribution of a confirmed winner; False where the job wants none or its budget has no room."""
+    if no_evaluation(session, job) is not None:
+        return False
     learning, left = Learning.model_validate(job.learning), evaluations_left(session, job)
     wanted = learning.attribution
     if not wanted and learning.cheap_attribution and left > 0:
@@ -87,7 +89,18 @@ def switches(plan: LaunchPlan, strategy: Strategy) -> bool:
 
 
 def end_when_done(session: Session, job: Job, winner: Candidate) -> None:
-    """End the job if no step of its attribution is open any more; the pool then knows the credits."""
+    """End the job if no step of its attribution is open any more; the pool then knows the credits.
+
+    Where its GPU seconds are used up, what has not begun never will.
+    """
+    if no_evaluation(session, job) is Exhausted.GPU:
+        stop_queued_work(session, job)
+        for step in session.scalars(
+            select(Step).where(
+                Step.job_id == job.id, Step.kind == StepKind.ATTRIBUTE, Step.state == StepState.CANCELLED
+            )
+        ):
+            _not_measured(session, winner, step, Exhausted.GPU.message)
     open_steps = select(func.count()).where(Step.job_id == job.id, Step.kind.in_(KINDS), Step.finished_at.is_(None))
     if session.execute(open_steps).scalar_one() == 0:
         _conclude(session, job, winner)
@@ -97,9 +110,7 @@ def give_up_attribution(session: Session, job: Job, step: Step, message: str) ->
     """Go on after a step of the attribution that has failed for good: that technique's credit stays unknown."""
     winner = session.get_one(Candidate, step.candidate_id, populate_existing=True)
     if step.kind is StepKind.ATTRIBUTE:
-        known = {"technique": step.payload["technique"], "removed": step.payload["removed"]}
-        credit = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED, "note": message})
-        give_credit(session, winner, step.payload["position"], credit)
+        _not_measured(session, winner, step, message)
     end_when_done(session, job, winner)
 
 
@@ -121,6 +132,12 @@ def _conclude(session: Session, job: Job, winner: Candidate) -> None:
     if found and first is not None:
         credit_entry(session, first.id, found)
     end_job(session, job, JobState.SUCCEEDED)
+
+
+def _not_measured(session: Session, winner: Candidate, step: Step, note: str) -> None:
+    known = {"technique": step.payload["technique"], "removed": step.payload["removed"]}
+    credit = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED, "note": note})
+    give_credit(session, winner, step.payload["position"], credit)
 
 
 def credit_of(known: Credit, winner: Evaluation, without: Evaluation) -> Credit:

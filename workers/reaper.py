@@ -71,6 +71,8 @@ def end_over_quota(database: Database) -> None:
     for job_id in over:
         with database.transaction() as session:
             job = lock_job(session, job_id)
+            if end_attribution(session, job):
+                continue
             if job.state in BEGUN:
                 reached = Exhausted.TEAM_GPU
                 end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reached.value, message=reached.message)

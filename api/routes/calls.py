@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
-from api.dependencies import Limit, TeamId, Transaction
+from api.dependencies import Limit, TeamId, Transaction, plain_text
 from api.documentation import errors
 from cupilot.schemas import CallPage, CallView
 from cupilot.storage.states import LlmCallState
@@ -31,6 +31,7 @@ def list_calls(
     limit: Limit = 50,
 ) -> CallPage:
     """Oldest first; failed, lost and cached ones too."""
+    role = plain_text("role", role)
     return views.list_calls(session, team, job, role=role, state=state, cursor=cursor, limit=limit)
 
 
@@ -53,4 +54,5 @@ def list_candidate_calls(
     limit: Limit = 50,
 ) -> CallPage:
     """The calls that made the candidate, by id or ordinal: crossover, translation, revisions."""
+    role = plain_text("role", role)
     return views.list_calls(session, team, job, candidate=candidate, role=role, state=state, cursor=cursor, limit=limit)

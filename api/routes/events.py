@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.security import HTTPAuthorizationCredentials
 
-from api.dependencies import TeamId, Transaction
+from api.dependencies import TeamId, Transaction, authorise, bearer
 from api.documentation import errors
 from api.event_stream import MEDIA_TYPE, EventStream
 from api.streams import Hub
+from cupilot.errors import CupilotError, Unavailable
 from cupilot.schemas import EventPage
 from cupilot.storage.feed import nothing_follows
 from cupilot.storage.jobs import get_job
@@ -24,6 +26,7 @@ After = Annotated[int | None, Query(ge=0, le=MAX_EVENT, description="Only events
 LastEventId = Annotated[
     str | None, Header(alias="Last-Event-ID", max_length=20, description="Instead of `after`, as browsers send it.")
 ]
+Key = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "One message an event: `id` is the event's, `data` the event as JSON. A comment line every 15 s"
@@ -52,10 +55,10 @@ def list_team_events(
     responses={**errors(401, 422, 429), **STREAM},
 )
 def stream_team_events(
-    request: Request, team: TeamId, after: After = None, last_event_id: LastEventId = None
+    request: Request, team: TeamId, credentials: Key, after: After = None, last_event_id: LastEventId = None
 ) -> Response:
     """Server-sent events. Without `after` or `Last-Event-ID` it begins now."""
-    return _stream(request, team, None, _position(last_event_id, after))
+    return _stream(request, credentials, team, None, _position(last_event_id, after))
 
 
 @router.get(
@@ -73,6 +76,7 @@ def stream_job_events(
     request: Request,
     session: Transaction,
     team: TeamId,
+    credentials: Key,
     job: UUID,
     after: After = None,
     last_event_id: LastEventId = None,
@@ -82,14 +86,26 @@ def stream_job_events(
     get_job(session, team, job)
     if position and nothing_follows(session, job, position):
         return Response(status_code=204)
-    return _stream(request, team, job, position)
+    return _stream(request, credentials, team, job, position)
 
 
-def _stream(request: Request, team: UUID, job: UUID | None, after: int | None) -> Response:
+def _stream(
+    request: Request, credentials: HTTPAuthorizationCredentials | None, team: UUID, job: UUID | None, after: int | None
+) -> Response:
     hub: Hub = request.app.state.hub
     subscription, now = hub.subscribe(team, job)
     start = now if after is None else after
-    return EventStream(subscription, start, request.app.state.settings.stream_seconds, request.app.state.metrics)
+    state = request.app.state
+
+    def may_read() -> bool:
+        """Whether the key still opens this; while the database is away nothing is read anyway."""
+        try:
+            with hub.database.transaction() as session:
+                return authorise(session, credentials) == team
+        except CupilotError as error:
+            return isinstance(error, Unavailable)
+
+    return EventStream(subscription, start, state.settings.stream_seconds, state.metrics, may_read)
 
 
 def _position(last_event_id: str | None, after: int | None) -> int | None:

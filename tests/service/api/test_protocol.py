@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from cupilot.schemas import ErrorEnvelope
-from tests.service.api.world import Team, World, job_request
+from tests.service.api.world import Team, World, evolved, job_request
 
 pytestmark = pytest.mark.service
 
@@ -259,3 +259,19 @@ def test_what_was_not_committed_is_not_answered(team: Team, monkeypatch: pytest.
         _envelope(team.http.get("/v1/cluster"), 500, "internal_error")
     finally:
         del views.cluster_view_before  # type: ignore[attr-defined]
+
+
+def test_no_filter_of_a_list_breaks_on_the_character_that_no_column_takes(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        job = evolved(session, team.id).id
+    asked = 0
+    for path, operations in team.http.get("/openapi.json").json()["paths"].items():
+        url = path.replace("{job}", str(job)).replace("{candidate}", "0")
+        if "{" in url or url.endswith("/stream"):
+            continue
+        for parameter in operations.get("get", {}).get("parameters", []):
+            if parameter["in"] == "query":
+                answer = team.http.get(url, params={parameter["name"]: "a\0b"})
+                assert answer.status_code < 500, (url, parameter["name"])
+                asked += 1
+    assert asked > 50

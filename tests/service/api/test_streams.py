@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -235,3 +236,21 @@ def test_a_stream_that_breaks_when_the_job_has_ended_leaves_no_event_out(
     monkeypatch.setattr(client, "stream_events", breaking)
     seen = [event.id for _, events in updates(client, job, silence=5.0) for event in events]
     assert seen == [event.id for event in client.all_events(job)]
+
+
+def test_a_stream_ends_when_its_key_is_revoked(world: World, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream may live for minutes: it is looked again whether its reader may still read."""
+    monkeypatch.setattr("api.event_stream.HEARTBEAT_SECONDS", 0.2)
+    job = _open_job(world, team)
+    with httpx.stream("GET", f"{world.url}/v1/jobs/{job}/events/stream", headers=team.http.headers, timeout=30) as one:
+        lines = one.iter_lines()
+        while "job.evolving" not in next(lines):
+            pass
+        assert team.http.delete(f"/v1/keys/{team.key[:12]}").status_code == 200
+        end = time.monotonic() + 5
+        left = []
+        for line in lines:
+            left.append(line)
+            assert time.monotonic() < end, "it goes on"
+        assert "event: reconnect" in left
+    assert team.http.get(f"/v1/jobs/{job}/events/stream").status_code == 401

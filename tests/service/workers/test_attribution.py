@@ -21,13 +21,13 @@ from cupilot.storage.database import Database
 from cupilot.storage.jobs import request_cancel
 from cupilot.storage.pool_rows import recall
 from cupilot.storage.states import EvaluationPurpose, JobState, StepKind, StepState
-from cupilot.storage.tables import EvaluationRow, Job
+from cupilot.storage.tables import EvaluationRow, Job, Team
 from cupilot.storage.views.report import report
 from cupilot.strategy import Strategy
 from tests.service.doubles import kernel, strategy
 from tests.service.rig import Rig
 from workers.attribution import switches
-from workers.reaper import end_overtime
+from workers.reaper import end_over_quota, end_overtime
 
 pytestmark = pytest.mark.service
 
@@ -230,3 +230,41 @@ def test_a_cancel_during_attribution_keeps_the_winner(rig: Rig) -> None:
     rig.run()
     job = rig.job(job_id)
     assert (job.state, job.best_candidate_id is not None) == (JobState.CANCELLED, True)
+
+
+def test_a_quota_that_is_used_up_during_attribution_is_no_failure_either(rig: Rig) -> None:
+    """What was measured until then is kept, and the pool knows it."""
+    job_id = rig.submit(method=METHOD, learning=Learning(attribution=4))
+    rig.do(rig.run_until(job_id, "ablate"))
+    rig.do(rig.publish()[0])
+    with rig.database.transaction() as session:
+        session.execute(update(Team).values(gpu_seconds=1e-9))
+    end_over_quota(rig.database)
+    job = rig.job(job_id)
+    assert (job.state, job.reason) == (JobState.SUCCEEDED, None)
+    assert set(credits(rig, job_id)) > {"t0", "stuck"}
+    assert entry_of_winner(rig, job_id).credits == tuple(credits(rig, job_id).values())
+
+
+def test_a_job_at_its_gpu_seconds_attributes_nothing(rig: Rig) -> None:
+    """It begins no further evaluation: those of the attribution are no exception."""
+    job_id = rig.submit(method=METHOD, learning=Learning(attribution=4), budgets=Budgets(gpu_seconds=1_000.0))
+    message = rig.run_until(job_id, "confirm/0")
+    with rig.database.transaction() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(gpu_seconds=1_000.0))
+    rig.do(message)
+    rig.run()
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+    assert _measured(rig, job_id) == 0
+
+
+def test_gpu_seconds_that_are_used_up_during_attribution_end_it(rig: Rig) -> None:
+    job_id = rig.submit(method=METHOD, learning=Learning(attribution=4), budgets=Budgets(gpu_seconds=1_000.0))
+    message = rig.run_until(job_id, "attribute/0")
+    with rig.database.transaction() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(gpu_seconds=1_000.0))
+    rig.do(message)
+    rig.run()
+    assert rig.job(job_id).state is JobState.SUCCEEDED
+    found = credits(rig, job_id)
+    assert (found["t1"].outcome, found["t4"].outcome) == (CreditOutcome.MEASURED, CreditOutcome.NOT_MEASURED)
