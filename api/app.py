@@ -50,6 +50,10 @@ TURNS = 20
 """Requests that have a transaction at once. The threads and connections beyond these are for those who look briefly:
 waiting for events, streams, probes."""
 
+POOL_SECONDS, POOL_REST_SECONDS = 2.0, 5.0
+"""How long a search, which holds a turn, waits for Chroma; and for how long nobody asks it again that did not answer.
+A search without it goes by words."""
+
 
 def create_app(config: Settings | None = None) -> FastAPI:
     """The API as an ASGI application, on the database that the settings name."""
@@ -73,7 +77,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)
     app.state.settings = config
-    app.state.pool = StrategyPool(config.chroma_url)
+    app.state.pool = StrategyPool(config.chroma_url, timeout=POOL_SECONDS, rest=POOL_REST_SECONDS)
     for module in (
         jobs,
         events,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -39,8 +40,12 @@ Answer = TypeVar("Answer")
 class StrategyPool:
     """The index of all teams' descriptions on one Chroma server. Threads and processes may share it."""
 
-    def __init__(self, chroma_url: str) -> None:
+    def __init__(self, chroma_url: str, *, timeout: float = TIMEOUT_SECONDS, rest: float = 0.0) -> None:
+        """``rest`` are seconds for which a server that did not answer is not asked again: whoever asks is told so."""
         self._url = chroma_url
+        self._timeout = timeout
+        self._rest = rest
+        self._away_until = float("-inf")
         self._embedder = Embedder()
         self._lock = threading.Lock()
         self._client: Any = None
@@ -121,7 +126,7 @@ class StrategyPool:
                 return question(self._opened(anew=True))
 
     def _opened(self, *, anew: bool = False) -> Any:
-        with self._lock:
+        with self._lock, self._availability():
             client = self._client_of_this_process()
             if self._collection is None or anew:
                 self._collection = client.get_or_create_collection(
@@ -130,12 +135,14 @@ class StrategyPool:
             return self._collection
 
     def _connected(self) -> Any:
-        with self._lock:
+        with self._lock, self._availability():
             return self._client_of_this_process()
 
     def _client_of_this_process(self) -> Any:
+        if time.monotonic() < self._away_until:
+            raise Unavailable("the strategy pool did not answer just now", hint="it is asked again in a few seconds")
         if self._client is None or self._pid != os.getpid():
-            self._client, self._collection, self._pid = _connect(self._url), None, os.getpid()
+            self._client, self._collection, self._pid = _connect(self._url, self._timeout), None, os.getpid()
         return self._client
 
     @contextmanager
@@ -146,6 +153,7 @@ class StrategyPool:
         except Exception as error:
             if not _is_fault_of_server(error):
                 raise
+            self._away_until = time.monotonic() + self._rest
             raise Unavailable(
                 f"the strategy pool does not answer: {error or type(error).__name__}",
                 hint="check that Chroma runs and that CUPILOT_CHROMA_URL is its address",
@@ -164,13 +172,13 @@ class _NoServer(Exception):
     """Chroma could not be reached when the client was made."""
 
 
-def _connect(url: str) -> Any:
+def _connect(url: str, timeout: float) -> Any:
     import chromadb
     import httpx
     from chromadb.config import Settings
 
     # The first requests of Chroma's client wait without limit, so it is asked to connect only where somebody answers.
-    httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT_SECONDS).raise_for_status()
+    httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=timeout).raise_for_status()
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     try:
@@ -183,7 +191,7 @@ def _connect(url: str) -> Any:
     except ValueError as error:  # what the client makes of every failure of its first request
         raise _NoServer(str(error)) from error
     for session in _sessions(client):
-        session.timeout = TIMEOUT_SECONDS
+        session.timeout = timeout
     return client
 
 

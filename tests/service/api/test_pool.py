@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import delete
 from typer.testing import CliRunner
 
+from api.app import TURNS, create_app
 from cupilot.cli.app import app as command_line
 from cupilot.client import ApiError, Client
 from cupilot.kernel import MAX_SOURCE_BYTES, Kernel, Launch, LaunchPlan, Tunable
 from cupilot.pool import PoolEntry, PoolQuestion, Sharing
 from cupilot.problem import Target
+from cupilot.settings import Settings
 from cupilot.storage.evolving import keep_kernel
 from cupilot.storage.pool_rows import remember
 from cupilot.storage.pool_transfer import MAX_KERNEL_BYTES, MAX_LINE_BYTES, line_of
 from cupilot.storage.tables import KernelRow
-from tests.service.api.world import Team, World
+from tests.service.api.world import Team, World, live
 from tests.unit.storage.references import entry
 
 pytestmark = pytest.mark.service
@@ -255,3 +262,27 @@ def test_the_command_line_does_the_same(world: World, team: Team, client: Client
     assert "line 1: not JSON" in run("import", str(file), code=2)
     assert "1 entries of 1 problems" in run("stats")
     run("search", code=2)
+
+
+def test_an_index_that_hangs_holds_up_no_other_request(world: World, team: Team) -> None:
+    """More searches at once than the API has turns, each of which it holds while the index is asked."""
+    own_entry(world, team)
+    url = SecretStr(world.database.engine.url.render_as_string(hide_password=False))
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        settings = Settings(database_url=url, chroma_url=f"http://127.0.0.1:{hanging.getsockname()[1]}")
+        app = create_app(settings)
+        with live(app) as address, ThreadPoolExecutor(TURNS + 1) as crowd:
+
+            def search(_: int) -> list[str]:
+                asked = {"question": QUESTION.model_dump(mode="json")}
+                found = httpx.post(f"{address}/v1/pool/search", json=asked, headers=team.http.headers, timeout=30)
+                return list(found.raise_for_status().json()["notes"])
+
+            asked = [crowd.submit(search, number) for number in range(TURNS + 1)]
+            time.sleep(0.5)
+            began = time.monotonic()
+            httpx.get(f"{address}/v1/jobs", headers=team.http.headers, timeout=20).raise_for_status()
+            assert time.monotonic() - began < 8
+            for each in asked:
+                assert "by words only" in each.result()[0]
+        app.state.database.close()
