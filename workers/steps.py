@@ -24,7 +24,15 @@ from cupilot.storage.endings import end_job
 from cupilot.storage.jobs import anything_running
 from cupilot.storage.llm_calls import lose_open_calls
 from cupilot.storage.states import JobState, StepState
-from cupilot.storage.steps import Claim, claim_step, decline_step, lock_claimed, release_step, retry_step
+from cupilot.storage.steps import (
+    LEFT_TO_OTHERS,
+    Claim,
+    claim_step,
+    decline_step,
+    lock_claimed,
+    release_step,
+    retry_step,
+)
 from cupilot.storage.tables import Job, Step
 from cupilot.storage.transitions import Stale, move_step
 from workers.ahead import Ahead
@@ -87,7 +95,7 @@ def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining
 def hand_back(step_id: uuid.UUID, attempt: int, tools: Tools) -> None:
     """Leave a step to others that has been sent to us and is not claimed."""
     with tools.database.transaction() as session:
-        decline_step(session, step_id, attempt)
+        decline_step(session, step_id, attempt, after=LEFT_TO_OTHERS)
 
 
 def fail_attempt(

@@ -36,7 +36,8 @@ UNPLACED = {Target.CPU: "gpu.cpu", Target.CUDA: "gpu.cuda"}
 
 
 LEFT_TO_OTHERS = timedelta(seconds=1)
-"""For so long a step is not sent again that a worker has left to the others of its class, which may all be busy."""
+"""For so long a step is not sent again that a worker has left to the others of its queue, which may all be busy: the
+same worker would have it again at once, and again."""
 LONGEST_RETRY = timedelta(seconds=30)
 """No attempt is put off for longer."""
 
@@ -142,7 +143,7 @@ def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, l
         decline_step(session, step_id, attempt)
         return None
     if step.kind.on_device and job.target is Target.CUDA and not keep_card(session, owner):
-        decline_step(session, step_id, attempt)
+        decline_step(session, step_id, attempt, after=LEFT_TO_OTHERS)
         return None
     if _left_to_others(session, step, owner):
         return None
@@ -244,12 +245,12 @@ def retry_step(
     )
 
 
-def decline_step(session: Session, step_id: uuid.UUID, attempt: int) -> None:
-    """Hand a message back unclaimed: the scheduler may dispatch the step again at once."""
+def decline_step(session: Session, step_id: uuid.UUID, attempt: int, *, after: timedelta = timedelta(0)) -> None:
+    """Hand a message back unclaimed: the scheduler may dispatch the step again ``after`` some time."""
     session.execute(
         update(Step)
         .where(Step.id == step_id, Step.attempt == attempt, Step.state == StepState.QUEUED)
-        .values(dispatched_at=None)
+        .values(dispatched_at=None, not_before=func.now() + after)
         .execution_options(synchronize_session=False)
     )
     notify(session)

@@ -16,7 +16,7 @@ from cupilot.storage.money import allowance
 from cupilot.storage.quotas import BEGUN, quota_of
 from cupilot.storage.states import JobState
 from cupilot.storage.steering import directives
-from cupilot.storage.tables import Directive, Job, Step, Team
+from cupilot.storage.tables import Directive, Job, Step, Team, WorkerRow
 from cupilot.storage.usage import begin_of, gpu_seconds_since
 from cupilot.strategy import Strategy
 
@@ -63,7 +63,8 @@ def quota_view(session: Session, team_id: UUID, *, with_shares: bool = True) -> 
 
 
 def _jobs(session: Session, team: UUID, states: Sequence[JobState]) -> int:
-    return session.execute(select(func.count()).where(Job.team_id == team, Job.state.in_(states))).scalar_one()
+    counted = (Job.team_id == team, Job.state.in_(states), Job.finished_at.is_(None))
+    return session.execute(select(func.count()).where(*counted)).scalar_one()
 
 
 def _money(session: Session, team: UUID, since: datetime) -> QuotaUse:
@@ -77,11 +78,13 @@ def _money(session: Session, team: UUID, since: datetime) -> QuotaUse:
 
 
 def _shares(session: Session, team: UUID) -> list[QueueShare]:
-    queues = session.scalars(
-        select(Step.queue).join(Job, Job.id == Step.job_id).where(Job.team_id == team).distinct().order_by(Step.queue)
-    )
+    """Of the queues that the team's open steps are in, and of those of workers that it has used lately."""
+    open_steps = (Job.team_id == team, Job.finished_at.is_(None), Step.finished_at.is_(None))
+    own = set(session.scalars(select(Step.queue).join(Job, Job.id == Step.job_id).where(*open_steps).distinct()))
+    heard = session.scalars(select(func.jsonb_array_elements_text(WorkerRow.queues)))
     found = []
-    for queue in queues.all():
+    for queue in sorted({*own, *heard}):
         used = {one: float(seconds) for one, seconds in session.execute(shares(queue))}
-        found.append(QueueShare(queue=queue, seconds=used.get(team, 0.0), of_all=sum(used.values())))
+        if queue in own or team in used:
+            found.append(QueueShare(queue=queue, seconds=used.get(team, 0.0), of_all=sum(used.values())))
     return found

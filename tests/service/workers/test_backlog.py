@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, text, update
+from sqlalchemy import event, insert, select, text, update
+from sqlalchemy.orm import Session
 
 from cupilot.evolution.sce import SceConfig
 from cupilot.problem import Target
@@ -19,6 +20,7 @@ from cupilot.storage.database import Database
 from cupilot.storage.progress import rounds_of
 from cupilot.storage.states import StepKind
 from cupilot.storage.tables import Candidate, Job, Step, Team
+from cupilot.storage.views.steering import quota_view
 from tests.service.doubles import strategy
 from tests.service.rig import REDISPATCH, Rig
 from workers.dispatcher import dispatch, note_missing
@@ -120,6 +122,20 @@ def test_a_tick_reads_none_of_what_has_ended(rig: Rig, table: str) -> None:
         look_around(rig)
     assert len(counts) > 15
     assert max(counts) <= 5 * JOBS, counts
+
+
+def test_a_teams_quota_reads_none_of_what_has_ended_long_ago(rig: Rig) -> None:
+    with rig.database.transaction() as session:
+        session.execute(text("UPDATE steps SET state = 'cancelled', finished_at = now() - interval '2 days'"))
+        team = session.scalars(select(Team.id).where(Team.name == "team 0")).one()
+        session.add(Step(job_id=_job_of(session, team), key="now", kind=StepKind.PREPARE, queue="gpu.cpu"))
+    with rows_read(rig.database) as counts, rig.database.transaction() as session:
+        assert [share.queue for share in quota_view(session, team).shares] == ["gpu.cpu"]
+    assert max(counts) <= 5, counts
+
+
+def _job_of(session: Session, team: uuid.UUID) -> uuid.UUID:
+    return session.scalars(select(Job.id).where(Job.team_id == team).limit(1)).one()
 
 
 def test_a_repair_reads_the_strategies_of_its_own_candidate(database: Database, settings: Settings) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import threading
+import uuid
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 
@@ -17,6 +19,7 @@ from cupilot.storage.cluster import live_workers, register_worker
 from cupilot.storage.database import Database
 from cupilot.storage.drains import SERVICE, begin_drain, end_drain, is_drained, prune_drains
 from cupilot.storage.states import JobState, StepState, WorkerKind
+from cupilot.storage.steps import claim_step, device_queue
 from tests.service.doubles import device
 from tests.service.rig import Rig
 from workers.dispatcher import note_missing
@@ -111,7 +114,28 @@ def test_a_message_that_was_on_its_way_is_handed_back_and_sent_again(rig: Rig) -
     assert (step.state, step.attempt, step.dispatched_at) == (StepState.QUEUED, 0, None)
     with rig.database.transaction() as session:
         end_drain(session, SERVICE)
+    rig.make_ready(step.id)
     assert rig.publish() == [message]
+
+
+def test_a_drained_worker_is_not_sent_what_it_hands_back_over_and_over(rig: Rig) -> None:
+    """The other one is busy, so that the drained one takes the message that is sent ahead to their queue."""
+    with rig.database.transaction() as session:
+        queues = [device_queue(Target.CPU)]
+        register_worker(session, "gpu-2", WorkerKind.GPU, queues=queues, slots=1, version="t", device=device())
+        begin_drain(session, "gpu-1", "test")
+    jobs = [rig.submit(), rig.submit(request_hash="1" * 64)]
+    with rig.database.transaction() as session:
+        busy, handed_back = rig.publish()
+        assert claim_step(session, uuid.UUID(busy[1][0]), 0, "gpu-2", timedelta(minutes=1)) is not None
+    sent = 0
+    for _ in range(5):
+        hand_back(uuid.UUID(handed_back[1][0]), 0, rig.tools)
+        sent += len(rig.publish())
+    assert sent <= 1, "at most once a second"
+    rig.make_ready(uuid.UUID(handed_back[1][0]))
+    assert rig.publish() == [handed_back]
+    assert {rig.job(job).state for job in jobs} == {JobState.PREPARING, JobState.QUEUED}
 
 
 def test_a_closed_worker_keeps_what_it_holds_and_one_that_ends_lets_go() -> None:

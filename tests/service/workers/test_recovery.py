@@ -313,6 +313,7 @@ def test_a_draining_worker_hands_its_message_back(rig: Rig) -> None:
     rig.do(message, draining=True)
     step = rig.step(job_id, "prepare")
     assert (step.state, step.attempt, step.dispatched_at) == (StepState.QUEUED, 0, None)
+    rig.make_ready(step.id)
     assert rig.publish() == [message]
 
 
