@@ -41,15 +41,19 @@ def landlock_abi() -> int:
     return max(int(version), 0)
 
 
-def apply_limits(limits: dict[str, int]) -> None:
-    """Set resource limits by their names (``cpu``, ``data``, ``fsize``...), never above the present hard limit."""
+def apply_limits(limits: dict[str, int], cpus: Sequence[int] | None, process: int = 0) -> None:
+    """Set a process's resource limits by their names (``cpu``, ``data``, ``fsize``...), never above the present hard
+    limit, and the CPUs that it may run on; by default this one's.
+    """
     for name, value in limits.items():
         number = getattr(resource, f"RLIMIT_{name.upper()}")
-        _, hard = resource.getrlimit(number)
+        _, hard = resource.prlimit(process, number)
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         # a second later comes SIGKILL, which says nothing; SIGXCPU tells that processor time was used up
         last = bound + (name == "cpu" and (hard == resource.RLIM_INFINITY or hard > bound))
-        resource.setrlimit(number, (bound, last))
+        resource.prlimit(process, number, (bound, last))
+    if cpus is not None:
+        os.sched_setaffinity(process, cpus)
 
 
 def die_with_parent() -> None:
@@ -107,7 +111,7 @@ def main() -> None:
     from gpu_worker import seccomp
 
     die_with_parent()
-    apply_limits(specification["limits"])
+    apply_limits(specification["limits"], specification["cpus"])
     landlock(specification["readable"], specification["writable"], [specification["source_root"]])
     seccomp.install(bytes.fromhex(specification["filter"]))
     os.execve(argv[0], argv, specification["environment"])

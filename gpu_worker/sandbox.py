@@ -244,9 +244,10 @@ def strongest() -> str:
     if not seccomp.supported():
         raise OSError("no sandbox: the machine's architecture is not supported")
     if _bwrap() is not None:
-        probe = Sandbox("bwrap+seccomp").run(Program(("/bin/true",)), Limits(), timeout=10.0)
-        if probe.code == 0:
-            return "bwrap+seccomp"
+        with contextlib.suppress(PermissionError):  # to limit a bubblewrap that runs as another user
+            probe = Sandbox("bwrap+seccomp").run(Program(("/bin/true",)), Limits(), timeout=10.0)
+            if probe.code == 0:
+                return "bwrap+seccomp"
     if confine.landlock_abi() > 0:
         return "landlock+seccomp"
     raise OSError("no sandbox: neither user namespaces (bubblewrap) nor landlock work on this machine")
@@ -274,23 +275,34 @@ def _environment(access: Access) -> dict[str, str]:
 
 
 def _start_bwrap(program: Program, limits: Limits, descriptors: Sequence[int], program_filter: bytes) -> Child:
+    # bubblewrap reads all its options before it starts anything, and a program sees no file that they do not name. So
+    # limits set until then hold for the program; to set them between fork and exec, all our memory would be copied
     filter_fd = _in_memory(program_filter)
     info_read, info_write = os.pipe()
+    mounts_read, mounts_write = os.pipe()
     arguments = [
         _bwrap() or "bwrap",
         *("--unshare-all", "--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
-        *("--info-fd", str(info_write), "--seccomp", str(filter_fd)),
-        *_mounts(program.access),
+        *("--info-fd", str(info_write), "--seccomp", str(filter_fd), "--args", str(mounts_read)),
     ]
     for name, value in _environment(program.access).items():
         arguments += ["--setenv", name, value]
-    try:
-        process = _popen([*arguments, "--", *program.argv], limits, (*descriptors, filter_fd, info_write), {})
-    finally:
-        os.close(filter_fd)
-        os.close(info_write)
-    return Child(process, info=info_read, may_start_processes=program.access.subprocesses)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(mounts_write, "wb") as mounts:
+        ours = (filter_fd, info_write, mounts_read)
+        try:
+            process = _popen([*arguments, "--", *program.argv], (*descriptors, *ours))
+        finally:
+            for descriptor in ours:
+                os.close(descriptor)
+        child = Child(process, info=info_read, may_start_processes=program.access.subprocesses)
+        try:
+            confine.apply_limits(limits.by_name(), limits.cpus, process.pid)
+        except OSError:
+            child.kill()
+            raise
+        mounts.write(b"".join(os.fsencode(word) + b"\0" for word in _mounts(program.access)))
+    return child
 
 
 def _mounts(access: Access) -> list[str]:
@@ -322,34 +334,25 @@ def _start_confined(program: Program, limits: Limits, descriptors: Sequence[int]
     specification = {
         "source_root": str(SOURCE_ROOT),
         "limits": limits.by_name(),
+        "cpus": limits.cpus,
         "readable": [*system, *map(str, access.read_only)],
         "writable": [str(scratch), *devices, *map(str, access.writable)],
         "filter": program_filter.hex(),
         "environment": {**_environment(access), "HOME": str(scratch), "TMPDIR": str(scratch)},
     }
     launcher = [sys.executable, "-I", "-S", str(Path(confine.__file__)), json.dumps(specification), "--", *argv]
-    return Child(_popen(launcher, limits, descriptors, {}), scratch=scratch, may_start_processes=access.subprocesses)
+    return Child(_popen(launcher, descriptors), scratch=scratch, may_start_processes=access.subprocesses)
 
 
-def _popen(
-    argv: list[str], limits: Limits, descriptors: Sequence[int], environment: dict[str, str]
-) -> subprocess.Popen[bytes]:
-    by_name = limits.by_name()
-
-    def prepare() -> None:
-        confine.apply_limits(by_name)
-        if limits.cpus is not None:
-            os.sched_setaffinity(0, limits.cpus)
-
+def _popen(argv: list[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment,
+        env={},
         pass_fds=tuple(descriptors),
         start_new_session=True,
-        preexec_fn=prepare,  # noqa: PLW1509  nothing but system calls happens in it
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_worker import confine
+from gpu_worker import sandbox as sandboxes
 from gpu_worker.sandbox import Child, Finished, Limits, Sandbox, python_folders, strongest
 from gpu_worker.targets.base import Access, Program
 
@@ -82,6 +83,41 @@ def test_limits_hold(sandbox: Sandbox, tmp_path: Path) -> None:
     assert done.code == -signal.SIGXCPU, "and not SIGKILL, which would be the machine's"
     code = f"open({str(tmp_path / 'big')!r}, 'wb').write(bytes(10**6))"
     assert python(sandbox, code, Limits(file_bytes=1000), writable=(tmp_path,)).code != 0
+
+
+def test_a_program_keeps_to_its_processors(sandbox: Sandbox) -> None:
+    last = max(os.sched_getaffinity(0))
+    done = python(sandbox, "import os; print(os.sched_getaffinity(0))", Limits(cpus=(last,)))
+    assert done.stdout == f"{{{last}}}\n"
+
+
+def test_no_program_starts_before_its_limits_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bubblewrap runs already when they are set: it has to wait, and to start nothing where that fails."""
+    if not strongest().startswith("bwrap"):
+        pytest.skip("this machine has no user namespaces")
+
+    def refused(*_: object) -> None:
+        time.sleep(0.2)
+        raise PermissionError
+
+    program = Program(("/usr/bin/touch", f"{tmp_path}/started"), Access(writable=(tmp_path,)))
+    assert Sandbox("bwrap+seccomp").run(program, Limits(), 30.0).code == 0
+    (tmp_path / "started").unlink()
+    monkeypatch.setattr(confine, "apply_limits", refused)
+    with pytest.raises(PermissionError):
+        Sandbox("bwrap+seccomp").run(program, Limits(), 30.0)
+    time.sleep(0.2)
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_program_starts_only_once_its_mounts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What bubblewrap reads where its starter was killed before it had written."""
+    if not strongest().startswith("bwrap"):
+        pytest.skip("this machine has no user namespaces")
+    monkeypatch.setattr(sandboxes, "_mounts", lambda _: [])
+    done = Sandbox("bwrap+seccomp").run(Program(("/usr/bin/true",)), Limits(), 30.0)
+    assert done.code == 1
+    assert "execvp /usr/bin/true" in done.stderr
 
 
 def test_a_program_that_does_not_end_is_killed(sandbox: Sandbox) -> None:
