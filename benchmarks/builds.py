@@ -70,11 +70,11 @@ def _parts(toolchain: CudaToolchain, repetitions: int) -> Iterator[tuple[str, fl
     """What is there before a kernel's own text is compiled, each with all that comes before it."""
     with _folder(EMPTY, "#pragma once\n") as folder:
         build = toolchain.compile_program(folder)
-        *python, script, root = build.argv[: build.argv.index("build")]
+        *python, start, root = build.argv[: build.argv.index("build")]
         programs = {
             "the sandbox": ("/usr/bin/true",),
-            "the interpreter": (*python, "-c", "pass"),
-            "its imports and options": (*python, script, root, "build", "--help"),
+            "the interpreter": (*python, "pass"),
+            "its imports": (*python, start.rpartition(";")[0], root),
             "loading NVRTC, and an empty kernel": build.argv,
         }
         for name, argv in programs.items():

@@ -3,26 +3,22 @@
 Needs the standard library and NVRTC, or a toolkit; no GPU or driver. Judges nothing. On a folder that holds
 ``kernel.cu`` and ``problem.h``, ``build`` and ``nvcc`` write ``kernel.bin`` and print the compiler's messages to
 stderr, and ``inspect`` prints facts about the binary as one JSON object; ``precompile`` writes a precompiled header.
-A command imports what it alone needs, since imports are a good part of a short build (``benchmarks.builds``).
-Start: ``python -I compiler.py SOURCE_ROOT COMMAND ...``.
+A command imports what it alone needs, and ``build`` neither argparse nor pathlib nor re: imports are a good part of a
+short build (``benchmarks.builds``). Start: ``python -I -S -c START SOURCE_ROOT COMMAND ...``, with :data:`START`.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
 import os
 import sys
-from pathlib import Path
-from typing import Any
-
-if __name__ == "__main__":
-    sys.path.insert(0, sys.argv.pop(1))
 
 from cupilot import device_headers as headers
 from gpu_worker.targets.cuda import log
 from gpu_worker.targets.cuda.nvrtc import CompilerFault, Program
+
+START = "import sys; sys.path.append(sys.argv[1]); from gpu_worker.targets.cuda import compiler; compiler.main()"
+"""Not the file itself, which Python would compile anew for every build."""
 
 SOURCE = "kernel.cu"
 HEADER = "problem.h"
@@ -33,32 +29,34 @@ ADDR_NO_RANDOMIZE = 0x0040000
 """personality(2)."""
 
 
-def build(folder: Path, library: Path, options: list[str], pch: Path | None) -> bool:
-    """Compile ``kernel.cu``; messages go to stderr, shortened to what helps to mend the source."""
-    source = (folder / SOURCE).read_text(encoding="utf-8")
-    files = {HEADER: (folder / HEADER).read_text(encoding="utf-8"), SOURCE: source, **headers.STAND_INS}
+def build(folder: str, library: str, pch: str, *options: str) -> bool:
+    """Compile ``kernel.cu``; messages go to stderr, shortened to what helps to mend the source.
+
+    ``pch``: the precompiled form of the slow headers, for a kernel that wants them; else empty.
+    """
+    files = {HEADER: _read(f"{folder}/{HEADER}"), SOURCE: _read(f"{folder}/{SOURCE}"), **headers.STAND_INS}
     prefix = headers.COMMON
-    if pch is not None and pch.stat().st_size and headers.wants_precompiled(source):
+    if pch and fix_addresses() and os.stat(pch).st_size:
         prefix += headers.SLOW
-        options = [*options, f"--use-pch={pch}"]
+        options = (*options, f"--use-pch={pch}")
     program = Program(library, f'{prefix}#include "{SOURCE}"\n', files)
-    ok = program.compile(options)
+    ok = program.compile([*options])
     text = program.log()
     sys.stderr.write(log.digest(text))
     if ok:
-        (folder / RESOURCES).write_text(text, encoding="utf-8")
-        (folder / BINARY).write_bytes(program.cubin())
+        _write(f"{folder}/{RESOURCES}", text.encode())
+        _write(f"{folder}/{BINARY}", program.cubin())
     return ok
 
 
-def build_with_nvcc(folder: Path, nvcc: Path, options: list[str]) -> bool:
+def build_with_nvcc(folder: str, nvcc: str, *options: str) -> bool:
     """As :func:`build`, by a toolkit's driver, which leaves its intermediate files in the folder while it runs."""
     import subprocess
 
     done = subprocess.run(
-        [str(nvcc), "--cubin", *options, "-o", BINARY, SOURCE],
+        [nvcc, "--cubin", *options, "-o", BINARY, SOURCE],
         cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env={**os.environ, "TMPDIR": folder},
         capture_output=True,
         text=True,
         errors="replace",
@@ -69,28 +67,31 @@ def build_with_nvcc(folder: Path, nvcc: Path, options: list[str]) -> bool:
         raise CompilerFault(text.strip()[:2000])
     sys.stderr.write(log.digest(text))
     if done.returncode == 0:
-        (folder / RESOURCES).write_text(text, encoding="utf-8")
+        _write(f"{folder}/{RESOURCES}", text.encode())
     return done.returncode == 0
 
 
-def precompile(pch: Path, library: Path, options: list[str]) -> bool:
+def precompile(pch: str, library: str, *options: str) -> bool:
     """Write the precompiled form of the slow headers."""
+    if not fix_addresses():
+        return False
     program = Program(library, headers.COMMON + headers.SLOW, headers.STAND_INS)
     ok = program.compile([*options, f"--create-pch={pch}"])
-    if not ok or not pch.exists():
+    if not ok or not os.path.exists(pch):
         sys.stderr.write(log.digest(program.log()))
         return False
     return True
 
 
-def inspect(folder: Path, nvdisasm: str) -> dict[str, Any]:
-    """Resources that ptxas reported and instruction families that the disassembly shows."""
+def inspect(folder: str, nvdisasm: str) -> bool:
+    """Print resources that ptxas reported and instruction families that the disassembly shows."""
+    import json
     import subprocess
 
     from gpu_worker.targets.cuda import sass
 
     done = subprocess.run(
-        [nvdisasm, "--print-code", "--no-dataflow", str(folder / BINARY)],
+        [nvdisasm, "--print-code", "--no-dataflow", f"{folder}/{BINARY}"],
         capture_output=True,
         text=True,
         timeout=DISASSEMBLY_SECONDS,
@@ -98,14 +99,16 @@ def inspect(folder: Path, nvdisasm: str) -> dict[str, Any]:
     )
     if done.returncode != 0:
         raise CompilerFault(f"nvdisasm: {done.stderr.strip()[:500]}")
-    found = sass.resources((folder / RESOURCES).read_text(encoding="utf-8"))
-    return {
+    found = sass.resources(_read(f"{folder}/{RESOURCES}"))
+    facts = {
         "registers": found.registers,
         "stack_bytes": found.stack_bytes,
         "spill_bytes": found.spill_bytes,
         "shared_bytes": found.shared_bytes,
         "instructions": sass.families(done.stdout),
     }
+    sys.stdout.write(json.dumps(facts) + "\n")
+    return True
 
 
 def fix_addresses() -> bool:
@@ -122,43 +125,34 @@ def fix_addresses() -> bool:
     return False
 
 
-def main() -> int:
+def main() -> None:
     """The command line; exit code 0 when the command did its work, 1 when the source is wrong, 3 on a fault."""
-    parser = argparse.ArgumentParser(prog="compiler")
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("build", "precompile"):
-        command = commands.add_parser(name)
-        command.add_argument("path", type=Path)
-        command.add_argument("--pch", type=Path)
-        command.add_argument("--nvrtc", type=Path, required=True)
-        command.add_argument("--option", action="append", default=[])
-    toolkit = commands.add_parser("nvcc")
-    toolkit.add_argument("path", type=Path)
-    toolkit.add_argument("--nvcc", type=Path, required=True)
-    toolkit.add_argument("--option", action="append", default=[])
-    inspection = commands.add_parser("inspect")
-    inspection.add_argument("path", type=Path)
-    inspection.add_argument("--nvdisasm", required=True)
-    arguments = parser.parse_args()
+    name, *arguments = sys.argv[2:]
     try:
-        return _run(arguments)
+        code = 0 if _run(name, arguments) else 1
     except CompilerFault as fault:
         sys.stderr.write(f"compiler fault: {fault}\n")
-        return 3
+        code = 3
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # taking down the interpreter and NVRTC in order takes milliseconds, and leaves nothing more
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.command == "build":
-        pch = arguments.pch if arguments.pch is not None and fix_addresses() else None
-        return 0 if build(arguments.path, arguments.nvrtc, arguments.option, pch) else 1
-    if arguments.command == "precompile":
-        made = fix_addresses() and precompile(arguments.path, arguments.nvrtc, arguments.option)
-        return 0 if made else 1
-    if arguments.command == "nvcc":
-        return 0 if build_with_nvcc(arguments.path, arguments.nvcc, arguments.option) else 1
-    sys.stdout.write(json.dumps(inspect(arguments.path, arguments.nvdisasm)) + "\n")
-    return 0
+def _run(command: str, arguments: list[str]) -> bool:
+    if command == "build":
+        return build(*arguments)
+    if command == "precompile":
+        return precompile(*arguments)
+    if command == "nvcc":
+        return build_with_nvcc(*arguments)
+    return inspect(*arguments)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)

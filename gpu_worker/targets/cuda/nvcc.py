@@ -41,10 +41,9 @@ class NvccToolchain(CubinReader):
 
     def compile_program(self, folder: Path) -> Program:
         """nvcc on ``kernel.cu``; see :class:`gpu_worker.targets.base.Toolchain`."""
-        options = [f"--option={flag}" for flag in self.flags]
         toolkit = self._nvcc.parent.parent
         access = python_access(Access(read_only=(toolkit,), writable=(folder,), subprocesses=True))
-        return compiler_program("nvcc", str(folder), f"--nvcc={self._nvcc}", *options, access=access)
+        return compiler_program("nvcc", str(folder), str(self._nvcc), *self.flags, access=access)
 
 
 def toolchain(arch: str, builder: str | None) -> Toolchain:

@@ -6,8 +6,7 @@ Not cuda-bindings: importing those takes as long as compiling a typical kernel, 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from pathlib import Path
+import os
 
 COMPILATION_ERROR = 6
 """``NVRTC_ERROR_COMPILATION``: the source is wrong."""
@@ -20,10 +19,12 @@ class CompilerFault(Exception):
 class Program:
     """One NVRTC translation unit with virtual header files."""
 
-    def __init__(self, library: Path, unit: str, files: Mapping[str, str]) -> None:
-        for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
-            ctypes.CDLL(str(builtins))  # NVRTC asks for it by name alone, and wheels lie on no search path
-        self._library = ctypes.CDLL(str(library))
+    def __init__(self, library: str | os.PathLike[str], unit: str, files: dict[str, str]) -> None:
+        folder = os.path.dirname(library)
+        for name in os.listdir(folder):
+            if name.startswith("libnvrtc-builtins.so."):
+                ctypes.CDLL(f"{folder}/{name}")  # NVRTC asks for it by name alone, and wheels lie on no search path
+        self._library = ctypes.CDLL(os.fspath(library))
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
         self._handle = ctypes.c_void_p()
         texts = (ctypes.c_char_p * len(files))(*(text.encode() for text in files.values()))

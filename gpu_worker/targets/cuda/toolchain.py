@@ -19,9 +19,8 @@ from cupilot import device_headers as headers
 from cupilot.problem import ProblemFacts
 from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox, python_folders
 from gpu_worker.targets.base import Access, BuildFacts, Program
-from gpu_worker.targets.cuda import installation, policy
+from gpu_worker.targets.cuda import compiler, installation, policy
 
-COMPILER = Path(__file__).with_name("compiler.py")
 _ACCELERATED_FROM = 90
 """From sm_90 on, the architecture-specific variant (``sm_90a``) is needed for wgmma and setmaxnreg."""
 
@@ -50,7 +49,7 @@ def python_program(script: Path, *arguments: str, access: Access) -> Program:
 
 def compiler_program(*arguments: str, access: Access) -> Program:
     """:mod:`gpu_worker.targets.cuda.compiler`, in an interpreter that looks for no packages: it needs none."""
-    return Program((sys.executable, "-I", "-S", str(COMPILER), str(SOURCE_ROOT), *arguments), access)
+    return Program((sys.executable, "-I", "-S", "-c", compiler.START, str(SOURCE_ROOT), *arguments), access)
 
 
 class CubinReader:
@@ -65,7 +64,7 @@ class CubinReader:
     def inspect_program(self, folder: Path) -> Program | None:
         """ptxas's resources and the families of instructions in the disassembly, as JSON."""
         access = python_access(Access(read_only=(folder, self._disassembler.parent), subprocesses=True))
-        return compiler_program("inspect", str(folder), f"--nvdisasm={self._disassembler}", access=access)
+        return compiler_program("inspect", str(folder), str(self._disassembler), access=access)
 
     def facts(self, compile_log: str, inspection: str) -> BuildFacts:  # noqa: ARG002  the inspection says it all
         """Reads what :meth:`inspect_program` printed; empty where it failed, which :meth:`refusal` then refuses."""
@@ -105,14 +104,14 @@ class CudaToolchain(CubinReader):
 
     def compile_program(self, folder: Path) -> Program:
         """NVRTC on ``kernel.cu``; see :class:`gpu_worker.targets.base.Toolchain`."""
-        arguments = ["build", str(folder), *self._options()]
+        pch = ""
         readable = self._includes[:1]
         if headers.wants_precompiled((folder / f"kernel{self.suffix}").read_text(encoding="utf-8")):
-            pch = self._precompile()
-            arguments.append(f"--pch={pch}")
-            readable = (*readable, pch)
+            precompiled = self._precompile()
+            pch = str(precompiled)
+            readable = (*readable, precompiled)
         access = python_access(Access(read_only=readable, writable=(folder,)))
-        return compiler_program(*arguments, access=access)
+        return compiler_program("build", str(folder), str(self._nvrtc), pch, *self._options(), access=access)
 
     def _precompile(self) -> Path:
         """The slow headers in precompiled form, made once; an empty file where this machine cannot make them."""
@@ -120,12 +119,11 @@ class CudaToolchain(CubinReader):
             if self._precompiled is None:
                 path = self._folder / "headers.pch"
                 access = python_access(Access(read_only=self._includes[:1], writable=(self._folder,)))
-                making = compiler_program("precompile", str(path), *self._options(), access=access)
+                making = compiler_program("precompile", str(path), str(self._nvrtc), *self._options(), access=access)
                 if Sandbox().run(making, Limits(), PRECOMPILE_SECONDS).code != 0:
                     path.write_bytes(b"")
                 self._precompiled = path
         return self._precompiled
 
     def _options(self) -> list[str]:
-        options = [*self.flags, *(f"--include-path={folder}" for folder in self._includes)]
-        return [f"--nvrtc={self._nvrtc}", *(f"--option={option}" for option in options)]
+        return [*self.flags, *(f"--include-path={folder}" for folder in self._includes)]

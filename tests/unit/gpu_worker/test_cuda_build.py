@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from cupilot.device_headers import wants_precompiled
+from cupilot.device_headers import COMMON, wants_precompiled
 from cupilot.evaluation import FailureKind
 from cupilot.problem import Graph, NumericsPolicy, ProblemFacts
 from gpu_worker.build import Build, Builder
-from gpu_worker.sandbox import Sandbox
-from gpu_worker.targets.cuda import installation
+from gpu_worker.sandbox import SOURCE_ROOT, Sandbox
+from gpu_worker.targets.cuda import compiler, installation
 from gpu_worker.targets.cuda.nvrtc import Program
 from gpu_worker.targets.cuda.toolchain import CudaToolchain, architecture
 
@@ -102,6 +105,14 @@ extern "C" __global__ void habits(const float* x, float* out) {
 }
 """
 
+INTEGERS = """#include <cuda/std/cstdint>
+#include <cuda/std/climits>
+#include <cuda/std/type_traits>
+static_assert(cuda::std::is_same_v<cuda::std::int64_t, int64_t> && sizeof(uintptr_t) == 8 && sizeof(int_fast16_t) == 2);
+static_assert(INT8_MIN == -128 && UINT16_MAX == 65535 && INT64_MAX == LLONG_MAX && SIZE_MAX == ~0ull && CHAR_BIT == 8);
+extern "C" __global__ void fill(uint32_t* out) { out[threadIdx.x] = UINT32_C(7); }
+"""
+
 
 @pytest.fixture(scope="module")
 def toolchain() -> CudaToolchain:
@@ -181,6 +192,35 @@ def test_local_memory_is_seen(builder: Builder) -> None:
 
 def test_headers_that_nvcc_users_include_out_of_habit_exist(builder: Builder) -> None:
     built(builder, HABITS)
+
+
+def test_every_kernel_has_the_integers_of_the_headers(builder: Builder) -> None:
+    """Written out, since reading them takes a tenth of a short build."""
+    assert built(builder, INTEGERS).report.log == ""
+    built(builder, re.sub(r"#include.*|cuda::std::is_same_v.*? && ", "", INTEGERS))
+    folder = installation.include_folders()[1] / "cuda" / "std"
+    theirs = _defined((folder / "cstdint").read_text()) | _defined((folder / "climits").read_text())
+    ours = _defined(COMMON)
+    integers = {name for name in theirs if re.match(r"U?INT|SIZE|PTRDIFF|S?CHAR|U?(SHRT|LONG|LLONG|CHAR)", name)}
+    assert len(integers) > 70
+    assert {name for name in integers if name not in ours} == set()
+    choices = {"CHAR_MIN", "CHAR_MAX", "LONG_MAX", "ULONG_MAX"}
+    assert {name: ours[name] for name in integers - choices} == {name: theirs[name] for name in integers - choices}
+
+
+def _defined(header: str) -> dict[str, str]:
+    """Macros by name, with the first value that a header gives them."""
+    found = re.findall(r"^# *define +(\w+(?:\(X\))?) +(.*?) *$", header, re.M)
+    return dict(reversed(found))
+
+
+def test_a_builds_process_imports_little() -> None:
+    """Each of these would take some of the milliseconds that a build has."""
+    listing = compiler.START.replace("compiler.main()", "print(*sys.modules)")
+    argv = [sys.executable, "-I", "-S", "-c", listing, str(SOURCE_ROOT)]
+    modules = set(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+    assert "gpu_worker.targets.cuda.nvrtc" in modules
+    assert not modules & {"argparse", "collections", "json", "pathlib", "re", "subprocess", "typing"}
 
 
 def test_slow_headers_come_precompiled(builder: Builder, toolchain: CudaToolchain) -> None:

@@ -107,6 +107,18 @@ def test_a_log_gives_errors_first_with_their_source_lines() -> None:
     assert "precompiled" not in digest
 
 
+def test_a_log_without_messages_is_empty() -> None:
+    text = (
+        '"unit.cu": creating precompiled header file "/tmp/x.pch"\n'
+        "ptxas info    : Function properties for scale\n"
+        "ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        '2 errors detected in the compilation of "kernel.cu".\n'
+        "Compilation terminated.\n\0"
+    )
+    assert log.digest(text) == ""
+
+
 def test_a_flood_of_errors_is_bounded() -> None:
     text = "".join(f"kernel.cu({number}): error: {'x' * 2000}\n" for number in range(1, 500))
     digest = log.digest(text)
