@@ -10,16 +10,22 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
-from cupilot.problem import NumericsPolicy, Role, TensorSpec
+from cupilot.evaluation import FailureKind
+from cupilot.problem import DType, NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, Expected, flat, largest, stretches
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
+
+LEAST_ERROR = 16 * 2.0**-24
+"""Where PyTorch errs less, it was lucky, as happens with an output of one number. Honest sums of half a million
+squares, row after row, were seen to err by up to 20 units of 2^-24; :data:`TIGHTEST_FACTOR` times this are 64."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Precision:
     """Relative size of one rounding of an input."""
     lower_bits: int
     """Mantissa bits of the next lower precision: TF32, bf16, fp8 (e4m3)."""
+    least: float = LEAST_ERROR
 
 
 PRECISIONS = {
@@ -46,9 +53,14 @@ PRECISIONS = {
 TIGHTEST_FACTOR = 4.0
 """Below this multiple of PyTorch's own error a tolerance would reject honest kernels; lower precision then passes."""
 
-LEAST_ERROR = 16 * 2.0**-24
-"""Where PyTorch errs less, it was lucky, as happens with an output of one number. Honest sums of half a million
-squares, row after row, were seen to err by up to 20 units of 2^-24; :data:`TIGHTEST_FACTOR` times this are 64."""
+_BY_DTYPE = {
+    DType.FLOAT16: replace(PRECISIONS[NumericsPolicy.TF32], least=2.0**-12),
+    DType.BFLOAT16: replace(PRECISIONS[NumericsPolicy.HALF], least=2.0**-9),
+}
+"""Outputs of these are rounded to as few bits whatever the policy: 32 such roundings would hide a lower precision."""
+
+_DOUBLE = Precision(factor=32.0, floor=1e-10, unit=2.0**-53, lower_bits=23, least=1e-12)
+"""Of float64 throughout. The exact answer is no more exact; what float32 leaves, 6e-8 and more, is far above."""
 
 LOWER_PRECISION = "lower_precision"
 
@@ -76,32 +88,43 @@ class Admission:
     notes: tuple[str, ...]
 
 
+def precision_of(policy: NumericsPolicy, specs: Sequence[TensorSpec]) -> Precision:
+    """What kernels are held to: the policy, unless outputs themselves have fewer bits, or all tensors have more."""
+    floating = [spec for spec in specs if spec.dtype.value.startswith(("float", "bfloat"))]
+    if floating and all(spec.dtype is DType.FLOAT64 for spec in floating):
+        return _DOUBLE
+    written = {spec.dtype for spec in floating if spec.role is Role.OUTPUT}
+    rounded = [_BY_DTYPE[dtype] for dtype in written if dtype in _BY_DTYPE]
+    if not rounded or len(rounded) < len(written):
+        return PRECISIONS[policy]
+    return max(PRECISIONS[policy], *rounded, key=lambda precision: precision.unit)
+
+
 def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], policy: NumericsPolicy) -> Admission:
     """Try every law and null kernel; raises :class:`UnusableReference` where a null kernel cannot be told apart."""
     _check_deterministic(reference, cases.get(laws.OWN))
+    precision = precision_of(policy, specs)
     previous = reference.run(reference.draw(_other_seed()))
+    own, why = _try_law(laws.OWN, reference, cases, precision, previous)
+    if own is None:
+        raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}")
     notes: list[str] = []
-    kept: list[Admitted] = []
-    for law in (laws.OWN, *laws.LAWS):
-        if law != laws.OWN and not _has_floats(specs):
-            continue
-        admitted, why = _try_law(law, reference, cases, policy, previous)
-        if admitted is None and law == laws.OWN:
-            raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}")
+    kept = [own]
+    trials: dict[str, Callable[[], tuple[Admitted | None, str]]] = {
+        **{law: partial(_try_law, law, reference, cases, precision, previous) for law in laws.LAWS},
+        laws.PERTURBED: lambda: (
+            _try_law(laws.PERTURBED, reference, cases, precision, previous)
+            if cases.perturb(own.tolerance)
+            else (None, "no single input element visibly moves the output")
+        ),
+        laws.INTEGERS: lambda: _try_integers(reference, cases, specs, policy, previous),
+    }
+    for law, trial in trials.items() if laws.drawn_role(specs) else ():
+        admitted, why = _unless_unanswered(trial)
         if admitted is None:
             notes.append(f"law {law} left out: {why}")
         else:
             kept.append(admitted)
-    if _has_floats(specs):
-        if cases.perturb(kept[0].tolerance):
-            admitted, why = _try_law(laws.PERTURBED, reference, cases, policy, previous)
-            kept += [admitted] if admitted else []
-            notes += [f"law {laws.PERTURBED} left out: {why}"] if why else []
-        else:
-            notes.append(f"law {laws.PERTURBED} left out: no single input element visibly moves the output")
-        admitted, why = _try_integers(reference, cases, specs, policy, previous)
-        kept += [admitted] if admitted else []
-        notes += [f"law {laws.INTEGERS} left out: {why}"] if why else []
     nulls = _verdicts(kept, notes)
     passing = sorted(name for name, rejected in nulls.items() if not rejected)
     if passing:
@@ -110,6 +133,16 @@ def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], polic
             "its output hardly depends on its inputs"
         )
     return Admission(tuple(kept), nulls, tuple(notes))
+
+
+def _unless_unanswered(trial: Callable[[], tuple[Admitted | None, str]]) -> tuple[Admitted | None, str]:
+    """What a trial says; of inputs on which the reference raises (a matrix without an inverse), that it does."""
+    try:
+        return trial()
+    except UnusableReference as error:
+        if error.kind is FailureKind.OUT_OF_MEMORY:
+            raise
+        return None, str(error)
 
 
 def _try_integers(
@@ -126,7 +159,8 @@ def _try_integers(
     except exactness.NotExact as error:
         return None, str(error)
     tolerance = exactness.ALLOWED_QUANTA * unit
-    admitted, why = _try_law(laws.INTEGERS, reference, cases, policy, previous, exact_tolerance=tolerance)
+    precision = precision_of(policy, specs)
+    admitted, why = _try_law(laws.INTEGERS, reference, cases, precision, previous, exact_tolerance=tolerance)
     if admitted is not None and admitted.reference_error > tolerance / 2:
         return None, f"PyTorch itself errs by {admitted.reference_error / unit:.2g} of the outputs' unit"
     return admitted, why
@@ -136,13 +170,15 @@ def _try_law(
     law: str,
     reference: Reference,
     cases: Cases,
-    policy: NumericsPolicy,
+    precision: Precision,
     previous: Sequence[torch.Tensor],
     *,
     exact_tolerance: float | None = None,
 ) -> tuple[Admitted | None, str]:
     """A law with a calibrated tolerance, or with the one given; None and the reason where it is not meaningful."""
     case = cases.get(law)
+    if case.shapes != [tensor.shape for tensor in previous]:
+        return None, "the shapes of its outputs depend on the values of its inputs"
     if law != laws.OWN and not finite(case):
         return None, "the reference is not finite there"
     if all(flat(item.values) for item in case.expected):
@@ -152,7 +188,7 @@ def _try_law(
     if exact_tolerance is None and not usable_error(error):
         return None, f"PyTorch itself errs by {error:.2g} of the output's spread"
     if exact_tolerance is None:
-        tolerance, lower = calibrate(reference, case, error, policy)
+        tolerance, lower = calibrate(reference, case, error, precision)
     else:
         tolerance, lower = exact_tolerance, None
     nulls = null_outputs(case, own, previous)
@@ -171,16 +207,15 @@ def _try_law(
 
 
 def calibrate(
-    reference: Reference, case: Case, reference_error: float, policy: NumericsPolicy
+    reference: Reference, case: Case, reference_error: float, precision: Precision
 ) -> tuple[float, float | None]:
     """Tolerance of a case, and the error of the next lower precision (None where precision plays no part)."""
-    precision = PRECISIONS[policy]
     if all(item.integral for item in case.expected):
         return 0.0, None
     nudged = reference.run_exact([laws.nudge(tensor, precision.unit, _other_seed()) for tensor in case.given])
     conditioning = largest(case.expected, nudged)
     del nudged  # as large as the rounded outputs that follow
-    inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0, LEAST_ERROR)
+    inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0, precision.least)
     lower = largest(
         case.expected, reference.run_exact([laws.round_mantissa(tensor, precision.lower_bits) for tensor in case.given])
     )
@@ -263,10 +298,6 @@ def _check_deterministic(reference: Reference, case: Case) -> None:
                 raise UnusableReference(
                     "the reference gives different outputs for the same inputs (dropout or random numbers in forward?)"
                 )
-
-
-def _has_floats(specs: Sequence[TensorSpec]) -> bool:
-    return any(spec.role is Role.INPUT and spec.dtype.value.startswith(("float", "bfloat")) for spec in specs)
 
 
 def _other_seed() -> int:

@@ -16,8 +16,9 @@ import torch
 
 from cupilot.problem import Role, TensorSpec
 from gpu_worker.judge import laws
+from gpu_worker.judge.copies import shortened
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, largest, unit_of
-from gpu_worker.judge.reference import Reference, shortened
+from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.selections import SelectionWatch
 
 PERTURBED_ELEMENTS = 64
@@ -41,6 +42,11 @@ class Case:
     given: tuple[torch.Tensor, ...]
     """Inputs, parameters, buffers: what the kernel is given, in the order of the specs."""
     expected: tuple[Expected, ...]
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """Those of the outputs."""
+        return [item.values.shape for item in self.expected]
 
     @property
     def nbytes(self) -> int:
@@ -103,7 +109,7 @@ class Cases:
         self._make_room(laws.PERTURBED)
         for step in PERTURBATION_STEPS:
             case = self.expect(laws.PERTURBED, self._perturbed_inputs(base, step))
-            if not finite(case):
+            if not finite(case) or case.shapes != base.shapes:
                 break
             if largest(base.expected, [item.values for item in case.expected]) > VISIBLE * tolerance:
                 self._steps[laws.PERTURBED] = step
@@ -137,9 +143,9 @@ class Cases:
 
     def _perturbed_inputs(self, base: Case, step: float) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(self._seed(laws.PERTURBED))
-        result = []
+        result, drawn = [], laws.drawn_role(self._specs)
         for tensor, spec in zip(base.given, self._specs, strict=True):
-            if spec.role is not Role.INPUT or not tensor.is_floating_point() or 0 in tensor.stride():
+            if spec.role is not drawn or not tensor.is_floating_point() or 0 in tensor.stride():
                 result.append(tensor)
                 continue
             values = tensor.reshape(-1).clone()

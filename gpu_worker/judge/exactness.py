@@ -75,6 +75,7 @@ class _Proof:
         self._specs = list(specs)
         self._floats = [place for place, tensor in enumerate(given) if tensor.is_floating_point()]
         self._values: list[float] = []
+        self._shapes: list[torch.Size] = []
 
     def quantum(self, policy: NumericsPolicy) -> float:
         base = self._run({})
@@ -97,6 +98,10 @@ class _Proof:
             raise NotExact("the reference does not run in float64")
         if any(tensor.dtype is torch.float32 for tensor in outputs):
             raise NotExact(TOO_LITTLE_MEMORY)
+        shapes = [tensor.shape for tensor in outputs]
+        if shapes != (self._shapes or shapes):
+            raise NotExact("the shapes of its outputs depend on the values of its inputs")
+        self._shapes = shapes
         return outputs
 
     def _check_affine(self, place: int, base: Sequence[torch.Tensor], other: torch.Tensor) -> None:

@@ -146,12 +146,13 @@ def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], se
     """The given tensors under a law, from an own draw; strides and dtypes are kept.
 
     Parameters and buffers move a little with every law; under :data:`INTEGERS` they are whole numbers too, and under
-    :data:`WIDE_RANGE` none is tiny.
+    :data:`WIDE_RANGE` none is tiny. Of a problem whose inputs are integers throughout, the parameters are drawn so.
     """
     if law == OWN:
         return list(own)
     generator = torch.Generator(device=own[0].device).manual_seed(seed)
     transform = integers if law == INTEGERS else LAWS[law]
+    drawn = drawn_role(specs)
     result = []
     for tensor, spec in zip(own, specs, strict=True):
         if not tensor.is_floating_point():
@@ -161,8 +162,18 @@ def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], se
         elif law == INTEGERS:
             result.append(like(tensor, integers(tensor, generator)))
         else:
-            result.append(like(tensor, jitter(enlarged(tensor) if law == WIDE_RANGE else tensor, generator)))
+            moved = jitter(enlarged(tensor) if law == WIDE_RANGE else tensor, generator)
+            result.append(like(tensor, transform(moved, generator) if spec.role is drawn else moved))
     return result
+
+
+def drawn_role(specs: Sequence[TensorSpec]) -> Role | None:
+    """Of which tensors laws draw the values: inputs, where any of them is floating, else parameters, else buffers.
+
+    Of token ids no law can make large activations, nor can perturbing single ones; the weights behind them can.
+    """
+    floating = {spec.role for spec in specs if spec.dtype.value.startswith(("float", "bfloat"))}
+    return next((role for role in (Role.INPUT, Role.PARAMETER, Role.BUFFER) if role in floating), None)
 
 
 def enlarged(state: torch.Tensor) -> torch.Tensor:

@@ -77,6 +77,31 @@ def build_model(module: ModuleType, arguments: Arguments, device: torch.device) 
         return model.to(device)
 
 
+def attributes(model: torch.nn.Module) -> dict[str, int | float | bool]:
+    """Numeric attributes of the module and its submodules, upper case, submodule names in front."""
+    found: dict[str, int | float | bool] = {}
+    for path, module in model.named_modules():
+        prefix = f"{path.replace('.', '_')}_" if path else ""
+        for name, value in vars(module).items():
+            if name.startswith("_") or name == "training":
+                continue
+            values = value if isinstance(value, list | tuple) and len(value) <= 8 else [value]
+            for index, item in enumerate(values):
+                if isinstance(item, bool | int | float) and abs(item) < 2**63:
+                    label = name if item is value else f"{name}_{index}"
+                    found[identifier(f"{prefix}{label}").upper()] = item
+    return found
+
+
+def attributes_again(module: ModuleType, seed: int) -> dict[str, int | float | bool]:
+    """As :func:`attributes` of a model constructed once more, without memory; none where that cannot be done."""
+    try:
+        with torch.device("meta"):
+            return attributes(build_model(module, constructor_arguments(module, seed), torch.device("meta")))
+    except UnusableReference:
+        return {}
+
+
 @dataclass(frozen=True)
 class Inputs:
     """The forward arguments of one draw, taken apart."""

@@ -17,15 +17,13 @@ from torch.utils import _pytree as pytree
 
 from cupilot.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
 from gpu_worker.judge import counting, laws, loading
+from gpu_worker.judge.copies import EXACT_ELEMENTS, copy_of, dense, in_float64
 from gpu_worker.judge.deviation import Expected, deviation, unit_of
-from gpu_worker.judge.naming import argument_names, identifier
+from gpu_worker.judge.naming import argument_names
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
 from gpu_worker.judge.trace import trace
 from gpu_worker.signature import Given, Layout, Signature
 from gpu_worker.targets.base import JudgeDevice
-
-EXACT_ELEMENTS = 2**22
-"""Exact results with more elements are kept in float32, rounded from float64: by 6e-8, far below any tolerance."""
 
 SEPARABLE = 1e-4
 """Pieces of a batch must give the whole batch's float32 result to this, in units of its spread: algorithms may differ
@@ -50,6 +48,7 @@ class Reference:
         self._seed = seed
         arguments = loading.constructor_arguments(self._module, seed)
         self._model = loading.build_model(self._module, arguments, device.torch_device)
+        self._attributes = loading.attributes(self._model)
         self._inputs = loading.draw_inputs(self._module, seed + 1, device.torch_device)
         self._state_names = loading.state_names(self._model)
         self._input_names, self._scalars = loading.input_names(
@@ -64,6 +63,9 @@ class Reference:
         """False where the reference cannot run in float64; then float32 stands in for it."""
         self.writes_inputs = False
         """Whether forward changes its arguments, as an activation in place does; after :meth:`facts`."""
+        self.changes_state = False
+        """Whether calls change parameters or buffers, as an average that follows the inputs; after :meth:`notice`."""
+        self._assumed: Sequence[torch.Tensor] = ()
         self._separable: bool | None = None
         """Whether the operator treats the elements of a batch apart; None until it is asked."""
 
@@ -86,7 +88,7 @@ class Reference:
             problem_hash=problem_hash,
             policy=self.policy,
             tensors=specs,
-            scalars=self._scalars | _attributes(self._model),
+            scalars=self._scalars | loading.attributes(self._model),
             graph=graph,
             op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
             flops=counting.pointwise_flops(graph, specs) + matmul_flops,
@@ -102,7 +104,7 @@ class Reference:
 
     def watched(self, tensors: Sequence[torch.Tensor], watch: Callable[[Mapping[str, torch.Tensor]], Watch]) -> None:
         """Run once on copies of these tensors, within what ``watch`` makes of the copies, by name."""
-        copies = [_copy(tensor) for tensor in tensors]
+        copies = [copy_of(tensor) for tensor in tensors]
         named = dict(zip([*self._input_names, *self._state_names.values()], copies, strict=True))
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"), watch(named):
             self._functional(*self._split(copies))
@@ -121,6 +123,13 @@ class Reference:
             tuple(argument_names(self._module.Model, len(arguments[0]))),
         )
 
+    def refuse_random_scalars(self) -> None:
+        """Kernels know the module's numbers when they are built: another process has to construct it with the same."""
+        others = loading.attributes_again(self._module, self._seed + 2)
+        changed = sorted(name for name, value in others.items() if self._attributes.get(name, value) != value)
+        if changed:
+            raise UnusableReference(f"Model draws numbers at random, which kernels know as constants: {changed[0]}")
+
     def draw(self, seed: int) -> list[torch.Tensor]:
         """All given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""
         inputs = loading.draw_inputs(self._module, seed, self.device.torch_device)
@@ -130,11 +139,13 @@ class Reference:
         ]
         if len(inputs.tensors) != len(self._inputs.tensors) or not all(same):
             raise UnusableReference("get_inputs() returns other shapes, strides or dtypes when it is called again")
+        if inputs.leaves != self._inputs.leaves:
+            raise UnusableReference("get_inputs() returns other numbers when it is called again: kernels know them")
         return [*inputs.tensors, *self.state.values()]
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs under the policy, cast to the boundary's dtypes where autocast lowered them."""
-        copies = [_copy(tensor) for tensor in tensors]
+        copies = [copy_of(tensor) for tensor in tensors]
         with self.device.policy(self.policy), blaming_reference("forward"):
             outputs = _outputs(self._functional(*self._split(copies)))
         return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
@@ -160,7 +171,8 @@ class Reference:
                 outputs = self.run(doubled)
         except UnusableReference:  # equal rows may have no answer, as no inverse; or memory no room for another batch
             return None
-        return None if all(map(torch.equal, outputs, own)) else outputs
+        alike = [tensor.shape for tensor in outputs] == [tensor.shape for tensor in own]
+        return outputs if alike and not all(map(torch.equal, outputs, own)) else None
 
     def run_exact(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs with every floating tensor, and PyTorch's default dtype, in float64.
@@ -169,7 +181,7 @@ class Reference:
         the batch; large results are float32 then.
         """
         if not self.exact:
-            return [tensor.to(torch.float64) if tensor.is_floating_point() else tensor for tensor in self.run(tensors)]
+            return [in_float64(tensor) for tensor in self.run(tensors)]
         try:
             return self._in_float64(tensors)
         except RuntimeError as error:
@@ -177,11 +189,12 @@ class Reference:
         self._free_memory()
         if short and (pieces := self._in_pieces(tensors)) is not None:
             return pieces
+        outputs = self.run(tensors)  # where it raises, it has no answer to these tensors at all
         self.exact = False
-        return self.run_exact(tensors)
+        return [in_float64(tensor) for tensor in outputs]
 
     def _in_float64(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        copies = [_copy(tensor, _RESULT_DTYPES.get(tensor.dtype)) for tensor in tensors]
+        copies = [copy_of(tensor, _RESULT_DTYPES.get(tensor.dtype)) for tensor in tensors]
         with self.device.policy(NumericsPolicy.FP32), _default_dtype(torch.float64):
             return _outputs(self._functional(*self._split(copies)))
 
@@ -267,7 +280,7 @@ class Reference:
 
     def _caller(self, model: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
         inputs = list(tensors)[: len(self._inputs.tensors)]
-        arguments = self._inputs.arguments([_copy(tensor) for tensor in inputs] if self.writes_inputs else inputs)
+        arguments = self._inputs.arguments([copy_of(tensor) for tensor in inputs] if self.writes_inputs else inputs)
         return lambda: model(*arguments)
 
     def compiled(self, mode: str) -> Callable[[Sequence[torch.Tensor]], Callable[[], Any]]:
@@ -280,10 +293,22 @@ class Reference:
 
     def assume(self, storages: Sequence[torch.Tensor]) -> None:
         """Give the module's own parameters and buffers these values (flat storages, in the order of the specs)."""
-        live = _live_state(self._model)
+        live, self._assumed = _live_state(self._model), storages
         with torch.no_grad():
             for key, storage in zip(self._state_names, storages, strict=True):
                 live[key].copy_(storage.as_strided(live[key].shape, self.state[key].stride(), storage.storage_offset()))
+
+    def answer(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """What the module itself gives, with the state that it was told to assume: earlier calls may have moved it."""
+        if self.changes_state:
+            self.assume(self._assumed)
+        with self.device.policy(self.policy):
+            return self.caller(tensors)()
+
+    def notice(self) -> None:
+        """See whether the calls until now have changed parameters or buffers."""
+        live = _live_state(self._model)
+        self.changes_state = not all(torch.equal(live[key], tensor) for key, tensor in self.state.items())
 
     def restore(self) -> None:
         """Give parameters and buffers their first values again: a training-mode forward may have changed them."""
@@ -317,7 +342,7 @@ class Reference:
 
     @staticmethod
     def _input_copies(inputs: loading.Inputs) -> list[torch.Tensor]:
-        return [_copy(tensor) for tensor in inputs.tensors]
+        return [copy_of(tensor) for tensor in inputs.tensors]
 
     def _specs(self, outputs: Sequence[torch.Tensor]) -> tuple[TensorSpec, ...]:
         names = ["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))]
@@ -337,33 +362,11 @@ def _live_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def _spec(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
     loading.check_tensor(name, tensor)
     strides = tensor.stride()
-    if role is Role.OUTPUT and not _dense(tensor):
+    if role is Role.OUTPUT and not dense(tensor):
         strides = torch.empty(tensor.shape, device="meta").stride()
     return TensorSpec(
         name=name, role=role, dtype=loading.DTYPES[tensor.dtype], shape=tuple(tensor.shape), strides=tuple(strides)
     )
-
-
-def _dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their storage range once, in whatever order."""
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return span == tensor.numel() and 0 not in tensor.stride()
-
-
-def _copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A private copy with the same strides, of another dtype if one is given."""
-    if _dense(tensor):
-        return tensor.to(dtype or tensor.dtype, copy=True)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = tensor.as_strided((span,), (1,), tensor.storage_offset()).to(dtype or tensor.dtype, copy=True)
-    return flat.as_strided(tensor.shape, tensor.stride())
-
-
-def shortened(exact: torch.Tensor) -> torch.Tensor:
-    """Exact values in the form that they are kept in: float32 where there are many."""
-    if exact.dtype is torch.float64 and exact.numel() > EXACT_ELEMENTS:
-        return exact.float()
-    return exact
 
 
 def _outputs(result: Any) -> list[torch.Tensor]:
@@ -371,22 +374,6 @@ def _outputs(result: Any) -> list[torch.Tensor]:
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise UnusableReference("forward must return a tensor, or a list or tuple of tensors")
     return tensors
-
-
-def _attributes(model: torch.nn.Module) -> dict[str, int | float | bool]:
-    """Numeric attributes of the module and its submodules, upper case, submodule names in front."""
-    found: dict[str, int | float | bool] = {}
-    for path, module in model.named_modules():
-        prefix = f"{path.replace('.', '_')}_" if path else ""
-        for name, value in vars(module).items():
-            if name.startswith("_") or name == "training":
-                continue
-            values = value if isinstance(value, list | tuple) and len(value) <= 8 else [value]
-            for index, item in enumerate(values):
-                if isinstance(item, bool | int | float) and abs(item) < 2**63:
-                    label = name if item is value else f"{name}_{index}"
-                    found[identifier(f"{prefix}{label}").upper()] = item
-    return found
 
 
 @contextmanager

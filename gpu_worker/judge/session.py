@@ -15,7 +15,7 @@ from typing import Any
 from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, LawResult
 from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Role
 from gpu_worker.judge import laws
-from gpu_worker.judge.admission import PRECISIONS, admit
+from gpu_worker.judge.admission import admit, precision_of
 from gpu_worker.judge.audit import Auditor, Bounds
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.counting import used
@@ -149,6 +149,7 @@ class Session:
     def admit(self) -> dict[str, Any]:
         """Laws, tolerances, admission and baseline, as JSON-compatible fields of a ``Preparation``."""
         self._stage("admitting the problem", 240.0)
+        self._reference.refuse_random_scalars()
         admission = admit(self._reference, self._cases, self._specs, self._problem.policy)
         self._stage("looking for what does not matter", 120.0)
         found = relevance(self._reference, self.facts.graph, self._specs, self._cases.get(laws.OWN).given)
@@ -282,7 +283,7 @@ class Session:
         relative = [result for result in audited if result.law != laws.INTEGERS]
         if len(relative) < FEWEST_SHOWN:
             return math.inf
-        inherent = order.tolerances[laws.OWN] / PRECISIONS[self._problem.policy].factor
+        inherent = order.tolerances[laws.OWN] / precision_of(self._problem.policy, self._specs).factor
         seen = max(result.error for result in relative) + inherent
         return SHOWN_FACTOR * seen + 2 * max(result.reference_error for result in relative)
 
@@ -323,6 +324,7 @@ class Session:
         call = self._reference.caller(self._reference.draw(secrets.randbits(40)))
         with self._device.policy(self._problem.policy):
             times = [self._device.baseline_seconds([call]) for _ in range(3)]
+        self._reference.notice()
         self._reference.restore()
         return max(min(times), 1e-7)
 

@@ -137,8 +137,9 @@ class PairedTimer:
         Where either side is so short that its launches would be part of its time, both go through graphs, or neither.
         """
         self._graphs = False
-        # What has written to its inputs may have been called on them before, to warm up: its answers are not right
-        self._eager = baseline is Baseline.EAGER and not self._reference.writes_inputs
+        # What writes to its inputs or its state may have been called before, to warm up: its answers are not right
+        steady = not (self._reference.writes_inputs or self._reference.changes_state)
+        self._eager = baseline is Baseline.EAGER and steady
         self._kept = None
         if effort.one_filling:
             self._kept = self._fill(self._block_length(kernel_hint))
@@ -345,8 +346,7 @@ class PairedTimer:
 
     def _answer(self, slot: int) -> Any:
         """What the reference gives for a slot, not timed: a compiler's mistakes are not the kernel's."""
-        with self._device.policy(self._reference.policy):
-            return self._reference.caller(self._slots.given(slot))()
+        return self._reference.answer(self._slots.given(slot))
 
     def _verify(self, checked: int, content: Content, result: Any) -> None:
         self._refuse_change(self._rotation.intact(self._slots, checked, content))
