@@ -104,11 +104,13 @@ def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], polic
     """Try every law and null kernel; raises :class:`UnusableReference` where a null kernel cannot be told apart."""
     _check_deterministic(reference, cases.get(laws.OWN))
     precision = precision_of(policy, specs)
-    previous = reference.run(reference.draw(_other_seed()))
+    drawn = reference.draw(_other_seed())
+    notes = _unchanging(specs, cases.get(laws.OWN).given, drawn)
+    previous = reference.run(drawn)
+    del drawn  # as large as all that a case is given
     own, why = _try_law(laws.OWN, reference, cases, precision, previous)
     if own is None:
         raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}")
-    notes: list[str] = []
     kept = [own]
     trials: dict[str, Callable[[], tuple[Admitted | None, str]]] = {
         **{law: partial(_try_law, law, reference, cases, precision, previous) for law in laws.LAWS},
@@ -133,6 +135,18 @@ def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], polic
             "its output hardly depends on its inputs"
         )
     return Admission(tuple(kept), nulls, tuple(notes))
+
+
+def _unchanging(specs: Sequence[TensorSpec], one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> list[str]:
+    """Of inputs that no law changes: those that are the same in each draw, which no kernel has to read."""
+    names = [
+        spec.name
+        for spec, first, second in zip(
+            [spec for spec in specs if spec.role is not Role.OUTPUT], one, other, strict=True
+        )
+        if spec.role is Role.INPUT and not first.is_floating_point() and torch.equal(first, second)
+    ]
+    return [f"the same in each draw, so that no kernel has to read them: {', '.join(names)}"] if names else []
 
 
 def _unless_unanswered(trial: Callable[[], tuple[Admitted | None, str]]) -> tuple[Admitted | None, str]:
