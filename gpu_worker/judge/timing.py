@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import random
 import statistics
 import time
@@ -26,6 +25,7 @@ from cupilot.evaluation import Baseline, Comparison, FailureKind, Interval
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE, Clocks
 from gpu_worker.judge.conditions import BlockLog
 from gpu_worker.judge.deviation import Expected, Unit, deviation
+from gpu_worker.judge.openings import refuse_heavy_openings
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.rotation import Content, Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
@@ -53,15 +53,6 @@ earlier blocks, cannot tell them from those that come; slots with and without a 
 
 DECOY_SHARE = 4
 """At most one slot in so many is a decoy: where there are few, each is so large that working ahead saves nothing."""
-
-OPENING_SHARE = 8
-"""A block's opening: its first launch, and then one in so many. Nobody has worked ahead for the first."""
-
-OPENINGS = 5
-"""Timed where the first one is slow."""
-
-OPENING_FACTOR = 1.25
-"""How much longer a launch may take in an opening than in whole blocks, besides what starting a block costs."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +169,9 @@ class PairedTimer:
             if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
                 break
         if baseline is Baseline.EAGER and self._kept is None and kernel_count > 1:
-            self._refuse_heavy_openings(kernel_count, statistics.median(kernel_times))
+            self._clocks = Clocks()
+            timed, slack = partial(self._openings, kernel_count), self._device.opening_seconds
+            refuse_heavy_openings(kernel_count, statistics.median(kernel_times), slack, timed)
         if self._blocks.dropped_pairs:
             dropped = self._blocks.dropped_pairs
             self.notes.append(f"{baseline.value}: {dropped} pairs were dropped, the device was throttled")
@@ -193,31 +186,22 @@ class PairedTimer:
             conditions=self._blocks.conditions(),
         )
 
-    def _refuse_heavy_openings(self, count: int, seconds: float) -> None:
-        """Launches that work for later ones, wherever they keep the results, are dear where a block ends early."""
-        lengths = sorted({1, max(1, count // OPENING_SHARE)})
-        allowed = [OPENING_FACTOR * length * seconds + self._device.opening_seconds for length in lengths]
-        took = self._openings(count, lengths)
-        if any(map(operator.gt, took, allowed)):
-            more = [self._openings(count, lengths) for _ in range(OPENINGS - 1)]
-            took = [statistics.median(each) for each in zip(took, *more, strict=True)]
-        for length, duration, most in zip(lengths, took, allowed, strict=True):
-            if duration > most:
-                message = (
-                    f"a launch takes {seconds * 1e6:.3g} us in blocks of {count}, and {duration / length * 1e6:.3g} us "
-                    f"in their first {length} where no others follow: they do the work of launches to come"
-                )
-                raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, launches=length)
-
     def _openings(self, count: int, lengths: Sequence[int]) -> list[float]:
-        """Seconds of a block's first launches, so many and then so many more; all slots are filled as for the whole."""
-        filling = self._fill(count)
-        self._lay_decoys(filling.order)
-        order = iter(filling.order)
-        blocks = [list(itertools.islice(order, length)) for length in lengths]
-        took = [(self._kernel_block(block, filling.watch) or 0.0) * len(block) for block in blocks if block]
-        self._hold(False)
-        return took
+        """Seconds of a block's first launches, so many and then so many more; all slots are filled as for the whole.
+
+        Where the clocks disagree about one, both are timed anew: what says nothing is not fast.
+        """
+        while True:
+            filling = self._fill(count)
+            self._lay_decoys(filling.order)
+            order = iter(filling.order)
+            blocks = [list(itertools.islice(order, length)) for length in lengths]
+            took = [(self._kernel_block(block, filling.watch), len(block)) for block in blocks]
+            self._hold(False)
+            said = [seconds * length for seconds, length in took if seconds is not None]
+            if len(said) == len(lengths):
+                return said
+            self._clocks.check(0)
 
     def handover_seconds(self) -> float:
         """What copying one slot's outputs takes this device, from memory to memory: a median of blocks."""

@@ -10,9 +10,10 @@ import pytest
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.admission import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
 from gpu_worker.judge.clocks import BUSY_BLOCKS, MISMATCHED_BLOCKS
+from gpu_worker.judge.openings import OPENING_FACTOR, OPENING_SHARE, OPENINGS
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
 from gpu_worker.judge.timed_outputs import TIMED_FACTOR
-from gpu_worker.judge.timing import MIN_PAIRS, OPENING_FACTOR, OPENING_SHARE, OPENINGS
+from gpu_worker.judge.timing import MIN_PAIRS
 from gpu_worker.sweep import HOPELESS, NEAR_FLOOR
 from gpu_worker.targets import cpu_judge
 from gpu_worker.targets.cpu_host import CpuHost
