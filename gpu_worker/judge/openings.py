@@ -6,6 +6,7 @@ Times nothing itself.
 from __future__ import annotations
 
 import operator
+import statistics
 from collections.abc import Callable, Sequence
 
 from cupilot.evaluation import FailureKind
@@ -15,7 +16,7 @@ OPENING_SHARE = 8
 """A block's opening: its first launch, and then one in so many. Nobody has worked ahead for the first."""
 
 OPENINGS = 5
-"""Timed where the first is slow; all have to be: on a busy machine, threads that wait for each other make some so."""
+"""Timed where the first one is slow."""
 
 OPENING_FACTOR = 1.25
 """How much longer a launch may take in an opening than in whole blocks, besides what starting a block costs."""
@@ -34,7 +35,7 @@ def refuse_heavy_openings(
     took = timed(lengths)
     if any(map(operator.gt, took, allowed)):
         more = [timed(lengths) for _ in range(OPENINGS - 1)]
-        took = [min(each) for each in zip(took, *more, strict=True)]
+        took = [statistics.median(each) for each in zip(took, *more, strict=True)]
     for length, duration, most in zip(lengths, took, allowed, strict=True):
         if duration > most:
             message = (
