@@ -25,7 +25,7 @@ from cupilot.evaluation import Baseline, Comparison, FailureKind, Interval
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE, Clocks
 from gpu_worker.judge.conditions import BlockLog
 from gpu_worker.judge.deviation import Expected, Unit, deviation
-from gpu_worker.judge.openings import refuse_heavy_openings
+from gpu_worker.judge.openings import Openings
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.rotation import Content, Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
@@ -156,6 +156,7 @@ class PairedTimer:
         baseline_times: list[float] = []
         self._clocks = Clocks()
         self._blocks.begin()
+        openings = self._openings_of(baseline, kernel_count)
         started = time.monotonic()
         while True:
             leads = len(kernel_times) % 2 == 0
@@ -167,11 +168,11 @@ class PairedTimer:
                 baseline_times.append(reference)
             self._clocks.check(len(kernel_times))
             if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
-                break
-        if baseline is Baseline.EAGER and self._kept is None and kernel_count > 1:
-            self._clocks = Clocks()
-            timed, slack = partial(self._openings, kernel_count), self._device.opening_seconds
-            refuse_heavy_openings(kernel_count, statistics.median(kernel_times), slack, timed)
+                if openings.lengths:
+                    took = self._time_openings(kernel_count, openings.lengths)
+                    openings.saw(took, statistics.median(kernel_times))
+                if not openings.lengths:
+                    break
         if self._blocks.dropped_pairs:
             dropped = self._blocks.dropped_pairs
             self.notes.append(f"{baseline.value}: {dropped} pairs were dropped, the device was throttled")
@@ -186,7 +187,12 @@ class PairedTimer:
             conditions=self._blocks.conditions(),
         )
 
-    def _openings(self, count: int, lengths: Sequence[int]) -> list[float]:
+    def _openings_of(self, baseline: Baseline, count: int) -> Openings:
+        """Looked at once, beside eager, and not where a filling is timed again and again."""
+        once = baseline is Baseline.EAGER and self._kept is None
+        return Openings(count if once else 1, self._device.opening_seconds)
+
+    def _time_openings(self, count: int, lengths: Sequence[int]) -> list[float]:
         """Seconds of a block's first launches, so many and then so many more; all slots are filled as for the whole.
 
         Where the clocks disagree about one, both are timed anew: what says nothing is not fast.
@@ -233,10 +239,13 @@ class PairedTimer:
         baseline_order = [*[slot for slot in order if slot != checked][: baseline_count - 1], checked]
         if kernel_leads:
             kernel = self._kernel_block(kernel_order, watch)
+            self._blocks.read()
             reference, result = self._baseline_block(caller, baseline_order)
         else:
             reference, result = self._baseline_block(caller, baseline_order)
+            self._blocks.read()
             kernel = self._kernel_block(kernel_order, watch)
+        self._blocks.read()
         if not filling.checked:
             self._refuse_work_ahead(decoys)
             self._verify(checked, filling.contents[checked], result if self._eager else self._answer(checked))
@@ -284,7 +293,6 @@ class PairedTimer:
         host, reported = link.replay(timeout, release) if self._graphs else link.run(order, timeout, release)
         late = self._late(time.perf_counter())
         self._probe(order)
-        self._blocks.read()
         self._refuse_change(self._slots.changed(watch))
         seconds = self._device.kernel_seconds(host, reported, len(order))
         if seconds is None or late > LATE_SECONDS + LATE_SHARE * host:
@@ -307,7 +315,6 @@ class PairedTimer:
                 calls = [self._device.captured(calls)]
             self._flush(len(order))
             seconds = self._device.baseline_seconds(calls)
-        self._blocks.read()
         return seconds / len(order), kept[-1]
 
     def _flush(self, launches: int) -> None:

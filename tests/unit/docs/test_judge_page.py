@@ -62,5 +62,5 @@ def test_the_numbers_of_the_page_are_those_of_the_judge() -> None:
     assert (RESAMPLES, CONFIDENCE) == (2000, (2.5, 97.5))
     assert (HOPELESS, NEAR_FLOOR, CudaHost.sweep_points, CpuHost.sweep_points) == (0.2, 0.95, 12, 3)
     assert (MIN_PAIRS, MISMATCHED_BLOCKS, BUSY_BLOCKS) == (6, 6, 60)
-    assert (OPENING_FACTOR, OPENING_SHARE, OPENINGS) == (1.25, 8, 5)
+    assert (OPENING_FACTOR, OPENING_SHARE, OPENINGS) == (1.25, 8, 20)
     assert (cpu_judge.OPENING_SECONDS, cuda_judge.OPENING_SECONDS) == (2e-3, 8e-6)
