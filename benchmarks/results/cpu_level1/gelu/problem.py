@@ -1,4 +1,7 @@
-"""Gaussian error linear unit, exact form."""
+"""Gaussian error linear unit, exact form.
+
+KernelBench level 1, number 26.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,12 +1,12 @@
 // Row operator: 2048 rows of 8192
-// Techniques: threads(schedule=static), simd(width=16), multiple_accumulators(count=8), one_pass_moments(method=welford), nontemporal_stores
+// Techniques: threads(schedule=static), simd(width=4), multiple_accumulators(count=4), one_pass_moments(method=welford), nontemporal_stores
 #include "problem.h"
 
 constexpr long long K_ROWS = 2048LL;
 constexpr long long K_LENGTH = 8192LL;
 
-constexpr long long K_CHAINS = 8LL;
-constexpr long long K_UNROLL = 8LL;
+constexpr long long K_CHAINS = 4LL;
+constexpr long long K_UNROLL = 4LL;
 
 #define FN_INF __builtin_inff()
 #define FN_NAN __builtin_nanf("")
@@ -15,8 +15,8 @@ static inline float load(Scalar, const float* p) { return *p; }
 static inline float splat(Scalar, float value) { return value; }
 static inline void store(float* p, float value) { *p = value; }
 static inline float fn_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
-// simd: 16 floats at a time, as a vector type of the compiler
-#define SIMD 16
+// simd: 4 floats at a time, as a vector type of the compiler
+#define SIMD 4
 typedef float vf __attribute__((vector_size(4 * SIMD)));
 typedef float vf_unaligned __attribute__((vector_size(4 * SIMD), aligned(4), may_alias));
 typedef int vi __attribute__((vector_size(4 * SIMD)));

@@ -1,5 +1,5 @@
 // Matrix product: (1024 x 1024) (1024 x 1024)
-// Techniques: threads(schedule=static), simd(width=16), cache_blocking(block_m=96, block_n=1024, block_k=256), micro_kernel(rows=8, vectors=2), packing(operands=b)
+// Techniques: threads(schedule=static), simd(width=16), cache_blocking(block_m=96, block_n=1024, block_k=256), micro_kernel(rows=8, vectors=2), packing(operands=b), loop_unrolling(factor=4)
 #include "problem.h"
 
 constexpr long long K_BATCHES = 1LL;
@@ -61,6 +61,7 @@ static inline void micro_kernel(const float* a, long long line_stride, long long
     vf c5_0 = {}, c5_1 = {};
     vf c6_0 = {}, c6_1 = {};
     vf c7_0 = {}, c7_1 = {};
+    #pragma GCC unroll 4
     for (long long k = 0; k < depth; ++k) {
         const vf b0 = load(Vector{}, b + k * K_NR + 0 * SIMD);
         const vf b1 = load(Vector{}, b + k * K_NR + 1 * SIMD);

@@ -1,4 +1,7 @@
-"""Product of two square matrices."""
+"""Product of two square matrices.
+
+KernelBench level 1, number 1.
+"""
 
 import torch
 import torch.nn as nn

@@ -31,11 +31,28 @@ static inline vf fn_abs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 #define LANE_BY_LANE(name, function) \
     static inline vf name(vf x) { vf y; for (int i = 0; i < SIMD; ++i) y[i] = function(x[i]); return y; }
 LANE_BY_LANE(fn_sqrt, __builtin_sqrtf)
-// polynomial_exp: exp(x) = 2^n exp(r), |r| <= ln(2)/2; at most 1.0 ulp with degree 6, 1.6 with degree 5
-struct Reduced { vf r, p; vi n; };
+#if SIMD == 16 && defined(__AVX512F__)
+#define WHOLE_VECTORS 1  // of AVX-512 have instructions for what follows; compilers do not find them by themselves
+#endif
+// NaN passes both bounds, as it does in vminps and vmaxps where it is the second operand
+static inline vf at_most(float bound, vf x) {
+#if WHOLE_VECTORS
+    return __builtin_ia32_minps512_mask(splat(bound), x, x, -1, 4);
+#else
+    return (x > bound) ? splat(bound) : x;
+#endif
+}
+static inline vf at_least(float bound, vf x) {
+#if WHOLE_VECTORS
+    return __builtin_ia32_maxps512_mask(splat(bound), x, x, -1, 4);
+#else
+    return (x < bound) ? splat(bound) : x;
+#endif
+}
+// polynomial_exp: exp(x) = 2^n exp(r), |r| <= ln(2)/2; at most 1.0 ulp with degree 6, 2.3 with degree 5
+struct Reduced { vf r, p, k; vi n; };
 static inline Reduced reduce_exponent(vf x) {
-    vf c = (x > 89.0f) ? splat(89.0f) : x;  // NaN passes both bounds
-    c = (c < -104.0f) ? splat(-104.0f) : c;
+    const vf c = at_least(-104.0f, at_most(89.0f, x));
     const vf shifted = c * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to a whole number
     const vf k = shifted - 12582912.0f;
     const vi n = (vi)shifted - (vi)splat(12582912.0f);
@@ -45,13 +62,17 @@ static inline Reduced reduce_exponent(vf x) {
     p = p * r + 0.041668393f;
     p = p * r + 0.1666652f;
     p = p * r + 0.49999994f;
-    return {r, r * r * p + r, n};
+    return {r, r * r * p + r, k, n};
 }
 static inline vf power_of_two(vi n) { return (vf)((n + 127) << 23); }
 static inline vf fn_exp(vf x) {
     const Reduced e = reduce_exponent(x);
+#if WHOLE_VECTORS
+    return __builtin_ia32_scalefps512_mask(e.p + 1.0f, e.k, e.k, -1, 4);
+#else
     const vi half = e.n >> 1;  // in two steps, so that results below 2^-126 come out right
     return (e.p + 1.0f) * power_of_two(half) * power_of_two(e.n - half);
+#endif
 }
 
 struct Part { double value; long long index; };  // what one part of a row has found

@@ -1,4 +1,7 @@
-"""Softmax over the rows of a matrix."""
+"""Softmax over the rows of a matrix.
+
+KernelBench level 1, number 23.
+"""
 
 import torch
 import torch.nn as nn
