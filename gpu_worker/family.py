@@ -42,9 +42,9 @@ class Family:
 
     def go_on(self) -> float:
         """Let all go on; the moment before that, by when those that are to be had been found."""
-        self._known = self._started()
+        stopped, self._known = self._known, self._started()
         moment = time.perf_counter()
-        for pid in self._known:
+        for pid in {*stopped, *self._known}:  # one that has ended may have given its number to a stranger
             _send(pid, signal.SIGCONT)
         _send(self._program, signal.SIGCONT)
         return moment
@@ -77,6 +77,6 @@ def _children(pid: int) -> list[int]:
 
 
 def _send(pid: int, number: int) -> None:
-    """Signal a process, if it still lives."""
-    with contextlib.suppress(ProcessLookupError):
+    """Signal a process, if it still lives, and its number is not another user's by now."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
