@@ -5,7 +5,7 @@ Measures nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cupilot.evaluation import FailureKind
 from gpu_worker.judge.runner_link import KernelFailed
@@ -29,9 +29,13 @@ within this. Waiting is erratic. So does one that reports more than the judge wa
 
 
 class Clocks:
-    """The blocks of one comparison that say nothing, because the clocks disagree or the end is late."""
+    """The blocks of one comparison that say nothing, because the clocks disagree or the end is late.
 
-    def __init__(self) -> None:
+    ``shared`` says whether other processes' work keeps the judge's own waiting.
+    """
+
+    def __init__(self, shared: Callable[[], bool]) -> None:
+        self._shared = shared
         self._disagreements: list[tuple[float, float]] = []
 
     def disagree(self, judge: float, runner: float) -> None:
@@ -39,13 +43,19 @@ class Clocks:
         self._disagreements.append((judge, runner))
 
     def check(self, good: int) -> None:
-        """Raise where, beside so many good blocks, the runner's clock lies, or the machine is too busy for any."""
+        """Raise where, beside so many good blocks, the runner's clock lies, or the machine is too busy for any.
+
+        Two processes on one device take turns of a fixed length: each block waits for about as long as the others.
+        """
         mismatched = len(self._disagreements)
         if mismatched < MISMATCHED_BLOCKS or mismatched <= MISMATCHED_SHARE * (mismatched + good):
             return
         said = "the runner's clock disagreed with the judge's, or it was stopped late, in"
         message = f"{said} {mismatched} of {mismatched + good} blocks"
         if clock_lies(self._disagreements):
+            if self._shared():
+                message += ", and the judge's own work waited as well: another process uses the device"
+                raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
         if mismatched >= BUSY_BLOCKS:
             message += ", by waiting: the machine is too busy to time a kernel"

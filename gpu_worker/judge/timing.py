@@ -111,7 +111,7 @@ class PairedTimer:
         self._hold = hold
         self._launch_timeout = launch_timeout
         self._random = random.Random()
-        self._clocks = Clocks()
+        self._clocks = Clocks(device.shared)
         self._graphs = False
         """Whether blocks go through graphs, those of both sides."""
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
@@ -154,7 +154,7 @@ class PairedTimer:
         kernel_count, baseline_count = map(self._block_length, seconds)
         kernel_times: list[float] = []
         baseline_times: list[float] = []
-        self._clocks = Clocks()
+        self._clocks = Clocks(self._device.shared)
         self._blocks.begin()
         openings = self._openings_of(baseline, kernel_count)
         started = time.monotonic()

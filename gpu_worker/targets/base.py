@@ -281,6 +281,10 @@ class JudgeDevice(Protocol):
         """
         ...
 
+    def shared(self) -> bool:
+        """Whether other processes' work keeps the judge's own waiting. Asked when clocks disagree; takes a while."""
+        ...
+
     def state(self) -> DeviceState:
         """Clocks, temperature, power and throttling now; asked between timed blocks, and cheap."""
         ...

@@ -105,6 +105,10 @@ class CpuJudgeDevice:
         """Nothing: a virtual machine's CPU does not say, and the baseline beside each block is slowed alike."""
         return DeviceState()
 
+    def shared(self) -> bool:
+        """Not told: who shares a core waits now and then, which is told from a false clock anyway."""
+        return False
+
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
         """The judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""
         if abs(host - runner) > CLOCK_TOLERANCE * host + CLOCK_SLACK_SECONDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,9 @@ pytestmark = pytest.mark.gpu
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gpu_worker", *arguments], capture_output=True, text=True, check=False)
+    card = os.environ.get("CUPILOT_TEST_GPU")
+    command = [sys.executable, "-m", "gpu_worker", *arguments, *(("--device", card) if card else ())]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_device_is_described(tmp_path: Path) -> None:

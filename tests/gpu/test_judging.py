@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -139,6 +142,37 @@ def test_an_endless_loop_is_killed_and_the_next_kernel_is_fine(
     assert evaluation.failure is not None
     assert evaluation.failure.kind is FailureKind.TIMEOUT
     assert evaluator.evaluate(problem, prepare(problem), kernels.softmax()).verdict is Verdict.AUDITED
+
+
+BUSY = """
+import torch
+a = torch.randn(8192, 8192, device="cuda")
+print("ready", flush=True)
+while True:
+    a @ a
+    torch.cuda.synchronize()
+"""
+
+
+def test_a_process_of_others_on_the_card_is_not_held_against_a_kernel(
+    evaluator: Evaluator, prepare: Callable[[Problem], Preparation]
+) -> None:
+    problem = problems.softmax()
+    preparation = prepare(problem)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": os.environ.get("CUPILOT_TEST_GPU", "0")}
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, env=environment) as others:
+        try:
+            assert others.stdout is not None
+            assert others.stdout.readline() == b"ready\n"
+            evaluation = evaluator.evaluate(problem, preparation, kernels.softmax())
+        finally:
+            others.kill()
+    describe("softmax beside other work", evaluation)
+    if evaluation.verdict is not Verdict.AUDITED:
+        assert evaluation.failure is not None
+        assert evaluation.failure.kind is FailureKind.INFRASTRUCTURE, evaluation.failure
+        assert "another process" in evaluation.failure.message
+    assert evaluator.evaluate(problem, preparation, kernels.softmax()).verdict is Verdict.AUDITED
 
 
 def test_tensor_cores_under_strict_fp32_are_a_breach(judge: Judge) -> None:

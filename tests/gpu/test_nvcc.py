@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_kernels_are_built_by_nvcc_and_judged_alike(tmp_path: Path) -> None:
         version = installation.nvcc_version()
     except Unavailable as error:
         pytest.skip(error.message)
-    with Evaluator(Target.CUDA, tmp_path, builder="nvcc") as evaluator:
+    with Evaluator(Target.CUDA, tmp_path, device=os.environ.get("CUPILOT_TEST_GPU"), builder="nvcc") as evaluator:
         problem = problems.softmax()
         preparation = evaluator.prepare(problem).preparation
         assert preparation is not None

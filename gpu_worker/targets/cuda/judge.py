@@ -6,6 +6,7 @@ Holds no laws, tolerances or verdicts. The process sees one GPU only (``CUDA_VIS
 from __future__ import annotations
 
 import copy
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,9 @@ that is the shorter would wait for its host."""
 CLOCK_TOLERANCE = 0.02
 """Relative; rates of the device's and the host's clock differ by far less."""
 
+
+PROBES = 12
+"""Blocks of the judge's own work that tell whether it is alone on the device."""
 
 WALL_BLOCK_SECONDS = 20e-3
 """Length of a block that the judge's clock times: a message and a wait (0.1 to 0.2 ms) are 1 % of it."""
@@ -93,7 +97,9 @@ class CudaJudge:
         self._trusting = True
         self.cache_bytes = self._context.attribute("L2_CACHE_SIZE")
         self._flush = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.torch_device)
-        self._head_start = HeadStart(self._flush_seconds(), JUDGE_SECONDS)
+        flush_seconds = self._flush_seconds()
+        self._head_start = HeadStart(flush_seconds, JUDGE_SECONDS)
+        self._probe_flushes = math.ceil(BLOCK_SECONDS / flush_seconds)
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
 
     def allocate(self, size: int) -> CudaArena:
@@ -171,6 +177,26 @@ class CudaJudge:
         longest = host * (1 + CLOCK_TOLERANCE)
         shortest = host * (1 - CLOCK_TOLERANCE) - overhead
         return runner if shortest <= runner <= longest else None
+
+    def shared(self) -> bool:
+        """Whether the judge's own work has to wait for its turn, too, as kernels of another process make it.
+
+        False where the runner holds others' host code: that process may be the runner itself.
+        """
+        if not self._trusting:
+            return False
+        return sum(self._waits() for _ in range(PROBES)) > PROBES / 2
+
+    def _waits(self) -> bool:
+        self.synchronize()
+        began = time.perf_counter()
+        start, end = _event(), _event()
+        start.record()
+        for _ in range(self._probe_flushes):
+            self.flush_cache()
+        end.record()
+        seconds = _seconds(start, end)
+        return self.kernel_seconds(time.perf_counter() - began, seconds, self._probe_flushes) is None
 
 
 def _nvml(uuid: str) -> Nvml | None:

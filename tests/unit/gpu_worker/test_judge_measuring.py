@@ -17,7 +17,7 @@ from gpu_worker.judge import laws
 from gpu_worker.judge.admission import PRECISIONS, Admission, admit
 from gpu_worker.judge.audit import Auditor, Bounds
 from gpu_worker.judge.cases import Cases
-from gpu_worker.judge.clocks import clock_lies
+from gpu_worker.judge.clocks import Clocks, clock_lies
 from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
@@ -553,6 +553,17 @@ def test_what_compiled_code_gets_wrong_is_not_the_kernels() -> None:
 )
 def test_waiting_is_told_from_a_false_clock(disagreements: list[tuple[float, float]], lies: bool) -> None:
     assert clock_lies(disagreements) is lies
+
+
+@pytest.mark.parametrize(("shared", "kind"), [(False, "clock_mismatch"), (True, "infrastructure")])
+def test_turns_with_another_process_are_no_false_clock(shared: bool, kind: str) -> None:
+    clocks = Clocks(lambda: shared)
+    for _ in range(6):
+        clocks.disagree(0.008, 0.002)
+    with pytest.raises(KernelFailed) as caught:
+        clocks.check(good=0)
+    assert caught.value.kind == kind
+    assert ("another process" in str(caught.value)) is shared
 
 
 def test_a_clock_that_lies_all_the_time_is_caught() -> None:
