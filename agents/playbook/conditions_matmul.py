@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from agents.playbook.conditions import Case, Check, always
 from agents.playbook.operators import Matmul
-from agents.playbook.templates import cuda_matmul_tensor, cuda_matmul_tiled
+from agents.playbook.templates import cuda_matmul_tensor, cuda_matmul_tiled, cuda_matmul_warpgroup
 from agents.playbook.templates.cuda_matmul_copies import packs_aligned
 from agents.playbook.templates.cuda_matmul_parts import Tiling
 from cupilot.problem import NumericsPolicy, Target
 
 LONGEST_CHAIN = 16384
 """Products in one float32 sum: beyond it errors grew to 15 times those of cuBLAS, which splits such sums (measured)."""
+
+WARPGROUP_LINES = {64, 128, 256}
+"""Of the shared operand's tile: an instruction takes up to 256."""
 
 
 def _matmul(case: Case) -> Matmul:
@@ -42,12 +45,14 @@ def _split_k(case: Case) -> str | None:
 def _tile(case: Case) -> str | None:
     """Threads and shared memory of a block, from all techniques that shape its tile."""
     operator, options = _matmul(case), case.options
-    tiling = Tiling.of(options)
+    tiling = Tiling.of(operator, options)
     if tiling.m % tiling.rows or tiling.n % tiling.cols:
         return "the tile is not a multiple of what a thread or warp computes"
     if not 32 <= tiling.threads <= 1024:
         return f"the tile would take {tiling.threads} threads"
-    if "tensor_cores" in options:
+    if "warpgroup_mma" in options:
+        needed = cuda_matmul_warpgroup.shared_bytes(tiling)
+    elif "tensor_cores" in options:
         needed = cuda_matmul_tensor.shared_bytes(operator, options, tiling)
     else:
         needed = cuda_matmul_tiled.shared_bytes(tiling)
@@ -60,6 +65,8 @@ def _tile(case: Case) -> str | None:
 
 
 def _padding(case: Case) -> str | None:
+    if "warpgroup_mma" in case.options:
+        return "tiles of tensor maps are swizzled"
     half = "tensor_cores" in case.options and cuda_matmul_tensor.element_bytes(case.options) == 2
     narrow = half and case.number("bank_padding", "words") % 8
     return "rows of 16-bit elements must stay on 16-byte boundaries" if narrow else None
@@ -78,6 +85,36 @@ def _tensor_cores(case: Case) -> str | None:
         return f"16-bit operands are not allowed under the policy {case.policy.value}"
     depth = 16 if half else 8
     return "the tile is not deep enough" if case.number("shared_tiling", "tile_k", 16) < depth else None
+
+
+def _tma_loads(case: Case) -> str | None:
+    operator = _matmul(case)
+    if "warpgroup_mma" not in case.options:
+        return "of matrix products, only those by warpgroups are written with tensor maps"
+    a = packs_aligned(operator.a, operator.m, operator.k, depth_is_row=False)
+    b = packs_aligned(operator.b, operator.n, operator.k, depth_is_row=True)
+    return None if a and b else "rows must lie on 16-byte boundaries"
+
+
+def _warpgroup(case: Case) -> str | None:
+    operator = _matmul(case)
+    tiling = Tiling.of(operator, case.options)
+    if case.device.arch.removesuffix("a") != "sm_90":
+        return f"{case.device.arch} has no wgmma"
+    if case.options.text("tensor_cores", "precision", "tf32") != "tf32":
+        return "it is written for tf32"
+    if not cuda_matmul_warpgroup.applies(operator):
+        return "the depth of one operand must be contiguous"
+    lines = cuda_matmul_warpgroup.shared_lines(operator, tiling)
+    if lines not in WARPGROUP_LINES or tiling.k != cuda_matmul_warpgroup.DEPTH:
+        return "a tile has 64, 128 or 256 lines of the operand whose depth is contiguous, and is 32 deep"
+    if not 256 <= tiling.threads <= 384:
+        return "a tile has 64 or 128 lines of the other operand"
+    if tiling.stages < 2:
+        return "it keeps two tiles: one is multiplied while another one comes"
+    if lines // 2 + cuda_matmul_warpgroup.SPARE_REGISTERS > cuda_matmul_warpgroup.registers(operator, tiling):
+        return "the sums of the tile do not fit the registers"
+    return None
 
 
 def _matmul_vectors(case: Case) -> str | None:
@@ -102,7 +139,7 @@ def _swizzle(case: Case) -> str | None:
 def _matmul_bounds(case: Case) -> str | None:
     resident = case.number("launch_bounds", "min_blocks")
     tiled = "shared_tiling" in case.options
-    threads = Tiling.of(case.options).threads if tiled else 64
+    threads = Tiling.of(_matmul(case), case.options).threads if tiled else 64
     limit = case.device.threads_per_unit or 1024
     if resident * threads > limit:
         return f"{resident} blocks of {threads} threads do not fit a multiprocessor"
@@ -117,7 +154,10 @@ CUDA: dict[str, Check] = {
     "bank_padding": _padding,
     "double_buffering": always,
     "async_copy": _async_copy,
+    "tma_loads": _tma_loads,
+    "cluster_multicast": _tma_loads,
     "tensor_cores": _tensor_cores,
+    "warpgroup_mma": _warpgroup,
     "vector_loads": _matmul_vectors,
     "split_k": _split_k,
     "block_swizzle": _swizzle,

@@ -163,7 +163,7 @@ def _tensor_pipe(briefing: Briefing, metrics: Mapping[str, float], zone: Zone) -
         return
     cause = "matrix products run on CUDA cores although the numerics policy allows tensor cores"
     evidence = f"{name} = {busy:.0f}, policy {briefing.facts.policy.value}"
-    yield Finding("critical", cause, evidence, ("tensor_cores", "async_copy", "double_buffering"))
+    yield Finding("critical", cause, evidence, ("tensor_cores", "warpgroup_mma", "async_copy"))
 
 
 def _conflicts(briefing: Briefing, metrics: Mapping[str, float]) -> Iterator[Finding]:

@@ -25,7 +25,9 @@ SOURCE: Mapping[str, str] = {
     "shared_rows": r"__shared__",
     "shared_tiling": r"__shared__",
     "tensor_cores": r"wmma|mma\.sync|wgmma|mma_sync",
+    "warpgroup_mma": r"wgmma",
     "async_copy": r"cp\.async|__pipeline_memcpy_async|memcpy_async|TMA|cp_async",
+    "cluster_multicast": r"multicast::cluster",
     "tma_loads": r"cp\.async\.bulk\.tensor|cp_async_bulk_tensor",
     "fast_exp": r"__expf|__fdividef|__exp10f|ex2\.approx|__frcp|exp2f\.approx|__tanhf|tanh\.approx",
     "threads": r"#pragma\s+omp\s+parallel",
@@ -167,6 +169,7 @@ def _several_blocks(launch: Launch) -> bool:
 
 _PLAN: Mapping[tuple[Target, str], _PlanCheck] = {
     (Target.CUDA, "cluster_rows"): _cluster,
+    (Target.CUDA, "cluster_multicast"): _cluster,
     (Target.CUDA, "split_rows"): _second_stage,
     (Target.CUDA, "split_k"): _second_stage,
     (Target.CUDA, "shared_rows"): _shared_memory,
@@ -182,6 +185,7 @@ _PLAN: Mapping[tuple[Target, str], _PlanCheck] = {
 _BINARY: Mapping[tuple[Target, str], _BinaryCheck] = {
     (Target.CUDA, "vector_loads"): _vector_loads,
     (Target.CUDA, "tensor_cores"): _needs("tensor_core", "tensor-core instructions"),
+    (Target.CUDA, "warpgroup_mma"): _needs("tensor_core", "tensor-core instructions"),
     (Target.CUDA, "async_copy"): _needs("async_copy", "asynchronous copies"),
     (Target.CUDA, "tma_loads"): _needs("tma_load", "loads by a tensor map"),
     (Target.CUDA, "warp_shuffle_reduction"): _needs("shuffle", "shuffles"),
@@ -190,6 +194,7 @@ _BINARY: Mapping[tuple[Target, str], _BinaryCheck] = {
     (Target.CUDA, "shared_tiling"): _tiles,
     (Target.CUDA, "register_rows"): _register_rows,
     (Target.CUDA, "cluster_rows"): _needs("cluster_barrier", "barrier of a cluster"),
+    (Target.CUDA, "cluster_multicast"): _needs("cluster_barrier", "barrier of a cluster"),
     (Target.CUDA, "streaming_access"): _needs("streaming", "accesses that are to be evicted first"),
     (Target.CUDA, "read_only_cache"): _needs("read_only_load", "loads by the read-only path"),
     (Target.CPU, "simd"): _simd,

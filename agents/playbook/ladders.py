@@ -51,11 +51,23 @@ _ROWS_CUDA = (
     "warp_shuffle_reduction, split_rows(parts=256): long rows whose length is odd",
 )
 _MATMUL_CUDA = (
+    "shared_tiling(tile_m=256, tile_n=128, tile_k=32), tensor_cores(precision=tf32), warpgroup_mma, "
+    "tma_loads(stages=4), cluster_multicast(blocks=2), block_swizzle(group=8): "
+    "warpgroups multiply, and clusters share tiles that come far ahead",
+    "shared_tiling(tile_m=128, tile_n=256, tile_k=32), tensor_cores(precision=tf32), warpgroup_mma, "
+    "tma_loads(stages=4), cluster_multicast(blocks=2), block_swizzle(group=8): "
+    "the same, where the second operand's depth is contiguous",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=half, warp_m=32, warp_n=64), "
     "double_buffering, bank_padding(words=8), launch_bounds(min_blocks=2), block_swizzle(group=8): "
     "half-precision tensor cores, operands rounded once on their way",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=tf32, warp_m=64, warp_n=64), "
     "async_copy(stages=2), bank_padding(words=4), block_swizzle(group=8): tensor cores fed asynchronously",
+    "shared_tiling(tile_m=256, tile_n=128, tile_k=32), tensor_cores(precision=tf32), warpgroup_mma, "
+    "tma_loads(stages=4): warpgroups multiply, for many products of a few tiles",
+    "shared_tiling(tile_m=128, tile_n=64, tile_k=32), tensor_cores(precision=tf32), warpgroup_mma, "
+    "tma_loads(stages=4), cluster_multicast(blocks=2): the same in small tiles, for small results",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=tf32), warpgroup_mma, "
+    "tma_loads(stages=4), split_k(parts=32): small result, deep product",
     "shared_tiling(tile_m=128, tile_n=128, tile_k=16), register_blocking(rows=8, cols=8), double_buffering, "
     "bank_padding(words=4), vector_loads(width=4), launch_bounds(min_blocks=2), block_swizzle(group=8): "
     "the classic blocked product, two blocks at a time",
@@ -74,6 +86,8 @@ _MATMUL_CUDA = (
     "split_k(parts=16): small result, deep product",
     "shared_tiling(tile_m=64, tile_n=64, tile_k=32), tensor_cores(precision=tf32, warp_m=32, warp_n=32), "
     "async_copy(stages=4), bank_padding(words=4): smaller tensor-core tiles",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=tf32), warpgroup_mma, "
+    "tma_loads(stages=4), block_swizzle(group=8): warpgroups multiply smaller tiles",
     "shared_tiling(tile_m=32, tile_n=32, tile_k=32): shared memory only",
 )
 _POINTWISE_CPU = (

@@ -13,6 +13,8 @@ from cupilot.technique import Scalar, catalogue
 
 _RESOURCES = (
     "async_copy",
+    "tma_loads",
+    "cluster_multicast",
     "shared_rows",
     "shared_tiling",
     "register_rows",

@@ -55,6 +55,9 @@ _MEMORY = {
 _COMPUTE = {
     Target.CUDA: (
         "tensor_cores",
+        "warpgroup_mma",
+        "tma_loads",
+        "cluster_multicast",
         "shared_tiling",
         "register_blocking",
         "async_copy",

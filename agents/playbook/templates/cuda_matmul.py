@@ -1,12 +1,13 @@
 """Matrix products on the ``cuda`` target: the plain kernel, and what the tiled ones share (grid, depth, epilogue).
 
-Tiles on the scalar units are ``cuda_matmul_tiled``'s, tensor cores ``cuda_matmul_tensor``'s.
+Tiles on the scalar units are ``cuda_matmul_tiled``'s, tensor cores ``cuda_matmul_tensor``'s and, a warpgroup at a time,
+``cuda_matmul_warpgroup``'s.
 """
 
 from __future__ import annotations
 
 from agents.playbook.operators import Matmul
-from agents.playbook.templates import cuda_matmul_tensor, cuda_matmul_tiled
+from agents.playbook.templates import cuda_matmul_tensor, cuda_matmul_tiled, cuda_matmul_warpgroup
 from agents.playbook.templates.cuda_math import bounds
 from agents.playbook.templates.cuda_matmul_parts import Tiling, second_stage
 from agents.playbook.templates.matmul_text import address, finished, input_names, title
@@ -25,7 +26,9 @@ def render(operator: Matmul, options: Options) -> Kernel:
     parts = options.number("split_k", "parts", 1)
     if "shared_tiling" not in options:
         return _plain(source, operator, options, parts)
-    tiling = Tiling.of(options)
+    tiling = Tiling.of(operator, options)
+    if "warpgroup_mma" in options:
+        return _by_warpgroups(source, operator, options, tiling)
     module = cuda_matmul_tensor if "tensor_cores" in options else cuda_matmul_tiled
     shared_bytes = module.add_kernel(source, operator, options, tiling)
     launch = Launch(
@@ -36,6 +39,21 @@ def render(operator: Matmul, options: Options) -> Kernel:
         shared_bytes=str(shared_bytes),
     )
     return _with_second_stage(source, operator, launch, parts)
+
+
+def _by_warpgroups(source: Source, operator: Matmul, options: Options, tiling: Tiling) -> Kernel:
+    maps = cuda_matmul_warpgroup.add_kernel(source, operator, options, tiling)
+    bias = (operator.bias.name,) if operator.bias and tiling.parts == 1 else ()
+    launch = Launch(
+        kernel="multiply",
+        args=(*(one.name for one in maps), *bias, _destination(operator, tiling.parts)),
+        grid=(str(tiling.blocks(operator)),),
+        block=(str(tiling.threads),),
+        shared_bytes=str(cuda_matmul_warpgroup.shared_bytes(tiling)),
+        cluster=(str(tiling.cluster),) if tiling.cluster > 1 else (),
+    )
+    kernel = _with_second_stage(source, operator, launch, tiling.parts)
+    return Kernel(target=kernel.target, source=kernel.source, plan=kernel.plan.model_copy(update={"tensor_maps": maps}))
 
 
 def _destination(operator: Matmul, parts: int) -> str:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agents.playbook.operators import Matmul
+from agents.playbook.templates.cuda_matmul_copies import contiguous_axis
 from agents.playbook.templates.matmul_text import address, finished
 from agents.playbook.templates.source import Options, Source, fill
 from cupilot.kernel import Launch
+
+LINES_OF_A_WARPGROUP = 64
+"""Of the operand that is in registers, in one ``wgmma``."""
+
+
+def shares_first(operator: Matmul) -> bool:
+    """Whether ``wgmma`` reads the first operand from shared memory: it can where that one's depth is contiguous."""
+    return contiguous_axis(operator.a, depth_is_row=False) == "depth"
 
 
 @dataclass(frozen=True)
@@ -19,7 +28,7 @@ class Tiling:
     k: int
     threads: int
     rows: int
-    """Rows of the result a thread (or, on tensor cores, a warp) computes."""
+    """Rows of the result a thread (or, on tensor cores, a warp or warpgroup) computes."""
     cols: int
     stages: int
     """Buffers for each operand's tile."""
@@ -27,11 +36,21 @@ class Tiling:
     parts: int
     group: int
     """Tile rows whose blocks run together; 0 for plain order."""
+    cluster_m: int = 1
+    """Tiles, one below the other, of the blocks of a cluster."""
+    cluster_n: int = 1
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n
 
     @classmethod
-    def of(cls, options: Options) -> Tiling:
+    def of(cls, operator: Matmul, options: Options) -> Tiling:
         """The tiling that a strategy asks for."""
         m, n, k = (options.number("shared_tiling", name, size) for name, size in _DEFAULT_TILE)
+        if "warpgroup_mma" in options:
+            return cls._of_warpgroups(operator, options, m, n, k)
         if "tensor_cores" in options:
             rows, cols = options.number("tensor_cores", "warp_m", 64), options.number("tensor_cores", "warp_n", 32)
             threads = m // rows * (n // cols) * 32
@@ -43,10 +62,31 @@ class Tiling:
         parts = options.number("split_k", "parts", 1)
         return cls(m, n, k, threads, rows, cols, stages, pad, parts, options.number("block_swizzle", "group", 0))
 
+    @classmethod
+    def _of_warpgroups(cls, operator: Matmul, options: Options, m: int, n: int, k: int) -> Tiling:
+        """A warpgroup multiplies 64 lines of one operand by all of the other's tile; one more copies."""
+        first = shares_first(operator)
+        lines = n if first else m
+        blocks = options.number("cluster_multicast", "blocks", 1)
+        return cls(
+            m=m,
+            n=n,
+            k=k,
+            threads=(lines // LINES_OF_A_WARPGROUP + 1) * 128,
+            rows=m if first else LINES_OF_A_WARPGROUP,
+            cols=LINES_OF_A_WARPGROUP if first else n,
+            stages=options.number("tma_loads", "stages", 2),
+            pad=0,
+            parts=options.number("split_k", "parts", 1),
+            group=options.number("block_swizzle", "group", 0),
+            cluster_m=1 if first else blocks,
+            cluster_n=blocks if first else 1,
+        )
+
     def blocks(self, operator: Matmul) -> int:
         """Blocks of the whole product."""
-        tiles = -(-operator.m // self.m) * -(-operator.n // self.n)
-        return tiles * operator.batches * self.parts
+        tiles = -(-operator.m // (self.m * self.cluster_m)) * -(-operator.n // (self.n * self.cluster_n))
+        return tiles * self.cluster * operator.batches * self.parts
 
     def part(self, operator: Matmul) -> int:
         """Depth of one part of a split product: whole tiles."""
@@ -59,21 +99,24 @@ _DEFAULT_TILE = (("tile_m", 128), ("tile_n", 128), ("tile_k", 16))
 def add_place(source: Source, operator: Matmul, tiling: Tiling) -> list[str]:
     """Constants of the tiling into the source; statements that say which tile a block computes."""
     source.constants(parts=tiling.parts, part=tiling.part(operator))
+    span_m, span_n = _span("TILE_M", tiling.cluster_m), _span("TILE_N", tiling.cluster_n)
+    number = "blockIdx.x" if tiling.cluster == 1 else f"(blockIdx.x / {tiling.cluster})"
     source.add(
         """
-        constexpr int TILE_M = $M, TILE_N = $N, TILE_K = $K, THREADS = $THREADS, STAGES = $STAGES, PAD = $PAD;
-        constexpr long long TILES_M = (K_M + TILE_M - 1) / TILE_M, TILES_N = (K_N + TILE_N - 1) / TILE_N;
+        constexpr int TILE_M = $M, TILE_N = $N, TILE_K = $K, THREADS = $THREADS, STAGES = $STAGES;
+        constexpr long long TILES_M = (K_M + $SPAN_M - 1) / ($SPAN_M), TILES_N = (K_N + $SPAN_N - 1) / ($SPAN_N);
         """,
         M=tiling.m,
         N=tiling.n,
         K=tiling.k,
         THREADS=tiling.threads,
         STAGES=tiling.stages,
-        PAD=tiling.pad,
+        SPAN_M=span_m,
+        SPAN_N=span_n,
     )
     source.add(INSIDE)
     lines = [
-        "const long long tile = blockIdx.x % (TILES_M * TILES_N), rest = blockIdx.x / (TILES_M * TILES_N);",
+        f"const long long tile = {number} % (TILES_M * TILES_N), rest = {number} / (TILES_M * TILES_N);",
         "const long long batch = rest % K_BATCHES, part = rest / K_BATCHES;",
     ]
     if tiling.group:
@@ -82,23 +125,48 @@ def add_place(source: Source, operator: Matmul, tiling: Tiling) -> list[str]:
             f"const long long first_m = tile / ({tiling.group} * TILES_N) * {tiling.group};",
             f"const long long in_group = tile % ({tiling.group} * TILES_N);",
             f"const long long high = TILES_M - first_m < {tiling.group} ? TILES_M - first_m : {tiling.group};",
-            "const long long i0 = (first_m + in_group % high) * TILE_M, j0 = in_group / high * TILE_N;",
         ]
+        places = f"(first_m + in_group % high) * {span_m}", f"in_group / high * {span_n}"
     else:
-        lines.append("const long long i0 = tile / TILES_N * TILE_M, j0 = tile % TILES_N * TILE_N;")
+        places = f"tile / TILES_N * {span_m}", f"tile % TILES_N * {span_n}"
+    if tiling.cluster > 1:
+        lines.append(f"const int rank = blockIdx.x % {tiling.cluster};")
+    own_m, own_n = _within("TILE_M", tiling.cluster_m), _within("TILE_N", tiling.cluster_n)
     lines += [
+        f"const long long i0 = {places[0]}{own_m}, j0 = {places[1]}{own_n};",
         "const long long k_first = part * K_PART, k_last = k_first + K_PART < K_K ? k_first + K_PART : K_K;",
         "const int tiles = k_first < k_last ? (int)((k_last - k_first + TILE_K - 1) / TILE_K) : 0;",
-        f"const float* const a = {address(operator.a, 'batch', '0', '0')};",
-        f"const float* const b = {address(operator.b, 'batch', '0', '0')};",
     ]
     return lines
 
 
+def _span(tile: str, blocks: int) -> str:
+    """Rows or columns that the blocks of a cluster compute together."""
+    return tile if blocks == 1 else f"{tile} * {blocks}"
+
+
+def _within(tile: str, blocks: int) -> str:
+    return "" if blocks == 1 else f" + rank * {tile}"
+
+
+def operand_pointers(operator: Matmul) -> list[str]:
+    """Statements that point ``a`` and ``b`` at the operands of the block's batch."""
+    return [
+        f"const float* const a = {address(operator.a, 'batch', '0', '0')};",
+        f"const float* const b = {address(operator.b, 'batch', '0', '0')};",
+    ]
+
+
 INSIDE = """
-constexpr bool WHOLE_M = K_M % TILE_M == 0, WHOLE_N = K_N % TILE_N == 0, WHOLE_K = K_K % (TILE_K * K_PARTS) == 0;
+constexpr bool WHOLE_M = K_M % TILE_M == 0, WHOLE_N = K_N % TILE_N == 0;
 """
 """Whether every tile lies wholly inside: then no element needs a check."""
+
+COPIED = """
+constexpr bool WHOLE_K = K_K % (TILE_K * K_PARTS) == 0;
+constexpr int PAD = $PAD;
+"""
+"""What tiles that threads copy need beside: whether every one is as deep as all, and the padding of their rows."""
 
 
 def pipeline(stages: int, *, asynchronous: bool, double: bool) -> list[str]:

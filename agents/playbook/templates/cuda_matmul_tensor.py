@@ -12,7 +12,15 @@ from agents.playbook.templates.cuda_matmul_copies import (
     packs_aligned,
     starting,
 )
-from agents.playbook.templates.cuda_matmul_parts import Tiling, add_place, pipeline, result_place, result_value
+from agents.playbook.templates.cuda_matmul_parts import (
+    COPIED,
+    Tiling,
+    add_place,
+    operand_pointers,
+    pipeline,
+    result_place,
+    result_value,
+)
 from agents.playbook.templates.matmul_text import input_names
 from agents.playbook.templates.source import Options, Source, arguments, fill
 
@@ -38,7 +46,8 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
     axis_b = contiguous_axis(operator.b, depth_is_row=True)
     by_depth_a, by_depth_b = axis_a != "line", axis_b == "depth"
     source.add(f"#include <mma.h>\n{_HEADERS[precision]}\nusing namespace nvcuda;".replace("\n\n", "\n"))
-    place = add_place(source, operator, tiling)
+    place = [*add_place(source, operator, tiling), *operand_pointers(operator)]
+    source.add(COPIED, PAD=tiling.pad)
     source.add(
         """
         constexpr int WARP_M = $ROWS, WARP_N = $COLS, DEPTH = $DEPTH;  // tensor_cores: the rectangle of one warp

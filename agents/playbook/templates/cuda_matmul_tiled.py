@@ -13,14 +13,23 @@ from agents.playbook.templates.cuda_matmul_copies import (
     packs_aligned,
     starting,
 )
-from agents.playbook.templates.cuda_matmul_parts import Tiling, add_place, pipeline, result_place, result_value
+from agents.playbook.templates.cuda_matmul_parts import (
+    COPIED,
+    Tiling,
+    add_place,
+    operand_pointers,
+    pipeline,
+    result_place,
+    result_value,
+)
 from agents.playbook.templates.matmul_text import input_names
 from agents.playbook.templates.source import Options, Source, arguments, fill
 
 
 def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tiling) -> int:
     """Add the kernel ``multiply``; bytes of dynamic shared memory that a block needs."""
-    place = add_place(source, operator, tiling)
+    place = [*add_place(source, operator, tiling), *operand_pointers(operator)]
+    source.add(COPIED, PAD=tiling.pad)
     asynchronous = "async_copy" in options
     if asynchronous:
         source.add(ASYNC)

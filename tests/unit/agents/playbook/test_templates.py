@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from cupilot.kernel import Kernel
 from cupilot.problem import NumericsPolicy, Target
 from cupilot.roofline import Zone
 from cupilot.strategy import Strategy
+from cupilot.tensor_map import Swizzle
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.agents.playbook.operators_under_test import Case, everything, pointwise, products, rows
@@ -110,6 +112,10 @@ PRODUCT_RUNGS = [
         "shared_tiling(tile_k=32), tensor_cores, async_copy(stages=3), bank_padding, block_swizzle: ",
     ),
     (
+        NumericsPolicy.TF32,
+        "shared_tiling(tile_m=256, tile_k=32), tensor_cores, warpgroup_mma, tma_loads, cluster_multicast: ",
+    ),
+    (
         NumericsPolicy.HALF,
         "shared_tiling(tile_k=32), tensor_cores(precision=bfloat16), double_buffering, split_k(parts=2): ",
     ),
@@ -122,6 +128,48 @@ def test_tiled_products_compile_under_their_policy(policy: NumericsPolicy, text:
     about = briefing(facts, Target.CUDA, Zone.COMPUTE)
     kernel = translated(about, parse(text))
     assert compile_cuda(kernel, facts) == ""
+
+
+WARPGROUPS = "tensor_cores(precision=tf32), warpgroup_mma, tma_loads(stages=4)"
+WARPGROUP_RUNGS: list[tuple[Callable[..., torch.Tensor], dict[str, tuple[int, ...]], str]] = [
+    (lambda a, b: a @ b.T, {"a": (500, 384), "b": (252, 384)}, "shared_tiling(tile_m=256, tile_n=64, tile_k=32)"),
+    (lambda a, b: a.T @ b.T, {"a": (384, 500), "b": (252, 384)}, "shared_tiling(tile_m=128, tile_n=256, tile_k=32)"),
+    (torch.bmm, {"a": (3, 512, 64), "b": (3, 64, 128)}, "cluster_multicast, shared_tiling(tile_n=64, tile_k=32)"),
+    (
+        torch.addmm,
+        {"c": (128,), "a": (512, 64), "b": (64, 128)},
+        "cluster_multicast(blocks=4), shared_tiling(tile_k=32)",
+    ),
+    (torch.matmul, {"a": (256, 8192), "b": (8192, 256)}, "shared_tiling(tile_k=32), split_k(parts=32)"),
+]
+
+
+@pytest.mark.parametrize(("function", "shapes", "text"), WARPGROUP_RUNGS)
+def test_products_by_warpgroups_compile(
+    function: Callable[..., torch.Tensor], shapes: dict[str, tuple[int, ...]], text: str
+) -> None:
+    facts, _ = trace(function, {name: torch.zeros(shape) for name, shape in shapes.items()}, policy=NumericsPolicy.TF32)
+    kernel = translated(briefing(facts, Target.CUDA, Zone.COMPUTE), parse(f"{text}, {WARPGROUPS}: "))
+    assert compile_cuda(kernel, facts) == ""
+    assert [one.swizzle for one in kernel.plan.tensor_maps] == [Swizzle.B128] * 2
+    many = "cluster_multicast" in text
+    assert bool(kernel.plan.launches[0].cluster) is many
+    assert ("multicast::cluster" in kernel.source) is many
+
+
+@pytest.mark.parametrize(
+    ("shapes", "function", "reason"),
+    [
+        ({"a": (512, 381), "b": (381, 512)}, torch.matmul, "16-byte"),
+        ({"a": (384, 512), "b": (384, 512)}, lambda a, b: a.T @ b, "depth of one operand"),
+    ],
+)
+def test_products_by_warpgroups_say_why_they_do_not_apply(
+    shapes: dict[str, tuple[int, ...]], function: Callable[..., torch.Tensor], reason: str
+) -> None:
+    facts, _ = trace(function, {name: torch.zeros(shape) for name, shape in shapes.items()}, policy=NumericsPolicy.TF32)
+    with pytest.raises(NotApplicable, match=reason):
+        translated(briefing(facts, Target.CUDA, Zone.COMPUTE), parse(f"shared_tiling(tile_k=32), {WARPGROUPS}: "))
 
 
 @pytest.mark.parametrize(
