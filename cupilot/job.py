@@ -45,7 +45,7 @@ class Budgets(Value):
     candidates: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Kernels that may be evaluated in all."""
     wall_seconds: Annotated[float, Field(gt=0, le=7 * 86_400)] = 3_600.0
-    """From the start of preparation."""
+    """From the start of preparation, without pauses and times in which the service was away."""
     cost_usd: Annotated[float, Field(ge=0, le=100_000)] = 10.0
     """Model calls; the playbook costs nothing."""
     gpu_seconds: Annotated[float, Field(gt=0, le=100 * 86_400)] | None = None

@@ -9,12 +9,13 @@ from datetime import timedelta
 
 from cupilot.errors import Unavailable
 from cupilot.storage.database import Database
-from cupilot.storage.dispatch import expired_leases, lock_expired, over_time, overdue_cancels
+from cupilot.storage.dispatch import expired_leases, lock_expired, overdue_cancels
 from cupilot.storage.endings import end_job
 from cupilot.storage.llm_calls import lose_open_calls
 from cupilot.storage.quotas import BEGUN, jobs_without_gpu
 from cupilot.storage.states import JobState, StepState
 from cupilot.storage.transitions import lock_generation, lock_job, move_step
+from cupilot.storage.wall_time import over_time
 from workers.attribution import end_attribution
 from workers.budget import Exhausted
 from workers.steps import fail_attempt

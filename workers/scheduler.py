@@ -48,7 +48,7 @@ class Scheduler:
         self._leadership = Leadership(database)
         self._pulse = Pulse(settings.health_file, "scheduler")
         self._relay_failures = 0
-        self._clock = ClockWatch()
+        self._clock = ClockWatch(settings.lease_seconds)
         self._last: dict[str, float] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -60,7 +60,6 @@ class Scheduler:
                     self.tick()
                     self._leadership.wait(self._settings.scheduler_tick_seconds)
                 else:
-                    self._clock.forget()
                     stop.wait(self._settings.scheduler_tick_seconds)
                 failures = 0
                 self._pulse.beat()

@@ -175,7 +175,7 @@ class JobView(Response):
     queue_position: int | None = None
     """Open jobs before this one; only while it is queued."""
     wall_seconds: float
-    """Since the start of preparation; 0 while queued."""
+    """Since the start of preparation, without pauses and times in which the service was away; 0 while queued."""
     gpu_seconds: float
     cost_usd: float
     """Charged for model calls."""

@@ -172,33 +172,6 @@ def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:
     return session.scalars(query).all()
 
 
-def over_time(session: Session) -> Sequence[uuid.UUID]:
-    """Jobs whose wall time is used up."""
-    wall = Job.budgets["wall_seconds"].as_float()
-    elapsed = func.extract("epoch", func.now() - Job.started_at) - Job.paused_seconds
-    begun = Job.state.in_((JobState.PREPARING, JobState.EVOLVING)) & Job.finished_at.is_(None)
-    return session.scalars(select(Job.id).where(begun, elapsed > wall)).all()
-
-
-def database_seconds(session: Session) -> float:
-    """The database's clock, in seconds since 1970."""
-    return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
-
-
-def shift_wall_time(session: Session, seconds: float) -> None:
-    """The clock was set by so many seconds just now: for jobs that had begun before, count them as a pause.
-
-    A paused job's own pause covers them.
-    """
-    before = Job.started_at < func.clock_timestamp() - timedelta(seconds=seconds)
-    session.execute(
-        update(Job)
-        .where(Job.state.in_((JobState.PREPARING, JobState.EVOLVING)), before)
-        .values(paused_seconds=Job.paused_seconds + seconds)
-        .execution_options(synchronize_session=False)
-    )
-
-
 def note_missing_workers(
     session: Session, live_queues: Sequence[str], *, on_device: bool, reason: str, message: str
 ) -> None:

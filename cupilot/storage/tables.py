@@ -46,6 +46,7 @@ from cupilot.storage.states import (
 )
 from cupilot.storage.tables_cluster import CardLease as CardLease
 from cupilot.storage.tables_cluster import Drain as Drain
+from cupilot.storage.tables_cluster import SchedulerLook as SchedulerLook
 from cupilot.storage.tables_cluster import WorkerRow as WorkerRow
 from cupilot.storage.tables_people import ApiKey as ApiKey
 from cupilot.storage.tables_people import Membership as Membership

@@ -1,10 +1,11 @@
-"""The tables of the cluster: workers that report themselves, which of them holds a card, and what takes nothing new.
+"""The tables of the cluster: workers, which of them holds a card, what takes nothing new, when the scheduler looked.
 
 A part of :mod:`cupilot.storage.tables`, which is where to import them from.
 """
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
 
 from sqlalchemy import CheckConstraint, String, Text, text
@@ -54,3 +55,15 @@ class Drain(Base):
     scope: Mapped[str] = mapped_column(String(200), primary_key=True)
     reason: Mapped[str] = mapped_column(Text)
     since: Mapped[datetime] = now_column()
+
+
+class SchedulerLook(Base):
+    """When a scheduler in charge last looked, and which one: one row, a sign of life for the next one."""
+
+    __tablename__ = "scheduler_look"
+    __table_args__ = (CheckConstraint("single", name="single"),)
+
+    single: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
+    scheduler: Mapped[uuid.UUID]
+    """A process, not a machine: made up anew by each."""
+    at: Mapped[datetime]

@@ -1,4 +1,4 @@
-"""A backup of a real Postgres, restored elsewhere: every row is there, jobs go on, the pool's index is made anew."""
+"""A backup of a real Postgres, restored a day later: every row is there, jobs go on, the pool's index is made anew."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from cupilot.storage.pool import StrategyPool
 from cupilot.storage.states import JobState
 from tests.service.databases import new_database
 from tests.service.rig import Rig
+from workers.clock import ClockWatch
+from workers.reaper import end_overtime
 
 pytestmark = pytest.mark.service
 
@@ -66,6 +68,7 @@ def test_a_restored_service_goes_on(
     rig.run()
     half = rig.submit(request_hash="1" * 64)
     rig.run_until(half, "c0/evaluate/0")
+    ClockWatch(settings.lease_seconds).look(database)
     before = contents(database)
     made = script("backup.sh", database_url, str(tmp_path / "backups"), "2")
     assert made.returncode == 0, made.stderr
@@ -86,6 +89,12 @@ def test_a_restored_service_goes_on(
         assert StrategyPool(chroma.url).count() == described
         with restored.transaction() as session:  # its messages went to the broker of before
             session.execute(text("UPDATE steps SET dispatched_at = NULL WHERE state = 'queued'"))
+            session.execute(
+                text("UPDATE jobs SET started_at = started_at - interval '1 day' WHERE finished_at IS NULL")
+            )
+            session.execute(text("UPDATE scheduler_look SET at = at - interval '1 day'"))
+        ClockWatch(settings.lease_seconds).look(restored)
+        end_overtime(restored)
         other = Rig(restored, settings)
         other.run()
         assert {other.job(job).state for job in (done, half)} == {JobState.SUCCEEDED}

@@ -23,6 +23,7 @@ from cupilot.storage.money import COST_UNKNOWN
 from cupilot.storage.states import CandidateState, JobState
 from cupilot.storage.tables import Candidate, EvaluationRow, Generation, Job
 from cupilot.storage.views.experiments import experiment_view, position_of
+from cupilot.storage.wall_time import wall_seconds
 
 BLAMELESS = frozenset({"worker_lost", "infrastructure", "internal_error", "cancel_requested", "not_measured"})
 """Reasons of failed jobs that say nothing about their arm."""
@@ -77,7 +78,7 @@ def outcomes(session: Session, experiment: Experiment) -> list[JobOutcome]:
                 prompt_tokens=prompt,
                 completion_tokens=completion,
                 gpu_seconds=job.gpu_seconds,
-                wall_seconds=_wall(job, now),
+                wall_seconds=wall_seconds(job, lambda: now),
                 **_where(job.preparation),
             )
         )
@@ -168,10 +169,6 @@ def _so_far(best: Mapping[int, float], last: int) -> tuple[float | None, ...]:
         top = max((one for one in (top, best.get(number)) if one is not None), default=None)
         line.append(top)
     return tuple(line)
-
-
-def _wall(job: Job, now: datetime) -> float:
-    return max(((job.finished_at or now) - job.started_at).total_seconds(), 0.0) if job.started_at else 0.0
 
 
 def _where(preparation: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from cupilot.storage.states import JobState
 from cupilot.storage.tables import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.views.calls import spending
 from cupilot.storage.views.cursor import decode_cursor, encode_cursor
+from cupilot.storage.wall_time import wall_seconds
 from cupilot.strategy import Strategy
 
 Order = Literal["newest", "oldest"]
@@ -64,7 +65,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     job = get_job(session, team, job_id)
     verdicts, states = _counts(session, job.id)
     method = read_config(job.method)
-    wall = _wall_seconds(session, job)
+    wall = wall_seconds(job, lambda: session.execute(select(func.now())).scalar_one())
     return JobView(
         id=job.id,
         state=job.state,
@@ -260,14 +261,6 @@ def queued_before(session: Session, target: Target, priority: Priority, earlier:
             Job.state == JobState.QUEUED, Job.finished_at.is_(None), Job.target == target, before
         )
     ).scalar_one()
-
-
-def _wall_seconds(session: Session, job: Job) -> float:
-    """By the database's clock, which wrote the other end."""
-    if job.started_at is None:
-        return 0.0
-    end: datetime = job.finished_at or job.paused_at or session.execute(select(func.now())).scalar_one()
-    return max((end - job.started_at).total_seconds() - job.paused_seconds, 0.0)
 
 
 def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:

@@ -19,13 +19,13 @@ from cupilot.settings import Settings
 from cupilot.storage import steering
 from cupilot.storage.continuing import fork_job, retry_job
 from cupilot.storage.database import Database
-from cupilot.storage.dispatch import over_time
 from cupilot.storage.jobs import job_spec, request_cancel
 from cupilot.storage.progress import strategy_of
 from cupilot.storage.states import CandidateState, JobState, StepState
 from cupilot.storage.steps import claim_step
 from cupilot.storage.tables import Candidate, Event, Job, Step
 from cupilot.storage.teams import ensure_team
+from cupilot.storage.wall_time import over_time
 from tests.service.doubles import kernel, strategy
 from tests.service.rig import Rig
 

@@ -108,7 +108,7 @@ def test_a_clock_set_forward_charges_what_workers_had_and_is_no_wall_time(rig: R
     with rig.database.transaction() as session:
         assert claim_step(session, uuid.UUID(step_id), int(attempt), "dead", timedelta(seconds=30)) is not None
     own = [1_000.0]
-    watch = ClockWatch(lambda: own[0])
+    watch = ClockWatch(600.0, lambda: own[0])
     watch.look(rig.database)
     set_clock_forward(rig)
     own[0] -= 3_600
