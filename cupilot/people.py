@@ -60,6 +60,12 @@ class ScopeTooNarrow(Forbidden):
     code = "scope_too_narrow"
 
 
+class KeyOutlivesMaker(Forbidden):
+    """A key that expires may make only keys that do so no later."""
+
+    code = "key_outlives_maker"
+
+
 class ClusterAdminOnly(Forbidden):
     """Only those who run the service may do this."""
 

@@ -172,7 +172,7 @@ def list_keys(
 
 @router.post("/keys", status_code=201, summary="Make an API key", responses=errors(401, 403, 404, 422))
 def make_key(session: Transaction, caller: Viewer, request: KeyRequest) -> NewKeyView:
-    """Shows its secret this once. A key may do no more than the key that made it."""
+    """Shows its secret this once. A key may do no more than the key that made it, and lives no longer."""
     lifetime = None if request.expires_days is None else timedelta(days=request.expires_days)
     key, user, team, secret = people.make_key(
         session,
@@ -180,6 +180,7 @@ def make_key(session: Transaction, caller: Viewer, request: KeyRequest) -> NewKe
         request.name,
         scope=request.scope,
         lifetime=lifetime,
+        shorten="expires_days" not in request.model_fields_set,
         user=request.user,
         team=request.team,
     )

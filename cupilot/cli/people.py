@@ -261,14 +261,16 @@ def create_key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.")],
     *,
     scope: Annotated[Scope, typer.Option(help="What it may be used for.")] = Scope.SUBMIT,
-    days: Annotated[float, typer.Option(help="Until it expires; 0 for never.")] = 90.0,
+    days: Annotated[
+        float | None, typer.Option(help="Until it expires, 0 for never; 90, or as long as your key, if left out.")
+    ] = None,
     who: Annotated[str | None, typer.Option("--user", help="Whose; for a team's admins.")] = None,
     for_team: Annotated[str | None, typer.Option("--team", help="For which team; for cluster admins.")] = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key and print its secret, which is shown this once.
+    """Make a key and print its secret, which is shown this once. It lives no longer than the key that makes it.
 
     \b
     Examples:
@@ -276,7 +278,8 @@ def create_key(
         cupilot key create nightly --user nightly --days 365
     """
     with outcome(as_json=as_json):
-        request = _made(KeyRequest, name=name, scope=scope, expires_days=days or None, user=who, team=for_team)
+        lives = {} if days is None else {"expires_days": days or None}
+        request = _made(KeyRequest, name=name, scope=scope, user=who, team=for_team, **lives)
         with connect(server, data) as client:
             made = client.make_key(request)
             _show(made, made.secret, as_json=as_json)

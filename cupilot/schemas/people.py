@@ -130,7 +130,8 @@ class KeyRequest(Request):
     scope: Scope = Scope.SUBMIT
     """What it may be used for, whatever its user's role is."""
     expires_days: Annotated[float, Field(gt=0, le=3_650)] | None = 90.0
-    """Null for a key that does not expire."""
+    """Null for a key that does not expire. A key that expires makes none that lives longer; left out, it is 90 days, or
+    as long as that key has."""
     user: Name | None = None
     """Whose; yours where it is left out. For others' an admin of the team is needed."""
     team: Name | None = None

@@ -4,8 +4,9 @@
     python -m cupilot.storage.keys create TEAM NAME --role member   a service account of a team, and a key for it
     python -m cupilot.storage.keys revoke cpk_12345678
 
-Keys expire after 90 days, or as ``--days`` says. Everything else about people is done over REST with the first admin's
-key. The embedded stack makes its own, which does not expire: nobody else could let its owner in again.
+Keys expire after 90 days, or as ``--days`` says, and over REST make none that expires later. Everything else about
+people is done over REST with the first admin's key. The embedded stack makes its own, which does not expire: nobody
+else could let its owner in again.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, func, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from cupilot.errors import Conflict, NotFound
-from cupilot.people import Caller, ClusterAdminOnly, Role, Scope
+from cupilot.people import Caller, ClusterAdminOnly, KeyOutlivesMaker, Role, Scope
 from cupilot.quota import Quota
 from cupilot.storage.changes import note
 from cupilot.storage.database import notify
@@ -189,12 +189,14 @@ def make_key(
     *,
     scope: Scope,
     lifetime: timedelta | None,
+    shorten: bool,
     user: str | None,
     team: str | None,
 ) -> tuple[ApiKey, User, Team, str]:
     """A key for the caller, or by an admin for a member of the team; with its secret, which cannot be had again.
 
-    A key gives no more than its maker's own: raises :class:`cupilot.people.Forbidden`.
+    A key gives no more than its maker's own, and for no longer: raises :class:`cupilot.people.Forbidden`. With
+    ``shorten`` one that would outlive it expires together with it instead.
     """
     home = team_for(session, caller, team or caller.team)
     owner = session.get_one(User, caller.user_id)
@@ -204,9 +206,26 @@ def make_key(
     if owner.cluster_admin and owner.id != caller.user_id and not caller.rules:
         raise ClusterAdminOnly("only a cluster admin may make a key for one")
     caller.needs(scope.role)
+    left = _lifetime_left(session, caller)
+    if left is not None and (lifetime is None or lifetime > left):
+        if not shorten:
+            raise KeyOutlivesMaker(
+                f"the key that asks expires in {left / timedelta(days=1):.2f} days, and makes none that lives longer",
+                hint="leave expires_days (--days) out for one that expires together with it, or have a key that lives "
+                "longer make it: those who run the service have one, or make it with cupilot.storage.keys",
+                where="expires_days",
+            )
+        lifetime = left
     key, secret = create_api_key(session, home, name, user=owner, scope=scope, lifetime=lifetime)
     session.refresh(key)
     return key, owner, home, secret
+
+
+def _lifetime_left(session: Session, caller: Caller) -> timedelta | None:
+    """Of the key that asks; None where it does not expire. A cluster admin's counts too: whoever finds a key of short
+    life must not get one that stays."""
+    expires, now = session.execute(select(ApiKey.expires_at, func.now()).where(ApiKey.id == caller.key_id)).one()
+    return None if expires is None else expires - now
 
 
 def keys_for(

@@ -64,7 +64,7 @@ def hire(world: World, olga: Person, team: str, role: str, scope: str = "admin")
     name = f"{role}-{uuid.uuid4().hex[:8]}"
     olga("user", "create", name)
     olga("team", "add", team, name, "--role", role)
-    made = olga.json("key", "create", "laptop", "--user", name, "--team", team, "--scope", scope)
+    made = olga.json("key", "create", "laptop", "--user", name, "--team", team, "--scope", scope, "--days", "0")
     return name, Person(world.url, made["secret"])
 
 
