@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Select, func, select, text, true
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -23,6 +23,10 @@ from cupilot.storage.tables import Event, Job
 
 CHANNEL = "cupilot_events"
 """Notified by the trigger on events, once a transaction. Only shortens a wait."""
+WINDOW = 10_000
+"""Ids among which a team's next events are looked for whoever's the others are: some milliseconds. Those of a team that
+has fewer there are then found job by job, some microseconds each, whatever other teams have. Left to itself Postgres
+takes it that a team's events lie evenly, and reads all that others had before a team's first one to get there."""
 FINAL_KINDS = frozenset(f"job.{state.value}" for state in JobState if state.final)
 
 
@@ -35,17 +39,33 @@ def events_after(
     session: Session, after: int, up_to: int, limit: int, *, team: UUID | None = None, job: UUID | None = None
 ) -> Sequence[tuple[Event, UUID]]:
     """Events with ids in (after, up_to] in order, each with the id of its team; of one team or job where given."""
-    query = (
-        select(Event, Job.team_id)
-        .join(Job, Job.id == Event.job_id)
-        .where(Event.id > after, Event.id <= up_to)
-        .order_by(Event.id)
-        .limit(limit)
-    )
+    query = select(Event, Job.team_id).join(Job, Job.id == Event.job_id).order_by(Event.id)
     if team is not None:
         query = query.where(Job.team_id == team)
     if job is not None:
         query = query.where(Event.job_id == job)
+    near = up_to if team is None or job is not None else min(up_to, after + WINDOW)
+    found = _rows(session, query.where(Event.id > after, Event.id <= near).limit(limit))
+    if team is not None and near < up_to and len(found) < limit:
+        found += _rows(session, query.where(Event.id.in_(_ids_by_job(team, near, up_to, limit - len(found)))))
+    return found
+
+
+def _ids_by_job(team: UUID, after: int, up_to: int, limit: int) -> Select[int]:
+    """The ids of the team's next events, by the index that keeps each job's together; the limits keep it to that."""
+    own = (
+        select(Event.id)
+        .where(Event.job_id == Job.id, Event.id > after, Event.id <= up_to)
+        .order_by(Event.id)
+        .limit(limit)
+        .lateral()
+    )
+    return (
+        select(own.c.id).select_from(Job).join(own, true()).where(Job.team_id == team).order_by(own.c.id).limit(limit)
+    )
+
+
+def _rows(session: Session, query: Select[Event, UUID]) -> list[tuple[Event, UUID]]:
     return [(event, owner) for event, owner in session.execute(query)]
 
 

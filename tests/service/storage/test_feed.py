@@ -6,15 +6,17 @@ import threading
 import uuid
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
 from cupilot.settings import Settings
+from cupilot.storage import feed
 from cupilot.storage.database import Database
 from cupilot.storage.feed import events_after, settled
-from cupilot.storage.tables import Job
+from cupilot.storage.tables import Event, Job
 from cupilot.storage.transitions import record_event
 from tests.service.rig import Rig
+from tests.service.rows import rows_read
 
 pytestmark = pytest.mark.service
 
@@ -110,3 +112,45 @@ def test_a_reader_beside_many_writers_sees_everything_once_and_in_order(database
         query = text("SELECT kind FROM events WHERE kind ~ '^[0-9]' ORDER BY id")
         assert seen == list(session.execute(query).scalars())
     assert len(seen) == len(set(seen)) == WRITERS * (EACH - EACH // 5) * 2
+
+
+@pytest.mark.parametrize("window", [1, 4, feed.WINDOW])
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_teams_pages_hold_all_of_its_events_in_order(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, window: int, limit: int
+) -> None:
+    rig = Rig(database, settings)
+    small = [rig.submit("small", request_hash=f"{number}" * 64) for number in range(2)]
+    big = rig.submit("big", request_hash="9" * 64)
+    for job in (*[big] * 9, small[0], small[1], small[0], *[big] * 7, small[1], big, small[0], *[big] * 5):
+        with database.transaction() as session:
+            _append(session, job, "one")
+    monkeypatch.setattr(feed, "WINDOW", window)
+    with database.transaction() as session:
+        team, up_to = session.get_one(Job, small[0]).team_id, settled(session)
+        everything = events_after(session, 0, up_to, 1_000)
+        pages, last = [], 0
+        while page := events_after(session, last, up_to, limit, team=team):
+            assert len(page) <= limit
+            pages += page
+            last = page[-1][0].id
+        assert [event.id for event, _ in pages] == [event.id for event, owner in everything if owner == team]
+        assert {owner for _, owner in pages} == {team}
+        assert len(pages) > 5
+
+
+def test_a_team_reads_little_of_what_others_had_before_it(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(database, settings)
+    rows = [{"job_id": rig.submit("big"), "kind": "one"}] * 5_000
+    with database.transaction() as session:
+        session.execute(insert(Event), rows)
+    mine = [rig.submit("small", request_hash=f"{number}" * 64) for number in range(3)]
+    with database.transaction() as session:
+        session.execute(insert(Event), [{"job_id": job, "kind": "one"} for job in mine for _ in range(20)])
+        team = session.get_one(Job, mine[0]).team_id
+    monkeypatch.setattr(feed, "WINDOW", 100)
+    with rows_read(database, "events") as counts, database.transaction() as session:
+        assert len(events_after(session, 0, settled(session), 30, team=team)) == 30
+    assert max(counts) <= 200, counts

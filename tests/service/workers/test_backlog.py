@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select, text, update
+from sqlalchemy import insert, select, text, update
 from sqlalchemy.orm import Session
 
 from cupilot.evolution.sce import SceConfig
@@ -23,6 +19,7 @@ from cupilot.storage.tables import Candidate, Job, Step, Team
 from cupilot.storage.views.steering import quota_view
 from tests.service.doubles import strategy
 from tests.service.rig import REDISPATCH, Rig
+from tests.service.rows import rows_read
 from workers.dispatcher import dispatch, note_missing
 from workers.reaper import end_cancelled, end_over_quota, end_overtime
 
@@ -45,38 +42,6 @@ def rig(database: Database, settings: Settings) -> Rig:
         session.execute(insert(Step), rows)
         session.execute(update(Team).values(max_running_jobs=JOBS))
     return found
-
-
-@contextmanager
-def rows_read(database: Database, table: str = "steps") -> Iterator[list[int]]:
-    """How many rows of the table each statement that is sent meanwhile reads."""
-    statements: list[tuple[str, Any]] = []
-    counts: list[int] = []
-
-    def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
-        if statement.startswith(("SELECT", "WITH", "UPDATE")):
-            statements.append((statement, parameters))
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    try:
-        yield counts
-    finally:
-        event.remove(database.engine, "before_cursor_execute", note)
-    with database.engine.connect() as connection:
-        connection.execute(text("ANALYZE steps, jobs, strategies"))
-        connection.execute(text("SET LOCAL enable_seqscan = off"))  # in a small table the planner would read it all
-        for statement, parameters in statements:
-            (plan,) = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).one()
-            counts.append(_read(plan[0]["Plan"] if isinstance(plan, list) else json.loads(plan)[0]["Plan"], table))
-        connection.rollback()
-
-
-def _read(node: dict[str, Any], table: str) -> int:
-    below = sum(_read(child, table) for child in node.get("Plans", []))
-    if node.get("Relation Name") != table or node["Node Type"] == "ModifyTable":
-        return below
-    each = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
-    return below + round(each * node["Actual Loops"])
 
 
 def test_a_tick_reads_few_of_the_steps_that_wait(rig: Rig) -> None:
