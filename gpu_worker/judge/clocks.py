@@ -50,16 +50,18 @@ class Clocks:
         mismatched = len(self._disagreements)
         if mismatched < MISMATCHED_BLOCKS or mismatched <= MISMATCHED_SHARE * (mismatched + good):
             return
+        lies = clock_lies(self._disagreements)
+        if not lies and mismatched < BUSY_BLOCKS:
+            return
         said = "the runner's clock disagreed with the judge's, or it was stopped late, in"
         message = f"{said} {mismatched} of {mismatched + good} blocks"
-        if clock_lies(self._disagreements):
-            if self._shared():
-                message += ", and the judge's own work waited as well: another process uses the device"
-                raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
-            raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
-        if mismatched >= BUSY_BLOCKS:
-            message += ", by waiting: the machine is too busy to time a kernel"
+        if self._shared():
+            message += ", and the judge's own work waited as well: another process uses the device"
             raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
+        if lies:
+            raise KernelFailed(FailureKind.CLOCK_MISMATCH, message, blocks=mismatched)
+        message += ", by waiting: the machine is too busy to time a kernel"
+        raise KernelFailed(FailureKind.INFRASTRUCTURE, message, blocks=mismatched)
 
 
 def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:

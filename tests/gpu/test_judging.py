@@ -144,30 +144,28 @@ def test_an_endless_loop_is_killed_and_the_next_kernel_is_fine(
     assert evaluator.evaluate(problem, prepare(problem), kernels.softmax()).verdict is Verdict.AUDITED
 
 
-BUSY = """
-import torch
-a = torch.randn(8192, 8192, device="cuda")
-print("ready", flush=True)
-while True:
-    a @ a
-    torch.cuda.synchronize()
-"""
+OTHERS = {
+    "one product after another": "while True: a @ a; torch.cuda.synchronize()",
+    "one endless kernel": "torch.cuda._sleep(1 << 62); torch.cuda.synchronize()",
+}
 
 
+@pytest.mark.parametrize("work", OTHERS)
 def test_a_process_of_others_on_the_card_is_not_held_against_a_kernel(
-    evaluator: Evaluator, prepare: Callable[[Problem], Preparation]
+    evaluator: Evaluator, prepare: Callable[[Problem], Preparation], work: str
 ) -> None:
+    busy = f'import torch\na = torch.randn(8192, 8192, device="cuda")\nprint("ready", flush=True)\n{OTHERS[work]}\n'
     problem = problems.softmax()
     preparation = prepare(problem)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": os.environ.get("CUPILOT_TEST_GPU", "0")}
-    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, env=environment) as others:
+    with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE, env=environment) as others:
         try:
             assert others.stdout is not None
             assert others.stdout.readline() == b"ready\n"
             evaluation = evaluator.evaluate(problem, preparation, kernels.softmax())
         finally:
             others.kill()
-    describe("softmax beside other work", evaluation)
+    describe(f"softmax beside {work}", evaluation)
     if evaluation.verdict is not Verdict.AUDITED:
         assert evaluation.failure is not None
         assert evaluation.failure.kind is FailureKind.INFRASTRUCTURE, evaluation.failure
