@@ -18,8 +18,9 @@ from cupilot.technique import Technique, catalogue
 
 MAX_ADVICE = 4
 
-IRREPLACEABLE = frozenset({"tensor_cores"})
-"""What no other technique makes up for: CUDA cores have a seventh of their rate, or less."""
+IRREPLACEABLE = frozenset({"tensor_cores", "tma_loads"})
+"""What no other technique makes up for: CUDA cores have a seventh of tensor cores' rate, or less, and copies by threads
+keep warpgroups waiting."""
 KEPT_BY = {"cluster_rows": ("shared_rows", "register_rows")}
 """Techniques that do nothing without one of these, and make room for it: a cluster keeps a row that no block could."""
 

@@ -13,6 +13,7 @@ from agents.playbook.counters import Finding, counted
 from cupilot.evaluation import Evaluation, FailureKind
 from cupilot.problem import Target
 from cupilot.roofline import NEAR_FLOOR, Zone
+from cupilot.strategy import Strategy
 
 LATENCY_BOUND = 60.0
 LOW_OCCUPANCY = 25.0
@@ -94,7 +95,7 @@ def findings(briefing: Briefing, attempt: Attempt) -> list[Finding]:
     if any(one.severity == "none" for one in roofline):
         return roofline
     # What says why goes before what says how much, unless it is a trifle.
-    causes = [*_build(evaluation), *counted(briefing, attempt, _zone(briefing, evaluation))]
+    causes = [*_build(evaluation, attempt.strategy), *counted(briefing, attempt, _zone(briefing, evaluation))]
     grave = [one for one in causes if one.severity != "minor"]
     found = [*grave, *roofline, *(one for one in causes if one.severity == "minor")]
     return found or [Finding("minor", "nothing in the measurement stands out", _numbers(evaluation))]
@@ -113,7 +114,7 @@ def _failed(evaluation: Evaluation) -> Finding:
     return Finding("critical", f"{words}: {failure.kind.value}", failure.message[:500])
 
 
-def _build(evaluation: Evaluation) -> Iterator[Finding]:
+def _build(evaluation: Evaluation, strategy: Strategy) -> Iterator[Finding]:
     build = evaluation.build
     if build is None:
         return
@@ -122,7 +123,8 @@ def _build(evaluation: Evaluation) -> Iterator[Finding]:
         severity = "major" if build.spill_bytes >= SPILLED else "minor"
         yield Finding(severity, "registers spill to local memory", evidence, ("shared_rows", "split_rows"))
     occupancy = evaluation.profile.metrics.get("occupancy_pct") if evaluation.profile else None
-    if occupancy is not None and occupancy < LOW_OCCUPANCY:
+    waits = strategy.use("warpgroup_mma") is None  # a warpgroup goes on while its products are made
+    if occupancy is not None and occupancy < LOW_OCCUPANCY and waits:
         evidence = (
             f"occupancy_pct = {occupancy:.0f}, registers = {build.registers}, "
             f"static_shared_bytes = {build.shared_bytes}"

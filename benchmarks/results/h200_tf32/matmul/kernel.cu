@@ -1,5 +1,5 @@
 // Matrix product: (4096 x 4096) (4096 x 4096)
-// Techniques: shared_tiling(tile_m=128, tile_n=128, tile_k=32), tensor_cores(precision=tf32, warp_m=64, warp_n=64), async_copy(stages=2), bank_padding(words=4), block_swizzle(group=8)
+// Techniques: shared_tiling(tile_m=256, tile_n=128, tile_k=32), tensor_cores(precision=tf32, warp_m=64, warp_n=32), warpgroup_mma, tma_loads(stages=4), cluster_multicast(blocks=2), block_swizzle(group=8)
 #include "problem.h"
 
 constexpr long long K_BATCHES = 1LL;
@@ -7,123 +7,141 @@ constexpr long long K_M = 4096LL;
 constexpr long long K_N = 4096LL;
 constexpr long long K_K = 4096LL;
 
-#include <mma.h>
-using namespace nvcuda;
-
-constexpr long long K_PARTS = 1LL;
 constexpr long long K_PART = 4096LL;
 
-constexpr int TILE_M = 128, TILE_N = 128, TILE_K = 32, THREADS = 128, STAGES = 2, PAD = 4;
-constexpr long long TILES_M = (K_M + TILE_M - 1) / TILE_M, TILES_N = (K_N + TILE_N - 1) / TILE_N;
+constexpr int TILE_M = 256, TILE_N = 128, TILE_K = 32, THREADS = 384, STAGES = 4;
+constexpr long long TILES_M = (K_M + TILE_M - 1) / (TILE_M), TILES_N = (K_N + TILE_N * 2 - 1) / (TILE_N * 2);
 
-constexpr bool WHOLE_M = K_M % TILE_M == 0, WHOLE_N = K_N % TILE_N == 0, WHOLE_K = K_K % (TILE_K * K_PARTS) == 0;
+constexpr bool WHOLE_M = K_M % TILE_M == 0, WHOLE_N = K_N % TILE_N == 0;
 
-constexpr int WARP_M = 64, WARP_N = 64, DEPTH = 8;  // tensor_cores: the rectangle of one warp
-constexpr int PITCH_A = TILE_K + PAD, PITCH_B = TILE_N + PAD;  // bank_padding
-constexpr int SIZE_A = TILE_M * PITCH_A, SIZE_B = TILE_K * PITCH_B;
-typedef float Stored;
-typedef wmma::fragment<wmma::matrix_a, 16, 16, DEPTH, wmma::precision::tf32, wmma::row_major> FragmentA;
-typedef wmma::fragment<wmma::matrix_b, 16, 16, DEPTH, wmma::precision::tf32, wmma::row_major> FragmentB;
-typedef wmma::fragment<wmma::accumulator, 16, 16, DEPTH, float> Result;
-struct alignas(16) Four { float v[4]; };
-struct alignas(4 * sizeof(Stored)) FourStored { Stored v[4]; };
-__device__ __forceinline__ Stored stored(float value) { return wmma::__float_to_tf32(value); }
-
-// async_copy: from global to shared memory without registers; where `inside` is false, zeros are written
-template <int BYTES> __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside) {
-    const unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
-    const int size = inside ? BYTES : 0;
-    if (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(from), "r"(size));
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(address), "l"(from), "r"(size));
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING));
+constexpr int BLOCKS = 2, WARPS = THREADS / 32 - 4;
+constexpr int SIZE_S = 256 * TILE_K, SIZE_R = 128 * TILE_K, SUMS = 256 / 2;
+__device__ __forceinline__ int fragment_line(int warp, int lane, int half) {
+    return warp / 2 * 32 + (warp % 2 * 2 + half) * 4 + lane / 4 % 4 + lane / 16 * 16;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) multiply(const float* __restrict__ p_a, const float* __restrict__ p_b, float* __restrict__ p_out) {
-    const long long tile = blockIdx.x % (TILES_M * TILES_N), rest = blockIdx.x / (TILES_M * TILES_N);
+// tma_loads: the copy engine fills tiles, and barriers in shared memory count what has come
+struct alignas(128) CUtensorMap { unsigned long long opaque[16]; };  // cuda.h's, which is long to read
+using Barrier = unsigned long long;
+__device__ __forceinline__ unsigned int at(const void* shared) {
+    return (unsigned int)__cvta_generic_to_shared(shared);
+}
+__device__ __forceinline__ void init(Barrier* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void expect(Barrier* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void wait(Barrier* barrier, int phase) {
+    unsigned int done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(at(barrier)), "r"(phase) : "memory");
+}
+
+// cluster_multicast: blocks that share an operand's tile ask for a part each, and all of them are given it
+__device__ __forceinline__ void arrive(Barrier* barrier, int block) {
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
+        " mbarrier.arrive.shared::cluster.b64 _, [there]; }" :: "r"(at(barrier)), "r"(block) : "memory");
+}
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+__device__ __forceinline__ void copy_shared(void* to, const CUtensorMap& map, int x, int y, Barrier* barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3}], [%4], %5;"
+        :: "r"(at(to)), "l"(&map), "r"(x), "r"(y), "r"(at(barrier)), "h"((unsigned short)3) : "memory");
+}
+
+__device__ __forceinline__ void copy_own(void* to, const CUtensorMap& map, int x, int y, Barrier* barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3}], [%4];"
+        :: "r"(at(to)), "l"(&map), "r"(x), "r"(y), "r"(at(barrier)) : "memory");
+}
+
+// warpgroup_mma: four warps multiply 64 lines of one operand, in registers, by SHARED lines of the other, shared one
+__device__ __forceinline__ unsigned long long described(const float* rows) {  // swizzled rows of 128 bytes, by eight
+    return (unsigned long long)((at(rows) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+__device__ __forceinline__ void multiply_add(float (&d)[128], const unsigned int (&r)[4], unsigned long long s) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, {%128, %129, %130, %131}, %132, 1, 1, 1;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+        : "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]), "l"(s));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) multiply(
+    const __grid_constant__ CUtensorMap s_tiles, const __grid_constant__ CUtensorMap r_tiles, float* __restrict__ p_out) {
+    const long long tile = (blockIdx.x / 2) % (TILES_M * TILES_N), rest = (blockIdx.x / 2) / (TILES_M * TILES_N);
     const long long batch = rest % K_BATCHES, part = rest / K_BATCHES;
     // block_swizzle: 8 tile rows at a time, column by column
     const long long first_m = tile / (8 * TILES_N) * 8;
     const long long in_group = tile % (8 * TILES_N);
     const long long high = TILES_M - first_m < 8 ? TILES_M - first_m : 8;
-    const long long i0 = (first_m + in_group % high) * TILE_M, j0 = in_group / high * TILE_N;
+    const int rank = blockIdx.x % 2;
+    const long long i0 = (first_m + in_group % high) * TILE_M, j0 = in_group / high * TILE_N * 2 + rank * TILE_N;
     const long long k_first = part * K_PART, k_last = k_first + K_PART < K_K ? k_first + K_PART : K_K;
     const int tiles = k_first < k_last ? (int)((k_last - k_first + TILE_K - 1) / TILE_K) : 0;
-    const float* const a = p_a;
-    const float* const b = p_b;
-    extern __shared__ __align__(128) unsigned char memory[];
-    Stored* const tiles_a = reinterpret_cast<Stored*>(memory);
-    Stored* const tiles_b = tiles_a + STAGES * SIZE_A;
-    const int warp = threadIdx.x / 32;
-    const int row = warp / (TILE_N / WARP_N) * WARP_M, col = warp % (TILE_N / WARP_N) * WARP_N;
-    Result sums[WARP_M / 16][WARP_N / 16];
-    #pragma unroll
-    for (int r = 0; r < WARP_M / 16; ++r)
-        #pragma unroll
-        for (int c = 0; c < WARP_N / 16; ++c) wmma::fill_fragment(sums[r][c], 0.0f);
-    auto start_copies = [&](int buffer, int t) {
-        const long long k0 = k_first + (long long)t * TILE_K;
-        #pragma unroll
-        for (int p = threadIdx.x; p < TILE_M * TILE_K / 4; p += THREADS) {
-            const int line = p / (TILE_K / 4), depth = p % (TILE_K / 4) * 4;
-            const long long i = i0 + line, k = k0 + depth;
-            const bool inside = (WHOLE_M || i < K_M) && (WHOLE_K || k < k_last);
-            const float* const from = a + i * 4096LL + k * 1LL;
-            copy_async<16>(&tiles_a[buffer * SIZE_A + line * PITCH_A + depth], inside ? from : a, inside);
+    extern __shared__ __align__(1024) float tiles_s[];  // eight swizzled rows
+    float* const tiles_r = tiles_s + STAGES * SIZE_S;
+    Barrier* const filled = reinterpret_cast<Barrier*>(tiles_r + STAGES * SIZE_R);
+    Barrier* const freed = filled + STAGES;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            init(filled + s, 1);
+            init(freed + s, BLOCKS * WARPS);
         }
-        #pragma unroll
-        for (int p = threadIdx.x; p < TILE_N * TILE_K / 4; p += THREADS) {
-            const int depth = p / (TILE_N / 4), line = p % (TILE_N / 4) * 4;
-            const long long i = j0 + line, k = k0 + depth;
-            const bool inside = (WHOLE_N || i < K_N) && (WHOLE_K || k < k_last);
-            const float* const from = b + i * 1LL + k * 4096LL;
-            copy_async<16>(&tiles_b[buffer * SIZE_B + depth * PITCH_B + line], inside ? from : b, inside);
-        }
-    };
-    auto compute = [&](int buffer) {
-        #pragma unroll
-        for (int k = 0; k < TILE_K; k += DEPTH) {
-            FragmentA part_a[WARP_M / 16];
-            FragmentB part_b[WARP_N / 16];
-            #pragma unroll
-            for (int r = 0; r < WARP_M / 16; ++r) {
-                wmma::load_matrix_sync(part_a[r], tiles_a + buffer * SIZE_A + (row + r * 16) * PITCH_A + k, PITCH_A);
-                for (int e = 0; e < part_a[r].num_elements; ++e) part_a[r].x[e] = wmma::__float_to_tf32(part_a[r].x[e]);
-            }
-            #pragma unroll
-            for (int c = 0; c < WARP_N / 16; ++c) {
-                wmma::load_matrix_sync(part_b[c], tiles_b + buffer * SIZE_B + k * PITCH_B + col + c * 16, PITCH_B);
-                for (int e = 0; e < part_b[c].num_elements; ++e) part_b[c].x[e] = wmma::__float_to_tf32(part_b[c].x[e]);
-            }
-            #pragma unroll
-            for (int r = 0; r < WARP_M / 16; ++r)
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    cluster_sync();
+    if (warp >= WARPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 32 * WARPS) {
+            for (int t = 0; t < tiles; ++t) {
+                const int s = t % STAGES, k = (int)(k_first + (long long)t * TILE_K);
+                if (t >= STAGES) wait(freed + s, (t / STAGES - 1) & 1);
+                expect(filled + s, (SIZE_S + SIZE_R) * 4);
+                const int part = rank * 128, line = (int)i0 + part;
+                copy_shared(tiles_s + s * SIZE_S + part * TILE_K, s_tiles, k, line, filled + s);
                 #pragma unroll
-                for (int c = 0; c < WARP_N / 16; ++c) wmma::mma_sync(sums[r][c], part_a[r], part_b[c], sums[r][c]);
+                for (int n = 0; n < 128; n += 32)
+                    copy_own(tiles_r + s * SIZE_R + n * TILE_K, r_tiles, (int)j0 + n, k, filled + s);
+            }
         }
-    };
-    for (int t = 0; t < STAGES - 1; ++t) {
-        if (t < tiles) start_copies(t, t);
-        commit_copies();
-    }
-    for (int t = 0; t < tiles; ++t) {
-        wait_for_copies<0>();
-        __syncthreads();
-        if (t + STAGES - 1 < tiles) start_copies((t + STAGES - 1) % STAGES, t + STAGES - 1);
-        commit_copies();
-        compute(t % STAGES);
-    }
-    wait_for_copies<0>();
-    __syncthreads();
-    float* const to = p_out + batch * K_M * K_N;
-    #pragma unroll
-    for (int r = 0; r < WARP_M / 16; ++r)
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        float sums[SUMS] = {};
+        for (int t = 0; t < tiles; ++t) {
+            const int s = t % STAGES;
+            wait(filled + s, t / STAGES & 1);
+            unsigned int part[TILE_K / 8][4];
+            #pragma unroll
+            for (int k = 0; k < TILE_K; k += 8) {
+                #pragma unroll
+                for (int v = 0; v < 4; ++v) {
+                    const int line = fragment_line(warp, lane, v % 2), depth = k + lane % 4 + v / 2 * 4;
+                    part[k / 8][v] = __float_as_uint(tiles_r[s * SIZE_R + line / 32 * 32 * TILE_K + depth * 32 + (line % 32 / 4 ^ depth % 8) * 4 + line % 4]);
+                }
+            }
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            #pragma unroll
+            for (int k = 0; k < TILE_K; k += 8) multiply_add(sums, part[k / 8], described(tiles_s + s * SIZE_S + k));
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");  // meanwhile the other warpgroups multiply
+            if (lane < BLOCKS) arrive(freed + s, lane);
+        }
+        float* const to = p_out + batch * K_M * K_N;
         #pragma unroll
-        for (int c = 0; c < WARP_N / 16; ++c) {
-            const long long i = i0 + row + r * 16, j = j0 + col + c * 16;
-            if (i < K_M && j < K_N) wmma::store_matrix_sync(to + i * K_N + j, sums[r][c], K_N, wmma::mem_row_major);
+        for (int n = 0; n < SUMS; ++n) {
+            const int shared = n / 4 * 8 + lane % 4 * 2 + n % 2, own = fragment_line(warp, lane, n % 4 / 2);
+            const long long i = i0 + shared, j = j0 + own;
+            const float sum = sums[n];
+            if ((WHOLE_M || i < K_M) && (WHOLE_N || j < K_N)) to[i * K_N + j] = sum;
         }
+    }
+    __syncwarp();
+    cluster_sync();  // no block ends while others may still write to it
 }

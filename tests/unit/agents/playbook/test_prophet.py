@@ -107,6 +107,20 @@ def test_nothing_is_advised_that_would_replace_something_better() -> None:
     assert [item.technique for item in plain.advice][:3] == ["tensor_cores", "register_blocking", "async_copy"]
 
 
+def test_few_warps_are_no_fault_of_warpgroups_that_tensor_maps_feed() -> None:
+    waiting = {"stall_barrier": 4.0, "stall_wait": 1.0}
+    slow = audited(metrics(70.0, 12.0, 70.0, occupancy_pct=19.0, **waiting), placement(Zone.COMPUTE))
+    feeds = "shared_tiling(tile_m=256, tile_k=32), tensor_cores, warpgroup_mma, tma_loads(stages=4): "
+    found = diagnosed(product(NumericsPolicy.TF32), slow, parse(feeds))
+    assert "few warps" not in found.cause
+    assert not {"launch_bounds", "double_buffering", "async_copy"} & {item.technique for item in found.advice}
+    assert "cluster_multicast" in {item.technique for item in found.advice}
+    others = diagnosed(
+        product(NumericsPolicy.TF32), slow, parse("shared_tiling(tile_k=32), tensor_cores, async_copy: ")
+    )
+    assert "few warps" in others.cause
+
+
 def test_the_cpu_has_its_own_advice() -> None:
     found = diagnosed(softmax(Target.CPU), audited(metrics(10.0, 10.0, 1.0), placement()))
     assert [item.technique for item in found.advice][:2] == ["threads", "simd"]

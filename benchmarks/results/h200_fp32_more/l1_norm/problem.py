@@ -1,0 +1,23 @@
+"""Rows divided by the sum of their absolute values. The row length is odd, so rows are not aligned.
+
+KernelBench level 1, number 38.
+"""
+
+import torch
+import torch.nn as nn
+
+ROWS = 32768
+COLS = 65535
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / torch.sum(torch.abs(x), dim=1, keepdim=True)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,93 @@
+// Row operator: 32768 rows of 8192
+// Techniques: vector_loads(width=4), shared_rows, warp_shuffle_reduction
+#include "problem.h"
+
+constexpr long long K_LENGTH = 8192LL;
+
+// vector_loads: 4 floats that are neighbours in memory travel together
+struct alignas(4 * 4) Pack { float v[4]; };
+constexpr int K_VEC = 4;
+__device__ __forceinline__ Pack load_pack(const float* p) { return *reinterpret_cast<const Pack*>(p); }
+__device__ __forceinline__ void store_pack(float* p, Pack pack) { *reinterpret_cast<Pack*>(p) = pack; }
+
+#define FN_INF __int_as_float(0x7f800000)
+#define FN_NAN __int_as_float(0x7fffffff)
+__device__ __forceinline__ float fn_rsqrt(float x) { return 1.0f / sqrtf(x); }
+
+struct Sum {
+    float total = 0.0f;
+    __device__ void add(float v, int) { total += v; }
+    __device__ void merge(const Sum& other) { total += other.total; }
+    __device__ float value() const { return total; }
+};
+
+template <class A> struct Words { unsigned int w[sizeof(A) / 4]; };
+template <class A> __device__ __forceinline__ Words<A> to_words(const A& a) {
+    Words<A> words;
+    memcpy(&words, &a, sizeof(A));
+    return words;
+}
+template <class A> __device__ __forceinline__ A from_words(const Words<A>& words) {
+    A a;
+    memcpy(&a, &words, sizeof(A));
+    return a;
+}
+
+template <class A> __device__ __forceinline__ A reduce_warp(A mine) {  // every lane gets the result
+    #pragma unroll
+    for (int mask = 16; mask > 0; mask >>= 1) {
+        Words<A> words = to_words(mine);
+        #pragma unroll
+        for (int w = 0; w < sizeof(A) / 4; ++w) words.w[w] = __shfl_xor_sync(0xffffffffu, words.w[w], mask);
+        mine.merge(from_words<A>(words));
+    }
+    return mine;
+}
+
+template <class A> __device__ __forceinline__ A reduce_block(A mine) {  // warp_shuffle_reduction
+    __shared__ Words<A> slots[32];
+    mine = reduce_warp(mine);
+    if (K_BLOCK == 32) return mine;
+    if ((threadIdx.x & 31) == 0) slots[threadIdx.x / 32] = to_words(mine);
+    __syncthreads();
+    A all = (threadIdx.x & 31) < K_BLOCK / 32 ? from_words<A>(slots[threadIdx.x & 31]) : A();
+    all = reduce_warp(all);
+    __syncthreads();
+    return all;
+}
+
+extern __shared__ __align__(16) float staged[];  // shared_rows
+__device__ __forceinline__ Pack& staged_pack(int i) { return *reinterpret_cast<Pack*>(staged + i); }
+
+extern "C" __global__ void __launch_bounds__(K_BLOCK) reduce_rows(const float* __restrict__ p_x, const float* __restrict__ p_weight, float* __restrict__ p_out) {
+    const int lane = threadIdx.x;
+    const long long row = blockIdx.x;
+    const long long at = row * K_LENGTH;
+    for (int i = lane * K_VEC; i < K_LENGTH; i += K_BLOCK * K_VEC) {
+        staged_pack(i) = load_pack(p_x + at + i);
+    }
+    Sum m0_sum;
+    for (int i = lane * K_VEC; i < K_LENGTH; i += K_BLOCK * K_VEC) {
+        const Pack a_x = staged_pack(i);
+        #pragma unroll
+        for (int k = 0; k < K_VEC; ++k) {
+            const float v_x = a_x.v[k];
+            m0_sum.add((v_x * v_x), i + k);
+        }
+    }
+    const Sum all_m0_sum = reduce_block(m0_sum);
+    const auto m0 = all_m0_sum.value();
+    const auto q0 = fn_rsqrt(((m0 / 8192.0f) + 1e-06f));
+    for (int i = lane * K_VEC; i < K_LENGTH; i += K_BLOCK * K_VEC) {
+        const Pack a_weight = load_pack(p_weight + i);
+        const Pack a_x = staged_pack(i);
+        Pack result;
+        #pragma unroll
+        for (int k = 0; k < K_VEC; ++k) {
+            const float v_weight = a_weight.v[k];
+            const float v_x = a_x.v[k];
+            result.v[k] = ((v_x * q0) * v_weight);
+        }
+        store_pack(p_out + at + i, result);
+    }
+}

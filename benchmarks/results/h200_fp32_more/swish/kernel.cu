@@ -1,0 +1,31 @@
+// Pointwise map of 1610612736 elements, 1 operand(s)
+// Techniques: vector_loads(width=4)
+#include "problem.h"
+
+constexpr long long K_SIZE = 1610612736LL;
+
+// vector_loads: 4 floats that are neighbours in memory travel together
+struct alignas(4 * 4) Pack { float v[4]; };
+constexpr int K_VEC = 4;
+__device__ __forceinline__ Pack load_pack(const float* p) { return *reinterpret_cast<const Pack*>(p); }
+__device__ __forceinline__ void store_pack(float* p, Pack pack) { *reinterpret_cast<Pack*>(p) = pack; }
+
+#define FN_INF __int_as_float(0x7f800000)
+#define FN_NAN __int_as_float(0x7fffffff)
+__device__ __forceinline__ float fn_exp(float x) { return expf(x); }
+
+__device__ __forceinline__ float compute(float v_x) {
+    return (v_x * (1.0f / (1.0f + fn_exp((-v_x)))));
+}
+
+extern "C" __global__ void __launch_bounds__(K_BLOCK) map_elements(const float* __restrict__ p_x, float* __restrict__ p_out) {
+    const long long first = (long long)blockIdx.x * (K_BLOCK * K_VEC) + threadIdx.x * K_VEC;
+    const long long i = first;
+    if (i + K_VEC <= K_SIZE) {
+        const Pack a_x = load_pack(p_x + i);
+        Pack result;
+        #pragma unroll
+        for (int k = 0; k < K_VEC; ++k) result.v[k] = compute(a_x.v[k]);
+        store_pack(p_out + i, result);
+    }
+}

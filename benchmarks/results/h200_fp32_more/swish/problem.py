@@ -1,0 +1,23 @@
+"""Swish (SiLU): x times its own logistic function.
+
+KernelBench level 1, number 25.
+"""
+
+import torch
+import torch.nn as nn
+
+ROWS = 4096
+COLS = 393216
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(x)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
