@@ -20,6 +20,8 @@ LOW_OCCUPANCY = 25.0
 SPILLED = 32
 """Bytes of registers spilled by a thread from which that is a major cause. A few lie outside of the loops: a matrix
 product with 8 of them ran at 66 % of an H200's floor (``benchmarks/results/h200_fp32``)."""
+SERIALISED = "Potential Performance Loss: "
+"""What ptxas writes before its reason, where wgmma is no longer asynchronous."""
 MAJOR, CRITICAL = 80.0, 40.0
 """Below these shares of the floor the severity is major or critical; above them minor."""
 
@@ -118,6 +120,9 @@ def _build(evaluation: Evaluation, strategy: Strategy) -> Iterator[Finding]:
     build = evaluation.build
     if build is None:
         return
+    serialised = next((line for line in build.log.splitlines() if SERIALISED in line), None)
+    if serialised is not None:
+        yield Finding("major", "each warpgroup product waits for the one before", serialised.partition(SERIALISED)[2])
     if build.spill_bytes:
         evidence = f"spill_bytes = {build.spill_bytes}, registers = {build.registers}"
         severity = "major" if build.spill_bytes >= SPILLED else "minor"

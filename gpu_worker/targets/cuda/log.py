@@ -6,6 +6,9 @@ _NOISE = (
     *("ptxas info", '"unit.cu": creating precompiled', '"unit.cu": using precompiled'),
     *("Compilation terminated", "compilation terminated"),
 )
+_ADVICE = "Potential Performance Loss"
+"""What ptxas says by the way where it makes warpgroup products wait for each other."""
+
 MAX_CHARACTERS = 16_000
 """What a build report holds. Not imported from there: pydantic would make every build 0.1 s longer."""
 
@@ -49,4 +52,4 @@ def _noise(line: str) -> bool:
         return words[0].isdigit() and words[1:3] == ["bytes", "stack"]
     if words[0].isdigit():
         return words[1:3] in (["error", "detected"], ["errors", "detected"])
-    return line.startswith(_NOISE) or words[:2] == ["ptxas", "."]
+    return (line.startswith(_NOISE) and _ADVICE not in line) or words[:2] == ["ptxas", "."]

@@ -107,6 +107,11 @@ def test_a_log_gives_errors_first_with_their_source_lines() -> None:
     assert "precompiled" not in digest
 
 
+def test_a_log_keeps_why_warpgroup_products_wait_for_each_other() -> None:
+    advice = "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized"
+    assert log.digest(f"ptxas info    : 0 bytes gmem\n{advice}\nptxas info    : Used 158 registers\n") == advice
+
+
 def test_a_log_without_messages_is_empty() -> None:
     text = (
         '"unit.cu": creating precompiled header file "/tmp/x.pch"\n'

@@ -11,11 +11,11 @@ from gpu_worker.targets.cuda.nvrtc import Program
 OPTIONS = ["--std=c++17", "-arch=sm_90a", *(f"-I{folder}" for folder in installation.include_folders())]
 
 
-def compile_cuda(kernel: Kernel, facts: ProblemFacts) -> str:
+def compile_cuda(kernel: Kernel, facts: ProblemFacts, *flags: str) -> str:
     """Compile for sm_90a; the log, empty when NVRTC had nothing to say. Fails the test on an error."""
     resolve(kernel, facts)
     header = render(facts, kernel.plan.values())
     program = Program(installation.nvrtc(), kernel.source, {"problem.h": header})
-    compiled = program.compile(OPTIONS)
+    compiled = program.compile([*OPTIONS, *flags])
     assert compiled, program.log()[:4000] + "\n" + kernel.source
     return program.log().strip()

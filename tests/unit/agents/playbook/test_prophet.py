@@ -121,6 +121,15 @@ def test_few_warps_are_no_fault_of_warpgroups_that_tensor_maps_feed() -> None:
     assert "few warps" in others.cause
 
 
+def test_products_that_the_compiler_serialised_are_the_first_cause() -> None:
+    reason = "wgmma.mma_async instructions are serialized due to insufficient register resources"
+    log = f"ptxas info    : (C7512) Potential Performance Loss: {reason} for the function 'multiply'"
+    slow = audited(metrics(70.0, 12.0, 70.0), placement(Zone.COMPUTE), log=log)
+    found = diagnosed(product(NumericsPolicy.TF32), slow, parse("shared_tiling(tile_k=32), tensor_cores: "))
+    assert found.cause == "each warpgroup product waits for the one before"
+    assert found.evidence.startswith(reason)
+
+
 def test_the_cpu_has_its_own_advice() -> None:
     found = diagnosed(softmax(Target.CPU), audited(metrics(10.0, 10.0, 1.0), placement()))
     assert [item.technique for item in found.advice][:2] == ["threads", "simd"]

@@ -11,6 +11,7 @@ import torch
 from agents.interface import Briefing
 from agents.playbook import agents
 from agents.playbook.ladders import parse
+from agents.playbook.rules import SERIALISED
 from agents.playbook.translator import NotApplicable
 from cupilot.kernel import Kernel
 from cupilot.problem import NumericsPolicy, Target
@@ -151,6 +152,7 @@ def test_products_by_warpgroups_compile(
     facts, _ = trace(function, {name: torch.zeros(shape) for name, shape in shapes.items()}, policy=NumericsPolicy.TF32)
     kernel = translated(briefing(facts, Target.CUDA, Zone.COMPUTE), parse(f"{text}, {WARPGROUPS}: "))
     assert compile_cuda(kernel, facts) == ""
+    assert SERIALISED not in compile_cuda(kernel, facts, "--ptxas-options=-v")
     assert [one.swizzle for one in kernel.plan.tensor_maps] == [Swizzle.B128] * 2
     many = "cluster_multicast" in text
     assert bool(kernel.plan.launches[0].cluster) is many
