@@ -112,9 +112,9 @@ def _warpgroup(case: Case) -> str | None:
         return "a tile has 64 or 128 lines of the other operand"
     if tiling.stages < 2:
         return "it keeps two tiles: one is multiplied while another one comes"
-    if lines // 2 + cuda_matmul_warpgroup.SPARE_REGISTERS > cuda_matmul_warpgroup.registers(operator, tiling):
-        return "the sums of the tile do not fit the registers"
-    return None
+    least = cuda_matmul_warpgroup.sums(operator, tiling) + cuda_matmul_warpgroup.SPARE_REGISTERS
+    enough = cuda_matmul_warpgroup.registers(operator, tiling) >= least
+    return None if enough else "the sums of the tile do not fit the registers"
 
 
 def _matmul_vectors(case: Case) -> str | None:
@@ -139,11 +139,17 @@ def _swizzle(case: Case) -> str | None:
 def _matmul_bounds(case: Case) -> str | None:
     resident = case.number("launch_bounds", "min_blocks")
     tiled = "shared_tiling" in case.options
-    threads = Tiling.of(_matmul(case), case.options).threads if tiled else 64
+    operator = _matmul(case)
+    tiling = Tiling.of(operator, case.options)
+    threads = tiling.threads if tiled else 64
     limit = case.device.threads_per_unit or 1024
     if resident * threads > limit:
         return f"{resident} blocks of {threads} threads do not fit a multiprocessor"
     registers = case.device.registers_per_unit // max(resident * threads, 1)
+    if "warpgroup_mma" in case.options and resident > 1:
+        # Threads that are to be handed registers which another block has wait for ever.
+        least = cuda_matmul_warpgroup.sums(operator, tiling) + cuda_matmul_warpgroup.SPARE_REGISTERS
+        return "the sums of the tiles do not fit the registers" if registers < least else None
     rectangle = case.number("register_blocking", "rows") * case.number("register_blocking", "cols")
     return "the rectangles would not fit the registers left" if tiled and registers < rectangle + 32 else None
 

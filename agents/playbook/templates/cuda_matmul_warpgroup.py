@@ -215,6 +215,11 @@ def shared_lines(operator: Matmul, tiling: Tiling) -> int:
     return tiling.m if shares_first(operator) else tiling.n
 
 
+def sums(operator: Matmul, tiling: Tiling) -> int:
+    """Sums that a thread keeps: 64 lines by those of the shared tile, over 128 threads."""
+    return shared_lines(operator, tiling) // 2
+
+
 def shared_bytes(tiling: Tiling) -> int:
     """Shared memory of a block: tiles, and two barriers a stage."""
     return tiling.stages * ((tiling.m + tiling.n) * DEPTH * 4 + 16)
@@ -226,7 +231,7 @@ def registers(operator: Matmul, tiling: Tiling) -> int:
     Where an equal share of the block's would not do, threads that copy hand over what they do not need.
     """
     equal = min(REGISTERS // tiling.threads, 255) // 8 * 8
-    if equal >= shared_lines(operator, tiling) // 2 + SPARE_REGISTERS + 8:
+    if equal >= sums(operator, tiling) + SPARE_REGISTERS + 8:
         return equal
     warpgroups = tiling.threads // 128
     return (equal * warpgroups - FEWER_REGISTERS) // (warpgroups - 1) // 8 * 8

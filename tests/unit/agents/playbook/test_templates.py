@@ -159,6 +159,19 @@ def test_products_by_warpgroups_compile(
     assert ("multicast::cluster" in kernel.source) is many
 
 
+def test_no_second_block_takes_the_registers_that_warpgroups_are_handed() -> None:
+    facts, _ = trace(torch.matmul, {"a": torch.zeros(512, 64), "b": torch.zeros(64, 512)}, policy=NumericsPolicy.TF32)
+    about = briefing(facts, Target.CUDA, Zone.COMPUTE)
+    tiles = f"shared_tiling(tile_m=256, tile_k=32), {WARPGROUPS}"
+    assert "setmaxnreg.inc" in translated(about, parse(f"{tiles}, launch_bounds(min_blocks=1): ")).source
+    with pytest.raises(NotApplicable, match="do not fit the registers"):
+        translated(about, parse(f"{tiles}, launch_bounds(min_blocks=2): "))
+    small = f"shared_tiling(tile_m=128, tile_n=64, tile_k=32), {WARPGROUPS}, launch_bounds(min_blocks=2): "
+    kernel = translated(about, parse(small))
+    assert "setmaxnreg" not in kernel.source
+    assert SERIALISED not in compile_cuda(kernel, facts, "--ptxas-options=-v")
+
+
 @pytest.mark.parametrize(
     ("shapes", "function", "reason"),
     [
