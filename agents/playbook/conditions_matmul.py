@@ -21,6 +21,14 @@ def _matmul(case: Case) -> Matmul:
     return case.operator
 
 
+def _aligned(operator: Matmul) -> tuple[bool, bool]:
+    """Whether packs of four lie on 16-byte boundaries, of the first operand and of the second."""
+    return (
+        packs_aligned(operator.a, operator.m, operator.k, depth_is_row=False),
+        packs_aligned(operator.b, operator.n, operator.k, depth_is_row=True),
+    )
+
+
 def _micro_kernel(case: Case) -> str | None:
     if "cache_blocking" not in case.options:
         return "it needs cache_blocking"
@@ -91,9 +99,7 @@ def _tma_loads(case: Case) -> str | None:
     operator = _matmul(case)
     if "warpgroup_mma" not in case.options:
         return "of matrix products, only those by warpgroups are written with tensor maps"
-    a = packs_aligned(operator.a, operator.m, operator.k, depth_is_row=False)
-    b = packs_aligned(operator.b, operator.n, operator.k, depth_is_row=True)
-    return None if a and b else "rows must lie on 16-byte boundaries"
+    return None if all(_aligned(operator)) else "rows must lie on 16-byte boundaries"
 
 
 def _warpgroup(case: Case) -> str | None:
@@ -123,9 +129,7 @@ def _matmul_vectors(case: Case) -> str | None:
         return "only tiles for the scalar units choose the width of their loads"
     if case.number("vector_loads", "width") != 4:
         return "tiles are loaded by four floats or by one"
-    a = packs_aligned(operator.a, operator.m, operator.k, depth_is_row=False)
-    b = packs_aligned(operator.b, operator.n, operator.k, depth_is_row=True)
-    return None if a or b else "no operand has rows on 16-byte boundaries"
+    return None if any(_aligned(operator)) else "no operand has rows on 16-byte boundaries"
 
 
 def _swizzle(case: Case) -> str | None:
