@@ -37,8 +37,8 @@ router = APIRouter(prefix="/v1", tags=["people"], route_class=StrictRoute)
 
 
 @router.get("/me", summary="Who you are", responses=errors(401))
-def get_me(caller: Viewer) -> CallerView:
-    """The user, team and role behind your key, and what the key may be used for."""
+def get_me(session: Transaction, caller: Viewer) -> CallerView:
+    """The user, team and role behind your key, what the key may be used for, and until when."""
     return CallerView(
         user=caller.user,
         team=caller.team,
@@ -46,6 +46,7 @@ def get_me(caller: Viewer) -> CallerView:
         scope=caller.scope,
         acts_as=caller.acts_as,
         cluster_admin=caller.cluster_admin,
+        expires_at=session.get_one(ApiKey, caller.key_id).expires_at,
     )
 
 

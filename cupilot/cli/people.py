@@ -41,7 +41,7 @@ key = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="API keys: l
 
 
 def whoami(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Show which user, team and role your key has.
+    """Show which user, team and role your key has, and when it expires.
 
     \b
     Example:
@@ -50,8 +50,9 @@ def whoami(server: Server = None, data: Data = None, as_json: Json = False) -> N
     with outcome(as_json=as_json), connect(server, data) as client:
         me = client.me()
         admin = ", cluster admin" if me.cluster_admin else ""
-        text = f"{clean(me.user)}, {me.role.value} of team {clean(me.team)}{admin}; the key's scope is {me.scope.value}"
-        _show(me, text, as_json=as_json)
+        end = f"expires on {me.expires_at:%Y-%m-%d}" if me.expires_at else "does not expire"
+        who = f"{clean(me.user)}, {me.role.value} of team {clean(me.team)}{admin}"
+        _show(me, f"{who}; the key's scope is {me.scope.value}, and it {end}", as_json=as_json)
 
 
 @team.command("list")

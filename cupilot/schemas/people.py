@@ -181,3 +181,5 @@ class CallerView(Response):
     acts_as: Role
     """The smaller of the two: what requests with this key may do."""
     cluster_admin: bool
+    expires_at: datetime | None = None
+    """Of the key; null where it does not expire."""

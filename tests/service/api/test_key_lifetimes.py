@@ -109,3 +109,13 @@ def test_the_command_says_how_to_mend_it(world: World) -> None:
         assert "--days" in result.output
     assert CliRunner().invoke(app, ["key", "create", "new"], env=environment).exit_code == 0
     assert CliRunner().invoke(app, ["key", "create", "new", "--days", "6.5"], env=environment).exit_code == 0
+
+
+@pytest.mark.parametrize("days", [None, DAYS])
+def test_whoever_asks_is_told_when_the_key_expires(world: World, days: float | None) -> None:
+    maker = Maker(world, world.team(), days)
+    told = world.http(maker.secret).get("/v1/me").json()["expires_at"]
+    assert (None if told is None else datetime.fromisoformat(told)) == maker.expires
+    shown = CliRunner().invoke(app, ["whoami", "--server", world.url], env={"CUPILOT_API_KEY": maker.secret})
+    assert shown.exit_code == 0, shown.output
+    assert (f"expires on {maker.expires:%Y-%m-%d}" if maker.expires else "does not expire") in shown.output
