@@ -41,7 +41,7 @@ key = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="API keys: l
 
 
 def whoami(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Show which user, team and role your key has, and when it expires.
+    """Show your key's user, team and role, and when it expires.
 
     \b
     Example:

