@@ -66,7 +66,8 @@ class Learning(Value):
     """Whether a few kernels are measured without being asked for: where templates wrote the winner or a tunable
     switches a technique off, within a tenth of the job's GPU time."""
     sharing: Sharing | None = None
-    """Who may learn from its entries in the strategy pool; by default what the service's setting says."""
+    """Who may learn from its entries in the strategy pool; by default what the service's setting says. Entries on a
+    problem that is not built-in are private in any case."""
 
     @property
     def most_kernels(self) -> int:

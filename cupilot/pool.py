@@ -18,14 +18,14 @@ FAILURE_GAIN = -0.7
 
 
 class Sharing(Vocabulary):
-    """Who may learn from an entry."""
+    """Who may learn from an entry. One on a problem that is not built-in is private, whatever was asked for."""
 
     PRIVATE = "private"
     """The team that paid for it."""
     ANONYMOUS = "anonymous"
     """Every team of the cluster, without name, hash, prose or origin of the problem."""
     OPEN = "open"
-    """Every team, with the problem's name and the strategy's prose, and on leaderboards; never sources or labels."""
+    """Every team, with the problem's built-in name and the strategy's prose, and on leaderboards; never sources."""
 
 
 class Provenance(Value):
@@ -109,13 +109,13 @@ class PoolEntry(Value):
         """Whether it counts for its techniques: measured here, of a kernel whose machine code was held to them."""
         return self.measured_here and self.provenance.kernel_kind is KernelKind.PLANNED
 
-    def shown_to_others(self, sharing: Sharing) -> PoolEntry:
-        """The entry as other teams may see it."""
+    def shown_to_others(self, sharing: Sharing, name: str) -> PoolEntry:
+        """Return the entry as other teams may see it; ``name`` is the one that its built-in problem ships with."""
         kind = self.provenance.kernel_kind
         known = {"id": self.id, "team": ELSEWHERE, "provenance": Provenance(kernel_kind=kind), "asked": None}
         if sharing is Sharing.OPEN:
             method = Provenance(method=self.provenance.method, kernel_kind=kind)
-            return self.model_copy(update=known | {"provenance": method})
+            return self.model_copy(update=known | {"problem_name": name, "provenance": method})
         hidden = {
             "problem_name": ANONYMOUS_NAME,
             "problem_hash": "",

@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     pool_half_life_days: float = Field(default=180.0, gt=0)
     """Age at which what the strategy pool learned counts half: drivers, libraries and devices change."""
     pool_sharing: Literal["private", "anonymous", "open"] = "private"
-    """How new entries of the strategy pool are shared between teams, where a job does not say it."""
+    """How new entries of the strategy pool on built-in problems are shared between teams where a job is silent."""
 
     prepare_timeout_seconds: float = 300.0
     evaluate_timeout_seconds: float = 180.0

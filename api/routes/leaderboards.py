@@ -39,7 +39,7 @@ def list_leaderboards(
     limit: Limit = 50,
 ) -> LeaderboardList:
     """One for each problem (source and policy) and model of device on which there is a kernel that counts: your
-    team's, or one that its team has opened to all (`PUT /v1/pool/sharing`)."""
+    team's, or, for a built-in problem, one that its team has opened to all (`PUT /v1/pool/sharing`)."""
     return views.list_leaderboards(session, _onlooker(caller, all_teams), cursor=cursor, after=after, limit=limit)
 
 
@@ -58,7 +58,7 @@ def get_leaderboard(
     limit: Limit = 50,
 ) -> Leaderboard:
     """`audited` and `reproduced` kernels, the fastest first, each once with its latest measurement: your team's, and
-    those that other teams have opened to all, without team, job and source."""
+    of a built-in problem those that other teams have opened to all, without team, job and source."""
     if "\0" in problem:
         raise NotFound("no such problem", where="problem")
     device = plain_text("device", device)

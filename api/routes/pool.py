@@ -95,9 +95,9 @@ def search_pool(
 
 @router.put("/sharing", summary="Share entries, or withdraw them", responses=errors(401, 404, 413, 422))
 def share_entries(session: Transaction, team: TeamId, wanted: PoolShare) -> PoolShared:
-    """`anonymous` shows other teams everything but names, hashes, prose and origin; `private` withdraws at once."""
-    changed = views.share_entries(session, team, wanted.sharing, entries=wanted.entries, job=wanted.job)
-    return PoolShared(changed=changed)
+    """`anonymous` shows other teams everything but names, hashes, prose and origin; `private` withdraws at once.
+    Results on a problem that is not built-in stay in your team: they are counted as `withheld`."""
+    return views.share_entries(session, team, wanted.sharing, entries=wanted.entries, job=wanted.job)
 
 
 @router.get(

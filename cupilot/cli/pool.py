@@ -138,7 +138,7 @@ def share(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Share pool entries with all teams, or withdraw them.
+    """Share pool entries with all teams, or withdraw them. Entries on problems that are not built-in stay private.
 
     \b
     Examples:
@@ -150,7 +150,12 @@ def share(
         if bool(entries) == (given is not None):
             raise InvalidInput("say what to share: either entries or --job", where="options")
         done = client.pool_share(sharing, entries=entries or (), job=given)
-        typer.echo(done.model_dump_json(indent=2) if as_json else f"{done.changed} entries are {sharing.value} now")
+        if as_json:
+            typer.echo(done.model_dump_json(indent=2))
+            return
+        typer.echo(f"{done.changed} entries are {sharing.value} now")
+        if done.withheld:
+            typer.echo(f"{done.withheld} stay private: only what was measured here on built-in problems can be shared")
 
 
 @pool.command("export")

@@ -11,7 +11,7 @@ from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, interval
 from cupilot.client import Client
-from cupilot.schemas import CandidateComparison, ComparedCandidate, LeaderboardList
+from cupilot.schemas import CandidateComparison, ComparedCandidate, Leaderboard, LeaderboardList, LeaderboardSummary
 
 
 def leaderboard(
@@ -29,8 +29,8 @@ def leaderboard(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Show the fastest proven kernels for a problem and device. Your team's, and what other teams have opened to all
-    with cupilot pool share --as open.
+    """Show the fastest proven kernels for a problem and device. Your team's, and of built-in problems what other teams
+    have opened to all with cupilot pool share --as open.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def leaderboard(
                 typer.echo(boards.model_dump_json(indent=2))
                 return
             for board in boards.items:
-                shown = f"{clean(board.name)}, {board.policy.value}, {clean(board.device)}"
+                shown = f"{clean(board.name)}, {board.policy.value}, {clean(board.device)}{_origin(board)}"
                 typer.echo(f"{board.problem[:12]}  {board.best_speedup:6.2f}x  {board.kernels:4} kernels  {shown}")
             _tell_more(boards.next_cursor)
             return
@@ -59,7 +59,7 @@ def leaderboard(
         if as_json:
             typer.echo(found.model_dump_json(indent=2))
             return
-        typer.echo(f"{clean(found.name)}, {found.policy.value}, on {clean(found.device)}")
+        typer.echo(f"{clean(found.name)}, {found.policy.value}, on {clean(found.device)}{_origin(found)}")
         for entry in found.items:
             where = f"{entry.job}:{entry.ordinal}" if entry.job else "another team's"
             where += f" ({clean(entry.team)})" if all_teams and entry.team else ""
@@ -129,6 +129,11 @@ def remeasure(
             return
         made = client.remeasure(chosen, which, idempotency_key=idempotency_key)
         typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
+
+
+def _origin(board: Leaderboard | LeaderboardSummary) -> str:
+    """Say where the problem is a reference that a team wrote: what its times mean, that team alone knows."""
+    return "" if board.builtin else " (a team's own reference)"
 
 
 def _full(client: Client, start: str, *, all_teams: bool) -> str:

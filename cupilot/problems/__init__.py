@@ -9,10 +9,12 @@ files are read as text only: they import torch, and nothing here runs them.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Literal
+from typing import Literal, get_args
 
 from cupilot.errors import NotFound
 from cupilot.problem import NumericsPolicy, Problem
@@ -38,8 +40,24 @@ def load(name: str, *, size: Size = "small", policy: NumericsPolicy = NumericsPo
     entry = dict(_entries(None)).get(name)
     if entry is None:
         raise NotFound(f"no built-in problem is called {name!r}", hint=suggestion(name))
-    source = _SIZED_LINE.sub(rf"\g<name> = \g<{size}>", entry.read_text(encoding="utf-8"))
-    return Problem(name=name, source=source, policy=policy)
+    return Problem(name=name, source=_sized(entry.read_text(encoding="utf-8"), size), policy=policy)
+
+
+@cache
+def hashes() -> Mapping[str, str]:
+    """Return the name of each problem that this version ships by content hash, for every size and policy."""
+    found = {}
+    for name, entry in _entries(None):
+        text = entry.read_text(encoding="utf-8")
+        for source in {_sized(text, size) for size in get_args(Size)}:
+            for policy in NumericsPolicy:
+                found[Problem(name=name, source=source, policy=policy).content_hash()] = name
+    return found
+
+
+def name_of(problem_hash: str) -> str | None:
+    """Return the name of the built-in problem with this content hash; None for any other text, whatever its name."""
+    return hashes().get(problem_hash)
 
 
 def suggestion(name: str) -> str:
@@ -48,6 +66,10 @@ def suggestion(name: str) -> str:
     everything = f"cupilot problems, or GET /v1/problems, lists all {len(known)}"
     near = get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}? {everything}" if near else everything
+
+
+def _sized(text: str, size: Size) -> str:
+    return _SIZED_LINE.sub(rf"\g<name> = \g<{size}>", text)
 
 
 def _entries(suite: str | None) -> list[tuple[str, Traversable]]:

@@ -90,6 +90,8 @@ class LeaderboardSummary(Response):
     """The problem's hash, by which the leaderboard is asked for; it covers source and policy."""
     name: str
     policy: NumericsPolicy
+    builtin: bool = False
+    """Whether the problem ships with the service; of any other, only your own team's kernels stand here."""
     target: Target
     device: str
     """Model name, e.g. ``NVIDIA H200``."""
@@ -114,7 +116,8 @@ class LeaderboardEntry(Response):
 
     rank: int
     own: bool
-    """Whether it is your team's. Another team's stands here because that team has opened it to all."""
+    """Whether it is your team's. Another team's stands here because that team has opened it to all, for a built-in
+    problem."""
     team: str | None = None
     """Null for another team's, which is not named; a cluster admin sees it."""
     job: UUID | None = None
@@ -140,6 +143,8 @@ class Leaderboard(Response):
     problem: str
     name: str
     policy: NumericsPolicy
+    builtin: bool = False
+    """Whether the problem ships with the service; of any other, only your own team's kernels stand here."""
     device: str
     items: list[LeaderboardEntry]
     next_cursor: str | None = None

@@ -81,7 +81,8 @@ class ImportRequest(Request):
     priority: Priority = Priority.NORMAL
     labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
     sharing: Sharing | None = None
-    """Who may learn from its entry in the strategy pool; by default what the service's setting says."""
+    """Who may learn from its entry in the strategy pool; by default what the service's setting says. An entry on a
+    problem that is not built-in is private in any case."""
 
 
 class ProblemRef(Response):

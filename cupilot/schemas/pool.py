@@ -17,7 +17,7 @@ class PoolEntryView(Response):
 
     id: UUID
     own: bool
-    """Whether your team has it; others' are shown only while they are shared."""
+    """Whether your team has it; others' are shown only while they are shared, and only of built-in problems."""
     sharing: Sharing
     measured_here: bool
     """False for an imported claim."""
@@ -78,6 +78,8 @@ class PoolShared(Response):
 
     changed: int
     """Entries that have this sharing now and had another before."""
+    withheld: int = 0
+    """Entries that stay private: on a problem that is not built-in, or imported claims."""
 
 
 class BadLine(Response):

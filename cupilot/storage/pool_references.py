@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -21,8 +21,10 @@ from cupilot.storage.embedder import describe
 from cupilot.storage.pool_tables import PoolReference, PoolRow, PoolTerm
 from cupilot.value import digest
 
-CLUSTER = "cluster"
-"""Scope of what every team may see."""
+SHARED = "builtin"
+"""Scope of what every team may see: shared entries on built-in problems."""
+FORMER = "cluster"
+"""Scope of what the release before shared, on any problem. Searched by nobody; its entries are read again."""
 
 MAX_TERM = 100
 
@@ -45,11 +47,19 @@ class Reference:
         return uuid.UUID(digest(fields)[:32])
 
 
-def reference_of(entry: PoolEntry, sharing: Sharing = Sharing.PRIVATE) -> Reference:
-    """What an entry is found by: by its own team, or by all, without the problem's name where that is not shown."""
-    name = "" if sharing is Sharing.ANONYMOUS else entry.problem_name
+def reference_of(entry: PoolEntry) -> Reference:
+    """Return the description by which an entry's own team finds it."""
+    return _reference(entry, entry.team, entry.problem_name)
+
+
+def shared_reference_of(entry: PoolEntry, sharing: Sharing, name: str) -> Reference:
+    """Return the description by which all teams find an entry; ``name``: the built-in problem's, not the team's."""
+    return _reference(entry, SHARED, "" if sharing is Sharing.ANONYMOUS else name)
+
+
+def _reference(entry: PoolEntry, scope: str, name: str) -> Reference:
     return Reference(
-        scope=entry.team if sharing is Sharing.PRIVATE else CLUSTER,
+        scope=scope,
         target=entry.target.value,
         policy=entry.policy.value,
         op_class=entry.op_class,
@@ -97,10 +107,23 @@ def ensure_reference(session: Session, reference: Reference) -> uuid.UUID:
     return reference.id
 
 
+def shown_to_all() -> ColumnElement[bool]:
+    """Whether other teams may see a pool entry: :mod:`cupilot.storage.pool_rows` decides it when it writes the entry.
+
+    Goes by the scope of the description, which the release before never wrote, and not by ``sharing`` alone, which it
+    did.
+    """
+    found = select(PoolReference.id).where(
+        PoolReference.id == PoolRow.shared_reference_id, PoolReference.scope == SHARED
+    )
+    # Correlated explicitly: a PoolReference that the whole query joins is another one.
+    return and_(PoolRow.sharing != Sharing.PRIVATE.value, found.correlate(PoolRow).exists())
+
+
 def drop_unused(session: Session) -> None:
     """Forget descriptions that no shared entry has any more, so that what was withdrawn leaves no word behind."""
     used = select(PoolRow.id).where(PoolRow.shared_reference_id == PoolReference.id)
-    unused = select(PoolReference.id).where(PoolReference.scope == CLUSTER, ~used.exists())
+    unused = select(PoolReference.id).where(PoolReference.scope.in_([SHARED, FORMER]), ~used.exists())
     gone = session.scalars(unused.with_for_update(skip_locked=True)).all()
     session.execute(delete(PoolReference).where(PoolReference.id.in_(gone)))
 

@@ -1,4 +1,9 @@
-"""The strategy pool's truth: one row an evaluation, with the columns that it is searched by."""
+"""The strategy pool's truth: one row an evaluation, with the columns that it is searched by.
+
+Decides which entries other teams may see. A reference that a team wrote may lie about its operator, for example sleep,
+so that every kernel looks fast; so only entries on built-in problems are ever shared. Imported claims are not: nobody
+here measured that they are about the problem whose hash they name.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +13,29 @@ from datetime import datetime
 from math import log
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.attribution import Credit
 from cupilot.pool import PoolEntry, Sharing
-from cupilot.storage.pool_references import drop_unused, ensure_reference, reference_of
+from cupilot.storage.builtin import builtin_name
+from cupilot.storage.pool_references import (
+    FORMER,
+    drop_unused,
+    ensure_reference,
+    reference_of,
+    shared_reference_of,
+)
 from cupilot.storage.pool_tables import PoolReference, PoolRow
 from cupilot.value import in_utc
 
 
 def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None) -> None:
-    """Keep what was learned from an evaluation, or correct it; ``sharing`` stays as it is where none is given."""
+    """Keep what was learned from an evaluation, or correct it; ``sharing`` stays as it is where none is given.
+
+    An entry that may not be shared becomes private, whatever ``sharing`` says.
+    """
     key = uuid.UUID(entry.id)
     if sharing is None:
         known = session.scalars(select(PoolRow.sharing).where(PoolRow.id == key)).one_or_none()
@@ -41,31 +56,55 @@ def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[C
     remember(session, entry.model_copy(update={"credits": tuple(credits)}))
 
 
+def may_be_shared(session: Session, entry: PoolEntry) -> bool:
+    """Return whether other teams may see the entry: this cluster measured it, on a built-in problem."""
+    return _shared_name(session, entry) is not None
+
+
 def share(session: Session, rows: Sequence[PoolRow], sharing: Sharing) -> None:
-    """Show entries to all teams, or withdraw them."""
+    """Show entries to all teams, or withdraw them; those that may not be shared stay private."""
     for row in rows:
         remember(session, PoolEntry.model_validate(row.body), sharing)
     drop_unused(session)
 
 
 def read_old(session: Session, limit: int) -> int:
-    """Make the columns of entries that were written before there were any; how many were left."""
-    rows = session.scalars(select(PoolRow).where(PoolRow.reference_id.is_(None)).limit(limit)).all()
+    """Write entries of releases before as this one does: the columns, and who may see them; how many were left."""
+    unread = select(PoolRow.id).where(PoolRow.reference_id.is_(None))
+    shared = (
+        select(PoolRow.id)
+        .join(PoolReference, PoolReference.id == PoolRow.shared_reference_id)
+        .where(PoolReference.scope == FORMER, PoolRow.sharing != Sharing.PRIVATE.value)
+    )
+    rows = session.scalars(select(PoolRow).where(PoolRow.id.in_(union_all(unread, shared).limit(limit)))).all()
     for row in rows:
         remember(session, PoolEntry.model_validate(row.body), Sharing(row.sharing))
+    if session.execute(select(_anything_former())).scalar_one():
+        drop_unused(session)
     return len(rows)
 
 
 def anything_unindexed(session: Session) -> bool:
-    """Whether the vector index lacks something."""
+    """Whether the vector index lacks something, or entries are still as a release before wrote them."""
     unread = select(PoolRow.id).where(PoolRow.reference_id.is_(None)).exists()
     unindexed = select(PoolReference.id).where(PoolReference.indexed_at.is_(None)).exists()
-    return session.execute(select(unread | unindexed)).scalar_one()
+    return session.execute(select(unread | unindexed | _anything_former())).scalar_one()
 
 
-def _columns(session: Session, entry: PoolEntry, sharing: Sharing) -> dict[str, Any]:
+def _anything_former() -> ColumnElement[bool]:
+    return select(PoolReference.id).where(PoolReference.scope == FORMER).exists()
+
+
+def _shared_name(session: Session, entry: PoolEntry) -> str | None:
+    """The built-in problem's name, of an entry that may be shared."""
+    return builtin_name(session, entry.problem_hash) if entry.measured_here else None
+
+
+def _columns(session: Session, entry: PoolEntry, wanted: Sharing) -> dict[str, Any]:
     counts = entry.verdict.counts and entry.speedup is not None and entry.speedup > 0
-    shared = None if sharing is Sharing.PRIVATE else ensure_reference(session, reference_of(entry, sharing))
+    name = None if wanted is Sharing.PRIVATE else _shared_name(session, entry)
+    sharing = wanted if name is not None else Sharing.PRIVATE
+    shared = None if name is None else ensure_reference(session, shared_reference_of(entry, sharing, name))
     return {
         "body": entry.model_dump(mode="json"),
         "sharing": sharing.value,

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.evaluation import FailureKind
 from cupilot.pool import (
+    ANONYMOUS_NAME,
     FAILURE_GAIN,
     PoolAnswer,
     PoolEntry,
@@ -28,7 +29,9 @@ from cupilot.pool import (
     Why,
     unfit,
 )
+from cupilot.storage.builtin import known_name
 from cupilot.storage.pool_ranking import IMPORTED, OTHER_DEVICE, Group, Ranked, pick, scored
+from cupilot.storage.pool_references import shown_to_all
 from cupilot.storage.pool_similar import Index, Similar, Similarity, similar
 from cupilot.storage.pool_tables import PoolRow
 from cupilot.strategy import Strategy
@@ -139,7 +142,7 @@ def _weighed(team: uuid.UUID, question: PoolQuestion, near: Similar, half_life_d
     others = select(*columns, literal(True).label("foreign")).join(
         table, table.c.reference == PoolRow.shared_reference_id
     )
-    parts = [own.where(PoolRow.team_id == team), others.where(PoolRow.team_id != team)]
+    parts = [own.where(PoolRow.team_id == team), others.where(PoolRow.team_id != team, shown_to_all())]
     telling = PoolRow.failure.is_(None) | PoolRow.failure.not_in(UNINFORMATIVE)
     parts = [part.where(telling) for part in parts]
     if question.before is not None:
@@ -208,14 +211,16 @@ def _entries(session: Session, team: uuid.UUID, ids: Iterable[str]) -> dict[str,
     for row in session.scalars(query):
         reference = row.reference_id if row.team_id == team else row.shared_reference_id
         assert reference is not None
-        found[str(row.id)] = _Found(visible_entry(row, team), reference)
+        found[str(row.id)] = _Found(visible_entry(session, row, team), reference)
     return found
 
 
-def visible_entry(row: PoolRow, team: uuid.UUID) -> PoolEntry:
+def visible_entry(session: Session, row: PoolRow, team: uuid.UUID) -> PoolEntry:
     """An entry as this team may see it."""
     entry = PoolEntry.model_validate(row.body)
-    return entry if row.team_id == team else entry.shown_to_others(Sharing(row.sharing))
+    if row.team_id == team:
+        return entry
+    return entry.shown_to_others(Sharing(row.sharing), known_name(session, row.problem_hash) or ANONYMOUS_NAME)
 
 
 def _fitting(

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from cupilot.errors import Unavailable
 from cupilot.pool import PoolQuestion
 from cupilot.problem import NumericsPolicy
-from cupilot.storage.pool_references import CLUSTER, text_of, words
+from cupilot.storage.pool_references import SHARED, text_of, words
 from cupilot.storage.pool_tables import PoolReference, PoolTerm
 
 SATURATION, LENGTH = 1.2, 0.75
@@ -85,7 +85,7 @@ def similar(
     try:
         meaning = index.nearest(
             text_of(question),
-            [str(team), CLUSTER],
+            [str(team), SHARED],
             target=question.target.value,
             policies=[policy.value for policy in COMPATIBLE[question.policy]],
             **place,
@@ -101,7 +101,7 @@ def similar(
 def _visible(team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]) -> Select[uuid.UUID, int]:
     policies = [policy.value for policy in COMPATIBLE[question.policy]]
     query = select(PoolReference.id, PoolReference.length).where(
-        PoolReference.scope.in_([str(team), CLUSTER]),
+        PoolReference.scope.in_([str(team), SHARED]),
         PoolReference.target == question.target.value,
         PoolReference.policy.in_(policies),
     )

@@ -1,4 +1,4 @@
-"""The part of the schema that outlives jobs: the strategy pool's truth, and what techniques are worth."""
+"""The part of the schema that outlives jobs: the strategy pool's truth, whose problems may be shared, credits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from cupilot.storage.base import Base, Json, fk, id_column, now_column
+
+
+class BuiltinProblem(Base):
+    """A problem that a version of this service shipped. Results on others never leave the team that wrote them.
+
+    Rows stay after an upgrade that changes a problem's text: what was measured on the former text was trusted too.
+    """
+
+    __tablename__ = "builtin_problems"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """Content hash: a problem's name proves nothing."""
+    name: Mapped[str] = mapped_column(String(200))
+    created_at: Mapped[datetime] = now_column()
 
 
 class PoolReference(Base):
@@ -24,7 +38,10 @@ class PoolReference(Base):
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
     """Made from all of the rest, so that equal descriptions are one row."""
     scope: Mapped[str] = mapped_column(String(36))
-    """The team whose entries it describes, or ``cluster`` for those that all teams may see."""
+    """The team whose entries it describes, or ``builtin`` for entries on built-in problems that all teams may see.
+
+    ``cluster`` until it is read again: made by the release before, which shared entries on any problem.
+    """
     target: Mapped[str] = mapped_column(String(16))
     policy: Mapped[str] = mapped_column(String(16))
     op_class: Mapped[str] = mapped_column(String(64))
@@ -69,7 +86,7 @@ class PoolRow(Base):
     body: Mapped[Json]
     """:class:`cupilot.pool.PoolEntry` as JSON."""
     sharing: Mapped[str] = mapped_column(String(16), server_default="private")
-    """:class:`cupilot.pool.Sharing`."""
+    """:class:`cupilot.pool.Sharing`; ``private`` of every entry that is not on a built-in problem."""
     reference_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("pool_references.id"), index=True)
     """None until the columns were made."""
     shared_reference_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("pool_references.id"))

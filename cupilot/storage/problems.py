@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.problem import Problem
+from cupilot.storage.builtin import builtin_name
 from cupilot.storage.scope import scoped
 from cupilot.storage.tables import ProblemRow
 
@@ -23,6 +24,7 @@ def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> Pr
         "source": problem.source,
         "policy": problem.policy,
     }
+    builtin_name(session, problem.content_hash())  # recorded while this version ships it
     session.execute(insert(ProblemRow).values(values).on_conflict_do_nothing())
     found = scoped(select(ProblemRow), team_id).where(ProblemRow.hash == values["hash"])
     return session.scalars(found).one()

@@ -2,8 +2,9 @@
 
 Only kernels that count stand here, each once, with its latest measurement, and none that its team has measured since
 without that it counted; no imported files, whose policy cannot be read from machine code and whose times hold a copy.
-A team sees its own, and what other teams have opened to all (:attr:`cupilot.pool.Sharing.OPEN`): of those the numbers
-and the techniques, never whose they are, the source, or the job. A cluster admin may look at everybody's.
+A team sees its own, and of built-in problems what other teams have opened to all (:attr:`cupilot.pool.Sharing.OPEN`):
+of those the numbers and the techniques, never whose they are, the source, or the job. What another team measured on a
+reference of its own it never sees, not even where it submitted the same text. A cluster admin may look at everybody's.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Row, Subquery, Text, and_, cast, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
+from cupilot import problems
 from cupilot.errors import NotFound
 from cupilot.evaluation import Baseline, Evaluation, FailureKind, Verdict
 from cupilot.imported import KernelKind
 from cupilot.pool import Sharing
+from cupilot.problem import NumericsPolicy
 from cupilot.schemas import Leaderboard, LeaderboardEntry, LeaderboardList, LeaderboardSummary
-from cupilot.storage.pool_tables import PoolRow
+from cupilot.storage.pool_references import shown_to_all
+from cupilot.storage.pool_tables import BuiltinProblem, PoolRow
 from cupilot.storage.states import EvaluationPurpose
 from cupilot.storage.tables import Candidate, EvaluationRow, Job, ProblemRow, StrategyRow, Team
 from cupilot.storage.views.cursor import cut, decode_key, encode_key, identifier
@@ -44,16 +48,22 @@ class Onlooker:
     """Whether every team's kernels are shown, with their teams: for cluster admins."""
 
     def sees(self) -> ColumnElement[bool]:
-        """Of candidates joined with their jobs: which may be shown."""
+        """Of candidates joined with their jobs and problems: which may be shown."""
         if self.everything:
             return true()
         measured = aliased(EvaluationRow)
         opened = (
             select(PoolRow.id)
             .join(measured, measured.id == PoolRow.id)
-            .where(measured.candidate_id == Candidate.id, PoolRow.sharing == Sharing.OPEN.value)
+            .where(measured.candidate_id == Candidate.id, PoolRow.problem_hash == ProblemRow.hash)
+            .where(PoolRow.sharing == Sharing.OPEN.value, shown_to_all())
         )
         return or_(Job.team_id == self.team, opened.exists())
+
+    def name(self, one: Any) -> ColumnElement[str]:
+        """A board's problem by one's own name, else the one that it ships with, else (of everything) any team's."""
+        own = func.min(one.name).filter(one.team == self.team)
+        return func.coalesce(own, func.min(one.builtin), func.min(one.name))
 
     def place(self) -> ColumnElement[int]:
         """A candidate's place among those of the same kernel on a board, of which the first is shown: one's own, then
@@ -77,7 +87,7 @@ def list_leaderboards(
     """One for each problem and model of device on which there is a kernel that counts and may be seen, by name; behind
     ``cursor``, or after the first ``after``."""
     one = _standing(onlooker).c
-    name, target = func.min(one.name), cast(one.target, Text)
+    name, target = onlooker.name(one), cast(one.target, Text)
     place = func.row_number().over(order_by=(name, one.problem, one.device, target))
     boards = (
         select(
@@ -88,6 +98,7 @@ def list_leaderboards(
             one.device,
             func.count(one.kernel.distinct()).label("kernels"),
             func.max(one.speedup).label("best_speedup"),
+            func.min(one.builtin).label("builtin"),
             target.label("target_name"),
             place.label("place"),
         )
@@ -104,7 +115,12 @@ def list_leaderboards(
     )
     fields = ("problem", "name", "policy", "target", "device", "kernels", "best_speedup")
     return LeaderboardList(
-        items=[LeaderboardSummary(**{field: getattr(row, field) for field in fields}) for row in rows],
+        items=[
+            LeaderboardSummary(
+                **{field: getattr(row, field) for field in fields}, builtin=_is_builtin(row.problem, row.builtin)
+            )
+            for row in rows
+        ],
         next_cursor=following,
         next_after=rows[-1].place if following else None,
     )
@@ -124,7 +140,7 @@ def leaderboard(
     counts for it (on that device)."""
     with suppress(NotFound):
         problem = get_problem(session, onlooker.team, problem).hash
-    device, name, policy = _board(session, onlooker, problem, device)
+    device, name, policy, builtin = _board(session, onlooker, problem, device)
     standing = _standing(onlooker).c
     # Not by candidate: a kernel that is measured again keeps its place, unless it is faster or slower now.
     rank = func.row_number().over(order_by=(standing.speedup.desc(), standing.kernel, standing.owner))
@@ -157,6 +173,7 @@ def leaderboard(
         problem=problem,
         name=name,
         policy=policy,
+        builtin=_is_builtin(problem, builtin),
         device=device,
         items=[_entry(onlooker, row) for row in rows],
         next_cursor=following,
@@ -175,6 +192,7 @@ def _standing(onlooker: Onlooker) -> Subquery:
             ProblemRow.name,
             ProblemRow.policy,
             ProblemRow.team_id.label("team"),
+            BuiltinProblem.name.label("builtin"),
             Job.team_id.label("owner"),
             Job.target,
             _DEVICE.label("device"),
@@ -184,6 +202,7 @@ def _standing(onlooker: Onlooker) -> Subquery:
         .join(Job, Job.id == Candidate.job_id)
         .join(ProblemRow, ProblemRow.id == Job.problem_id)
         .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
+        .outerjoin(BuiltinProblem, BuiltinProblem.hash == ProblemRow.hash)
         .where(Candidate.verdict.in_(COUNTS), Candidate.speedup.is_not(None), _DEVICE.is_not(None))
         .where(func.coalesce(_KIND, "") != KernelKind.IMPORTED.value)
         .where(onlooker.sees(), ~_refuted())
@@ -216,15 +235,20 @@ def _refuted() -> ColumnElement[bool]:
     )
 
 
-def _board(session: Session, onlooker: Onlooker, problem: str, device: str | None) -> tuple[str, str, Any]:
-    """Device, the problem's name (one's own, where one has it) and policy of the board that is meant."""
+def _is_builtin(problem_hash: str, recorded: str | None) -> bool:
+    """Whether a version of this service ships the problem; ``recorded`` is its name where that is on record."""
+    return recorded is not None or problems.name_of(problem_hash) is not None
+
+
+def _board(
+    session: Session, onlooker: Onlooker, problem: str, device: str | None
+) -> tuple[str, str, NumericsPolicy, str | None]:
+    """Device, name, policy and built-in name of the problem of the board that is meant."""
     one = _standing(onlooker).c
-    own = func.bool_or(one.team == onlooker.team)
     query = (
-        select(one.device, one.name, one.policy)
+        select(one.device, onlooker.name(one), one.policy, func.min(one.builtin))
         .where(one.problem == problem)
-        .group_by(one.device, one.name, one.policy)
-        .order_by(own.desc(), one.name)
+        .group_by(one.device, one.policy)
     )
     rows = [row for row in session.execute(query) if device in (None, row[0])]
     devices = sorted({row[0] for row in rows})
@@ -240,7 +264,8 @@ def _board(session: Session, onlooker: Onlooker, problem: str, device: str | Non
             hint=f"name the device: {', '.join(devices[:5])}",
             where="query.device",
         )
-    return devices[0], rows[0][1], rows[0][2]
+    _, name, policy, builtin = rows[0]
+    return devices[0], name, policy, builtin
 
 
 def _entry(onlooker: Onlooker, found: Row[int, Candidate, EvaluationRow, Team, dict[str, Any]]) -> LeaderboardEntry:

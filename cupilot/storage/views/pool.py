@@ -8,17 +8,18 @@ from math import exp
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Select, Subquery, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, Subquery, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from cupilot.attribution import Credit
 from cupilot.errors import Conflict, NotFound
-from cupilot.pool import PoolQuestion, Sharing, question_of
+from cupilot.pool import PoolEntry, PoolQuestion, Sharing, question_of
 from cupilot.problem import Target
-from cupilot.schemas import PoolEntryView, PoolPage, PoolStatistics, TechniqueStatistics
+from cupilot.schemas import PoolEntryView, PoolPage, PoolShared, PoolStatistics, TechniqueStatistics
 from cupilot.storage.changes import note
 from cupilot.storage.jobs import get_job, problem_of
-from cupilot.storage.pool_rows import share
+from cupilot.storage.pool_references import shown_to_all
+from cupilot.storage.pool_rows import may_be_shared, share
 from cupilot.storage.pool_search import visible_entry
 from cupilot.storage.pool_tables import PoolReference, PoolRow
 from cupilot.storage.progress import preparation_of
@@ -56,7 +57,7 @@ def list_entries(
     rows = session.scalars(query.order_by(PoolRow.created_at.desc(), PoolRow.id.desc()).limit(limit + 1)).all()
     page = rows[:limit]
     return PoolPage(
-        items=[_view(row, team) for row in page],
+        items=[_view(session, row, team) for row in page],
         next_cursor=encode_cursor(page[-1].created_at, page[-1].id) if len(rows) > limit else None,
     )
 
@@ -66,7 +67,7 @@ def entry_view(session: Session, team: uuid.UUID, entry: uuid.UUID) -> PoolEntry
     row = session.scalars(_visible(team).where(PoolRow.id == entry)).one_or_none()
     if row is None:
         raise NotFound("the pool has no such entry", hint="GET /v1/pool/entries lists what there is", where="entry")
-    return _view(row, team)
+    return _view(session, row, team)
 
 
 def question_of_job(session: Session, team: uuid.UUID, job_id: uuid.UUID, limit: int) -> PoolQuestion:
@@ -87,8 +88,8 @@ def question_of_job(session: Session, team: uuid.UUID, job_id: uuid.UUID, limit:
 
 def share_entries(
     session: Session, team: uuid.UUID, sharing: Sharing, *, entries: list[uuid.UUID], job: uuid.UUID | None
-) -> int:
-    """Share or withdraw entries of the team; how many changed. NotFound where one is not the team's."""
+) -> PoolShared:
+    """Share or withdraw entries of the team, but for those that may not be. NotFound where one is not the team's."""
     query = scoped(select(PoolRow), team)
     if job is not None:
         get_job(session, team, job)
@@ -98,11 +99,12 @@ def share_entries(
     rows = session.scalars(query.order_by(PoolRow.id).with_for_update(key_share=True)).all()
     if job is None and len(rows) < len(set(entries)):
         raise NotFound("your team has no such entry", hint="only own entries can be shared", where="body.entries")
-    changed = [row for row in rows if row.sharing != sharing.value]
+    allowed = [row for row in rows if sharing is Sharing.PRIVATE or may_be_shared(session, _entry(row))]
+    changed = [row for row in allowed if row.sharing != sharing.value]
     before = Counter(row.sharing for row in changed)
     note(session, "pool.sharing", before, Counter({sharing.value: len(changed)}))
     share(session, changed, sharing)
-    return len(changed)
+    return PoolShared(changed=len(changed), withheld=len(rows) - len(allowed))
 
 
 def statistics(session: Session, team: uuid.UUID) -> PoolStatistics:
@@ -113,7 +115,7 @@ def statistics(session: Session, team: uuid.UUID) -> PoolStatistics:
             func.count(),
             func.count().filter(own, ~PoolRow.imported),
             func.count().filter(own, PoolRow.imported),
-            func.count().filter(own, PoolRow.sharing != Sharing.PRIVATE.value),
+            func.count().filter(own, shown_to_all()),
             func.count().filter(~own),
             func.count(func.distinct(func.nullif(PoolRow.problem_hash, ""))),
             func.count(func.distinct(PoolRow.reference_id)),
@@ -204,16 +206,20 @@ def _made_by(job: uuid.UUID) -> Any:
     return PoolRow.body["provenance"]["job"].astext == str(job)
 
 
-def _seen(team: uuid.UUID) -> Any:
-    return or_(PoolRow.team_id == team, PoolRow.sharing != Sharing.PRIVATE.value)
+def _seen(team: uuid.UUID) -> ColumnElement[bool]:
+    return or_(PoolRow.team_id == team, shown_to_all())
 
 
 def _visible(team: uuid.UUID) -> Select[PoolRow]:
     return select(PoolRow).where(_seen(team))
 
 
-def _view(row: PoolRow, team: uuid.UUID) -> PoolEntryView:
-    entry = visible_entry(row, team)
+def _entry(row: PoolRow) -> PoolEntry:
+    return PoolEntry.model_validate(row.body)
+
+
+def _view(session: Session, row: PoolRow, team: uuid.UUID) -> PoolEntryView:
+    entry = visible_entry(session, row, team)
     return PoolEntryView(
         id=row.id,
         own=row.team_id == team,

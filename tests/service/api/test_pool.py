@@ -27,10 +27,11 @@ from cupilot.problem import Target
 from cupilot.settings import Settings
 from cupilot.storage.evolving import keep_kernel
 from cupilot.storage.pool_rows import remember
+from cupilot.storage.pool_tables import PoolRow
 from cupilot.storage.pool_transfer import MAX_KERNEL_BYTES, MAX_LINE_BYTES, line_of
 from cupilot.storage.tables import KernelRow
 from tests.service.api.world import Team, World, live
-from tests.unit.storage.references import entry
+from tests.unit.storage.references import entry, on_builtin
 
 pytestmark = pytest.mark.service
 
@@ -52,7 +53,7 @@ def _other(world: World, stranger: Team) -> Iterator[Client]:
 
 
 def own_entry(world: World, team: Team, name: str = "softmax", **fields: Any) -> PoolEntry:
-    made = entry(name, str(uuid.uuid4()), team=str(team.id), **fields)
+    made = on_builtin(entry(name, str(uuid.uuid4()), team=str(team.id), **fields))
     with world.database.transaction() as session:
         remember(session, made)
     return made
@@ -255,6 +256,12 @@ def test_the_command_line_does_the_same(world: World, team: Team, client: Client
     assert json.loads(run("show", made.id))["own"]
     assert "1 entries are open now" in run("share", made.id, "--as", "open")
     assert "1 entries are private now" in run("share", made.id, "--as", "private")
+    lie = made.model_copy(update={"id": str(uuid.uuid4()), "problem_hash": "0" * 64})
+    with world.database.transaction() as session:
+        remember(session, lie)
+    assert "0 entries are open now\n1 stay private: only" in run("share", lie.id, "--as", "open")
+    with world.database.transaction() as session:
+        session.execute(delete(PoolRow).where(PoolRow.id == uuid.UUID(lie.id)))
     file = tmp_path / "pool.jsonl"
     run("export", str(file))
     assert "0 added, 1 known already, 0 bad" in run("import", str(file))

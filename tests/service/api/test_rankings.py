@@ -13,6 +13,7 @@ from cupilot.evaluation import Verdict
 from cupilot.exports import ExportFormat
 from cupilot.pool import Sharing
 from cupilot.problem import Problem, Target
+from cupilot.problems import load
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
 from cupilot.storage.pool_rows import remember
 from cupilot.storage.states import JobState
@@ -21,6 +22,7 @@ from cupilot.storage.tables import Team as TeamRow
 from cupilot.storage.teams import create_api_key, ensure_team, ensure_user
 from tests.service.api.world import SOURCE, Story, Team, World, evolved, rejected
 from tests.unit.storage.references import entry as pool_entry
+from tests.unit.storage.references import on_builtin
 
 pytestmark = pytest.mark.service
 
@@ -68,12 +70,14 @@ def test_another_teams_kernels_stand_nowhere(world: World, client: Client, job: 
 
 
 def test_a_kernel_stands_on_other_teams_boards_once_its_team_has_opened_it_and_no_longer(
-    world: World, team: Team, client: Client, job: str
+    world: World, team: Team, client: Client
 ) -> None:
+    builtin = load("softmax")
     with world.database.transaction() as session:
+        job = str(evolved(session, team.id, problem=builtin).id)
         rows = session.scalars(select(EvaluationRow).where(EvaluationRow.job_id == uuid.UUID(job))).all()
         for row in rows:
-            remember(session, pool_entry("softmax", str(row.id), team=str(team.id)))
+            remember(session, on_builtin(pool_entry("softmax", str(row.id), team=str(team.id))))
         winner = next(row.id for row in rows if row.verdict is Verdict.REPRODUCED)
     [board] = client.leaderboards().items
     mine = client.leaderboard(board.problem).items
@@ -96,7 +100,7 @@ def test_a_kernel_stands_on_other_teams_boards_once_its_team_has_opened_it_and_n
             with pytest.raises(NotFoundError):
                 hidden()
         with world.database.transaction() as session:
-            evolved(session, stranger.id)  # the same kernels: each stands there once, as one's own
+            evolved(session, stranger.id, problem=builtin)  # the same kernels: each stands there once, as one's own
         assert [item.own for item in other.leaderboard(board.problem).items] == [True] * 3
         with pytest.raises(NotAllowedError):
             other.leaderboards(all_teams=True)

@@ -17,12 +17,13 @@ from cupilot.roofline import Zone
 from cupilot.storage.archive import nearest_solved
 from cupilot.storage.database import Database
 from cupilot.storage.pool import StrategyPool
+from cupilot.storage.pool_references import SHARED
 from cupilot.storage.pool_rows import share
 from cupilot.storage.pool_search import search
 from cupilot.storage.pool_tables import PoolReference, PoolRow, PoolTerm
 from cupilot.strategy import Strategy, TechniqueUse
 from tests.service.storage.pool_world import PoolWorld, key_of
-from tests.unit.storage.references import entry, facts
+from tests.unit.storage.references import entry, facts, on_builtin
 from workers.indexing import index_references
 
 pytestmark = pytest.mark.service
@@ -189,7 +190,7 @@ def test_imported_gains_are_claims(world: PoolWorld) -> None:
 
 
 def test_teams_see_others_entries_only_while_these_are_shared(world: PoolWorld) -> None:
-    secret = entry("softmax", "secret", team="red", techniques=("tiling",)).model_copy(
+    secret = on_builtin(entry("softmax", "secret", team="red", techniques=("tiling",))).model_copy(
         update={
             "problem_name": "project_zeus_attention_mask",
             "strategy": Strategy(techniques=(TechniqueUse(id="tiling"),), rationale="for zeus"),
@@ -203,7 +204,9 @@ def test_teams_see_others_entries_only_while_these_are_shared(world: PoolWorld) 
         (match,) = world.find(team="blue")
         text = match.model_dump_json()
         assert match.why.shared == 1
-        assert ("zeus" in text) is shown
+        assert ("for zeus" in text) is shown
+        assert "project_zeus" not in text
+        assert (match.entry.problem_name == "softmax") is shown
         assert "job-of-red" not in text
         assert str(world.team("red")) not in text
         assert "red" not in match.entry.team
@@ -219,11 +222,32 @@ def test_teams_see_others_entries_only_while_these_are_shared(world: PoolWorld) 
     assert len(terms) == 1
 
 
-def test_others_words_move_no_weight(world: PoolWorld) -> None:
+@pytest.mark.parametrize("sharing", Sharing)
+def test_others_words_move_no_weight(world: PoolWorld, sharing: Sharing) -> None:
+    """Also of entries that their team would share, where they are not on a built-in problem."""
     world.add(*(entry(name, name) for name in ("softmax", "row_softmax")))
     before = [match.why.lexical for match in world.find()]
-    world.add(*(entry("log_softmax", f"theirs-{place}", team=f"team-{place}") for place in range(20)))
+    others = [entry("log_softmax", f"theirs-{place}", team=f"team-{place}") for place in range(20)]
+    world.add(*others, sharing=sharing)
     assert [match.why.lexical for match in world.find()] == before
+    with world.database.transaction() as session:
+        assert SHARED not in session.scalars(select(PoolReference.scope)).all()
+
+
+def test_entries_on_own_references_are_found_by_no_other_team_whatever_is_wanted(world: PoolWorld) -> None:
+    claim = on_builtin(entry("softmax", "claim", team="red", techniques=("claimed",), speedup=90.0))
+    world.add(
+        entry("softmax", "lie", team="red", techniques=("lie",), speedup=60.0),
+        claim.model_copy(update={"provenance": Provenance(imported_from="elsewhere")}),
+        on_builtin(entry("softmax", "honest", team="red", techniques=("honest",), speedup=2.0)),
+        sharing=Sharing.OPEN,
+    )
+    world.add(entry("row_softmax", "own", techniques=("own",), speedup=1.5))
+    answer = world.ask()
+    assert set(world.ids(answer.matches)) == {"honest", "own"}
+    assert {one.technique for one in answer.techniques} == {"honest", "own"}
+    assert answer.left_out == {}
+    assert set(world.ids(world.find(team="red"))) == {"lie", "claim", "honest"}
 
 
 def test_without_the_index_words_still_find(world: PoolWorld) -> None:

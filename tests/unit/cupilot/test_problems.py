@@ -11,7 +11,7 @@ import pytest
 
 from cupilot import problems
 from cupilot.errors import NotFound
-from cupilot.problem import NumericsPolicy, check_source
+from cupilot.problem import NumericsPolicy, Problem, check_source
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +33,16 @@ def test_there_is_one_for_every_operator_the_playbook_promises() -> None:
     }
     assert promised <= set(problems.names())
     assert problems.names("level1") == problems.names()
+
+
+def test_a_problem_is_built_in_by_its_text_and_not_by_its_name() -> None:
+    for size, policy in (("small", NumericsPolicy.FP32), ("full", NumericsPolicy.HALF)):
+        shipped = problems.load("softmax", size=size, policy=policy)  # type: ignore[arg-type]
+        assert problems.name_of(shipped.content_hash()) == "softmax"
+        assert problems.name_of(Problem(**{**shipped.model_dump(), "name": "zeus"}).content_hash()) == "softmax"
+        other = Problem(name="softmax", source=shipped.source + "\n", policy=policy)
+        assert problems.name_of(other.content_hash()) is None
+    assert set(problems.hashes().values()) == set(problems.names())
 
 
 @pytest.mark.parametrize("name", problems.names())

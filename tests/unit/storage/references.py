@@ -5,6 +5,7 @@ from __future__ import annotations
 from cupilot.evaluation import FailureKind, Verdict
 from cupilot.pool import PoolEntry
 from cupilot.problem import DType, Graph, GraphNode, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
+from cupilot.problems import load
 from cupilot.roofline import Zone
 from cupilot.strategy import Strategy, TechniqueUse
 
@@ -80,6 +81,11 @@ def entry(
         failure=failure,
         created_at="2026-01-01T00:00:00Z",
     )
+
+
+def on_builtin(entry: PoolEntry) -> PoolEntry:
+    """The entry as one on the built-in problem that it is named after: only such may be shared."""
+    return entry.model_copy(update={"problem_hash": load(entry.problem_name, policy=entry.policy).content_hash()})
 
 
 def facts(reference: str, policy: NumericsPolicy = NumericsPolicy.FP32) -> ProblemFacts:
