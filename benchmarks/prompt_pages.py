@@ -45,8 +45,9 @@ from cupilot.problems import load
 from cupilot.report import SOURCE_FILES
 from cupilot.roofline import place
 from cupilot.strategy import Strategy
-from gpu_worker.judge import laws, trace
-from gpu_worker.judge.reference import Reference
+from gpu_worker.judge import laws
+from gpu_worker.reference import trace
+from gpu_worker.reference.reference import Reference
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs/prompts"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.machine import machine
 from gpu_worker import confine
-from gpu_worker.sandbox import Sandbox, strongest
+from gpu_worker.sandbox import Sandbox, separates_users, strongest
 from tests.exploits.attacks import ATTACKS, BREACHED, breached, clean, run, run_outside
 
 RESULTS = Path(__file__).parent / "results"
@@ -25,7 +25,8 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> int:
     """Attack, print, write; the exit status."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    kinds = [kind for kind, works in _kinds().items() if works]
+    sandboxes = _sandboxes()
+    kinds = list(sandboxes)
     os.environ["CUPILOT_SECRET"] = "what an attack looks for"
     lines = [f"| attack | {' | '.join(kinds)} | without a sandbox |", "|---|" + "---|" * (len(kinds) + 1)]
     breaches: list[str] = []
@@ -39,9 +40,9 @@ def main() -> int:
         try:
             for attack in ATTACKS:
                 cells = []
-                for kind in kinds:
+                for kind, sandbox in sandboxes.items():
                     clean(folder)
-                    through = breached(run(attack, Sandbox(kind), folder, port=port, victim=victim.pid))
+                    through = breached(run(attack, sandbox, folder, port=port, victim=victim.pid))
                     through |= victim.poll() is not None
                     cells.append("**BREACHED**" if through else "repelled")
                     breaches += [f"{attack.name} ({kind})"] if through else []
@@ -58,8 +59,9 @@ def main() -> int:
     text = (
         f"# Sandbox report\n\nMachine: {machine()}, Linux {os.uname().release},"
         f" landlock ABI {confine.landlock_abi()}.\n"
-        f"Made by `python -m benchmarks.sandbox`. In force here: {strongest()}.\n\n- attacks: {len(ATTACKS)}, on"
-        f" {len(kinds)} kinds of sandbox\n- breaches: {len(breaches)}\n- controls that fail without a sandbox too:"
+        f"Made by `python -m benchmarks.sandbox`. In force here: {strongest()}, {_user(Sandbox())}.\n\n"
+        f"- attacks: {len(ATTACKS)}, on {len(kinds)} kinds of sandbox\n"
+        f"- breaches: {len(breaches)}\n- controls that fail without a sandbox too:"
         f" {len(pointless)}\n\n" + "\n".join(lines) + "\n"
     )
     print(text)
@@ -67,8 +69,18 @@ def main() -> int:
     return 1 if breaches or pointless else 0
 
 
-def _kinds() -> dict[str, bool]:
-    return {"bwrap+seccomp": strongest().startswith("bwrap"), "landlock+seccomp": confine.landlock_abi() > 0}
+def _sandboxes() -> dict[str, Sandbox]:
+    """By what the report calls them."""
+    sandboxes = []
+    if strongest().startswith("bwrap"):
+        sandboxes += [Sandbox("bwrap+seccomp", own_user=own) for own in {separates_users("bwrap+seccomp"), False}]
+    if confine.landlock_abi() > 0 and (os.geteuid() != 0 or separates_users("landlock+seccomp")):
+        sandboxes.append(Sandbox("landlock+seccomp"))
+    return {f"{sandbox.kind}, {_user(sandbox)}": sandbox for sandbox in sandboxes}
+
+
+def _user(sandbox: Sandbox) -> str:
+    return "a user id for each program" if sandbox.own_user else "the worker's user id"
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ from cupilot.header import render
 from cupilot.kernel import Kernel, ResolvedPlan, resolve
 from cupilot.problem import ProblemFacts
 from cupilot.value import digest
-from gpu_worker.sandbox import Finished, Limits, Sandbox
+from gpu_worker.sandbox import COMPILER_PROCESSES, Finished, Limits, Sandbox
 from gpu_worker.targets.base import BuildFacts, Toolchain
+from gpu_worker.watch import Excess
 
 COMPILE_SECONDS = 60.0
 """Of processor time. A kernel builds in 0.1 to 3 s; more than a minute is a template bomb."""
@@ -177,6 +178,7 @@ class Builder:
             cpu_seconds=int(COMPILE_SECONDS),
             memory_bytes=COMPILE_MEMORY_BYTES,
             file_bytes=COMPILE_FILE_BYTES,
+            processes=COMPILER_PROCESSES,
             cpus=cores,
         )
         started = time.monotonic()
@@ -216,7 +218,13 @@ class Builder:
         inspection = ""
         if program is not None:
             memory = COMPILE_MEMORY_BYTES
-            limits = Limits(cpu_seconds=int(INSPECT_SECONDS), memory_bytes=memory, file_bytes=0, cpus=cores)
+            limits = Limits(
+                cpu_seconds=int(INSPECT_SECONDS),
+                memory_bytes=memory,
+                file_bytes=0,
+                processes=COMPILER_PROCESSES,
+                cpus=cores,
+            )
             done = self.sandbox.run(program, limits, BUSY * INSPECT_SECONDS)
             if held_back(done):
                 raise _Unsettled(_machine("the disassembler", done), log)
@@ -226,6 +234,8 @@ class Builder:
 
 def held_back(done: Finished) -> bool:
     """Whether the machine, and not the source, may be why a tool did not finish."""
+    if done.excess is not None:
+        return False
     return done.timed_out or done.code == -signal.SIGKILL or _KILLED in done.stderr
 
 
@@ -237,6 +247,11 @@ def _machine(tool: str, done: Finished) -> Failure:
 
 def compile_failure(done: Finished, log: str) -> Failure:
     """Why a compiler gave no binary."""
+    if done.excess is not None:
+        limit = f"{COMPILE_MEMORY_BYTES >> 30} GiB of memory"
+        allowed = limit if done.excess is Excess.MEMORY else f"{COMPILER_PROCESSES} processes and threads"
+        message = f"the compiler was stopped because it used more than {allowed}"
+        return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"log": log[-2000:]})
     if done.code == -signal.SIGXCPU:
         message = f"the compiler did not finish within {COMPILE_SECONDS:.0f} s of processor time"
         return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"log": log[-2000:]})

@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox
+from gpu_worker.sandbox import SOURCE_ROOT, TORCH_THREADS, Limits, Sandbox
 from gpu_worker.targets.base import HostTarget, Program
 
 WARM_SECONDS = 300.0
@@ -23,8 +23,8 @@ WARM_SECONDS = 300.0
 _JUDGING = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import gpu_worker.judge.main, torch
-from gpu_worker.judge.trace import trace
+import gpu_worker.judge.main, gpu_worker.reference.main, torch
+from gpu_worker.reference.trace import trace
 layer = torch.nn.Linear(4, 4)
 with torch.no_grad():
     x = torch.rand(2, 4)
@@ -68,7 +68,7 @@ class Bytecode:
         access = target.judge_access()
         grown = replace(access, writable=(*access.writable, self.folder), subprocesses=True)
         argv = (sys.executable, "-I", *self.flags(), "-c", imports, str(SOURCE_ROOT))
-        sandbox.run(Program(argv, grown), Limits(open_files=4096), WARM_SECONDS)
+        sandbox.run(Program(argv, grown), Limits(open_files=4096, processes=TORCH_THREADS), WARM_SECONDS)
         done.touch()  # even if an import failed: judges work without the cache, only slower
 
     def flags(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import platform
 import resource
 import signal
 import struct
@@ -33,6 +34,13 @@ _MAKE_DEVICES = 1 << 6 | 1 << 11
 _SCOPE_ALL = 3  # ABI 6: no signals and no abstract Unix sockets to processes outside
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_KEEPCAPS = 8
+_PR_CAPBSET_DROP = 24
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+_CAPABILITY_VERSION = 0x20080522
+_CAPABILITIES = 64
+_CAP_DAC_READ_SEARCH = 2
 
 
 def landlock_abi() -> int:
@@ -54,6 +62,37 @@ def apply_limits(limits: dict[str, int], cpus: Sequence[int] | None, process: in
         resource.prlimit(process, number, (bound, last))
     if cpus is not None:
         os.sched_setaffinity(process, cpus)
+
+
+def stack_limits(most: int) -> tuple[int, int]:
+    """Soft and hard limit of the stack, the hard one at most ``most``; the soft one is the size of threads' stacks.
+
+    A process must set them itself: one that another sets while it starts a program is lost (finalize_exec).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    return (bound if soft == resource.RLIM_INFINITY else min(soft, bound)), bound
+
+
+def become(uid: int, gid: int, groups: Sequence[int], *, search: bool) -> None:
+    """Give root up for another user id and all capabilities; ``search`` keeps the one to read what others closed.
+
+    Landlock decides then which files these are: an interpreter in a closed home could not be started otherwise.
+    """
+    libc = _libc()
+    for number in range(_CAPABILITIES):
+        if number != _CAP_DAC_READ_SEARCH or not search:
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for those that this system does not know
+    _checked(libc.prctl(_PR_SET_KEEPCAPS, int(search), 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    kept = 1 << _CAP_DAC_READ_SEARCH if search else 0
+    header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
+    data = struct.pack("<6I", kept, kept, kept, 0, 0, 0)
+    _checked(libc.syscall(_CAPSET[platform.machine()], header, data), "capset")
+    if search:
+        _checked(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0), "PR_CAP_AMBIENT_RAISE")
 
 
 def die_with_parent() -> None:
@@ -110,9 +149,14 @@ def main() -> None:
     sys.path.insert(0, specification["source_root"])
     from gpu_worker import seccomp
 
-    die_with_parent()
+    if "group" in specification:
+        Path(specification["group"]).write_text("0", encoding="ascii")
     apply_limits(specification["limits"], specification["cpus"])
+    resource.setrlimit(resource.RLIMIT_STACK, stack_limits(specification["stack"]))
     landlock(specification["readable"], specification["writable"], [specification["source_root"]])
+    if "user" in specification:
+        become(**specification["user"])
+    die_with_parent()  # a change of the user id forgets it
     seccomp.install(bytes.fromhex(specification["filter"]))
     os.execve(argv[0], argv, specification["environment"])
 

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from cupilot.evaluation import Failure, FailureKind
 from gpu_worker.sandbox import Finished
+from gpu_worker.watch import Excess
 
 _SIGNALS = {
     signal.SIGSEGV: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that is not its own"),
@@ -17,7 +18,8 @@ _SIGNALS = {
     signal.SIGABRT: (FailureKind.CRASH, "it aborted"),
     signal.SIGSYS: (
         FailureKind.POLICY_BREACH,
-        "it made a system call that kernels may not make (starting processes, opening files or sockets)",
+        "it made a system call that kernels may not make (starting processes, opening files or sockets, mapping shared"
+        " memory)",
     ),
     signal.SIGXCPU: (FailureKind.TIMEOUT, "it used up its processor time"),
     signal.SIGKILL: (FailureKind.INFRASTRUCTURE, "it was killed from outside, or because the machine lacked memory"),
@@ -31,6 +33,8 @@ def kernel_ending(finished: Finished) -> Failure:
     """Why a runner ended while its kernel was at work."""
     if finished.timed_out:
         return Failure(kind=FailureKind.POLICY_BREACH, message="the kernel closed the runner's channel")
+    if finished.excess is not None:
+        return _excessive("kernel", finished.excess)
     if finished.code >= 0:
         message = f"the kernel ended its process with exit code {finished.code}"
         details: dict[str, JsonValue] = {"exit_code": finished.code, "stderr": finished.stderr[-2000:]}
@@ -48,19 +52,29 @@ def kernel_ending(finished: Finished) -> Failure:
     )
 
 
+def _excessive(program: str, excess: Excess, when: str = "") -> Failure:
+    if excess is Excess.MEMORY:
+        message = f"the {program} was stopped{when} because its processes used more memory than it may have"
+        return Failure(kind=FailureKind.OUT_OF_MEMORY, message=message)
+    message = f"the {program} was stopped{when} because it started too many threads or processes"
+    kind = FailureKind.POLICY_BREACH if program == "kernel" else FailureKind.INVALID_PROBLEM
+    return Failure(kind=kind, message=message)
+
+
 def judge_ending(finished: Finished, stage: str) -> Failure:
-    """Why a judge ended before it had prepared a problem."""
-    if stage == "starting":
-        message = "the judge process did not start"
-        return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details={"stderr": finished.stderr[-2000:]})
-    return reference_ending(finished, stage)
+    """Why a judge ended: it runs no code of users, so the machine is at fault."""
+    what = "did not start" if stage == "starting" else f"ended while {stage}"
+    details: dict[str, JsonValue] = {"stderr": finished.stderr[-2000:], "exit_code": finished.code}
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the judge process {what}", details=details)
 
 
 def reference_ending(finished: Finished, stage: str) -> Failure:
-    """Why a judge ended while it prepared a problem: the reference runs in there."""
+    """Why a reference process ended while its problem was prepared."""
     if finished.timed_out:
-        message = f"the reference closed the judge's channel while {stage}"
+        message = f"the reference closed its line to the judge, or wrote to it, while {stage}"
         return Failure(kind=FailureKind.INVALID_PROBLEM, message=message)
+    if finished.excess is not None:
+        return _excessive("reference", finished.excess, f" while {stage}")
     if finished.code >= 0:
         message = f"the reference ended the process with exit code {finished.code} while {stage}"
         details: dict[str, JsonValue] = {"exit_code": finished.code, "stderr": finished.stderr[-2000:]}
@@ -68,8 +82,9 @@ def reference_ending(finished: Finished, stage: str) -> Failure:
     name = signal.Signals(-finished.code).name
     kind = FailureKind.INVALID_PROBLEM
     if finished.code == -signal.SIGKILL:
-        # The judge's own limit makes allocations fail; who is killed may have been killed for somebody else's memory.
-        message = f"the judge was killed while {stage} (SIGKILL): from outside, or because the machine lacked memory"
+        # Its own limit makes allocations fail; who is killed may have been killed for somebody else's memory.
+        why = "from outside, or because the machine lacked memory"
+        message = f"the reference process was killed while {stage} (SIGKILL): {why}"
         return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details={"stderr": finished.stderr[-2000:]})
     if any(text in finished.stderr for text in _ALLOCATION_FAILED):
         kind = FailureKind.OUT_OF_MEMORY

@@ -38,7 +38,8 @@ from gpu_worker import endings, imported
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead, spare_cores
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeTimeout, TooManyProcesses
+from gpu_worker.judge_answers import JudgePreparation, failure_from
+from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeTimeout, JudgingFailed
 from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
 from gpu_worker.profiling import Profiling
@@ -49,7 +50,7 @@ from gpu_worker.targets.base import HostTarget
 from gpu_worker.targets.registry import open_host
 from gpu_worker.turns import Cancelled, alone_on
 from gpu_worker.verdict import Measured, conclude
-from gpu_worker.warm_judge import Call, JudgeUseless, WarmJudge, order_of
+from gpu_worker.warm_judge import Call, ReferenceEnded, WarmJudge, order_of
 
 _FAULTS = frozenset({FailureKind.ILLEGAL_ACCESS, FailureKind.CRASH, FailureKind.TIMEOUT})
 """Failures that may leave a device unusable."""
@@ -135,29 +136,34 @@ class Evaluator:
 
     def _prepare(self, problem: Problem, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         try:
-            self._judge.close()
-            judge = self._judge.start()
-            request = {"op": "prepare", "problem": problem.model_dump(mode="json")}
-            answer = judge.ask(request, timeout, cancelled)
+            answer = self._judge.put("prepare", problem, timeout, cancelled)
             if answer.get("failure"):
-                return PreparationResult(failure=Failure.model_validate(answer["failure"]))
+                return PreparationResult(failure=failure_from(answer["failure"]))
             preparation = self._preparation(problem, answer["preparation"])
             self._judge.problem = problem.content_hash()
             return PreparationResult(preparation=preparation)
-        except Interrupted as error:
-            raise Cancelled from error
-        except JudgeLost as error:
-            return PreparationResult(failure=endings.judge_ending(error.finished, error.stage))
-        except JudgeTimeout as error:
-            return PreparationResult(failure=Failure(kind=FailureKind.TIMEOUT, message=f"the reference: {error}"))
-        except (Unavailable, OSError) as error:
-            return PreparationResult(failure=Failure(kind=FailureKind.INFRASTRUCTURE, message=str(error)[:2000]))
-        except (ValidationError, KeyError, TypeError) as error:
-            message = f"the judge gave no valid preparation: {str(error)[:2000]}"
-            return PreparationResult(failure=Failure(kind=FailureKind.INVALID_PROBLEM, message=message))
+        except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError, KeyError, TypeError) as error:
+            return PreparationResult(failure=self._no_answer(error, "the reference"))
         finally:
             if self._judge.problem is None:
-                self._judge.close()
+                self._judge.close_problem()
+
+    def _no_answer(self, error: Exception, subject: str) -> Failure:
+        """Why a problem file came to no answer; raises :class:`Cancelled` where nobody wants one any more."""
+        if not isinstance(error, ReferenceEnded):
+            self._judge.close()
+        if isinstance(error, Interrupted):
+            raise Cancelled from error
+        if isinstance(error, ReferenceEnded):
+            return endings.reference_ending(error.finished, error.stage)
+        if isinstance(error, JudgeLost):
+            return endings.judge_ending(error.finished, error.stage)
+        if isinstance(error, JudgeTimeout):
+            return Failure(kind=FailureKind.TIMEOUT, message=f"{subject}: {error}")
+        if isinstance(error, JudgingFailed | ValidationError | KeyError | TypeError):
+            message = f"{subject}: the judge gave no valid answer: {str(error)[:2000]}"
+            return Failure(kind=FailureKind.INVALID_PROBLEM, message=message)
+        return Failure(kind=FailureKind.INFRASTRUCTURE, message=str(error)[:2000])
 
     def trace(self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never) -> Tracing:
         """Run a problem file once, in a sandbox, and say what it computes; nothing is admitted or timed."""
@@ -166,26 +172,14 @@ class Evaluator:
 
     def _trace(self, problem: Problem, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
         try:
-            self._judge.close()
-            answer = self._judge.start().ask(
-                {"op": "trace", "problem": problem.model_dump(mode="json")}, timeout, cancelled
-            )
+            answer = self._judge.put("trace", problem, timeout, cancelled)
             if answer.get("failure"):
-                return Tracing(failure=Failure.model_validate(answer["failure"]))
+                return Tracing(failure=failure_from(answer["failure"]))
             return Tracing(facts=ProblemFacts.model_validate(answer["facts"]))
-        except Interrupted as error:
-            raise Cancelled from error
-        except JudgeLost as error:
-            return Tracing(failure=endings.judge_ending(error.finished, error.stage))
-        except JudgeTimeout as error:
-            return Tracing(failure=Failure(kind=FailureKind.TIMEOUT, message=f"the file: {error}"))
-        except (Unavailable, OSError) as error:
-            return Tracing(failure=Failure(kind=FailureKind.INFRASTRUCTURE, message=str(error)[:2000]))
-        except (ValidationError, KeyError, TypeError) as error:
-            message = f"the judge gave no valid trace: {str(error)[:2000]}"
-            return Tracing(failure=Failure(kind=FailureKind.INVALID_PROBLEM, message=message))
+        except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError, KeyError, TypeError) as error:
+            return Tracing(failure=self._no_answer(error, "the file"))
         finally:
-            self._judge.close()
+            self._judge.close_problem()
 
     def evaluate(
         self,
@@ -245,10 +239,10 @@ class Evaluator:
             rule: dict[str, JsonValue] = {"rule": error.rule} if isinstance(error, InvalidTensorMap) else {}
             told: dict[str, JsonValue] = {"code": error.code, **rule, **({"where": error.where} if error.where else {})}
             measured.failure = Failure(kind=FailureKind.INVALID_PLAN, message=message, details=told)
-        except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError) as error:
+        except (JudgingFailed, OSError) as error:
             self._judge.close()
             details: dict[str, JsonValue] = {}
-            if isinstance(error, JudgeLost):
+            if isinstance(error, JudgeLost | ReferenceEnded):
                 details["stderr"] = error.finished.stderr[-2000:]
             message = f"the judge failed: {error}"
             measured.failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=details)
@@ -335,7 +329,7 @@ class Evaluator:
         try:
             self._judge.judge(extra, order, call)
             why = extra.failure.message if extra.failure is not None else None
-        except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError) as error:
+        except (JudgingFailed, OSError) as error:
             self._judge.close()
             why = str(error)
         if why is not None:
@@ -353,7 +347,7 @@ class Evaluator:
         self._judge.on_stage = None
         try:
             return self._sweep.improve(measured, built, call, self._points)
-        except (JudgeLost, JudgeTimeout, TooManyProcesses, JudgeUseless, OSError):
+        except (JudgingFailed, OSError):
             self._judge.close()
             return built
 
@@ -372,7 +366,8 @@ class Evaluator:
             measured.failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=failure.details)
 
     def _preparation(self, problem: Problem, data: dict[str, Any]) -> Preparation:
-        facts = ProblemFacts.model_validate(data["facts"])
+        answer = JudgePreparation.model_validate(data)
+        facts = ProblemFacts.model_validate(answer.facts)
         if facts.problem_hash != problem.content_hash():
             raise KeyError("facts of another problem")
         peaks: Peaks = self._peaks.get()
@@ -381,11 +376,11 @@ class Evaluator:
             placement=place(facts, peaks),
             peaks=peaks,
             environment=self._environment(None),
-            baseline_us=data["baseline_us"],
-            laws=tuple(data["laws"]),
-            tolerances=data["tolerances"],
-            admission=data["admission"],
-            notes=tuple(data["notes"]),
+            baseline_us=answer.baseline_us,
+            laws=answer.laws,
+            tolerances=answer.tolerances,
+            admission=answer.admission,
+            notes=answer.notes,
         )
 
     def _environment(self, build: BuildReport | None) -> Environment:

@@ -21,7 +21,7 @@ from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target
 from gpu_worker.build import Build, BuiltKernel
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox
+from gpu_worker.sandbox import SOURCE_ROOT, TORCH_THREADS, Limits, Sandbox
 from gpu_worker.targets.base import Access, BuildFacts, HostTarget
 
 NO_PLAN = ResolvedPlan(launches=(), workspace={})
@@ -43,7 +43,14 @@ class ImportedHost:
     """Starts runners with torch; see :class:`gpu_worker.targets.base.RunnerHost`."""
 
     trusts_runner = False
-    limits = Limits(cpu_seconds=CPU_SECONDS, memory_bytes=MEMORY_BYTES, file_bytes=FILE_BYTES, open_files=4096)
+    limits = Limits(
+        cpu_seconds=CPU_SECONDS,
+        memory_bytes=MEMORY_BYTES,
+        total_bytes=2 * MEMORY_BYTES,
+        file_bytes=FILE_BYTES,
+        open_files=4096,
+        processes=TORCH_THREADS,
+    )
 
     def __init__(self, host: HostTarget, bytecode: Bytecode) -> None:
         self.cpus = host.cpus

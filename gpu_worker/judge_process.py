@@ -1,6 +1,7 @@
 """The judge process as the supervisor holds it: starting, asking, watching over deadlines, ending.
 
-Everything the judge says is checked: it runs the user's reference, which may have taken it over.
+The judge runs no code of users, but it reads what references and kernels say; so it is sandboxed, and what it says is
+checked.
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.channel import Channel, ChannelClosed, ChannelError, ChannelTimeout
-from gpu_worker.sandbox import SOURCE_ROOT, Child, Finished, Limits, Sandbox
+from gpu_worker.channel import (
+    MAX_MESSAGE_BYTES,
+    MESSAGE_SECONDS,
+    Channel,
+    ChannelClosed,
+    ChannelError,
+    ChannelTimeout,
+    finite,
+)
+from gpu_worker.sandbox import SOURCE_ROOT, TORCH_THREADS, Child, Finished, Limits, Sandbox
 from gpu_worker.targets.base import HostTarget, Program
 
 START_SECONDS = 120.0
@@ -32,15 +42,32 @@ JUDGE_MEMORY_SHARE = 0.6
 JUDGE_FILE_BYTES = 64 * 2**30
 """The arena is a memory file; private /tmp has a limit of its own."""
 
-MAX_PROCESSES = 200
-"""In a judge that may start processes (torch.compile): the compiler needs about ten."""
+EVENT_BYTES = 4096
+"""Largest message that is no answer: ready, a stage, a hold. The longest stage name has 60 characters."""
+
+FINDINGS_BYTES = 2**20
+"""Largest answer to ``open`` and ``judge``. Findings have some KB; a failure's message of 16 000 characters, all of
+them escaped, has 190 KB, its details and the runner's facts at most 64 KB and 256 KB."""
+
+ANSWER_BYTES = {"prepare": MAX_MESSAGE_BYTES, "trace": MAX_MESSAGE_BYTES}
+"""Largest answer by operation where it holds the traced graph; :data:`FINDINGS_BYTES` for others."""
+
+MAX_STAGES = 200
+"""Of a request. The longest has about ten, each of which becomes part of the record of what the evaluation spent."""
+
+MAX_HOLDS = 50_000
+"""Of a request. A confirmation against three baselines has six a pair of blocks, 8 000 where each takes 400 pairs."""
 
 JUDGE_SCRIPT = Path(__file__).resolve().parent / "judge" / "main.py"
 
 Cancelled = Callable[[], bool]
 
 
-class JudgeLost(Exception):
+class JudgingFailed(Exception):
+    """Judging came to no end; says nothing about a kernel."""
+
+
+class JudgeLost(JudgingFailed):
     """The judge process ended, or said something that makes no sense."""
 
     def __init__(self, stage: str, finished: Finished) -> None:
@@ -49,16 +76,12 @@ class JudgeLost(Exception):
         self.finished = finished
 
 
-class JudgeTimeout(Exception):
+class JudgeTimeout(JudgingFailed):
     """The judge did not finish a stage in time."""
 
     def __init__(self, stage: str, seconds: float) -> None:
         super().__init__(f"{stage} did not finish within {seconds:.0f} s")
         self.stage = stage
-
-
-class TooManyProcesses(Exception):
-    """The sandboxed judge started an absurd number of processes."""
 
 
 class Interrupted(Exception):
@@ -73,6 +96,9 @@ class _Deadline:
     stage: float
     name: str
     limit: float
+    stages: int = 0
+    """Begun so far."""
+    holds: int = 0
 
     def expired(self) -> bool:
         return time.monotonic() > min(self.total, self.stage)
@@ -81,11 +107,10 @@ class _Deadline:
 class JudgeProcess:
     """A warm judge. Not thread safe; one request at a time."""
 
-    def __init__(self, target: HostTarget, sandbox: Sandbox, bytecode: Bytecode, *, subprocesses: bool = False) -> None:
+    def __init__(self, target: HostTarget, sandbox: Sandbox, bytecode: Bytecode) -> None:
         self._channel, theirs = Channel.pair()
         access = target.judge_access()
-        self._may_start_processes = subprocesses or access.subprocesses
-        access = replace(access, subprocesses=self._may_start_processes, read_only=(*access.read_only, bytecode.folder))
+        access = replace(access, memory_files=True, read_only=(*access.read_only, bytecode.folder))
         options = json.dumps(target.judge_options())
         argv = (
             *(sys.executable, "-I", *bytecode.flags(), str(JUDGE_SCRIPT), str(SOURCE_ROOT)),
@@ -94,6 +119,8 @@ class JudgeProcess:
         bounded = access.bounded_address_space
         limits = Limits(
             memory_bytes=int(JUDGE_MEMORY_SHARE * _physical_memory()) if bounded else None,
+            total_bytes=int(JUDGE_MEMORY_SHARE * _physical_memory()),
+            processes=TORCH_THREADS,
             file_bytes=JUDGE_FILE_BYTES,
             open_files=4096,
             cpus=target.cpus,
@@ -105,14 +132,18 @@ class JudgeProcess:
         self.on_stage: Callable[[str], None] | None = None
         """Told which stage the judge has begun."""
         self.torch = ""
+        self.stage = "starting"
+        """What the judge has begun last."""
 
     def wait_ready(self) -> None:
         """Wait for torch to be imported."""
         try:
-            message, _ = self._channel.receive(START_SECONDS)
+            message, _ = self._channel.receive(START_SECONDS, limit=EVENT_BYTES)
+            if not isinstance(message, dict):
+                raise ChannelError("not an object")
         except (ChannelClosed, ChannelTimeout, ChannelError) as error:
             raise JudgeLost("starting", self._child.wait(ENDING_SECONDS)) from error
-        self.torch = str(message.get("torch", ""))
+        self.torch = str(message.get("torch", ""))[:100]
 
     def alive(self) -> bool:
         """Whether the process still runs."""
@@ -142,25 +173,31 @@ class JudgeProcess:
         deadline = _Deadline(now + timeout, now + timeout, "starting", timeout)
         stage = deadline.name
         try:
-            self._channel.send(request, descriptors)
+            self._channel.send(finite(request), descriptors, timeout=MESSAGE_SECONDS)
+            limit = ANSWER_BYTES.get(request["op"], FINDINGS_BYTES)
             while True:
-                message = self._next(deadline, cancelled)
+                message = self._next(deadline, cancelled, limit)
                 if message.get("event") == "done":
                     return message
                 self._obey(message, deadline)
                 stage = deadline.name
-        except (ChannelClosed, ChannelError, TypeError, ValueError, AttributeError) as error:
+        except (ChannelClosed, ChannelTimeout, ChannelError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise JudgeLost(stage, self._child.wait(ENDING_SECONDS)) from error
 
-    def _next(self, deadline: _Deadline, cancelled: Cancelled) -> dict[str, Any]:
+    def _next(self, deadline: _Deadline, cancelled: Cancelled, limit: int) -> dict[str, Any]:
+        """Return the next message; only an answer may have more than :data:`EVENT_BYTES`."""
+        before = self._channel.received_bytes
         while True:
             if time.monotonic() >= self._next_look:
                 self._look(deadline, cancelled)
-            if self._channel.wait(POLL_SECONDS):
+            with suppress(ChannelTimeout):  # the next call goes on with what has come of the message
+                message, _ = self._channel.receive(POLL_SECONDS, limit=limit)
                 break
-        message, _ = self._channel.receive(max(deadline.total - time.monotonic(), 1.0))
         if not isinstance(message, dict):
             raise ChannelError("not an object")
+        size = self._channel.received_bytes - before
+        if message.get("event") != "done" and size > EVENT_BYTES:
+            raise ChannelError(f"event of {size} bytes")
         return message
 
     def _look(self, deadline: _Deadline, cancelled: Cancelled) -> None:
@@ -169,21 +206,25 @@ class JudgeProcess:
             raise Interrupted
         if deadline.expired():
             raise JudgeTimeout(deadline.name, deadline.limit)
-        if self._may_start_processes and self._child.processes() > MAX_PROCESSES:
-            raise TooManyProcesses
 
     def _obey(self, message: dict[str, Any], deadline: _Deadline) -> None:
+        deadline.stages += message["event"] == "stage"
+        deadline.holds += message["event"] == "hold"
+        if deadline.stages > MAX_STAGES or deadline.holds > MAX_HOLDS:
+            raise ChannelError("too many events")
         if message["event"] == "stage":
-            limit = float(message["limit"])
-            deadline.name = str(message["name"])[:200]
+            limit, name = message["limit"], message["name"]
+            if not isinstance(limit, int | float) or not isinstance(name, str):
+                raise ChannelError("not a stage")
+            self.stage = deadline.name = name[:200]
             if self.on_stage is not None:
                 self.on_stage(deadline.name)
             deadline.stage = time.monotonic() + limit
             deadline.limit = min(limit, max(deadline.total - time.monotonic(), 0.0))
         elif message["event"] == "hold" and self._hold is not None:
-            self._channel.send({"at": self._hold(bool(message["on"]))})
+            self._channel.send({"at": self._hold(bool(message["on"]))}, timeout=MESSAGE_SECONDS)
         else:
-            raise ChannelError(f"unknown event {message['event']!r}")
+            raise ChannelError(f"unknown event {str(message['event'])[:100]!r}")
 
 
 def _physical_memory() -> int:

@@ -20,21 +20,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+MESSAGE_CHARACTERS = 4000
+"""Of a failure's message: compilers write more, and the judge accepts no answer of any length."""
+
+
 def serve(channel: Channel, device: RunnerDevice) -> None:
     """Answer the judge's commands until it hangs up."""
     while True:
         try:
-            message, descriptors = channel.receive()
+            message, descriptors = channel.receive(descriptors=1)
         except ChannelClosed:
             return
-        channel.send(_answer(device, message, descriptors))
+        channel.send(answered(device, message, descriptors))
 
 
-def _answer(device: RunnerDevice, message: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
+def answered(device: RunnerDevice, message: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
+    """Carry a command out; return its answer."""
     try:
         return {"ok": True, **_execute(device, message, descriptors)}
     except RunnerError as error:
-        return {"ok": False, "kind": error.kind, "message": str(error), "details": error.details}
+        return {"ok": False, "kind": error.kind, "message": str(error)[:MESSAGE_CHARACTERS], "details": error.details}
     except MemoryError:
         return {"ok": False, "kind": "out_of_memory", "message": "the runner ran out of memory", "details": {}}
 

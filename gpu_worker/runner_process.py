@@ -12,16 +12,23 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_worker import runner
+from gpu_worker import private_user, runner
+from gpu_worker import sandbox as sandboxes
 from gpu_worker.channel import Channel
-from gpu_worker.sandbox import Child, Finished, Limits, Sandbox
+from gpu_worker.sandbox import KERNEL_THREADS, TORCH_THREADS, Child, Finished, Limits, Sandbox
 from gpu_worker.targets.base import Program, RunnerHost
 
 RUNNER_MEMORY_BYTES = 4 * 2**30
 """Private memory of a cpu kernel; its tensors and workspace lie in the shared arena and do not count."""
 
 RUNNER_CPU_SECONDS = 1800
-COMPUTING = Limits(cpu_seconds=RUNNER_CPU_SECONDS, memory_bytes=RUNNER_MEMORY_BYTES, file_bytes=0, open_files=64)
+COMPUTING = Limits(
+    cpu_seconds=RUNNER_CPU_SECONDS,
+    memory_bytes=RUNNER_MEMORY_BYTES,
+    file_bytes=0,
+    open_files=64,
+    processes=KERNEL_THREADS,
+)
 MAX_PROCESSES = 200
 """Of a runner that may start processes: compilers of an extension need about twenty."""
 
@@ -35,6 +42,7 @@ class RunnerProcess:
         """``limits`` replace those of a kernel that only computes. One that cannot be started leaves nothing behind."""
         self._theirs, ours = Channel.pair()
         self._inbox = Path(tempfile.mkdtemp(prefix="cupilot-runner-"))
+        private_user.share(self._inbox)
         self._given = 0
         self._may_start_processes = False
         try:
@@ -54,7 +62,15 @@ class RunnerProcess:
         argv = runner.command(sys.executable, target.runner_python_flags(), target.runner_device, channel)
         limits = replace(limits, cpus=target.cpus)
         if not access.bounded_address_space:
-            limits = replace(limits, memory_bytes=None, file_bytes=None, open_files=4096)
+            # libcuda alone makes some dozen threads
+            limits = replace(
+                limits,
+                memory_bytes=None,
+                total_bytes=sandboxes.half_of_memory(),
+                file_bytes=None,
+                open_files=4096,
+                processes=TORCH_THREADS,
+            )
         self._may_start_processes = access.subprocesses
         return sandbox.start(Program(argv, access), limits, [channel])
 
@@ -63,7 +79,9 @@ class RunnerProcess:
         self._given += 1
         folder = self._inbox / str(self._given)
         folder.mkdir()
-        return str(shutil.copy(binary, folder))
+        path = shutil.copy(binary, folder)
+        private_user.share(folder)
+        return str(path)
 
     def alive(self) -> bool:
         """Whether the process still runs."""

@@ -1,9 +1,13 @@
 """Seccomp filters as raw BPF programs, and a way to install one. Standard library only: the runner uses it too.
 
-Two filters. ``base_filter`` surrounds every sandboxed program and refuses what none of them needs (tracing, mounting,
-new namespaces, network sockets, optionally new processes). ``kernel_filter`` surrounds a loaded cpu kernel: an allow
-list of what computing threads need; anything else kills the process with SIGSYS, which the supervisor reports as a
-policy breach.
+Three filters; filters of one process add up, and the strictest answer counts.
+
+``base_filter``     around every sandboxed program: refuses what none of them needs (tracing, mounting, new namespaces,
+                    network sockets, memory that no limit counts, optionally new processes).
+``kernel_filter``   around a loaded cpu kernel: an allow list of what computing threads need; any other call kills the
+                    process with SIGSYS, which the supervisor reports as a policy breach.
+``loading_filter``  around a cpu kernel while its library is loaded and the library's constructors run: the allow list
+                    and what the dynamic loader needs, which is reading files.
 
 Instruction encoding: linux/bpf_common.h, linux/seccomp.h; syscall numbers: asm/unistd_64.h and asm-generic/unistd.h.
 """
@@ -15,7 +19,8 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _JUMP_EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
@@ -29,6 +34,15 @@ _ERRNO = 0x00050000
 _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
+
+_MAP_SHARED = 0x01  # also a bit of MAP_SHARED_VALIDATE
+_MAP_ANONYMOUS = 0x20
+_MAP_GROWSDOWN = 0x0100
+_ADDR_NO_RANDOMIZE = 0x0040000
+_ASK_PERSONALITY = 0xFFFFFFFF
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_SET_MODE_FILTER = 1
+_PRIO_PROCESS = 0
 
 _CLONE_THREAD = 0x00010000
 _CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* flag but CLONE_NEWTIME, which shares bits with the exit signal
@@ -49,15 +63,32 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "sysinfo": (99, 179), "ptrace": (101, 117), "getppid": (110, 173), "sigaltstack": (131, 132),
     "arch_prctl": (158, -1), "pivot_root": (155, 41), "mount": (165, 40), "umount2": (166, 39), "gettid": (186, 178),
     "time": (201, -1), "futex": (202, 98), "sched_setaffinity": (203, 122), "sched_getaffinity": (204, 123),
-    "set_tid_address": (218, 96), "clock_gettime": (228, 113), "clock_getres": (229, 114),
-    "clock_nanosleep": (230, 115), "exit_group": (231, 94), "tgkill": (234, 131), "add_key": (248, 217),
-    "request_key": (249, 218), "keyctl": (250, 219), "openat": (257, 56), "newfstatat": (262, 79),
-    "readlinkat": (267, 78), "faccessat": (269, 48), "ppoll": (271, 73), "unshare": (272, 97),
-    "set_robust_list": (273, 99), "get_robust_list": (274, 100), "perf_event_open": (298, 241),
+    "set_tid_address": (218, 96), "restart_syscall": (219, 128), "clock_gettime": (228, 113),
+    "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "tgkill": (234, 131),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "openat": (257, 56),
+    "newfstatat": (262, 79), "readlinkat": (267, 78), "faccessat": (269, 48), "ppoll": (271, 73),
+    "unshare": (272, 97), "set_robust_list": (273, 99), "get_robust_list": (274, 100), "perf_event_open": (298, 241),
     "prlimit64": (302, 261), "open_by_handle_at": (304, 265), "getcpu": (309, 168), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "setns": (308, 268), "getrandom": (318, 278), "bpf": (321, 280),
     "userfaultfd": (323, 282), "membarrier": (324, 283), "statx": (332, 291), "rseq": (334, 293),
-    "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
+    "pread64": (17, 67), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
+    "semop": (65, 193), "semctl": (66, 191), "shmdt": (67, 197), "msgget": (68, 186), "msgsnd": (69, 189),
+    "msgrcv": (70, 188), "msgctl": (71, 187), "syslog": (103, 116), "uselib": (134, -1), "personality": (135, 92),
+    "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "vhangup": (153, 58),
+    "modify_ldt": (154, -1), "prctl": (157, 167), "adjtimex": (159, 171), "chroot": (161, 51), "acct": (163, 89),
+    "settimeofday": (164, 170), "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142),
+    "sethostname": (170, 161), "setdomainname": (171, 162), "iopl": (172, -1), "ioperm": (173, -1),
+    "init_module": (175, 105), "delete_module": (176, 106), "quotactl": (179, 60), "nfsservctl": (180, 42),
+    "lookup_dcookie": (212, 18), "semtimedop": (220, 192), "clock_settime": (227, 112), "mq_open": (240, 180),
+    "mq_unlink": (241, 181), "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183), "mq_notify": (244, 184),
+    "mq_getsetattr": (245, 185), "kexec_load": (246, 104), "ioprio_set": (251, 30), "migrate_pages": (256, 238),
+    "move_pages": (279, 239), "fanotify_init": (300, 262), "name_to_handle_at": (303, 264),
+    "clock_adjtime": (305, 266), "kcmp": (312, 272), "finit_module": (313, 273), "sched_setattr": (314, 274),
+    "seccomp": (317, 277), "memfd_create": (319, 279), "kexec_file_load": (320, 294), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
+    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "process_madvise": (440, 440),
+    "mount_setattr": (442, 442), "quotactl_fd": (443, 443), "memfd_secret": (447, 447), "process_mrelease": (448, 448),
+    "open_tree_attr": (467, 467), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
     "io_uring_setup": (425, 425), "clone3": (435, 435), "faccessat2": (439, 439), "futex_waitv": (449, 449),
 }  # fmt: skip
 
@@ -65,17 +96,38 @@ _NEVER = (
     "ptrace", "process_vm_readv", "process_vm_writev", "mount", "umount2", "pivot_root", "add_key", "request_key",
     "keyctl", "bpf", "perf_event_open", "unshare", "setns", "userfaultfd", "io_uring_setup", "open_by_handle_at",
     "pidfd_open", "pidfd_getfd", "pidfd_send_signal",
+    # memory and queues of the system that outlive a process, or that no limit of a process counts
+    "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv",
+    "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr", "memfd_secret",
+    # the machine's administration, which needs capabilities that no sandboxed program has
+    "reboot", "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "swapon", "swapoff",
+    "acct", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "sethostname", "setdomainname", "iopl",
+    "ioperm", "quotactl", "quotactl_fd", "syslog", "chroot", "fanotify_init", "lookup_dcookie", "nfsservctl",
+    "vhangup", "uselib", "modify_ldt", "fsopen", "fsconfig", "fsmount", "fspick", "move_mount", "open_tree",
+    "open_tree_attr", "mount_setattr", "name_to_handle_at", "io_uring_enter", "io_uring_register",
+    # other processes
+    "process_madvise", "process_mrelease", "kcmp", "ioprio_set",
 )  # fmt: skip
 
-_KERNEL_ALLOWED = (
-    "read", "write", "readv", "writev", "close", "fstat", "lseek", "poll", "ppoll", "select", "mmap", "mprotect",
-    "munmap", "mremap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
-    "sched_yield", "sched_getaffinity", "sched_setaffinity", "nanosleep", "clock_nanosleep", "clock_gettime",
-    "clock_getres", "gettimeofday", "time", "getpid", "getppid", "gettid", "getcpu", "getrandom", "getrusage",
-    "getrlimit", "prlimit64", "sysinfo", "uname", "sendto", "recvfrom", "sendmsg", "recvmsg", "fcntl", "exit",
-    "exit_group", "tgkill", "futex", "futex_waitv", "set_tid_address", "set_robust_list", "get_robust_list", "rseq",
-    "arch_prctl", "membarrier",
+_OWN_ONLY = (
+    "sched_setaffinity", "prlimit64", "sched_setscheduler", "sched_setparam", "sched_setattr", "migrate_pages",
+    "move_pages",
 )  # fmt: skip
+"""Calls whose first argument is a process or thread id: allowed with 0, which is the caller.
+
+The kernel takes these ids as 32-bit integers, so the low half of the argument is all of it.
+"""
+
+_KERNEL_ALLOWED = (
+    "read", "write", "readv", "writev", "close", "fstat", "lseek", "poll", "ppoll", "select", "mprotect",
+    "munmap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
+    "sched_yield", "sched_getaffinity", "nanosleep", "clock_nanosleep", "clock_gettime",
+    "clock_getres", "gettimeofday", "time", "getpid", "getppid", "gettid", "getcpu", "getrandom", "getrusage",
+    "getrlimit", "sysinfo", "uname", "sendto", "recvfrom", "sendmsg", "recvmsg", "fcntl", "exit",
+    "exit_group", "tgkill", "futex", "futex_waitv", "set_tid_address", "set_robust_list", "get_robust_list", "rseq",
+    "arch_prctl", "membarrier", "restart_syscall",
+)  # fmt: skip
+"""``restart_syscall`` is how a thread that was stopped goes on to wait in ``poll`` or ``nanosleep``: runners are."""
 
 _KERNEL_HIDDEN = ("stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink", "readlinkat")
 """Looking at the file system fails softly: libraries do it to tune themselves."""
@@ -88,11 +140,22 @@ def supported() -> bool:
     return platform.machine() in _AUDIT_ARCH
 
 
-def base_filter(*, subprocesses: bool) -> bytes:
-    """The filter around every sandboxed program, as ``struct sock_filter[]``."""
+@cache
+def base_filter(*, subprocesses: bool, memory_files: bool = False) -> bytes:
+    """The filter around every sandboxed program, as ``struct sock_filter[]``.
+
+    ``memory_files``: whether it may have memory that its limit on private memory does not count (memfd_create, shared
+    anonymous mappings).
+    """
     program = _prologue()
     for name in _NEVER:
         program += _on(name, [_answer(_ERRNO | errno.EPERM)])
+    program += _own_only()
+    program += _on("setpriority", _when_all_equal({0: _PRIO_PROCESS, 1: 0}, _ALLOW, _ERRNO | errno.EPERM))
+    program += _on("personality", _personality())
+    program += _on("mmap", _unlimited_mappings(_ERRNO | errno.EPERM, shared=not memory_files))
+    if not memory_files:
+        program += _on("memfd_create", [_answer(_ERRNO | errno.ENOSYS)])
     program += _on("socket", _when_equal(0, _AF_UNIX, _ALLOW, _ERRNO | errno.EACCES))
     # clone3's flags are behind a pointer, where no filter can look; libc falls back to clone
     program += _on("clone3", [_answer(_ERRNO | errno.ENOSYS)])
@@ -105,20 +168,80 @@ def base_filter(*, subprocesses: bool) -> bytes:
     return _pack(program)
 
 
+@cache
 def kernel_filter() -> bytes:
     """The filter around a loaded cpu kernel: an allow list, everything else is SIGSYS."""
-    program = _prologue()
-    for name in _KERNEL_ALLOWED:
-        program += _on(name, [_answer(_ALLOW)])
+    program = _computing()
     for name in _KERNEL_HIDDEN:
         program += _on(name, [_answer(_ERRNO | errno.EACCES)])
-    program += _on("ioctl", _when_equal(1, _FIONBIO, _ALLOW, _ERRNO | errno.ENOTTY))
-    program += _on("clone3", [_answer(_ERRNO | errno.ENOSYS)])
-    program += _on("clone", _when_bits(0, _CLONE_THREAD, _ALLOW, _KILL_PROCESS))
     program += _on("open", _when_bits(1, _WRITE_FLAGS, _KILL_PROCESS, _ERRNO | errno.EACCES))
     program += _on("openat", _when_bits(2, _WRITE_FLAGS, _KILL_PROCESS, _ERRNO | errno.EACCES))
     program += [_answer(_KILL_PROCESS)]
     return _pack(program)
+
+
+@cache
+def loading_filter() -> bytes:
+    """The filter around a cpu kernel that is being loaded: as :func:`kernel_filter`, and files may be read.
+
+    It also lets :func:`install` add the stricter filter. A constructor may keep the loader from doing that; it then
+    still has no more than what is allowed here.
+    """
+    program = _computing()
+    for name in (*_KERNEL_HIDDEN, "pread64"):
+        program += _on(name, [_answer(_ALLOW)])
+    program += _on("open", _when_bits(1, _WRITE_FLAGS, _KILL_PROCESS, _ALLOW))
+    program += _on("openat", _when_bits(2, _WRITE_FLAGS, _KILL_PROCESS, _ALLOW))
+    program += _on("prctl", _when_equal(0, _PR_SET_NO_NEW_PRIVS, _ALLOW, _KILL_PROCESS))
+    program += _on("seccomp", _when_equal(0, _SECCOMP_SET_MODE_FILTER, _ALLOW, _KILL_PROCESS))
+    program += [_answer(_KILL_PROCESS)]
+    return _pack(program)
+
+
+def _computing() -> list[_Instruction]:
+    """What a kernel may do whether it runs or is being loaded."""
+    program = _prologue()
+    for name in _KERNEL_ALLOWED:
+        program += _on(name, [_answer(_ALLOW)])
+    program += _own_only()
+    program += _on("mmap", [*_unlimited_mappings(_KILL_PROCESS, shared=True), _answer(_ALLOW)])
+    # with an old size of 0, mremap doubles a shared mapping
+    program += _on("mremap", _when_zero(1, _KILL_PROCESS, _ALLOW))
+    program += _on("ioctl", _when_equal(1, _FIONBIO, _ALLOW, _ERRNO | errno.ENOTTY))
+    program += _on("clone3", [_answer(_ERRNO | errno.ENOSYS)])
+    program += _on("clone", _when_bits(0, _CLONE_THREAD, _ALLOW, _KILL_PROCESS))
+    return program
+
+
+def _own_only() -> list[_Instruction]:
+    program: list[_Instruction] = []
+    for name in _OWN_ONLY:
+        program += _on(name, _when_equal(0, 0, _ALLOW, _ERRNO | errno.EPERM))
+    return program
+
+
+def _unlimited_mappings(refusal: int, *, shared: bool) -> list[_Instruction]:
+    """Refuse mappings of memory that RLIMIT_DATA does not count; go on with the number reloaded after others.
+
+    MAP_GROWSDOWN makes a stack, whose pages are not counted as data. Pages of a ``shared`` anonymous mapping stay
+    allocated when the process unmaps all but one of them, so nothing that can be seen from outside counts them.
+    """
+    program = [_load(3), (_JUMP_ANY_BIT, 0, 1, _MAP_GROWSDOWN), _answer(refusal)]
+    if shared:
+        program += [(_JUMP_ANY_BIT, 0, 2, _MAP_ANONYMOUS), (_JUMP_ANY_BIT, 0, 1, _MAP_SHARED), _answer(refusal)]
+    return [*program, (_LOAD, 0, 0, _NUMBER_OFFSET)]
+
+
+def _personality() -> list[_Instruction]:
+    """Asking for it, and switching address randomisation off, which NVRTC's precompiled headers need."""
+    return [
+        _load(0),
+        (_JUMP_EQUAL, 0, 1, _ASK_PERSONALITY),
+        _answer(_ALLOW),
+        (_JUMP_ANY_BIT, 0, 1, ~_ADDR_NO_RANDOMIZE & 0xFFFFFFFF),
+        _answer(_ERRNO | errno.EPERM),
+        _answer(_ALLOW),
+    ]
 
 
 def install(program: bytes) -> None:
@@ -130,11 +253,10 @@ def install(program: bytes) -> None:
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
     header = SockFprog(len(program) // 8, ctypes.addressof(buffer))
-    if libc.prctl(38, 1, 0, 0, 0) != 0:  # PR_SET_NO_NEW_PRIVS
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
-    number = 317 if platform.machine() == "x86_64" else 277  # seccomp(2)
-    # SECCOMP_SET_MODE_FILTER with SECCOMP_FILTER_FLAG_TSYNC, for threads that the binary's constructors started
-    if libc.syscall(number, 1, 1, ctypes.byref(header)) != 0:
+    # SECCOMP_FILTER_FLAG_TSYNC, for threads that the binary's constructors started
+    if libc.syscall(_number("seccomp"), _SECCOMP_SET_MODE_FILTER, 1, ctypes.byref(header)) != 0:
         raise OSError(ctypes.get_errno(), "seccomp(SECCOMP_SET_MODE_FILTER)")
 
 
@@ -153,15 +275,39 @@ def _prologue() -> list[_Instruction]:
 
 def _on(name: str, actions: Sequence[_Instruction]) -> list[_Instruction]:
     """Run ``actions`` if the call is ``name``; the number is in the accumulator before and after."""
-    x86_64, aarch64 = _NUMBERS[name]
-    number = x86_64 if platform.machine() == "x86_64" else aarch64
+    number = _number(name)
     if number < 0:
         return []
     return [(_JUMP_EQUAL, 0, len(actions), number), *actions]
 
 
+def _number(name: str) -> int:
+    x86_64, aarch64 = _NUMBERS[name]
+    return x86_64 if platform.machine() == "x86_64" else aarch64
+
+
 def _when_equal(argument: int, value: int, then: int, otherwise: int) -> list[_Instruction]:
     return [_load(argument), (_JUMP_EQUAL, 0, 1, value), _answer(then), _answer(otherwise)]
+
+
+def _when_all_equal(values: Mapping[int, int], then: int, otherwise: int) -> list[_Instruction]:
+    """``then`` if each of these arguments has its value."""
+    program: list[_Instruction] = []
+    for argument, value in values.items():
+        program += [_load(argument), (_JUMP_EQUAL, 1, 0, value), _answer(otherwise)]
+    return [*program, _answer(then)]
+
+
+def _when_zero(argument: int, then: int, otherwise: int) -> list[_Instruction]:
+    """``then`` if all 64 bits of the argument are 0."""
+    return [
+        _load(argument),
+        (_JUMP_EQUAL, 0, 3, 0),
+        (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument + 4),
+        (_JUMP_EQUAL, 0, 1, 0),
+        _answer(then),
+        _answer(otherwise),
+    ]
 
 
 def _when_bits(argument: int, mask: int, then: int, otherwise: int | None) -> list[_Instruction]:

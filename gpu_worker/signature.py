@@ -7,6 +7,7 @@ seed and no expected output is in it. Torch is needed, cupilot is not: the runne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -114,6 +115,8 @@ def filled(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _told(value: Any) -> Any:
+    if type(value) is float and not math.isfinite(value):
+        return {"float": str(value)}
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Given):
@@ -135,6 +138,8 @@ def _heard(value: Any) -> Any:
         return Given(content)
     if kind == "dtype":
         return getattr(torch, content)
+    if kind == "float":
+        return float(content)
     if kind == "dict":
         return {_heard(key): _heard(item) for key, item in content}
     items = [_heard(item) for item in content]

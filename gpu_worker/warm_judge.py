@@ -1,6 +1,6 @@
-"""The judge that stays warm for one problem, and one kernel's way through it: a runner, an order, its findings.
+"""The judge, the reference process of one problem, and one kernel's way through them: a runner, an order, its findings.
 
-Starts and ends the judge's process; decides no verdict and catches no death, which is the evaluator's business.
+Starts and ends these processes; decides no verdict and catches no death, which is the evaluator's business.
 """
 
 from __future__ import annotations
@@ -14,21 +14,43 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, LawResult
+from cupilot.evaluation import Baseline, Failure, FailureKind
 from cupilot.imported import ImportedKernel
 from cupilot.kernel import ResolvedPlan
+from cupilot.problem import Problem
 from gpu_worker import endings
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.imported import ImportedHost
-from gpu_worker.judge_process import JudgeProcess, JudgeTimeout
+from gpu_worker.judge_answers import JudgeFindings, failure_from
+from gpu_worker.judge_process import JudgeProcess, JudgeTimeout, JudgingFailed
+from gpu_worker.reference_process import ReferenceProcess
 from gpu_worker.runner_process import RunnerProcess
-from gpu_worker.sandbox import Sandbox
+from gpu_worker.sandbox import Finished, Sandbox
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.verdict import Measured
 
+PROBLEMS_A_JUDGE = 100
+"""After so many the judge is started afresh: what its libraries keep for each problem does not add up for ever."""
 
-class JudgeUseless(Exception):
+
+class JudgeUseless(JudgingFailed):
     """The judge refused a problem that another one had prepared, or gave an answer that makes no sense."""
+
+
+class ReferenceEnded(JudgingFailed):
+    """The reference process ended, or said something that makes no sense."""
+
+    def __init__(self, stage: str, why: str, finished: Finished) -> None:
+        super().__init__(f"the reference process ended while {stage} ({why})")
+        self.stage = stage
+        self.finished = finished
+
+
+class TooManyProcesses(JudgingFailed):
+    """The reference started an absurd number of processes."""
+
+    def __init__(self) -> None:
+        super().__init__("the reference started hundreds of processes")
 
 
 @dataclass(frozen=True)
@@ -49,13 +71,16 @@ class Call:
 
 
 class WarmJudge:
-    """At most one judge process, and the problem that it has open."""
+    """At most one judge process, the problem that it has open, and that problem's reference process."""
 
     def __init__(self, host: HostTarget, sandbox: Sandbox, bytecode: Bytecode) -> None:
         self._host = host
         self._sandbox = sandbox
         self._bytecode = bytecode
         self._process: JudgeProcess | None = None
+        self._reference: ReferenceProcess | None = None
+        self._opened = 0
+        """Problems that the present judge process was given."""
         self._spare: RunnerProcess | None = None
         """Started, and given no kernel yet."""
         self.problem: str | None = None
@@ -69,36 +94,82 @@ class WarmJudge:
         return self._process.torch if self._process is not None else None
 
     def close(self) -> None:
-        """End the process, and the runner that waits for a kernel."""
+        """End all processes: judge, reference, and the runner that waits for a kernel."""
+        self.close_problem()
         if self._process is not None:
             self._process.close()
         if self._spare is not None:
             self._spare.close()
-        self._process = self._spare = self.problem = None
+        self._process = self._spare = None
 
-    def start(self, *, subprocesses: bool = False) -> JudgeProcess:
-        """A fresh process with no problem open."""
-        self._bytecode.ensure(self._host, self._sandbox, compiling=subprocesses)
-        self._process = JudgeProcess(self._host, self._sandbox, self._bytecode, subprocesses=subprocesses)
-        self._process.wait_ready()
+    def close_problem(self) -> None:
+        """End the reference process; the judge has no problem open then."""
+        if self._reference is not None:
+            self._reference.close()
+        self._reference = self.problem = None
+
+    def put(
+        self,
+        operation: str,
+        problem: Problem,
+        timeout: float,
+        cancelled: Callable[[], bool],
+        *,
+        compiling: bool = False,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """The judge's answer to a request about a problem, whose reference is started for it."""
+        self.close_problem()
+        self._bytecode.ensure(self._host, self._sandbox, compiling=compiling)
+        reference = ReferenceProcess(self._host, self._sandbox, self._bytecode, compiling=compiling)
+        self._reference = reference
+        process = self._ready()
+        self._opened += 1
+        request = {"op": operation, "problem": problem.model_dump(mode="json"), **fields}
+        answer = process.ask(request, timeout, self._watching(cancelled), descriptors=[reference.channel()])
+        self._check_reference(process, answer)
+        return answer
+
+    def _ready(self) -> JudgeProcess:
+        """The judge process, started if there is none of use."""
+        if self._process is not None and (not self._process.alive() or self._opened >= PROBLEMS_A_JUDGE):
+            self._process.close()
+            self._process = None
+        if self._process is None:
+            self._process = JudgeProcess(self._host, self._sandbox, self._bytecode)
+            self._opened = 0
+            self._process.wait_ready()
         return self._process
 
-    def open(self, measured: Measured, call: Call) -> JudgeProcess:
-        """A process that has the problem open: the warm one where it does, and the call is not a confirmation."""
+    def _watching(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
+        """``cancelled``, with a look at how many processes the reference has."""
+
+        def look() -> bool:
+            if self._reference is not None and self._reference.overrun():
+                raise TooManyProcesses
+            return cancelled()
+
+        return look
+
+    def _check_reference(self, process: JudgeProcess, answer: dict[str, Any]) -> None:
+        if "reference_lost" in answer and self._reference is not None:
+            raise ReferenceEnded(process.stage, str(answer["reference_lost"])[:500], self._reference.ending())
+
+    def open(self, measured: Measured, call: Call) -> None:
+        """Have the judge open the problem, unless it has done so already and the call is no confirmation."""
         key = measured.problem.content_hash()
-        warm = self._process is not None and self._process.alive() and self.problem == key
-        if self._process is not None and warm and not call.thorough:
-            return self._process
-        self.close()
-        process = self.start(subprocesses=call.thorough)
+        if self._process is not None and self._process.alive() and self.problem == key and not call.thorough:
+            return
+        if call.thorough:
+            self.close()
         facts = measured.preparation.facts.model_dump(mode="json")
-        request = {"op": "open", "problem": measured.problem.model_dump(mode="json"), "facts": facts}
-        answer = process.ask(request, call.remaining(), call.cancelled)
+        answer = self.put(
+            "open", measured.problem, call.remaining(), call.cancelled, compiling=call.thorough, facts=facts
+        )
         if answer.get("failure"):
-            failure = Failure.model_validate(answer["failure"])
+            failure = failure_from(answer["failure"])
             raise JudgeUseless(f"opening the prepared problem again: {failure.message}")
         self.problem = key
-        return process
 
     def judge(self, measured: Measured, order: dict[str, Any], call: Call) -> None:
         """Have the open judge work on a kernel in a runner of its own; what it found goes into ``measured``."""
@@ -148,7 +219,10 @@ class WarmJudge:
             return call.cancelled()
 
         try:
-            answer = self._process.ask(request, call.remaining(), cancelled, descriptors=channel, hold=runner.hold)
+            answer = self._process.ask(
+                request, call.remaining(), self._watching(cancelled), descriptors=channel, hold=runner.hold
+            )
+            self._check_reference(self._process, answer)
             self._take(measured, answer, runner)
         except (ValidationError, KeyError, TypeError, AttributeError) as error:
             raise JudgeUseless(f"its findings make no sense: {str(error)[:500]}") from error
@@ -159,22 +233,22 @@ class WarmJudge:
     def _take(self, measured: Measured, answer: dict[str, Any], runner: RunnerProcess) -> None:
         if answer.get("failure"):
             self.close()
-            measured.failure = Failure.model_validate(answer["failure"])
+            measured.failure = failure_from(answer["failure"])
             return
-        findings = answer["findings"]
-        measured.laws = tuple(LawResult.model_validate(item) for item in findings["laws"])
-        measured.comparisons = tuple(Comparison.model_validate(item) for item in findings["comparisons"])
-        measured.audited = bool(findings["audited"])
-        measured.notes = tuple(str(note) for note in findings["notes"])
-        measured.handover_us = findings["handover_us"]
-        occupancy = findings["facts"].get("occupancy_pct")
+        findings = JudgeFindings.model_validate(answer["findings"])
+        measured.laws = findings.laws
+        measured.comparisons = findings.comparisons
+        measured.audited = findings.audited
+        measured.notes = findings.notes
+        measured.handover_us = findings.handover_us
+        occupancy = findings.facts.get("occupancy_pct")
         if self._host.trusts_runner and isinstance(occupancy, float):
             measured.occupancy_pct = occupancy
-        if findings["failure"]:
-            measured.failure = Failure.model_validate(findings["failure"])
-        elif findings["lost"] and runner.overrun():
+        if findings.failure is not None:
+            measured.failure = findings.failure
+        elif findings.lost and runner.overrun():
             measured.failure = Failure(kind=FailureKind.POLICY_BREACH, message="it started hundreds of processes")
-        elif findings["lost"]:
+        elif findings.lost:
             measured.failure = endings.kernel_ending(runner.ending())
         elif measured.eager() is None:
             raise KeyError("neither a failure nor a time")

@@ -20,7 +20,7 @@ from cupilot.problem import DType, NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, Expected, flat, largest, stretches
-from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 
 LEAST_ERROR = 16 * 2.0**-24
@@ -100,7 +100,7 @@ def precision_of(policy: NumericsPolicy, specs: Sequence[TensorSpec]) -> Precisi
     return max(PRECISIONS[policy], *rounded, key=lambda precision: precision.unit)
 
 
-def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], policy: NumericsPolicy) -> Admission:
+def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], policy: NumericsPolicy) -> Admission:
     """Try every law and null kernel; raises :class:`UnusableReference` where a null kernel cannot be told apart."""
     _check_deterministic(reference, cases.get(laws.OWN))
     precision = precision_of(policy, specs)
@@ -108,18 +108,19 @@ def admit(reference: Reference, cases: Cases, specs: Sequence[TensorSpec], polic
     notes = _unchanging(specs, cases.get(laws.OWN).given, drawn)
     previous = reference.run(drawn)
     del drawn  # as large as all that a case is given
-    own, why = _try_law(laws.OWN, reference, cases, precision, previous)
+    subject = _Subject(reference, cases, specs, precision, previous)
+    own, why = _try_law(laws.OWN, subject)
     if own is None:
         raise UnusableReference(f"no kernel could be judged on this problem's own inputs: {why}")
     kept = [own]
     trials: dict[str, Callable[[], tuple[Admitted | None, str]]] = {
-        **{law: partial(_try_law, law, reference, cases, precision, previous) for law in laws.LAWS},
+        **{law: partial(_try_law, law, subject) for law in laws.LAWS},
         laws.PERTURBED: lambda: (
-            _try_law(laws.PERTURBED, reference, cases, precision, previous)
+            _try_law(laws.PERTURBED, subject)
             if cases.perturb(own.tolerance)
             else (None, "no single input element visibly moves the output")
         ),
-        laws.INTEGERS: lambda: _try_integers(reference, cases, specs, policy, previous),
+        laws.INTEGERS: lambda: _try_integers(subject, policy),
     }
     for law, trial in trials.items() if laws.drawn_role(specs) else ():
         admitted, why = _unless_unanswered(trial)
@@ -159,38 +160,36 @@ def _unless_unanswered(trial: Callable[[], tuple[Admitted | None, str]]) -> tupl
         return None, str(error)
 
 
-def _try_integers(
-    reference: Reference,
-    cases: Cases,
-    specs: Sequence[TensorSpec],
-    policy: NumericsPolicy,
-    previous: Sequence[torch.Tensor],
-) -> tuple[Admitted | None, str]:
+@dataclass(frozen=True)
+class _Subject:
+    """What laws are tried on."""
+
+    reference: ReferenceLink
+    cases: Cases
+    specs: Sequence[TensorSpec]
+    precision: Precision
+    previous: Sequence[torch.Tensor]
+    """Outputs for another draw: what null kernels know."""
+
+
+def _try_integers(subject: _Subject, policy: NumericsPolicy) -> tuple[Admitted | None, str]:
     """The law of whole numbers, where the operator has exact answers to them."""
-    given = [spec for spec in specs if spec.role is not Role.OUTPUT]
+    specs = [spec for spec in subject.specs if spec.role is not Role.OUTPUT]
     try:
-        unit = exactness.quantum(reference, cases.get(laws.INTEGERS).given, given, policy)
+        unit = exactness.quantum(subject.reference, subject.cases.get(laws.INTEGERS).given, specs, policy)
     except exactness.NotExact as error:
         return None, str(error)
     tolerance = exactness.ALLOWED_QUANTA * unit
-    precision = precision_of(policy, specs)
-    admitted, why = _try_law(laws.INTEGERS, reference, cases, precision, previous, exact_tolerance=tolerance)
+    admitted, why = _try_law(laws.INTEGERS, subject, exact_tolerance=tolerance)
     if admitted is not None and admitted.reference_error > tolerance / 2:
         return None, f"PyTorch itself errs by {admitted.reference_error / unit:.2g} of the outputs' unit"
     return admitted, why
 
 
-def _try_law(
-    law: str,
-    reference: Reference,
-    cases: Cases,
-    precision: Precision,
-    previous: Sequence[torch.Tensor],
-    *,
-    exact_tolerance: float | None = None,
-) -> tuple[Admitted | None, str]:
+def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = None) -> tuple[Admitted | None, str]:
     """A law with a calibrated tolerance, or with the one given; None and the reason where it is not meaningful."""
-    case = cases.get(law)
+    reference, previous = subject.reference, subject.previous
+    case = subject.cases.get(law)
     if case.shapes != [tensor.shape for tensor in previous]:
         return None, "the shapes of its outputs depend on the values of its inputs"
     if law != laws.OWN and not finite(case):
@@ -202,11 +201,11 @@ def _try_law(
     if exact_tolerance is None and not usable_error(error):
         return None, f"PyTorch itself errs by {error:.2g} of the output's spread"
     if exact_tolerance is None:
-        tolerance, lower = calibrate(reference, case, error, precision)
+        tolerance, lower = calibrate(reference, case, error, subject.precision)
     else:
         tolerance, lower = exact_tolerance, None
     nulls = null_outputs(case, own, previous)
-    on_half = reference.run_on_half(case.given, own)
+    on_half = run_on_half(reference, subject.specs, case.given, own)
     if on_half is not None:
         nulls["half_of_batch"] = lambda: on_half
     passes = {name for name, outputs in nulls.items() if largest(case.expected, outputs(), tolerance) <= tolerance}
@@ -221,24 +220,53 @@ def _try_law(
 
 
 def calibrate(
-    reference: Reference, case: Case, reference_error: float, precision: Precision
+    reference: ReferenceLink, case: Case, reference_error: float, precision: Precision
 ) -> tuple[float, float | None]:
     """Tolerance of a case, and the error of the next lower precision (None where precision plays no part)."""
     if all(item.integral for item in case.expected):
         return 0.0, None
-    nudged = reference.run_exact([laws.nudge(tensor, precision.unit, _other_seed()) for tensor in case.given])
+    moved = [laws.nudge(tensor, precision.unit, _other_seed()) for tensor in case.given]
+    nudged = reference.run_exact(moved, rounded=True)
+    del moved
     conditioning = largest(case.expected, nudged)
     del nudged  # as large as the rounded outputs that follow
     inherent = max(reference_error, conditioning if usable_error(conditioning) else 0.0, precision.least)
-    lower = largest(
-        case.expected, reference.run_exact([laws.round_mantissa(tensor, precision.lower_bits) for tensor in case.given])
-    )
+    lowered = [laws.round_mantissa(tensor, precision.lower_bits) for tensor in case.given]
+    lower = largest(case.expected, reference.run_exact(lowered, rounded=True))
+    del lowered
     tolerance = precision.factor * inherent
     if any(item.values.numel() >= MIN_SPREAD_ELEMENTS for item in case.expected):
         tolerance = max(tolerance, precision.floor)  # one number is a sum, in which a polynomial's errors average out
     if lower <= TIGHTEST_FACTOR * inherent:
         return tolerance, None
     return min(tolerance, max(lower / 2, TIGHTEST_FACTOR * inherent)), lower
+
+
+def run_on_half(
+    reference: ReferenceLink, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor], own: Sequence[torch.Tensor]
+) -> list[torch.Tensor] | None:
+    """The outputs where the batch's second half is its first once more; ``own`` are those of the batch as it is.
+
+    A kernel that skips the second half can know no better: of a mean it gives the first half's, of a sum twice it.
+    Shapes stay, and with them what indices in one input mean in another. None where that tells nothing: outputs
+    have the batch's rows, there is one row, the answer does not change, or there is none.
+    """
+    batch = given[0].shape[0] if given[0].dim() > 0 else 1
+    half = batch // 2
+    if half == 0 or any(tensor.dim() > 0 and tensor.shape[0] == batch for tensor in own):
+        return None
+    doubled = [
+        torch.cat([tensor[:half], tensor[:half], tensor[2 * half :]])
+        if spec.role is Role.INPUT and tensor.dim() > 0 and tensor.shape[0] == batch
+        else tensor
+        for spec, tensor in zip(specs, given, strict=False)
+    ]
+    try:
+        outputs = reference.run(doubled)
+    except UnusableReference:  # equal rows may have no answer, as no inverse; or memory no room for another batch
+        return None
+    alike = [tensor.shape for tensor in outputs] == [tensor.shape for tensor in own]
+    return outputs if alike and not all(map(torch.equal, outputs, own)) else None
 
 
 def null_outputs(
@@ -301,11 +329,9 @@ def _verdicts(kept: Sequence[Admitted], notes: list[str]) -> dict[str, bool]:
     return verdicts
 
 
-def _check_deterministic(reference: Reference, case: Case) -> None:
-    torch.manual_seed(_other_seed())
-    first = reference.run(case.given)
-    torch.manual_seed(_other_seed())
-    second = reference.run(case.given)
+def _check_deterministic(reference: ReferenceLink, case: Case) -> None:
+    first = reference.run(case.given, seed=_other_seed())
+    second = reference.run(case.given, seed=_other_seed())
     for one, other in zip(first, second, strict=True):
         for mine, its in zip(*map(stretches, (one, other)), strict=True):
             if not torch.allclose(mine.double(), its.double(), rtol=1e-3, atol=1e-6, equal_nan=True):

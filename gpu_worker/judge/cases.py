@@ -10,16 +10,14 @@ import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from cupilot.problem import Role, TensorSpec
 from gpu_worker.judge import laws
-from gpu_worker.judge.copies import shortened
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, largest, unit_of
-from gpu_worker.judge.reference import Reference
-from gpu_worker.judge.selections import SelectionWatch
+from gpu_worker.judge.reference_link import ReferenceLink
 
 PERTURBED_ELEMENTS = 64
 """Single elements changed at once in each input: a kernel that skips 10 % of its input is missed once in 850 times."""
@@ -59,7 +57,7 @@ class Case:
 class Cases:
     """The cases of one problem, by law."""
 
-    def __init__(self, reference: Reference, specs: Sequence[TensorSpec], budget_bytes: int) -> None:
+    def __init__(self, reference: ReferenceLink, specs: Sequence[TensorSpec], budget_bytes: int) -> None:
         self._reference = reference
         self._specs = [spec for spec in specs if spec.role is not Role.OUTPUT]
         self._budget = budget_bytes
@@ -91,16 +89,10 @@ class Cases:
 
     def expect(self, law: str, given: Sequence[torch.Tensor]) -> Case:
         """A case from given tensors: runs the reference in float64."""
-        watch = SelectionWatch()
-        with watch:
-            outputs = self._reference.run_exact(given)
-        expected = []
-        for tensor in outputs:
-            unit = ABSOLUTE if law == laws.INTEGERS else unit_of(tensor)
-            selection = watch.selection(tensor)
-            if selection is not None:
-                selection = replace(selection, values=shortened(selection.values))
-            expected.append(Expected(shortened(tensor.contiguous()), unit, selection))
+        expected = [
+            Expected(values, ABSOLUTE if law == laws.INTEGERS else unit_of(values), selection)
+            for values, selection in self._reference.run_selecting(given)
+        ]
         return Case(law, tuple(given), tuple(expected))
 
     def perturb(self, tolerance: float) -> bool:

@@ -186,7 +186,8 @@ def _equally_good(expected: Expected, got: torch.Tensor) -> bool:
         wanted, got = wanted.reshape(1), got.reshape(1)
     elif not selection.keepdim:
         wanted, got = wanted.unsqueeze(dim), got.unsqueeze(dim)
-    got = got.to(torch.int64)
-    if bool((got < 0).any()) or bool((got >= values.shape[dim]).any()):
-        return False
-    return torch.equal(values.gather(dim, got), values.gather(dim, wanted.to(torch.int64)))
+    got, wanted = got.to(torch.int64), wanted.to(torch.int64)
+    for indices in (got, wanted):  # on a GPU, an index out of range would end this process's context
+        if bool((indices < 0).any()) or bool((indices >= values.shape[dim]).any()):
+            return False
+    return torch.equal(values.gather(dim, got), values.gather(dim, wanted))

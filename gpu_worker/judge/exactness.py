@@ -17,8 +17,8 @@ import torch
 from cupilot.problem import NumericsPolicy, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.counting import products
-from gpu_worker.judge.reference import Reference
-from gpu_worker.judge.refusal import out_of_memory
+from gpu_worker.judge.reference_link import ReferenceLink
+from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 
 ALLOWED_QUANTA = 0.25
 """Accepted error of the law ``integers``: no whole term hides in it, and no honest rounding comes near it."""
@@ -50,7 +50,7 @@ class NotExact(Exception):
 
 
 def quantum(
-    reference: Reference, given: Sequence[torch.Tensor], specs: Sequence[TensorSpec], policy: NumericsPolicy
+    reference: ReferenceLink, given: Sequence[torch.Tensor], specs: Sequence[TensorSpec], policy: NumericsPolicy
 ) -> float:
     """The unit that all outputs are whole multiples of, for ``given`` drawn under the law ``integers``.
 
@@ -58,7 +58,7 @@ def quantum(
     """
     try:
         return _Proof(reference, given, specs).quantum(policy)
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, UnusableReference) as error:
         if not out_of_memory(error):
             raise
         if reference.device.torch_device.type == "cuda":
@@ -69,7 +69,7 @@ def quantum(
 class _Proof:
     """The reference in float64 around one draw of whole numbers."""
 
-    def __init__(self, reference: Reference, given: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, reference: ReferenceLink, given: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> None:
         self._reference = reference
         self._given = list(given)
         self._specs = list(specs)

@@ -210,6 +210,17 @@ def zero_share(tensor: torch.Tensor) -> float:
     return 1.0 - int(tensor.count_nonzero()) / tensor.numel()
 
 
+def zero_shares(specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]) -> dict[str, float]:
+    """Of the floating inputs that are partly zero by construction: how much of each is zero."""
+    inputs = [
+        (spec.name, tensor)
+        for spec, tensor in zip(specs, given, strict=False)
+        if spec.role is Role.INPUT and tensor.is_floating_point()
+    ]
+    shares = {name: zero_share(tensor) for name, tensor in inputs}
+    return {name: share for name, share in shares.items() if share > STRUCTURAL_ZEROS}
+
+
 def largest_magnitude(tensor: torch.Tensor) -> float:
     """Largest absolute value; NaN where there is one."""
     return float(torch.linalg.vector_norm(tensor.reshape(-1), math.inf))

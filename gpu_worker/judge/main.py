@@ -1,7 +1,8 @@
 """The judge process: answers the supervisor's requests, one problem after another.
 
-Start: ``python -I main.py SOURCE_ROOT MODULE:DEVICE OPTIONS_JSON CHANNEL_FD``. Runs in a sandbox: the reference is user
-code.
+Start: ``python -I main.py SOURCE_ROOT MODULE:DEVICE OPTIONS_JSON CHANNEL_FD``. Runs no code of users: references and
+kernels have processes of their own, to which it is given lines. It is sandboxed all the same, since it reads what they
+say.
 """
 
 from __future__ import annotations
@@ -18,11 +19,19 @@ import torch
 
 from cupilot.evaluation import Baseline, Failure, FailureKind
 from cupilot.problem import Problem, ProblemFacts
-from gpu_worker.channel import Channel, ChannelClosed
+from gpu_worker.channel import Channel, ChannelClosed, finite
+from gpu_worker.judge.reference_link import ReferenceLink, ReferenceLost
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 from gpu_worker.judge.runner_link import RunnerLink
 from gpu_worker.judge.session import Findings, KernelOrder, Session, check_same
+from gpu_worker.judge_answers import short_notes
 from gpu_worker.targets.base import JudgeDevice, load_factory
+
+START_SECONDS = 120.0
+"""Importing torch takes 2 s, 14 s without compiled bytecode; a busy machine may need more."""
+
+
+STARTING = "starting the reference process"
 
 
 class Judge:
@@ -39,36 +48,62 @@ class Judge:
         self._channel.send({"event": "ready", "torch": torch.__version__})
         while True:
             try:
-                request, descriptors = self._channel.receive()
+                request, descriptors = self._channel.receive(descriptors=1)
             except ChannelClosed:
                 return
             try:
                 answer = self._answer(request, descriptors)
             except UnusableReference as error:
-                failure = Failure(kind=error.kind, message=str(error)[:16_000])
-                answer = {"failure": failure.model_dump(mode="json")}
+                answer = {"failure": self._unusable(request, error).model_dump(mode="json")}
+            except ReferenceLost as error:
+                self._end_session()
+                answer = {"reference_lost": str(error)[:2000]}
             except (MemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
                     raise
                 answer = {"failure": self._too_large(request, error).model_dump(mode="json")}
-            self._channel.send({"event": "done", **answer})
+            self._channel.send(finite({"event": "done", **answer}))
+
+    def _unusable(self, request: dict[str, Any], error: UnusableReference) -> Failure:
+        """The failure of a problem; of no kernel, where the reference worked when it was prepared."""
+        self._end_session()
+        if request["op"] == "judge":
+            message = f"the reference failed while a kernel was judged: {error}"
+            return Failure(kind=FailureKind.INFRASTRUCTURE, message=message[:16_000])
+        return Failure(kind=error.kind, message=str(error)[:16_000])
+
+    def _end_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _open_session(self, request: dict[str, Any], descriptors: list[int]) -> Session:
+        """A problem in place of the one before, with the reference process at the other end of the descriptor."""
+        self._end_session()
+        self._stage(STARTING, START_SECONDS)
+        link = ReferenceLink(Channel.from_descriptor(descriptors[0]), self._device)
+        try:
+            link.wait_ready()
+            self._session = Session(Problem.model_validate(request["problem"]), link, self._stage)
+        except BaseException:
+            link.close()
+            raise
+        return self._session
 
     def _too_large(self, request: dict[str, Any], error: BaseException) -> Failure:
-        self._session = None
+        self._end_session()
         message = f"the problem needs more memory than there is for judging it: {str(error)[:500]}"
         judging = request["op"] == "judge"
         return Failure(kind=FailureKind.INFRASTRUCTURE if judging else FailureKind.OUT_OF_MEMORY, message=message)
 
     def _answer(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         if request["op"] == "prepare":
-            self._session = Session(Problem.model_validate(request["problem"]), self._device, self._stage)
-            return {"preparation": self._session.admit()}
+            preparation = self._open_session(request, descriptors).admit()
+            return {"preparation": preparation | {"notes": short_notes(preparation["notes"])}}
         if request["op"] == "trace":
-            self._session = Session(Problem.model_validate(request["problem"]), self._device, self._stage)
-            return {"facts": self._session.facts.model_dump(mode="json")}
+            return {"facts": self._open_session(request, descriptors).facts.model_dump(mode="json")}
         if request["op"] == "open":
-            self._session = Session(Problem.model_validate(request["problem"]), self._device, self._stage)
-            check_same(self._session.facts, ProblemFacts.model_validate(request["facts"]))
+            check_same(self._open_session(request, descriptors).facts, ProblemFacts.model_validate(request["facts"]))
             return {}
         if request["op"] == "judge":
             return self._judge(request, descriptors)
@@ -106,6 +141,7 @@ def findings_as_json(findings: Findings) -> dict[str, Any]:
     data["laws"] = [item.model_dump(mode="json") for item in findings.laws]
     data["comparisons"] = [item.model_dump(mode="json") for item in findings.comparisons]
     data["failure"] = findings.failure.model_dump(mode="json") if findings.failure else None
+    data["notes"] = short_notes(findings.notes)
     return data
 
 

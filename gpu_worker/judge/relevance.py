@@ -11,22 +11,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cupilot.problem import Graph, Role, TensorSpec
 from gpu_worker.judge import laws
-from gpu_worker.judge.counting import PARTIAL, bytes_read
+from gpu_worker.judge.counting import bytes_read
 from gpu_worker.judge.deviation import Expected, largest, unit_of
-from gpu_worker.judge.reference import SEPARABLE, Reference
+from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 
 LOOK_SECONDS = 1.0
 """For what no graph claims. What one claims is tried whatever it takes: three forward passes a tensor."""
 
-MOVED = SEPARABLE
+MOVED = 1e-4
 """In units of the output's spread: sums in another order differ by 1e-6, values that matter by far more."""
 
 
@@ -41,41 +39,11 @@ class Relevance:
     notes: tuple[str, ...] = ()
 
 
-class ReadWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Marks which elements of named tensors a forward pass reads; all of them, unless the call is known to read few."""
-
-    def __init__(self, named: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._alive = {id(named[name]): (name, named[name]) for name in wanted}
-        self.read = {name: torch.zeros_like(named[name], dtype=torch.bool) for name in wanted}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: saying so imports torch's compiler, and nothing is compiled here."""
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        partial = str(func).split(".")[1] in PARTIAL
-        for place, argument in enumerate([*args, *(kwargs or {}).values()]):
-            for tensor in argument if isinstance(argument, list | tuple) else (argument,):
-                name, given = self._alive.get(id(tensor), (None, None))
-                if name is None or given is None:
-                    continue
-                if partial and place == 0 and given.is_contiguous():
-                    places = torch.arange(given.numel(), device=given.device).reshape(given.shape)
-                    self.read[name].view(-1)[func(places, *args[1:], **(kwargs or {})).reshape(-1)] = True
-                else:
-                    self.read[name].fill_(True)
-        return func(*args, **(kwargs or {}))
-
-
 @dataclass
 class _Trial:
     """One set of given tensors, what the reference gives for it, and which of them may be changed."""
 
-    reference: Reference
+    reference: ReferenceLink
     given: Sequence[torch.Tensor]
     specs: Sequence[TensorSpec]
     expected: list[Expected] = field(default_factory=list)
@@ -99,7 +67,7 @@ class _Trial:
 
 
 def relevance(
-    reference: Reference, graph: Graph, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]
+    reference: ReferenceLink, graph: Graph, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]
 ) -> Relevance:
     """Try what the graph claims of ``given``, in the order of ``specs``; then look for what it does not claim.
 
@@ -130,22 +98,9 @@ def relevance(
 def _refuted(trial: _Trial, claimed: Sequence[str]) -> Iterator[str]:
     """The tensors of which a part that the graph does not read moves an output."""
     names = [spec.name for spec in trial.specs]
-    for name, read in _read(trial.reference, trial.given, claimed).items():
+    for name, read in trial.reference.reads(trial.given, claimed).items():
         if not bool(read.all()) and trial.moves(names.index(name), ~read):
             yield name
-
-
-def _read(reference: Reference, given: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
-    if not names:
-        return {}
-    watches: list[ReadWatch] = []
-
-    def watch(named: Mapping[str, torch.Tensor]) -> ReadWatch:
-        watches.append(ReadWatch(named, names))
-        return watches[0]
-
-    reference.watched(given, watch)
-    return watches[0].read
 
 
 def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str, int]]:

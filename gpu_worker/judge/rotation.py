@@ -21,7 +21,7 @@ import torch
 from cupilot.evaluation import FailureKind
 from cupilot.problem import Role, TensorSpec
 from gpu_worker.judge import laws
-from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.slots import Slots, flat_storage, same_bytes
 
@@ -70,7 +70,7 @@ class Content:
 class Rotation:
     """A pool of draws, and the slots that are filled from it."""
 
-    def __init__(self, reference: Reference, specs: Sequence[TensorSpec], seeds: Sequence[int]) -> None:
+    def __init__(self, reference: ReferenceLink, specs: Sequence[TensorSpec], seeds: Sequence[int]) -> None:
         self._specs = [spec for spec in specs if spec.role is not Role.OUTPUT]
         self._inputs = sum(spec.role is Role.INPUT for spec in self._specs)
         self._random = random.Random(seeds[0])
@@ -177,7 +177,7 @@ class Rotation:
             return (Part(0, length, (self._any_draw(),)),)
         return self._stretches(spec, length)
 
-    def _answered(self, reference: Reference) -> bool:
+    def _answered(self, reference: ReferenceLink) -> bool:
         """Whether the reference has finite answers to mixtures: one of positive definite matrices is seldom another."""
         for _ in range(MIXTURES_TRIED):
             storages = [self._made(index) for index in range(len(self._specs))]

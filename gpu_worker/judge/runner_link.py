@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cupilot.evaluation import FailureKind
-from gpu_worker.channel import Channel, ChannelClosed, ChannelError, ChannelTimeout
+from gpu_worker.channel import SEND_SECONDS, Channel, ChannelClosed, ChannelError, ChannelTimeout
 from gpu_worker.judge.slots import Slots
 from gpu_worker.targets.base import GraphUnavailable
 
 LOAD_SECONDS = 60.0
 ATTACH_SECONDS = 60.0
 """Populating the pages of a large arena takes about 0.3 s a gigabyte."""
+
+ANSWER_BYTES = 2**17
+"""Largest answer to a command. A time has 50 bytes; a failure with a message and a build log of 4000 characters each,
+all of them escaped, has 96 KB."""
+
+LOAD_BYTES = 2**18
+"""Largest answer to ``load``, whose facts have 250 bytes for each of at most 32 launches, and names."""
+
+DETAILS_BYTES = 2**16
+"""Largest size of the details of a failure, as JSON; others are left out. A build log of 4000 characters, all of them
+escaped, has 48 KB. They become part of the evaluation's record."""
 
 
 Release = Callable[[], float | None]
@@ -23,7 +35,7 @@ Release = Callable[[], float | None]
 class KernelFailed(Exception):
     """The kernel did something that ends its evaluation."""
 
-    def __init__(self, kind: FailureKind, message: str, **details: Any) -> None:
+    def __init__(self, kind: FailureKind, message: str, /, **details: Any) -> None:
         super().__init__(message)
         self.kind = kind
         self.details = details
@@ -48,7 +60,7 @@ class RunnerLink:
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]], timeout: float = LOAD_SECONDS) -> dict[str, Any]:
         """Load the kernel; returns the facts that the runner found."""
-        answer = self._ask({"op": "load", "binary": binary, "launches": list(launches)}, timeout)
+        answer = self._ask({"op": "load", "binary": binary, "launches": list(launches)}, timeout, limit=LOAD_BYTES)
         facts = answer.get("facts")
         return facts if isinstance(facts, dict) else {}
 
@@ -89,22 +101,32 @@ class RunnerLink:
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, text)
         return host, float(reported)
 
-    def _ask(self, message: dict[str, Any], timeout: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+    def _ask(
+        self,
+        message: dict[str, Any],
+        timeout: float,
+        descriptors: Sequence[int] = (),
+        *,
+        limit: int = ANSWER_BYTES,
+    ) -> dict[str, Any]:
         self._say(message, descriptors)
-        return self._hear(message, timeout)
+        return self._hear(message, timeout, limit)
 
     def _say(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         if self._channel.pending():
             self._lost_or_breach()
         try:
-            self._channel.send(message, descriptors)
+            self._channel.send(message, descriptors, timeout=SEND_SECONDS)
         except ChannelClosed as error:
             raise RunnerLost(str(error)) from error
+        except ChannelTimeout as error:
+            text = f"the kernel kept the runner from reading a command for {SEND_SECONDS:.0f} s ({message['op']})"
+            raise KernelFailed(FailureKind.TIMEOUT, text, seconds=SEND_SECONDS) from error
 
-    def _hear(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
+    def _hear(self, message: dict[str, Any], timeout: float, limit: int = ANSWER_BYTES) -> dict[str, Any]:
         """The answer to what was said last."""
         try:
-            answer, unexpected = self._channel.receive(timeout)
+            answer, _ = self._channel.receive(timeout, limit=limit)
         except ChannelTimeout as error:
             text = f"the kernel did not finish within {timeout:.1f} s ({message['op']})"
             raise KernelFailed(FailureKind.TIMEOUT, text, seconds=timeout) from error
@@ -112,7 +134,7 @@ class RunnerLink:
             raise RunnerLost(str(error)) from error
         except ChannelError as error:
             raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel") from error
-        if unexpected or not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
+        if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
             raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel")
         if not answer["ok"]:
             raise self._reported(answer)
@@ -121,7 +143,7 @@ class RunnerLink:
     def _lost_or_breach(self) -> None:
         """Something lies in the channel that nobody asked for: the end of the runner, or a forged answer."""
         try:
-            self._channel.receive(1.0)
+            self._channel.receive(1.0, limit=ANSWER_BYTES)
         except ChannelClosed as error:
             raise RunnerLost(str(error)) from error
         except (ChannelTimeout, ChannelError):
@@ -136,5 +158,6 @@ class RunnerLink:
             kind = FailureKind.CRASH
         if kind in _NOT_TO_SAY and not self._trusted:
             kind = FailureKind.CRASH  # after which a GPU is looked at
-        details = details if isinstance(details, dict) else {}
+        if not isinstance(details, dict) or len(json.dumps(details)) > DETAILS_BYTES:
+            details = {}
         return KernelFailed(kind, str(answer.get("message", ""))[:4000], **details)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 import secrets
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, LawResult
 from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Role
-from gpu_worker.judge import laws
+from gpu_worker.judge import counting, laws
 from gpu_worker.judge.admission import admit, precision_of
 from gpu_worker.judge.audit import Auditor, Bounds
+from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.cases import Cases
-from gpu_worker.judge.counting import used
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, largest
-from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.relevance import relevance
 from gpu_worker.judge.rotation import Rotation
@@ -30,7 +28,6 @@ from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timed_outputs import TIMED_FACTOR, OutputBounds
 from gpu_worker.judge.timing import DECOY_SHARE, Effort, Hold, PairedTimer
 from gpu_worker.signature import NotPortable
-from gpu_worker.targets.base import JudgeDevice
 
 POOL_DRAWS = 3
 FEWEST_DRAWS = 2
@@ -45,8 +42,8 @@ SLOTS_MEMORY_SHARE = 0.25
 CASES_MEMORY_SHARE = 0.5
 
 BASELINE_SECONDS = 0.5
-MIN_LAUNCH_SECONDS = 5.0
-"""A GPU takes up to 2 s to report a fault of many threads."""
+MIN_LAUNCH_SECONDS = 10.0
+"""A GPU takes 2 s to report a fault of many threads, and once took more than 5."""
 
 COMPILE_SECONDS = 150
 """For torch.compile, which takes 20 to 40 s on two cores; without it there is no such baseline."""
@@ -122,21 +119,29 @@ class Findings:
 class Session:
     """A problem, its reference, cases and slots."""
 
-    def __init__(self, problem: Problem, device: JudgeDevice, stage: Stage) -> None:
+    def __init__(self, problem: Problem, reference: ReferenceLink, stage: Stage) -> None:
         self._problem = problem
-        self._device = device
+        self._device = reference.device
         self._stage = stage
-        seed = secrets.randbits(40)
+        self._reference = reference
         stage("loading the problem file", 90.0)
-        self._reference = Reference(problem.source, problem.policy, device, seed)
+        reference.load(problem, secrets.randbits(40))
         stage("the first forward pass", 120.0)
-        self.facts: ProblemFacts = self._reference.facts(problem.content_hash())
+        self.facts: ProblemFacts = reference.facts(problem.content_hash())
         self._specs = self.facts.tensors
-        self._cases = Cases(self._reference, self._specs, int(CASES_MEMORY_SHARE * device.memory_bytes))
+        self._cases = Cases(reference, self._specs, int(CASES_MEMORY_SHARE * self._device.memory_bytes))
+        self._pytorch = BaselineLink(reference, self._specs)
         stage("timing PyTorch", 120.0)
         self._baseline_seconds = self._estimate_baseline()
         self._slots: dict[tuple[tuple[tuple[str, int], ...], int], Slots] = {}
         self._errors: dict[str, float] = {}
+
+    def close(self) -> None:
+        """Give all memory back, and hang up on the reference."""
+        while self._slots:
+            self._slots.popitem()[1].close()
+        self._pytorch.close()
+        self._reference.close()
 
     @cached_property
     def _rotation(self) -> Rotation:
@@ -149,12 +154,15 @@ class Session:
     def admit(self) -> dict[str, Any]:
         """Laws, tolerances, admission and baseline, as JSON-compatible fields of a ``Preparation``."""
         self._stage("admitting the problem", 240.0)
-        self._reference.refuse_random_scalars()
+        self._reference.check_scalars()
         admission = admit(self._reference, self._cases, self._specs, self._problem.policy)
         self._stage("looking for what does not matter", 120.0)
-        found = relevance(self._reference, self.facts.graph, self._specs, self._cases.get(laws.OWN).given)
-        least = self._reference.compulsory_bytes(self._specs, found.whole, found.needless)
+        given, graph = self._cases.get(laws.OWN).given, self.facts.graph
+        found = relevance(self._reference, graph, self._specs, given)
+        zeros = laws.zero_shares(self._specs, given)
+        least = counting.compulsory_bytes(graph, self._specs, zeros, found.whole, found.needless)
         self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
+        self._reference.release_memory()
         self._stage("timing PyTorch", 120.0)
         return {
             "facts": self.facts.model_dump(mode="json"),
@@ -198,7 +206,7 @@ class Session:
         timer = PairedTimer(
             link,
             device,
-            self._reference,
+            self._pytorch,
             slots=slots,
             rotation=self._rotation,
             bounds=self._output_bounds(order, findings.laws),
@@ -207,14 +215,13 @@ class Session:
         )
         effort = self._effort(order)
         for baseline in order.baselines:
-            caller = self._caller(baseline, findings)
-            if caller is not None:
-                found = timer.compare(baseline, caller, seconds, effort)
+            if self._compiled(baseline, findings):
+                found = timer.compare(baseline, seconds, effort)
                 findings.comparisons.append(found.model_copy(update={"flags": self._flags(baseline)}))
         findings.notes += timer.notes
         if order.imported:
             findings.handover_us = timer.handover_seconds() * 1e6
-        self._reference.restore()
+        self._reference.settle()
 
     @staticmethod
     def _audit(order: KernelOrder, auditor: Auditor, findings: Findings, first_timeout: float, timeout: float) -> float:
@@ -236,24 +243,21 @@ class Session:
 
     def _told(self) -> dict[str, Any]:
         try:
-            return self._reference.signature(self._specs).as_json()
+            return self._reference.signature()
         except NotPortable as error:
             message = f"this problem takes no imported files: {error}"
             raise KernelFailed(FailureKind.INVALID_PLAN, message, code="not_portable") from error
 
-    def _caller(self, baseline: Baseline, findings: Findings) -> Any:
+    def _compiled(self, baseline: Baseline, findings: Findings) -> bool:
+        """Whether there is such a baseline; where it cannot be compiled, a note says why."""
         if baseline is Baseline.EAGER:
-            return self._reference.caller
+            return True
         self._stage(f"compiling the {baseline.value} baseline", 240.0)
-        try:
-            compiled = self._reference.compiled(COMPILE_MODES[baseline])
-            with self._device.policy(self._problem.policy), time_limit(COMPILE_SECONDS):
-                for _ in range(2):
-                    compiled(self._cases.get(laws.OWN).given)()
-        except Exception as error:  # whatever the compiler stack raises: there is no such baseline then
-            findings.notes.append(f"no {baseline.value} baseline: {type(error).__name__}: {str(error)[:500]}")
-            return None
-        return compiled
+        given = self._cases.get(laws.OWN).given
+        reason = self._pytorch.compile(baseline.value, COMPILE_MODES[baseline], given, COMPILE_SECONDS)
+        if reason is not None:
+            findings.notes.append(f"no {baseline.value} baseline: {reason}")
+        return reason is None
 
     def _flags(self, baseline: Baseline) -> dict[str, str]:
         policy = self._problem.policy
@@ -321,29 +325,34 @@ class Session:
         return max(2, min(max(for_cache, for_blocks), MAX_SLOTS, limit))
 
     def _estimate_baseline(self) -> float:
-        call = self._reference.caller(self._reference.draw(secrets.randbits(40)))
-        with self._device.policy(self._problem.policy):
-            times = [self._device.baseline_seconds([call]) for _ in range(3)]
-        self._reference.notice()
-        self._reference.restore()
+        self._pytorch.use(1)
+        self._pytorch.fill(0, self._reference.draw(secrets.randbits(40)))
+        times = [self._baseline_block([0]) for _ in range(3)]
+        self._reference.settle(notice=True)
         return max(min(times), 1e-7)
+
+    def _baseline_block(self, order: Sequence[int]) -> float:
+        """Seconds of a block of PyTorch eager, tried again where the clocks disagree."""
+        while (seconds := self._pytorch.block(Baseline.EAGER.value, order)) is None:
+            continue
+        return seconds
 
     def _time_baseline(self) -> Interval:
         """PyTorch eager alone, cache flushed before each block, over rotated inputs."""
-        slots = self._slots_for({}, self._slot_count(self._device.block_seconds))
+        count = self._slot_count(self._device.block_seconds)
+        slots = self._slots_for({}, count)
         count = max(1, min(slots.count, math.ceil(self._device.block_seconds / self._baseline_seconds)))
+        self._pytorch.use(count)
         times: list[float] = []
         end = time.monotonic() + BASELINE_SECONDS
-        with self._device.policy(self._problem.policy):
-            state = self._rotation.choose_state()
-            for slot in range(count):
-                self._rotation.fill(slots, slot, state)
-            while len(times) < 5 or (time.monotonic() < end and half_width(median_interval(times)) > 0.01):
-                calls = [self._reference.caller(slots.given(slot)) for slot in range(count)]
-                self._device.flush_cache()
-                self._device.synchronize()
-                times.append(self._device.baseline_seconds(calls) / count * 1e6)
-        self._reference.restore()
+        state = self._rotation.choose_state()
+        for slot in range(count):
+            self._rotation.fill(slots, slot, state)
+            self._pytorch.fill(slot, slots.storages(slot))
+        while len(times) < 5 or (time.monotonic() < end and half_width(median_interval(times)) > 0.01):
+            self._device.flush_cache()
+            times.append(self._baseline_block(range(count)) / count * 1e6)
+        self._reference.settle()
         return median_interval(times)
 
     def _notes(self) -> list[str]:
@@ -358,23 +367,7 @@ class Session:
         return notes
 
     def _reads(self, name: str) -> bool:
-        return used(self.facts.graph, name)
-
-
-@contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in the main thread when the block takes longer, and again each second: compilers catch it."""
-
-    def expire(*_: object) -> None:
-        raise TimeoutError(f"not finished within {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        return counting.used(self.facts.graph, name)
 
 
 def check_same(facts: ProblemFacts, prepared: ProblemFacts) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from cupilot.problem import DType, Role, TensorSpec
-from gpu_worker.judge.loading import TORCH_DTYPES
+from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.targets.base import ALIGNMENT, JudgeDevice
 
 GUARD_BYTES = 1024
@@ -99,7 +99,7 @@ class Slots:
         return [self._storage(slot, spec) for spec in self._given]
 
     def fill(self, slot: int, tensors: Sequence[torch.Tensor]) -> None:
-        """Write the given tensors."""
+        """Write the given tensors, or their flat storages."""
         for storage, tensor in zip(self.storages(slot), tensors, strict=True):
             storage.copy_(flat_storage(tensor))
 

@@ -17,19 +17,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
 from cupilot.evaluation import Baseline, Comparison, FailureKind, Interval
+from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE, Clocks
 from gpu_worker.judge.conditions import BlockLog
 from gpu_worker.judge.deviation import Expected, Unit, deviation
 from gpu_worker.judge.openings import Openings
-from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.rotation import Content, Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
-from gpu_worker.judge.selections import SelectionWatch
 from gpu_worker.judge.slots import Slots, Watch
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timed_outputs import OutputBounds, timed_error
@@ -82,7 +80,6 @@ class _Filling:
     """Whether launches on it have been checked."""
 
 
-Caller = Callable[[Sequence[torch.Tensor]], Callable[[], Any]]
 Hold = Callable[[bool], float | None]
 """Stops or continues the runner; the moment since or until which it stands still, None where it holds no host code."""
 
@@ -94,7 +91,7 @@ class PairedTimer:
         self,
         link: RunnerLink,
         device: JudgeDevice,
-        reference: Reference,
+        pytorch: BaselineLink,
         *,
         slots: Slots,
         rotation: Rotation,
@@ -104,7 +101,7 @@ class PairedTimer:
     ) -> None:
         self._link = link
         self._device = device
-        self._reference = reference
+        self._pytorch = pytorch
         self._slots = slots
         self._rotation = rotation
         self._bounds = bounds
@@ -115,42 +112,43 @@ class PairedTimer:
         self._graphs = False
         """Whether blocks go through graphs, those of both sides."""
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
-        self._eager = True
-        """Whether the baseline under way is the reference itself, whose timed answers are right."""
+        self._baseline = Baseline.EAGER
+        """The one under way."""
         self._kept: _Filling | None = None
         """The one filling, where all pairs are to be timed on it."""
         self._blocks = BlockLog(device.state)
         self.notes: list[str] = []
 
-    def compare(self, baseline: Baseline, caller: Caller, kernel_hint: float, effort: Effort) -> Comparison:
+    def compare(self, baseline: Baseline, kernel_hint: float, effort: Effort) -> Comparison:
         """Measure until the effort is spent. Raises :class:`KernelFailed` for wrong timed outputs and false clocks.
 
         Where either side is so short that its launches would be part of its time, both go through graphs, or neither.
         """
         self._graphs = False
-        # What writes to its inputs or its state may have been called before, to warm up: its answers are not right
-        steady = not (self._reference.writes_inputs or self._reference.changes_state)
-        self._eager = baseline is Baseline.EAGER and steady
+        self._baseline = baseline
+        self._pytorch.use(self._slots.count)
         self._kept = None
         if effort.one_filling:
             self._kept = self._fill(self._block_length(kernel_hint))
-        kernel, reference = self._warm_up(caller, kernel_hint)
+        kernel, reference = self._warm_up(kernel_hint)
         if min(kernel, reference) < self._device.graph_below_seconds:
             try:
                 self._graphs = True
-                return self._compare(baseline, caller, self._warm_up(caller, kernel), effort)
+                return self._compare(baseline, self._warm_up(kernel), effort)
             except GraphUnavailable as reason:
                 self._graphs = False
                 self._hold(False)
                 self.notes.append(f"{baseline.value}: timed by single launches: {reason}")
-        return self._compare(baseline, caller, (kernel, reference), effort)
+        return self._compare(baseline, (kernel, reference), effort)
 
-    def _warm_up(self, caller: Caller, kernel_hint: float) -> tuple[float, float]:
+    def _warm_up(self, kernel_hint: float) -> tuple[float, float]:
         """Seconds a launch of kernel and baseline, of one pair, which is verified too."""
-        kernel, reference = self._pair(caller, self._block_length(kernel_hint), 1, kernel_leads=True)
+        reference: float | None = None
+        while reference is None:
+            kernel, reference = self._pair(self._block_length(kernel_hint), 1, kernel_leads=True)
         return kernel or kernel_hint, reference
 
-    def _compare(self, baseline: Baseline, caller: Caller, seconds: tuple[float, float], effort: Effort) -> Comparison:
+    def _compare(self, baseline: Baseline, seconds: tuple[float, float], effort: Effort) -> Comparison:
         kernel_count, baseline_count = map(self._block_length, seconds)
         kernel_times: list[float] = []
         baseline_times: list[float] = []
@@ -160,10 +158,10 @@ class PairedTimer:
         started = time.monotonic()
         while True:
             leads = len(kernel_times) % 2 == 0
-            kernel, reference = self._pair(caller, kernel_count, baseline_count, kernel_leads=leads)
-            if not self._blocks.end_pair(timed=kernel is not None):
+            kernel, reference = self._pair(kernel_count, baseline_count, kernel_leads=leads)
+            if not self._blocks.end_pair(timed=kernel is not None and reference is not None):
                 continue
-            if kernel is not None:
+            if kernel is not None and reference is not None:
                 kernel_times.append(kernel)
                 baseline_times.append(reference)
             self._clocks.check(len(kernel_times))
@@ -226,10 +224,8 @@ class PairedTimer:
         most = len(self._kept.order) if self._kept else self._slots.count - self._decoys
         return max(1, min(most, math.ceil(self._device.block_seconds / max(seconds, 1e-7))))
 
-    def _pair(
-        self, caller: Caller, kernel_count: int, baseline_count: int, *, kernel_leads: bool
-    ) -> tuple[float | None, float]:
-        """Seconds a launch of kernel (None: clocks disagree) and baseline, on one filling of the slots."""
+    def _pair(self, kernel_count: int, baseline_count: int, *, kernel_leads: bool) -> tuple[float | None, float | None]:
+        """Seconds a launch of kernel and baseline (None: clocks disagree), on one filling of the slots."""
         filling = self._kept or self._fill(max(kernel_count, baseline_count))
         self._hold(True)
         order, watch = filling.order, filling.watch
@@ -240,17 +236,21 @@ class PairedTimer:
         if kernel_leads:
             kernel = self._kernel_block(kernel_order, watch)
             self._blocks.read()
-            reference, result = self._baseline_block(caller, baseline_order)
+            reference = self._baseline_block(baseline_order)
         else:
-            reference, result = self._baseline_block(caller, baseline_order)
+            reference = self._baseline_block(baseline_order)
             self._blocks.read()
             kernel = self._kernel_block(kernel_order, watch)
         self._blocks.read()
         if not filling.checked:
             self._refuse_work_ahead(decoys)
-            self._verify(checked, filling.contents[checked], result if self._eager else self._answer(checked))
+            # a compiler's mistakes are not the kernel's
+            timed = self._baseline is Baseline.EAGER and self._pytorch.answers_are_right
+            self._verify(
+                checked, filling.contents[checked], self._pytorch.last() if timed else self._pytorch.answer(checked)
+            )
             for slot in further:
-                self._verify(slot, filling.contents[slot], self._answer(slot))
+                self._verify(slot, filling.contents[slot], self._pytorch.answer(slot))
         filling.checked = True
         self._hold(False)
         return kernel, reference
@@ -276,11 +276,12 @@ class PairedTimer:
 
     def _prepare(self, order: Sequence[int]) -> dict[int, Content]:
         state = self._rotation.choose_state()
-        self._reference.assume(state)
+        self._pytorch.assume(state)
         contents = {}
         for slot in order:
             contents[slot] = self._rotation.fill(self._slots, slot, state)
             self._slots.poison(slot)
+            self._pytorch.fill(slot, self._slots.storages(slot))
         return contents
 
     def _kernel_block(self, order: Sequence[int], watch: Watch) -> float | None:
@@ -305,17 +306,12 @@ class PairedTimer:
         held = self._hold(True)
         return 0.0 if held is None else held - answered
 
-    def _baseline_block(self, caller: Caller, order: Sequence[int]) -> tuple[float, Any]:
-        kept: list[Any] = []
-        calls = [caller(self._slots.given(slot)) for slot in order]
-        last = calls[-1]
-        calls[-1] = lambda: kept.append(last())
-        with self._device.policy(self._reference.policy):
-            if self._graphs:
-                calls = [self._device.captured(calls)]
-            self._flush(len(order))
-            seconds = self._device.baseline_seconds(calls)
-        return seconds / len(order), kept[-1]
+    def _baseline_block(self, order: Sequence[int]) -> float | None:
+        if self._graphs:
+            self._pytorch.capture(self._baseline.value, order)
+        self._flush(len(order))
+        seconds = self._pytorch.replay() if self._graphs else self._pytorch.block(self._baseline.value, order)
+        return None if seconds is None else seconds / len(order)
 
     def _flush(self, launches: int) -> None:
         if launches * self._slots.tensor_bytes < FLUSH_BELOW_CACHES * self._device.cache_bytes:
@@ -335,13 +331,8 @@ class PairedTimer:
             message = f"the kernel changed {changed} in a timed launch, which it is only given to read"
             raise KernelFailed(FailureKind.INPUT_MUTATED, message, tensor=changed, law="timed")
 
-    def _answer(self, slot: int) -> Any:
-        """What the reference gives for a slot, not timed: a compiler's mistakes are not the kernel's."""
-        return self._reference.answer(self._slots.given(slot))
-
-    def _verify(self, checked: int, content: Content, result: Any) -> None:
+    def _verify(self, checked: int, content: Content, wanted: Sequence[torch.Tensor]) -> None:
         self._refuse_change(self._rotation.intact(self._slots, checked, content))
-        wanted = self._reference.outputs_of(result)
         for place, (values, got, bounds) in enumerate(
             zip(wanted, self._slots.outputs(checked), self._bounds, strict=True)
         ):
@@ -358,10 +349,8 @@ class PairedTimer:
 
     def _equally_good(self, slot: int, place: int) -> bool:
         """Whether an output holds indices of values that are equal to those which the reference selects."""
-        watch = SelectionWatch()
-        with watch:
-            values = self._reference.outputs_of(self._answer(slot))[place]
-        expected = Expected(values, Unit(), watch.selection(values))
+        values, selection = self._pytorch.choices(slot)[place]
+        expected = Expected(values, Unit(), selection)
         return deviation(expected, self._slots.outputs(slot)[place]) == 0.0
 
     @staticmethod

@@ -45,6 +45,8 @@ class Access:
     """The whole environment besides PATH, HOME and LANG, which the sandbox sets."""
     subprocesses: bool = False
     """Whether it may fork and execute (a compiler driver does); refused by seccomp otherwise."""
+    memory_files: bool = False
+    """Whether it may have shared memory of its own (memfd_create), which no limit counts; the judge's arena is such."""
     bounded_address_space: bool = True
     """False for CUDA processes, whose driver reserves more address space than the machine has memory."""
 
@@ -224,8 +226,19 @@ class Arena(Protocol):
         ...
 
 
+class AttachedArena(Protocol):
+    """Memory that another process of ours owns."""
+
+    bytes: torch.Tensor
+    """uint8, one dimension, on this process's torch device."""
+
+    def close(self) -> None:
+        """Forget the mapping; it goes with its last tensor where the target cannot unmap it earlier."""
+        ...
+
+
 class JudgeDevice(Protocol):
-    """A target in the judge process. Its calls come from one thread."""
+    """A target where PyTorch runs: in the judge and in the reference process. Its calls come from one thread."""
 
     torch_device: torch.device
     cache_bytes: int
@@ -243,6 +256,18 @@ class JudgeDevice(Protocol):
 
     def allocate(self, size: int) -> Arena:
         """A new arena of ``size`` bytes."""
+        ...
+
+    def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> AttachedArena:
+        """Map an arena of another process from its handle and descriptors, which are closed."""
+        ...
+
+    def release_unused(self) -> None:
+        """Give memory that PyTorch keeps and does not use back to the device, for other processes."""
+        ...
+
+    def is_nearly_full(self) -> bool:
+        """Whether other processes will hardly find memory."""
         ...
 
     def policy(self, policy: NumericsPolicy) -> AbstractContextManager[None]:
@@ -278,6 +303,13 @@ class JudgeDevice(Protocol):
         """Seconds a block took, from the judge's wall clock around it and the runner's own report.
 
         None where the two disagree by more than launch and message overhead: CLOCK_MISMATCH.
+        """
+        ...
+
+    def baseline_time(self, host: float, reported: float) -> float | None:
+        """Seconds that a block of the baseline took, from the judge's wall clock and the reference process's report.
+
+        None where the report is not possible: longer than the judge waited.
         """
         ...
 

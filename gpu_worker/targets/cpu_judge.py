@@ -14,7 +14,7 @@ import torch
 
 from cupilot.problem import NumericsPolicy
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
-from gpu_worker.targets.cpu_memory import keep_freed_memory
+from gpu_worker.targets.cpu_memory import keep_freed_memory, map_arena
 
 FLUSH_FACTOR = 2
 """Twice the last-level cache is read and written to evict it, as triton's and nvbench's flushes do."""
@@ -43,14 +43,26 @@ class CpuArena:
         os.ftruncate(self._descriptor, size)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
-        self._memory = mmap.mmap(self._descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self.bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        memory = mmap.mmap(self._descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
         self.handle: dict[str, Any] = {"size": size}
         self.descriptors = (self._descriptor,)
 
     def close(self) -> None:
         """Drop the file; the mapping goes with its last tensor."""
         os.close(self._descriptor)
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+
+
+class CpuArenaView:
+    """An arena of another process; see :class:`gpu_worker.targets.base.AttachedArena`."""
+
+    def __init__(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
+        self.bytes = map_arena(handle, descriptors)
+
+    def close(self) -> None:
+        """Drop this reference to the mapping."""
+        self.bytes = torch.empty(0, dtype=torch.uint8)
 
 
 class CpuJudgeDevice:
@@ -71,6 +83,17 @@ class CpuJudgeDevice:
     def allocate(self, size: int) -> CpuArena:
         """A new arena."""
         return CpuArena(size)
+
+    def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> CpuArenaView:
+        """Map a memory file."""
+        return CpuArenaView(handle, descriptors)
+
+    def release_unused(self) -> None:
+        """Nothing: freed memory is kept on purpose; see :func:`gpu_worker.targets.cpu_memory.keep_freed_memory`."""
+
+    def is_nearly_full(self) -> bool:
+        """Not told: each process has a limit of its own."""
+        return False
 
     @contextmanager
     def policy(self, policy: NumericsPolicy) -> Iterator[None]:
@@ -108,6 +131,10 @@ class CpuJudgeDevice:
     def shared(self) -> bool:
         """Not told: who shares a core waits now and then, which is told from a false clock anyway."""
         return False
+
+    def baseline_time(self, host: float, reported: float) -> float | None:  # noqa: ARG002
+        """The judge's wall time, as for kernels: one clock for both sides."""
+        return host
 
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
         """The judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""

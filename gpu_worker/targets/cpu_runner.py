@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -11,6 +12,8 @@ from typing import Any
 
 from gpu_worker import seccomp
 from gpu_worker.targets.base import RunnerError
+
+_SYSTEM_LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1")
 
 Call = tuple[Callable[..., None], tuple[ctypes.c_void_p, ...]]
 
@@ -34,7 +37,12 @@ class CpuRunner:
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Load the library, look its functions up, then give up every right that computing does not need."""
+        """Load the library, look its functions up, then give up every right that computing does not need.
+
+        The library's constructors run while it is loaded, so rights are given up in two steps.
+        """
+        _load_system_libraries()
+        seccomp.install(seccomp.loading_filter())
         try:
             library = ctypes.CDLL(binary)
         except OSError as error:
@@ -60,6 +68,13 @@ class CpuRunner:
             for function, arguments in calls:
                 function(*arguments)
         return time.perf_counter() - started
+
+
+def _load_system_libraries() -> None:
+    """Load what kernels may link, whose constructors are the system's: libgomp's reads more than a kernel's may."""
+    for name in _SYSTEM_LIBRARIES:
+        with contextlib.suppress(OSError):  # a kernel that needs it is refused when it is loaded
+            ctypes.CDLL(name)
 
 
 def _function(library: ctypes.CDLL, name: str) -> Callable[..., None]:

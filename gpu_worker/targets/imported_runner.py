@@ -8,7 +8,6 @@ What is looked up before the file runs stays what it was, whatever the file repl
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 import time
@@ -26,7 +25,7 @@ from gpu_worker import signature as signatures
 from gpu_worker.signature import Signature
 from gpu_worker.targets import extension, user_errors
 from gpu_worker.targets.base import RunnerError
-from gpu_worker.targets.cpu_memory import keep_freed_memory
+from gpu_worker.targets.cpu_memory import keep_freed_memory, map_arena
 
 MODULE = "modelnew"
 _clock = time.perf_counter
@@ -39,7 +38,7 @@ class _Memory(Protocol):
     device: torch.device
 
     def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
-        """The arena as bytes."""
+        """The arena as bytes; closes the descriptors."""
         ...
 
     def settle(self) -> None:
@@ -61,9 +60,7 @@ class _CpuMemory:
         keep_freed_memory()
 
     def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        memory = mmap.mmap(descriptors[0], int(handle["size"]), flags, mmap.PROT_READ | mmap.PROT_WRITE)
-        return torch.frombuffer(memory, dtype=torch.uint8)
+        return map_arena(handle, descriptors)
 
     def settle(self) -> None:
         """Nothing is asynchronous here; threads of the file's own are stopped from outside."""
@@ -87,6 +84,7 @@ class _CudaMemory:
     def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
         size = int(handle["bytes"])
         self._shared = self._driver.SharedMemory.attach(descriptors[0], size)
+        os.close(descriptors[0])
         return torch.as_tensor(self._driver.Adoptable(self._shared.pointer, size), device=self.device)
 
     def settle(self) -> None:
@@ -123,7 +121,6 @@ class ImportedRunner:
         assert self._memory is not None
         self._slots = []
         self._arena = self._memory.map(handle, descriptors)
-        os.close(descriptors[0])
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run the file and construct its class; ``launches`` is one :class:`Signature` as JSON."""

@@ -50,6 +50,10 @@ CLOCK_TOLERANCE = 0.02
 """Relative; rates of the device's and the host's clock differ by far less."""
 
 
+ROOM_SHARE = 0.1
+"""Free memory that is left for other processes. Emptying PyTorch's pool costs new allocations later: it is kept while
+there is more."""
+
 PROBES = 12
 """Blocks of the judge's own work that tell whether it is alone on the device."""
 
@@ -81,6 +85,25 @@ class CudaArena:
                 os.close(descriptor)
 
 
+class CudaArenaView:
+    """An arena of another process; see :class:`gpu_worker.targets.base.AttachedArena`."""
+
+    def __init__(self, handle: dict[str, Any], descriptors: Sequence[int], device: torch.device) -> None:
+        size = int(handle["bytes"])
+        self._memory: driver.SharedMemory | None = driver.SharedMemory.attach(descriptors[0], size)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self.bytes = torch.as_tensor(driver.Adoptable(self._memory.pointer, size), device=device)
+
+    def close(self) -> None:
+        """Unmap it; tensors that lie in it must not be used any more."""
+        if self._memory is not None:
+            torch.cuda.synchronize(self.bytes.device)
+            self.bytes = torch.empty(0, dtype=torch.uint8)
+            self._memory.close()
+            self._memory = None
+
+
 class CudaJudge:
     """A :class:`gpu_worker.targets.base.JudgeDevice` on the only visible GPU."""
 
@@ -106,6 +129,19 @@ class CudaJudge:
         """A new arena of ``size`` bytes, outside of PyTorch's pool, which therefore gives back what it does not use."""
         torch.cuda.empty_cache()
         return CudaArena(size, self.torch_device)
+
+    def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> CudaArenaView:
+        """Map another process's arena."""
+        return CudaArenaView(handle, descriptors, self.torch_device)
+
+    def release_unused(self) -> None:
+        """Empty PyTorch's pool."""
+        torch.cuda.empty_cache()
+
+    def is_nearly_full(self) -> bool:
+        """Whether less than :data:`ROOM_SHARE` of the memory is free, as the driver says."""
+        free, total = torch.cuda.mem_get_info(self.torch_device)
+        return bool(free < ROOM_SHARE * total)
 
     @contextmanager
     def policy(self, policy: NumericsPolicy) -> Iterator[None]:
@@ -177,6 +213,10 @@ class CudaJudge:
         longest = host * (1 + CLOCK_TOLERANCE)
         shortest = host * (1 - CLOCK_TOLERANCE) - overhead
         return runner if shortest <= runner <= longest else None
+
+    def baseline_time(self, host: float, reported: float) -> float | None:
+        """The reference process's device time, unless it is longer than the judge waited; both in seconds."""
+        return reported if 0 < reported <= host * (1 + CLOCK_TOLERANCE) else None
 
     def shared(self) -> bool:
         """Whether the judge's own work has to wait for its turn, too, as kernels of another process make it.

@@ -16,7 +16,8 @@ from pathlib import Path
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import DType, Role, TensorSpec
 from cupilot.roofline import Zone
-from gpu_worker.sandbox import Finished, Limits, Sandbox
+from gpu_worker import private_user
+from gpu_worker.sandbox import TORCH_THREADS, Finished, Limits, Sandbox
 from gpu_worker.targets.base import Access, Counted, MemoryWatch, Program
 from gpu_worker.targets.cuda import counters, sanitizer
 from gpu_worker.targets.cuda.toolchain import python_program
@@ -96,12 +97,14 @@ def _replay(watched: Watched, access: Access, tool: Path, times: int) -> Iterato
     with tempfile.TemporaryDirectory(prefix="cupilot-replay-") as folder:
         specification = Path(folder) / "replay.json"
         specification.write_text(json.dumps(_specification(watched, times)), encoding="utf-8")
+        for private in (Path(folder), watched.binary.parent):
+            private_user.share(private)
         tools = tuple(path for path in (Path("/opt/nvidia"), tool.resolve().parent) if path.exists())
         shown = (*access.read_only, Path(folder), watched.binary.parent, *tools)
         readable = tuple(path for path in shown if not path.is_relative_to("/usr"))
         access = replace(access, read_only=readable, subprocesses=True)
         argv = python_program(Path(__file__).with_name("replay.py"), str(specification), access=access).argv
-        yield lambda wrap: Sandbox().run(Program(wrap(argv), access), Limits(), WATCHED_SECONDS)
+        yield lambda wrap: Sandbox().run(Program(wrap(argv), access), Limits(processes=TORCH_THREADS), WATCHED_SECONDS)
 
 
 def _specification(watched: Watched, times: int) -> dict[str, object]:

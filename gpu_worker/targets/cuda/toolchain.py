@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cupilot import device_headers as headers
 from cupilot.problem import ProblemFacts
+from gpu_worker import private_user
 from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox, python_folders
 from gpu_worker.targets.base import Access, BuildFacts, Program
 from gpu_worker.targets.cuda import compiler, installation, policy
@@ -122,6 +123,7 @@ class CudaToolchain(CubinReader):
                 making = compiler_program("precompile", str(path), str(self._nvrtc), *self._options(), access=access)
                 if Sandbox().run(making, Limits(), PRECOMPILE_SECONDS).code != 0:
                     path.write_bytes(b"")
+                private_user.share(path)
                 self._precompiled = path
         return self._precompiled
 

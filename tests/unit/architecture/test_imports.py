@@ -69,6 +69,13 @@ def test_gpu_worker_needs_only_what_a_gpu_box_has(modules: list[Module]) -> None
     assert not found, f"a GPU box has only {sorted(GPU_BOX_LIBRARIES)}:\n" + "\n".join(found)
 
 
+def test_only_the_reference_process_imports_what_runs_references(modules: list[Module]) -> None:
+    rest = [m for m in modules if m.room == "gpu_worker" and not m.within("gpu_worker/reference")]
+    found = breaches(rest, lambda _, i: i.name.startswith("gpu_worker.reference."))
+    assert rest
+    assert not found, "the judge and the supervisor run no code of users:\n" + "\n".join(found)
+
+
 def test_evolution_and_value_objects_do_no_io(modules: list[Module]) -> None:
     outside = {"os", "pathlib", "socket", "subprocess", "time", "threading", "asyncio", "httpx", "logging"}
     pure = [m for m in modules if m.within("cupilot/evolution")]

@@ -16,7 +16,7 @@ from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
 from cupilot.roofline import place
 from cupilot.schemas import CandidateView, JobView, KernelView, ProblemView, Report
 from cupilot.strategy import Strategy, TechniqueUse
-from gpu_worker.judge.reference import Reference
+from gpu_worker.reference.reference import Reference
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.cupilot.factories import build, comparison, law, peaks
 

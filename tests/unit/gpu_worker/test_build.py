@@ -149,6 +149,17 @@ def test_what_the_machine_did_to_a_build_is_not_the_kernels_and_not_remembered(
     assert builder.build(AXPY, HEADER).failure is None
 
 
+def test_a_source_that_takes_too_much_memory_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "COMPILE_MEMORY_BYTES", 2**28)
+    hoard = "python3 -c 'import time; held = bytearray(200 * 2**20); time.sleep(30)' &"
+    builder = Builder(_Script(f"{hoard} {hoard} sleep 30", ":"), Sandbox(), tmp_path, "x86-64")
+    failure = builder.build(AXPY, HEADER).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.COMPILE_ERROR, failure
+    assert "memory" in failure.message
+    assert builder.build(AXPY, HEADER).report.cached
+
+
 def test_a_fault_of_a_tool_is_said_and_not_remembered(tmp_path: Path) -> None:
     toolchain = _Script("echo 'compiler fault: no space left' >&2; exit 3", ":")
     builder = Builder(toolchain, Sandbox(), tmp_path, "x86-64")

@@ -9,7 +9,7 @@ import torch
 
 from cupilot.problem import DType, Graph, Role, TensorSpec
 from gpu_worker.judge.counting import compulsory_bytes, op_class, pointwise_flops
-from gpu_worker.judge.trace import trace
+from gpu_worker.reference.trace import trace
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -222,8 +222,9 @@ def test_the_next_kernels_runner_is_started_while_one_is_audited(
         assert evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + "// another\n")).verdict is Verdict.AUDITED
         [second] = waiting()
         assert second.pid != first.pid, "each kernel has a process of its own"
+        sandbox = [parent for parent in second.parents() if "bwrap" in parent.name()]
         second.kill()
-        psutil.wait_procs([second], timeout=10)
+        psutil.wait_procs([second, *sandbox], timeout=10)
         assert evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + "// a third\n")).verdict is Verdict.AUDITED
         [third] = waiting()
         assert [path.name for path in next(tmp_path.glob("cupilot-runner-*")).iterdir()] == [], "it was given no kernel"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,8 @@ def test_a_file_computes_with_what_lies_in_the_slot(tmp_path: Path) -> None:
 
 def test_a_signature_says_the_same_on_the_other_side() -> None:
     assert Signature.from_json(SIGNATURE.as_json()) == SIGNATURE
+    masked = replace(SIGNATURE, constructor=((float("-inf"), [float("inf")]), {}))
+    assert Signature.from_json(json.loads(json.dumps(masked.as_json(), allow_nan=False))) == masked
     with pytest.raises(NotPortable, match="Tensor"):
         Signature(((torch.ones(1),), {}), (), {}, (), "fp32").as_json()
 

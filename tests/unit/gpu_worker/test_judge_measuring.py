@@ -14,12 +14,12 @@ import torch
 from cupilot.evaluation import Baseline, FailureKind, Span
 from cupilot.problem import NumericsPolicy
 from gpu_worker.judge import laws
-from gpu_worker.judge.admission import PRECISIONS, Admission, admit
+from gpu_worker.judge.admission import PRECISIONS, Admission, admit, run_on_half
 from gpu_worker.judge.audit import Auditor, Bounds
+from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.clocks import Clocks, clock_lies
 from gpu_worker.judge.deviation import largest
-from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.runner_link import KernelFailed, Release
@@ -29,6 +29,7 @@ from gpu_worker.judge.timed_outputs import WINDOW_ELEMENTS, WINDOWS, OutputBound
 from gpu_worker.judge.timing import Effort, PairedTimer, _Filling
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
+from tests.unit.gpu_worker.served import Served
 
 Body = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
 
@@ -57,8 +58,9 @@ class Subject:
     ):
         self.device = CpuJudgeDevice(threads=1, cache_bytes=2**18, memory_bytes=2**28)
         source = TEMPLATE.format(expression=expression, inputs=inputs, arguments=arguments)
-        self.reference = Reference(source, policy, self.device, seed=1)
-        self.specs = self.reference.facts("hash").tensors
+        self.served = Served(source, policy, self.device)
+        self.reference = self.served.link
+        self.specs = self.served.facts.tensors
         self.cases = Cases(self.reference, self.specs, 2**26)
         self.policy = policy
 
@@ -72,10 +74,12 @@ class Subject:
 class PythonLink:
     """Runs a Python function on the slots as a runner would run a kernel."""
 
-    def __init__(self, slots: Slots, body: Body, clock: float = 1.0) -> None:
+    def __init__(self, slots: Slots, body: Body, clock: float = 1.0, block: float | None = None) -> None:
+        """``clock``: what the runner reports of each second; ``block``: seconds of each block, instead of real ones."""
         self._slots = slots
         self._body = body
         self._clock = clock
+        self._block = block
         self.uncapturable = ""
         self.captures: list[list[int]] = []
         self.runs = self.replays = 0
@@ -96,7 +100,7 @@ class PythonLink:
         started = time.perf_counter()
         for slot in order:
             self._body(self._slots.given(slot), self._slots.outputs(slot))
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started if self._block is None else self._block
         return seconds, self._clock * seconds
 
 
@@ -184,7 +188,7 @@ def test_a_kernel_that_averages_half_of_the_batch_is_told_from_one_that_averages
         outputs[0].copy_(((given[0][:256] - 0.25) ** 2).mean())
 
     case = subject.cases.get(laws.OWN)
-    told = subject.reference.run_on_half(case.given, subject.reference.run(case.given))
+    told = run_on_half(subject.reference, subject.specs, case.given, subject.reference.run(case.given))
     assert told is not None
     mine = torch.empty(())
     half([*case.given], [mine])
@@ -207,7 +211,7 @@ def test_a_kernel_that_averages_half_of_the_batch_is_told_from_one_that_averages
 def test_half_of_the_batch_is_no_null_where_it_tells_nothing(expression: str, inputs: str) -> None:
     subject = Subject(expression, inputs)
     given = subject.reference.draw(7)
-    assert subject.reference.run_on_half(given, subject.reference.run(given)) is None
+    assert run_on_half(subject.reference, subject.specs, given, subject.reference.run(given)) is None
 
 
 def test_index_outputs_have_no_precision() -> None:
@@ -314,14 +318,16 @@ def test_spoilt_runs_are_named(spoil: Body, kind: FailureKind) -> None:
     assert failure.kind is kind
 
 
-def timer(subject: Subject, body: Body, clock: float = 1.0, held: list[bool] | None = None) -> PairedTimer:
+def timer(
+    subject: Subject, body: Body, clock: float = 1.0, held: list[bool] | None = None, block: float | None = None
+) -> PairedTimer:
     slots = subject.slots()
     rotation = Rotation(subject.reference, subject.specs, [1, 2, 3])
     own = subject.cases.get(laws.OWN)
     return PairedTimer(
-        PythonLink(slots, body, clock),  # type: ignore[arg-type]
+        PythonLink(slots, body, clock, block),  # type: ignore[arg-type]
         subject.device,
-        subject.reference,
+        BaselineLink(subject.reference, subject.specs),
         slots=slots,
         rotation=rotation,
         bounds=[OutputBounds(item.unit, 1e-4, ties=False) for item in own.expected],
@@ -344,8 +350,8 @@ def test_paired_timing_tells_slow_from_equal() -> None:
         time.sleep(0.02)
 
     held: list[bool] = []
-    equal = timer(subject, softmax, held=held).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
-    slower = timer(subject, slow).compare(Baseline.EAGER, subject.reference.caller, 2e-2, QUICK)
+    equal = timer(subject, softmax, held=held).compare(Baseline.EAGER, 1e-3, QUICK)
+    slower = timer(subject, slow).compare(Baseline.EAGER, 2e-2, QUICK)
     assert slower.speedup.median < equal.speedup.median
     assert slower.kernel_us.median > 20_000
     assert equal.pairs >= 2
@@ -375,11 +381,12 @@ def test_a_launch_that_works_for_those_to_come_is_caught(eager: bool) -> None:
 
     timed._fill = fill_and_forget  # type: ignore[method-assign]
     baseline = Baseline.EAGER if eager else Baseline.COMPILE
+    subject.served.server.callers[Baseline.COMPILE.value] = subject.served.server.callers[Baseline.EAGER.value]
     if not eager:
-        assert timed.compare(baseline, subject.reference.caller, 1e-4, QUICK).pairs, "asked once of a kernel"
+        assert timed.compare(baseline, 1e-4, QUICK).pairs, "asked once of a kernel"
         return
     with pytest.raises(KernelFailed, match="work of launches to come") as caught:
-        timed.compare(baseline, subject.reference.caller, 1e-4, QUICK)
+        timed.compare(baseline, 1e-4, QUICK)
     assert caught.value.kind is FailureKind.CLOCK_MISMATCH
     assert caught.value.details == {"launches": 1}
 
@@ -394,14 +401,12 @@ def test_screening_fills_once_and_checks_the_first_launches() -> None:
         softmax(given, outputs)
 
     timed = timer(subject, looks)
-    found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, screening)
+    found = timed.compare(Baseline.EAGER, 1e-3, screening)
     assert found.pairs == 4
     assert len(seen) <= cast("PythonLink", timed._link)._slots.count
     assert found.launches > len(seen), "later blocks run on what the first was given"
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, lambda _, outputs: outputs[0].fill_(1 / 64)).compare(
-            Baseline.EAGER, subject.reference.caller, 1e-3, screening
-        )
+        timer(subject, lambda _, outputs: outputs[0].fill_(1 / 64)).compare(Baseline.EAGER, 1e-3, screening)
     assert caught.value.kind is FailureKind.WRONG_VALUE
 
 
@@ -440,7 +445,7 @@ def test_both_sides_go_through_graphs_or_neither(fault: str) -> None:
     timed = timer(subject, softmax)
     link = cast("PythonLink", timed._link)
     link.uncapturable = "cooperative" if fault == "kernel" else ""
-    found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    found = timed.compare(Baseline.EAGER, 1e-3, QUICK)
     assert found.graphs is not bool(fault)
     plain = link.runs - link.replays
     assert plain >= 1, "the first pair tells how long a launch takes"
@@ -457,7 +462,7 @@ def test_wrong_results_of_a_graph_are_caught() -> None:
     link = cast("PythonLink", timed._link)
     link.replay = lambda timeout, release=None: (1e-4, 1e-4)  # type: ignore[method-assign] # noqa: ARG005
     with pytest.raises(KernelFailed) as caught:
-        timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+        timed.compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.UNWRITTEN_OUTPUT
 
 
@@ -472,7 +477,7 @@ def test_results_from_earlier_blocks_are_caught() -> None:
         outputs[0].copy_(kept[key])
 
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, memo).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+        timer(subject, memo).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.WRONG_VALUE
     assert caught.value.details["law"] == "timed"
 
@@ -509,7 +514,7 @@ def test_what_is_done_to_one_timed_launch_of_three_is_seen(spoil: Body, kind: Fa
             spoil(given, outputs)
 
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, body).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+        timer(subject, body).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is kind
     assert caught.value.details["law"] == "timed"
 
@@ -525,7 +530,7 @@ def test_work_for_a_launch_that_never_comes_is_seen() -> None:
             softmax(*others)
 
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, ahead).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+        timer(subject, ahead).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.OUT_OF_BOUNDS_WRITE
     assert "works ahead" in str(caught.value)
 
@@ -536,7 +541,8 @@ def test_what_compiled_code_gets_wrong_is_not_the_kernels() -> None:
     def wrong(given: Sequence[torch.Tensor]) -> Callable[[], torch.Tensor]:
         return lambda: torch.zeros_like(given[0])
 
-    found = timer(subject, softmax).compare(Baseline.COMPILE, wrong, 1e-3, QUICK)
+    subject.served.server.callers[Baseline.COMPILE.value] = wrong
+    found = timer(subject, softmax).compare(Baseline.COMPILE, 1e-3, QUICK)
     assert found.pairs >= 2
 
 
@@ -567,9 +573,9 @@ def test_turns_with_another_process_are_no_false_clock(shared: bool, kind: str) 
 
 
 def test_a_clock_that_lies_all_the_time_is_caught() -> None:
-    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(1024, 1024)")
+    subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, softmax, clock=0.1).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+        timer(subject, softmax, clock=0.1, block=0.008).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.CLOCK_MISMATCH
 
 
@@ -579,11 +585,11 @@ def test_blocks_whose_runner_was_stopped_late_say_nothing() -> None:
     timed, late = timer(subject, softmax), {2, 3, 4}
     link = cast("PythonLink", timed._link)
     timed._hold = lambda _: time.perf_counter() + (1.0 if link.runs in late else -1.0)
-    found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    found = timed.compare(Baseline.EAGER, 1e-3, QUICK)
     assert found.pairs == link.runs - UNPAIRED - len(late)
     timed._hold = lambda _: time.perf_counter() + 1.0
     with pytest.raises(KernelFailed) as caught:
-        timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+        timed.compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.INFRASTRUCTURE
 
 
@@ -594,7 +600,7 @@ def test_pairs_of_a_throttled_device_are_dropped(monkeypatch: pytest.MonkeyPatch
     usual = DeviceState(clocks_mhz={"sm": 1950.0}, throttled=False)
     monkeypatch.setattr(subject.device, "state", lambda: next(said, usual))
     timed = timer(subject, softmax)
-    found = timed.compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+    found = timed.compare(Baseline.EAGER, 1e-3, QUICK)
     pairs = cast("PythonLink", timed._link).runs - UNPAIRED
     assert found.pairs == pairs - 3
     assert timed.notes == ["eager: 3 pairs were dropped, the device was throttled"]
@@ -608,7 +614,7 @@ def test_a_device_that_stays_throttled_is_not_the_kernels_fault(monkeypatch: pyt
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     monkeypatch.setattr(subject.device, "state", lambda: DeviceState(throttled=True))
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, softmax).compare(Baseline.EAGER, subject.reference.caller, 1e-3, QUICK)
+        timer(subject, softmax).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.INFRASTRUCTURE
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cupilot.problem import DType, GraphNode, NumericsPolicy, ProblemFacts, Role
-from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.reference.reference import Reference
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"

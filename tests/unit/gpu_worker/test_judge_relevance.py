@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from cupilot.problem import NumericsPolicy
+from gpu_worker.judge import laws
 from gpu_worker.judge import relevance as relevance_module
-from gpu_worker.judge.reference import Reference
+from gpu_worker.judge.counting import compulsory_bytes
+from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.relevance import Relevance, relevance
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
+from tests.unit.gpu_worker.served import Served
 
 SOURCE = """
 import torch
@@ -28,19 +31,17 @@ def get_init_inputs():
 """
 
 
-def found(forward: str, inputs: str, arguments: str = "x") -> tuple[Reference, Relevance, int, int]:
+def found(forward: str, inputs: str, arguments: str = "x") -> tuple[ReferenceLink, Relevance, int, int]:
     """With the least bytes by the graph alone, and after everything was tried."""
     device = CpuJudgeDevice(threads=1, cache_bytes=2**20, memory_bytes=2**30)
     source = SOURCE.format(forward=forward, inputs=inputs, arguments=arguments)
-    reference = Reference(source, NumericsPolicy.FP32, device, seed=1)
-    facts = reference.facts("hash")
-    result = relevance(reference, facts.graph, facts.tensors, reference.draw(7))
-    return (
-        reference,
-        result,
-        facts.compulsory_bytes,
-        reference.compulsory_bytes(facts.tensors, result.whole, result.needless),
-    )
+    served = Served(source, NumericsPolicy.FP32, device)
+    reference, facts = served.link, served.facts
+    given = reference.draw(7)
+    result = relevance(reference, facts.graph, facts.tensors, given)
+    zeros = laws.zero_shares(facts.tensors, given)
+    proven = compulsory_bytes(facts.graph, facts.tensors, zeros, result.whole, result.needless)
+    return reference, result, facts.compulsory_bytes, proven
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_what_was_refuted_counts_though_memory_ends_later(monkeypatch: pytest.Mo
 
 
 def test_where_memory_is_short_the_graph_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reference, "watched", short)
+    monkeypatch.setattr(ReferenceLink, "reads", short)
     _, result, by_graph, proven = found("return x[:2] * 2", "torch.randn(8, 16)")
     assert result.notes == ("there was no memory to try which parts of the inputs matter",)
     assert by_graph == proven

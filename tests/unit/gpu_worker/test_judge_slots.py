@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from cupilot.problem import DType, NumericsPolicy, Role
-from gpu_worker.judge.reference import Reference
 from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.slots import Slots, same_bytes
 from gpu_worker.targets.base import ALIGNMENT
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.gpu_worker.records import spec
+from tests.unit.gpu_worker.served import Served
 
 DTYPES = [item for item in DType if item.itemsize > 1 or item is DType.BOOL]
 
@@ -121,8 +121,8 @@ def get_init_inputs():
 @pytest.fixture
 def rotation(device: CpuJudgeDevice) -> tuple[Rotation, Slots]:
     with torch.no_grad():
-        reference = Reference(SOURCE, NumericsPolicy.FP32, device, seed=1)
-        specs = reference.facts("hash").tensors
+        served = Served(SOURCE, NumericsPolicy.FP32, device)
+        reference, specs = served.link, served.facts.tensors
         return Rotation(reference, specs, [11, 12, 13]), Slots(device, specs, {}, 2)
 
 
@@ -189,8 +189,8 @@ def test_symmetric_matrices_are_mixed_where_mixtures_have_an_answer(
     device: CpuJudgeDevice, source: str, rolled: bool
 ) -> None:
     with torch.no_grad():
-        reference = Reference(source, NumericsPolicy.FP32, device, seed=1)
-        specs = reference.facts("hash").tensors
+        served = Served(source, NumericsPolicy.FP32, device)
+        reference, specs = served.link, served.facts.tensors
         mixing, slots = Rotation(reference, specs, [1, 2, 3]), Slots(device, specs, {}, 1)
         seen: set[tuple[float, ...]] = set()
         for _ in range(8):

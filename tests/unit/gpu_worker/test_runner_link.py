@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import struct
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cupilot.evaluation import FailureKind
+from gpu_worker import channel as channels
 from gpu_worker.channel import Channel
-from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
+from gpu_worker.judge import runner_link
+from gpu_worker.judge.runner_link import ANSWER_BYTES, DETAILS_BYTES, LOAD_BYTES, KernelFailed, RunnerLink
+from gpu_worker.runner import answered
 
 
 def test_a_held_runner_is_released_to_its_order_and_the_clock_starts_with_that() -> None:
@@ -40,3 +50,101 @@ def test_host_code_of_a_kernel_speaks_of_itself_only(said: FailureKind, trusted:
         with pytest.raises(KernelFailed, match="not me") as caught:
             RunnerLink(ours, trusted=trusted).run([0], 1.0, release)
     assert caught.value.kind is (said if trusted else FailureKind.CRASH)
+
+
+def failing(*data: bytes, command: Callable[[RunnerLink], Any] = lambda link: link.run([0], 5.0)) -> KernelFailed:
+    """How a command ends whose answer is these bytes, written once the command is there."""
+    ours, theirs = socket.socketpair()
+    with theirs, Channel(ours) as channel:
+        link = RunnerLink(channel, trusted=False)
+        say = link._say
+
+        def say_and_answer(*args: Any, **options: Any) -> None:
+            say(*args, **options)
+            for part in data:
+                theirs.sendall(part)
+
+        link._say = say_and_answer  # type: ignore[method-assign]
+        with pytest.raises(KernelFailed) as caught:
+            command(link)
+    return caught.value
+
+
+def framed(answer: Any) -> bytes:
+    body = json.dumps(answer).encode()
+    return struct.pack("<I", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("command", "limit"),
+    [
+        (lambda link: link.run([0], 5.0), ANSWER_BYTES),
+        (lambda link: link.replay(5.0), ANSWER_BYTES),
+        (lambda link: link.capture([0]), ANSWER_BYTES),
+        (lambda link: link.load("kernel.so", []), LOAD_BYTES),
+    ],
+    ids=["run", "replay", "capture", "load"],
+)
+def test_each_command_has_a_largest_answer(command: Callable[[RunnerLink], Any], limit: int) -> None:
+    failure = failing(struct.pack("<I", limit + 1), command=command)
+    assert failure.kind is FailureKind.POLICY_BREACH
+
+
+def test_an_answer_that_begins_and_does_not_end_is_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "MESSAGE_SECONDS", 0.1)
+    failure = failing(struct.pack("<I", 20), command=lambda link: link.run([0], 3600.0))
+    assert failure.kind is FailureKind.POLICY_BREACH
+
+
+@pytest.mark.parametrize("seconds", [b"NaN", b"Infinity", b"1e999", b"9" * 400])
+def test_a_time_that_is_no_finite_number_is_a_breach(seconds: bytes) -> None:
+    body = b'{"ok": true, "seconds": %b}' % seconds
+    assert failing(struct.pack("<I", len(body)) + body).kind is FailureKind.POLICY_BREACH
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_descriptors_of_a_runner_are_closed(pending: bool) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    ours, theirs = socket.socketpair()
+    with theirs, Channel(ours) as channel, Path("/dev/null").open("rb") as file:
+
+        def release() -> None:
+            socket.send_fds(theirs, [framed({"ok": True, "seconds": 1.0})], [file.fileno()] * 3)
+
+        if pending:
+            release()
+        with pytest.raises(KernelFailed) as caught:
+            RunnerLink(channel).run([0], 5.0, release)
+    assert caught.value.kind is FailureKind.POLICY_BREACH
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_details_of_a_runner_are_bounded_and_name_no_parameter_of_ours() -> None:
+    """A detail called ``kind`` or ``message`` would otherwise end the judge, and the machine be blamed for it."""
+    failure = failing(framed({"ok": False, "kind": "crash", "message": "m", "details": {"kind": 1, "message": 2}}))
+    assert failure.kind is FailureKind.CRASH
+    assert failure.details == {"kind": 1, "message": 2}
+    large = {"log": "x" * DETAILS_BYTES}
+    failure = failing(framed({"ok": False, "kind": "crash", "message": "m", "details": large}))
+    assert failure.details == {}
+
+
+def test_a_runner_that_takes_no_command_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_link, "SEND_SECONDS", 0.1)
+    ours, theirs = Channel.pair()
+    with ours, theirs, pytest.raises(KernelFailed) as caught:
+        RunnerLink(ours).load("kernel.so", [{"kernel": "x" * 2**22}])
+    assert caught.value.kind is FailureKind.TIMEOUT
+
+
+def test_the_longest_honest_failure_is_within_the_limit() -> None:
+    from gpu_worker.targets.base import RunnerError
+
+    class Device:
+        def load(self, _binary: str, _launches: Any) -> dict[str, Any]:
+            raise RunnerError("compile_error", "\N{GRINNING FACE}" * 10**6, log="\N{CJK UNIFIED IDEOGRAPH-4E00}" * 4000)
+
+    answer = answered(Device(), {"op": "load", "binary": "", "launches": []}, [])  # type: ignore[arg-type]
+    failure = failing(framed(answer), command=lambda link: link.load("kernel.so", []))
+    assert failure.kind is FailureKind.COMPILE_ERROR
+    assert failure.details["log"]

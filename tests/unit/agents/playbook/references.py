@@ -14,7 +14,7 @@ import torch
 from cupilot.header import render
 from cupilot.kernel import Kernel, resolve
 from cupilot.problem import DType, NumericsPolicy, ProblemFacts, Role, TensorSpec
-from gpu_worker.judge.trace import trace as trace_graph
+from gpu_worker.reference.trace import trace as trace_graph
 
 CXX_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fno-exceptions")
 

@@ -15,11 +15,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cupilot.problem import DType
-from gpu_worker.judge.naming import argument_names, identifier, unique
+from gpu_worker.judge.dtypes import DTYPES
 from gpu_worker.judge.refusal import REFERENCE_FILE, UnusableReference, blaming_reference
-
-TORCH_DTYPES: dict[DType, torch.dtype] = {item: getattr(torch, item.value) for item in DType}
-DTYPES = {torch_dtype: item for item, torch_dtype in TORCH_DTYPES.items()}
+from gpu_worker.reference.naming import argument_names, identifier, unique
 
 MAX_TENSORS = 512
 """KernelBench's largest model has about 300 parameters and buffers."""

@@ -1,27 +1,32 @@
-"""The user's reference as the judge uses it: traced once, then callable under the policy and in float64.
+"""The user's reference: traced once, then callable under the policy and in float64.
 
 All tensors that a kernel is given (inputs, parameters, buffers) are one ordered list here, named by their specs: that
-is what cases and slots hold. The reference never sees a tensor that the caller wants to keep: it may write to its
-arguments.
+is what cases and slots hold. A reference that writes to its arguments gets copies of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from cupilot.evaluation import FailureKind
 from cupilot.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
-from gpu_worker.judge import counting, laws, loading
-from gpu_worker.judge.copies import EXACT_ELEMENTS, copy_of, dense, in_float64
-from gpu_worker.judge.deviation import Expected, deviation, unit_of
-from gpu_worker.judge.naming import argument_names
+from gpu_worker.judge import counting, laws
+from gpu_worker.judge.copies import EXACT_ELEMENTS, copy_of, dense, in_float64, shortened
+from gpu_worker.judge.deviation import Expected, Selection, deviation, unit_of
+from gpu_worker.judge.dtypes import DTYPES
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
-from gpu_worker.judge.trace import trace
+from gpu_worker.reference import loading
+from gpu_worker.reference.naming import argument_names
+from gpu_worker.reference.reads import ReadWatch
+from gpu_worker.reference.selections import SelectionWatch
+from gpu_worker.reference.trace import trace
 from gpu_worker.signature import Given, Layout, Signature
 from gpu_worker.targets.base import JudgeDevice
 
@@ -33,9 +38,8 @@ MOST_PIECES = 64
 
 _RESULT_DTYPES = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
 
-
-Watch = AbstractContextManager[Any]
-"""Sees the calls of a forward pass."""
+Chosen = tuple[torch.Tensor, Selection | None]
+"""An output, and what it selects from where it holds indices."""
 
 
 class Reference:
@@ -56,7 +60,6 @@ class Reference:
         )
         self.state = self._own_state()
         self._output_dtypes: list[torch.dtype] = []
-        self._zero_shares: dict[str, float] = {}
         self.graph = Graph(nodes=(), outputs=())
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
@@ -82,7 +85,7 @@ class Reference:
         self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
         specs = self._specs(outputs)
-        self._zero_shares = self._partly_zero()
+        zeros = laws.zero_shares(specs, self._inputs.tensors)
         self._inputs = self._inputs.shapes_only()
         return ProblemFacts(
             problem_hash=problem_hash,
@@ -93,21 +96,16 @@ class Reference:
             op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
             flops=counting.pointwise_flops(graph, specs) + matmul_flops,
             matmul_flops=matmul_flops,
-            compulsory_bytes=counting.compulsory_bytes(graph, specs, self._zero_shares),
+            compulsory_bytes=counting.compulsory_bytes(graph, specs, zeros),
         )
 
-    def compulsory_bytes(
-        self, specs: tuple[TensorSpec, ...], whole: Collection[str], needless: Mapping[str, int]
-    ) -> int:
-        """As in :meth:`facts`, with some tensors counted whole, and without some bytes of others."""
-        return counting.compulsory_bytes(self.graph, specs, self._zero_shares, whole, needless)
-
-    def watched(self, tensors: Sequence[torch.Tensor], watch: Callable[[Mapping[str, torch.Tensor]], Watch]) -> None:
-        """Run once on copies of these tensors, within what ``watch`` makes of the copies, by name."""
+    def reads(self, tensors: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
+        """Which elements of the named tensors one forward pass reads, as truth values in the tensors' shapes."""
         copies = [copy_of(tensor) for tensor in tensors]
-        named = dict(zip([*self._input_names, *self._state_names.values()], copies, strict=True))
-        with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"), watch(named):
+        watch = ReadWatch(dict(zip([*self._input_names, *self._state_names.values()], copies, strict=True)), names)
+        with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"), watch:
             self._functional(*self._split(copies))
+        return [watch.read[name] for name in names]
 
     def signature(self, specs: Sequence[TensorSpec]) -> Signature:
         """How an imported file's class is constructed and called in this module's place."""
@@ -145,40 +143,18 @@ class Reference:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs under the policy, cast to the boundary's dtypes where autocast lowered them."""
-        copies = [copy_of(tensor) for tensor in tensors]
+        count = len(self._inputs.tensors)
+        inputs = [copy_of(tensor) for tensor in tensors[:count]] if self.writes_inputs else list(tensors[:count])
+        copies = [*inputs, *(copy_of(tensor) for tensor in tensors[count:])]
         with self.device.policy(self.policy), blaming_reference("forward"):
             outputs = _outputs(self._functional(*self._split(copies)))
         return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
 
-    def run_on_half(self, tensors: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The outputs where the batch's second half is its first once more; ``own`` are those of the batch as it is.
-
-        A kernel that skips the second half can know no better: of a mean it gives the first half's, of a sum twice it.
-        Shapes stay, and with them what indices in one input mean in another. None where that tells nothing: outputs
-        have the batch's rows, there is one row, the answer does not change, or there is none.
-        """
-        half = self._batch // 2
-        if half == 0 or any(tensor.dim() > 0 and tensor.shape[0] == self._batch for tensor in own):
-            return None
-        try:
-            with blaming_reference("forward on half of the batch"):
-                doubled = [
-                    torch.cat([tensor[:half], tensor[:half], tensor[2 * half :]])
-                    if self._has_batch(place, tensor)
-                    else tensor
-                    for place, tensor in enumerate(tensors)
-                ]
-                outputs = self.run(doubled)
-        except UnusableReference:  # equal rows may have no answer, as no inverse; or memory no room for another batch
-            return None
-        alike = [tensor.shape for tensor in outputs] == [tensor.shape for tensor in own]
-        return outputs if alike and not all(map(torch.equal, outputs, own)) else None
-
-    def run_exact(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run_exact(self, tensors: Sequence[torch.Tensor], *, in_pieces: bool = True) -> list[torch.Tensor]:
         """The outputs with every floating tensor, and PyTorch's default dtype, in float64.
 
         Where memory is too short for that and the operator treats the elements of a batch apart, it is run on pieces of
-        the batch; large results are float32 then.
+        the batch; large results are float32 then. Without ``in_pieces`` that is an :class:`UnusableReference`.
         """
         if not self.exact:
             return [in_float64(tensor) for tensor in self.run(tensors)]
@@ -187,11 +163,20 @@ class Reference:
         except RuntimeError as error:
             short = out_of_memory(error)
         self._free_memory()
+        if short and not in_pieces:
+            raise UnusableReference("there is too little memory for float64", FailureKind.OUT_OF_MEMORY)
         if short and (pieces := self._in_pieces(tensors)) is not None:
             return pieces
         outputs = self.run(tensors)  # where it raises, it has no answer to these tensors at all
         self.exact = False
         return [in_float64(tensor) for tensor in outputs]
+
+    def run_selecting(self, tensors: Sequence[torch.Tensor], *, in_pieces: bool = True) -> list[Chosen]:
+        """As :meth:`run_exact`, with what index outputs select from; large results are rounded to float32."""
+        watch = SelectionWatch()
+        with watch:
+            outputs = self.run_exact(tensors, in_pieces=in_pieces)
+        return [(shortened(tensor.contiguous()), _shortened(watch.selection(tensor))) for tensor in outputs]
 
     def _in_float64(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         copies = [copy_of(tensor, _RESULT_DTYPES.get(tensor.dtype)) for tensor in tensors]
@@ -305,6 +290,13 @@ class Reference:
         with self.device.policy(self.policy):
             return self.caller(tensors)()
 
+    def choices(self, tensors: Sequence[torch.Tensor]) -> list[Chosen]:
+        """As :meth:`answer`, with what index outputs select from."""
+        watch = SelectionWatch()
+        with watch:
+            outputs = self.outputs_of(self.answer(tensors))
+        return [(tensor, watch.selection(tensor)) for tensor in outputs]
+
     def notice(self) -> None:
         """See whether the calls until now have changed parameters or buffers."""
         live = _live_state(self._model)
@@ -315,16 +307,6 @@ class Reference:
         with torch.no_grad():
             for key, tensor in _live_state(self._model).items():
                 tensor.copy_(self.state[key])
-
-    def _partly_zero(self) -> dict[str, float]:
-        """Of the inputs that are partly zero by construction."""
-        shares = zip(self._input_names, map(laws.zero_share, self._inputs.tensors), strict=True)
-        floats = [tensor.is_floating_point() for tensor in self._inputs.tensors]
-        return {
-            name: share
-            for (name, share), real in zip(shares, floats, strict=True)
-            if real and share > laws.STRUCTURAL_ZEROS
-        }
 
     def _own_state(self) -> dict[str, torch.Tensor]:
         live = _live_state(self._model)
@@ -365,8 +347,12 @@ def _spec(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
     if role is Role.OUTPUT and not dense(tensor):
         strides = torch.empty(tensor.shape, device="meta").stride()
     return TensorSpec(
-        name=name, role=role, dtype=loading.DTYPES[tensor.dtype], shape=tuple(tensor.shape), strides=tuple(strides)
+        name=name, role=role, dtype=DTYPES[tensor.dtype], shape=tuple(tensor.shape), strides=tuple(strides)
     )
+
+
+def _shortened(selection: Selection | None) -> Selection | None:
+    return None if selection is None else replace(selection, values=shortened(selection.values))
 
 
 def _outputs(result: Any) -> list[torch.Tensor]:

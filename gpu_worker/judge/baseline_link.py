@@ -1,0 +1,111 @@
+"""PyTorch as one side of a comparison: timed blocks in the reference process, on copies of the kernel's inputs.
+
+The reference has slots of its own, with inputs alone: it never sees the memory that a kernel writes. The judge's clock
+runs around every block.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from cupilot.evaluation import FailureKind
+from cupilot.problem import Role, TensorSpec
+from gpu_worker.judge.deviation import Selection
+from gpu_worker.judge.reference_link import ReferenceLink, ReferenceLost
+from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.slots import Slots
+
+MISMATCHES = 60
+"""So many blocks whose time cannot be what the reference process says, and it cannot be timed at all."""
+
+
+class BaselineLink:
+    """The reference process, as it is timed."""
+
+    def __init__(self, reference: ReferenceLink, specs: Sequence[TensorSpec]) -> None:
+        self._reference = reference
+        self._device = reference.device
+        self._given = [spec for spec in specs if spec.role is not Role.OUTPUT]
+        self._slots: Slots | None = None
+        self._mismatches = 0
+
+    @property
+    def answers_are_right(self) -> bool:
+        """Whether what timed calls return is what the reference computes.
+
+        What writes to its inputs or its state may have been called before, to warm up.
+        """
+        return not (self._reference.writes_inputs or self._reference.changes_state)
+
+    def use(self, count: int) -> None:
+        """Have at least so many slots."""
+        if self._slots is not None and self._slots.count >= count:
+            return
+        self.close()
+        self._slots = slots = Slots(self._device, self._given, {}, count)
+        self._reference.ask("attach", descriptors=slots.descriptors, use="slots", handle=slots.handle)
+        self._reference.ask("bind", slots=slots.offsets())
+
+    def close(self) -> None:
+        """Give the slots' memory back."""
+        if self._slots is not None:
+            self._slots.close()
+            self._slots = None
+
+    def assume(self, state: Sequence[torch.Tensor]) -> None:
+        """Give the module these parameters and buffers (flat storages, in the order of the specs)."""
+        if state:
+            self._reference.ask("assume", state)
+
+    def fill(self, slot: int, tensors: Sequence[torch.Tensor]) -> None:
+        """Write what the reference is given in a slot: flat storages, or tensors with the specs' strides."""
+        assert self._slots is not None
+        self._slots.fill(slot, tensors)
+
+    def compile(self, baseline: str, mode: str, tensors: Sequence[torch.Tensor], seconds: int) -> str | None:
+        """Make ``torch.compile`` of the module the baseline of this name; why that cannot be, or None."""
+        reason = self._reference.ask("compile", tensors, baseline=baseline, mode=mode, seconds=seconds).get("reason")
+        return None if reason is None else str(reason)[:600]
+
+    def capture(self, baseline: str, order: Sequence[int]) -> None:
+        """Make the block one graph, for :meth:`replay`. Raises GraphUnavailable."""
+        self._device.synchronize()
+        self._reference.ask("capture", baseline=baseline, order=list(order))
+
+    def block(self, baseline: str, order: Sequence[int]) -> float | None:
+        """Call the baseline once for each slot; seconds of all, None where its own clock and the judge's disagree."""
+        return self._timed("block", baseline=baseline, order=list(order))
+
+    def replay(self) -> float | None:
+        """As :meth:`block`, through the graph that was captured last."""
+        return self._timed("replay")
+
+    def last(self) -> list[torch.Tensor]:
+        """Outputs of the last block's last call, in memory that the reference process can write."""
+        return self._reference.shared("last")
+
+    def answer(self, slot: int) -> list[torch.Tensor]:
+        """What the reference gives for a slot, not timed; memory as in :meth:`last`."""
+        return self._reference.shared("answer", slot=slot)
+
+    def choices(self, slot: int) -> list[tuple[torch.Tensor, Selection | None]]:
+        """What the reference gives for a slot, with what index outputs select from."""
+        return self._reference.chosen("choices", slot=slot)
+
+    def _timed(self, question: str, **fields: Any) -> float | None:
+        self._device.synchronize()
+        started = time.perf_counter()
+        reported = self._reference.ask(question, **fields).get("seconds")
+        host = time.perf_counter() - started
+        if not isinstance(reported, int | float):
+            raise ReferenceLost("the reference process reported no time")
+        seconds = self._device.baseline_time(host, float(reported))
+        self._mismatches = self._mismatches + 1 if seconds is None else 0
+        if self._mismatches >= MISMATCHES:
+            message = f"the reference's clock disagreed with the judge's in {MISMATCHES} blocks of PyTorch in a row"
+            raise UnusableReference(message, FailureKind.INFRASTRUCTURE)
+        return seconds

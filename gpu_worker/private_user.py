@@ -1,0 +1,115 @@
+"""A user id of its own for each sandboxed program, where the worker is root, and folders lent to it.
+
+The kernel decides by user id: who may write system settings, who may signal whom, and whose processes RLIMIT_NPROC
+counts. A program that is root in a user namespace is root to all of these. All programs share one group, which is how
+they read our private folders; which folders a program sees at all is the sandbox's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import stat
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+_HIGH = range(0x70000000, 0x7FFD0000)
+"""Between the ranges that containers and systemd use (systemd's UIDS-GIDS): 268 million ids, so that no two running
+programs draw the same."""
+
+_DYNAMIC = range(61184, 65520)
+"""What systemd keeps for services without a user: for workers in a container that has only 65,536 ids."""
+
+
+@cache
+def _ids() -> range:
+    return _HIGH if _mapped(_HIGH, "uid_map") and _mapped(_HIGH, "gid_map") else _DYNAMIC
+
+
+def _mapped(ids: range, file: str) -> bool:
+    """Whether this user namespace has all of these ids."""
+    for line in Path("/proc/self", file).read_text().splitlines():
+        first, _, count = map(int, line.split())
+        if first <= ids.start and ids.stop <= first + count:
+            return True
+    return False
+
+
+def draw() -> int:
+    """A user id that no other program has, as far as chance goes."""
+    return random.SystemRandom().choice(_ids()[1:])
+
+
+def group() -> int:
+    """The group of all sandboxed programs."""
+    return _ids().start
+
+
+def share(path: Path) -> None:
+    """Let sandboxed programs read a private folder of ours, or a file, and all beneath it. Needs root, else nothing."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(PermissionError):  # root without CAP_CHOWN, whose programs run under its own id
+            for entry in _entries(path):
+                _give(entry, -1, group(), 0o040)
+
+
+def lend(folders: Sequence[Path], user: int) -> None:
+    """Make a user the owner of folders, and of all beneath them. The paths must not contain links."""
+    for folder in folders:
+        for entry in _entries(folder):
+            _give(entry, user, group(), 0)
+
+
+def take_back(folders: Sequence[Path], user: int) -> None:
+    """Make this process's user the owner of what a user owns in these folders, and let other programs read it.
+
+    The folders hold what a hostile program left. It must have ended.
+    """
+    for folder in folders:
+        for entry in _entries(folder):
+            if os.fstat(entry).st_uid == user:
+                _give(entry, os.geteuid(), group(), 0o040)
+
+
+def unreachable(path: Path) -> bool:
+    """Whether other users cannot get as far as this path, whatever its own mode is."""
+    real = path.resolve()
+    return any(not folder.stat().st_mode & stat.S_IXOTH for folder in real.parents if folder.exists())
+
+
+def _give(entry: int, user: int, group_id: int, mode: int) -> None:
+    found = os.fstat(entry)
+    os.fchown(entry, user, group_id)
+    if mode and stat.S_ISDIR(found.st_mode):
+        mode |= 0o010
+    os.fchmod(entry, found.st_mode & 0o777 | mode)
+
+
+def _entries(path: Path) -> Iterator[int]:
+    """Descriptors of a path and of the files and folders beneath it; no links, and no files of several names."""
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    try:
+        yield top
+        if not stat.S_ISDIR(os.fstat(top).st_mode):
+            return
+        for _, folders, files, folder in os.fwalk(".", dir_fd=top):
+            for name in (*folders, *files):
+                with contextlib.suppress(OSError):  # a link, a socket, a file that has gone
+                    yield from _entry(name, folder)
+    finally:
+        os.close(top)
+
+
+def _entry(name: str, folder: int) -> Iterator[int]:
+    entry = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        found = os.fstat(entry)
+        if stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
+            yield entry
+    finally:
+        os.close(entry)

@@ -1,0 +1,27 @@
+"""Start of the reference process: ``python -I main.py SOURCE_ROOT MODULE:DEVICE OPTIONS_JSON CHANNEL_FD``.
+
+Runs in a sandbox of its own: the reference is user code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+
+from gpu_worker.channel import Channel
+from gpu_worker.reference.server import ReferenceServer
+from gpu_worker.targets.base import JudgeDevice, load_factory
+
+
+def main() -> None:
+    """Entry point of the reference process."""
+    _, _, factory, options, descriptor = sys.argv
+    device: JudgeDevice = load_factory(factory)(**json.loads(options))
+    ReferenceServer(Channel.from_descriptor(int(descriptor)), device).serve()
+
+
+if __name__ == "__main__":
+    main()

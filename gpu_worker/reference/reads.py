@@ -1,0 +1,41 @@
+"""Finds which elements of given tensors a forward pass reads, by watching its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpu_worker.judge.counting import PARTIAL
+
+
+class ReadWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Marks which elements of named tensors a forward pass reads; all of them, unless the call is known to read few."""
+
+    def __init__(self, named: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._alive = {id(named[name]): (name, named[name]) for name in wanted}
+        self.read = {name: torch.zeros_like(named[name], dtype=torch.bool) for name in wanted}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: saying so imports torch's compiler, and nothing is compiled here."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        partial = str(func).split(".")[1] in PARTIAL
+        for place, argument in enumerate([*args, *(kwargs or {}).values()]):
+            for tensor in argument if isinstance(argument, list | tuple) else (argument,):
+                name, given = self._alive.get(id(tensor), (None, None))
+                if name is None or given is None:
+                    continue
+                if partial and place == 0 and given.is_contiguous():
+                    places = torch.arange(given.numel(), device=given.device).reshape(given.shape)
+                    self.read[name].view(-1)[func(places, *args[1:], **(kwargs or {})).reshape(-1)] = True
+                else:
+                    self.read[name].fill_(True)
+        return func(*args, **(kwargs or {}))
