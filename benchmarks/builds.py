@@ -26,7 +26,8 @@ from cupilot import problems
 from cupilot.header import render
 from cupilot.problem import ProblemFacts, Target
 from cupilot.roofline import place
-from gpu_worker.sandbox import Limits, Sandbox
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Program
 from gpu_worker.targets.cuda.toolchain import CudaToolchain
 

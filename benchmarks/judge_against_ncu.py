@@ -36,7 +36,8 @@ from cupilot.kernel import ResolvedPlan, resolve
 from cupilot.problem import DType, NumericsPolicy, Role, Target
 from gpu_worker.build import Builder
 from gpu_worker.evaluator import Evaluator
-from gpu_worker.sandbox import SOURCE_ROOT, Sandbox
+from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cuda import counters
 from gpu_worker.targets.cuda.toolchain import CudaToolchain
 

@@ -22,7 +22,9 @@ from pathlib import Path
 
 from benchmarks.judge_run import Record, arguments, say
 from benchmarks.opening import PARTS
-from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox
+from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, Program
 from gpu_worker.targets.cuda import installation
 from gpu_worker.targets.cuda.host import CudaHost

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.machine import machine
-from gpu_worker import confine
-from gpu_worker.sandbox import Sandbox, separates_users, strongest
+from gpu_worker.sandbox import confine
+from gpu_worker.sandbox.sandbox import Sandbox, separates_users, strongest
 from tests.exploits.attacks import ATTACKS, BREACHED, breached, clean, run, run_outside
 
 RESULTS = Path(__file__).parent / "results"

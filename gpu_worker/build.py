@@ -26,9 +26,11 @@ from cupilot.header import render
 from cupilot.kernel import Kernel, ResolvedPlan, resolve
 from cupilot.problem import ProblemFacts
 from cupilot.value import digest
-from gpu_worker.sandbox import COMPILER_PROCESSES, Finished, Limits, Sandbox
+from gpu_worker.sandbox.child import Finished
+from gpu_worker.sandbox.limits import COMPILER_PROCESSES, Limits
+from gpu_worker.sandbox.sandbox import Sandbox
+from gpu_worker.sandbox.watch import Excess
 from gpu_worker.targets.base import BuildFacts, Toolchain
-from gpu_worker.watch import Excess
 
 COMPILE_SECONDS = 60.0
 """Of processor time. A kernel builds in 0.1 to 3 s; more than a minute is a template bomb."""

@@ -17,7 +17,9 @@ from cupilot.kernel import Kernel
 from cupilot.problem import ProblemFacts
 from cupilot.value import digest
 from gpu_worker.build import Builder
-from gpu_worker.sandbox import Child, Finished, Limits, Sandbox
+from gpu_worker.sandbox.child import Child, Finished
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget, Program
 
 TIMING_CORES = 2

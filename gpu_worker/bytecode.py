@@ -15,7 +15,9 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gpu_worker.sandbox import SOURCE_ROOT, TORCH_THREADS, Limits, Sandbox
+from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.sandbox.limits import TORCH_THREADS, Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget, Program
 
 WARM_SECONDS = 300.0

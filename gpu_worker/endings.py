@@ -7,8 +7,8 @@ import signal
 from pydantic import JsonValue
 
 from cupilot.evaluation import Failure, FailureKind
-from gpu_worker.sandbox import Finished
-from gpu_worker.watch import Excess
+from gpu_worker.sandbox.child import Finished
+from gpu_worker.sandbox.watch import Excess
 
 _SIGNALS = {
     signal.SIGSEGV: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that is not its own"),

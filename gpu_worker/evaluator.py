@@ -44,7 +44,7 @@ from gpu_worker.peaks import PeakStore
 from gpu_worker.phases import Phases
 from gpu_worker.profiling import Profiling
 from gpu_worker.reuse import EvaluationStore, key_of, of_this_source, reused
-from gpu_worker.sandbox import Sandbox
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.sweep import Sweep, can_vary, worthwhile
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.targets.registry import open_host

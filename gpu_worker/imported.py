@@ -21,7 +21,9 @@ from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target
 from gpu_worker.build import Build, BuiltKernel
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.sandbox import SOURCE_ROOT, TORCH_THREADS, Limits, Sandbox
+from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.sandbox.limits import TORCH_THREADS, Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, BuildFacts, HostTarget
 
 NO_PLAN = ResolvedPlan(launches=(), workspace={})

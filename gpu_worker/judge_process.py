@@ -26,7 +26,10 @@ from gpu_worker.channel import (
     ChannelTimeout,
     finite,
 )
-from gpu_worker.sandbox import SOURCE_ROOT, TORCH_THREADS, Child, Finished, Limits, Sandbox
+from gpu_worker.sandbox.child import Child, Finished
+from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.sandbox.limits import TORCH_THREADS, Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget, Program
 
 START_SECONDS = 120.0

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from cupilot.errors import Unavailable
 from cupilot.hardware import Peaks
 from cupilot.problem import NumericsPolicy
-from gpu_worker.sandbox import Limits, Sandbox
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget
 
 MEASURE_SECONDS = 120.0

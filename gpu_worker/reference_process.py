@@ -12,7 +12,10 @@ from pathlib import Path
 
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.channel import Channel
-from gpu_worker.sandbox import SOURCE_ROOT, TORCH_THREADS, Child, Finished, Limits, Sandbox, half_of_memory
+from gpu_worker.sandbox.child import Child, Finished
+from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.sandbox.limits import TORCH_THREADS, Limits, half_of_memory
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget, Program
 
 FILE_BYTES = 2**30

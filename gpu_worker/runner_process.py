@@ -12,10 +12,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_worker import private_user, runner
-from gpu_worker import sandbox as sandboxes
+from gpu_worker import runner
 from gpu_worker.channel import Channel
-from gpu_worker.sandbox import KERNEL_THREADS, TORCH_THREADS, Child, Finished, Limits, Sandbox
+from gpu_worker.sandbox import private_user
+from gpu_worker.sandbox.child import Child, Finished
+from gpu_worker.sandbox.limits import KERNEL_THREADS, TORCH_THREADS, Limits, half_of_memory
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Program, RunnerHost
 
 RUNNER_MEMORY_BYTES = 4 * 2**30
@@ -66,7 +68,7 @@ class RunnerProcess:
             limits = replace(
                 limits,
                 memory_bytes=None,
-                total_bytes=sandboxes.half_of_memory(),
+                total_bytes=half_of_memory(),
                 file_bytes=None,
                 open_files=4096,
                 processes=TORCH_THREADS,

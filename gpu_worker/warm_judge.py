@@ -25,7 +25,8 @@ from gpu_worker.judge_answers import JudgeFindings, failure_from
 from gpu_worker.judge_process import JudgeProcess, JudgeTimeout, JudgingFailed
 from gpu_worker.reference_process import ReferenceProcess
 from gpu_worker.runner_process import RunnerProcess
-from gpu_worker.sandbox import Finished, Sandbox
+from gpu_worker.sandbox.child import Finished
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.verdict import Measured
 

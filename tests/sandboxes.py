@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from gpu_worker import confine
-from gpu_worker.sandbox import Sandbox, strongest
+from gpu_worker.sandbox import confine
+from gpu_worker.sandbox.sandbox import Sandbox, strongest
 
 KINDS = ["bwrap+seccomp", "bwrap+seccomp without users", "landlock+seccomp"]
 

@@ -17,7 +17,7 @@ from cupilot.hardware import Device, Environment
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target, TensorSpec
 from cupilot.roofline import Zone
-from gpu_worker.sandbox import python_folders
+from gpu_worker.sandbox.files import python_folders
 from gpu_worker.targets import cpu_peaks
 from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program
 from gpu_worker.targets.cpu_toolchain import CpuToolchain

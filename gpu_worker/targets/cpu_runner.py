@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpu_worker import seccomp
+from gpu_worker.sandbox import seccomp
 from gpu_worker.targets.base import RunnerError
 
 _SYSTEM_LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1")

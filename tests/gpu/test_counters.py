@@ -13,7 +13,7 @@ from cupilot.evaluation import Preparation
 from cupilot.problem import NumericsPolicy, Problem, Target
 from cupilot.roofline import Zone
 from gpu_worker.build import Builder
-from gpu_worker.sandbox import Sandbox
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Counted
 from gpu_worker.targets.cuda import counters
 from gpu_worker.targets.registry import open_host

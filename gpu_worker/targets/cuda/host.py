@@ -19,7 +19,8 @@ from cupilot.hardware import Device, Environment
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import Target, TensorSpec
 from cupilot.roofline import Zone
-from gpu_worker.sandbox import Limits, Sandbox
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program
 from gpu_worker.targets.cuda import installation, replays
 from gpu_worker.targets.cuda.nvcc import toolchain

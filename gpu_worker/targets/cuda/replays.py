@@ -16,8 +16,10 @@ from pathlib import Path
 from cupilot.kernel import ResolvedPlan
 from cupilot.problem import DType, Role, TensorSpec
 from cupilot.roofline import Zone
-from gpu_worker import private_user
-from gpu_worker.sandbox import TORCH_THREADS, Finished, Limits, Sandbox
+from gpu_worker.sandbox import private_user
+from gpu_worker.sandbox.child import Finished
+from gpu_worker.sandbox.limits import TORCH_THREADS, Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, Counted, MemoryWatch, Program
 from gpu_worker.targets.cuda import counters, sanitizer
 from gpu_worker.targets.cuda.toolchain import python_program

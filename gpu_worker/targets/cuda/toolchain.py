@@ -17,8 +17,10 @@ from pathlib import Path
 
 from cupilot import device_headers as headers
 from cupilot.problem import ProblemFacts
-from gpu_worker import private_user
-from gpu_worker.sandbox import SOURCE_ROOT, Limits, Sandbox, python_folders
+from gpu_worker.sandbox import private_user
+from gpu_worker.sandbox.files import SOURCE_ROOT, python_folders
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, BuildFacts, Program
 from gpu_worker.targets.cuda import compiler, installation, policy
 

@@ -16,7 +16,7 @@ from cupilot.problem import NumericsPolicy, Target
 from gpu_worker import build, build_ahead
 from gpu_worker.build import Builder
 from gpu_worker.build_ahead import BuildAhead
-from gpu_worker.sandbox import Sandbox
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, Program
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
 from tests.living import still_running

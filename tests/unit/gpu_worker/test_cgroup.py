@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker import cgroup
-from gpu_worker.cgroup import ControlGroup, delegated
+from gpu_worker.sandbox import cgroup
+from gpu_worker.sandbox.cgroup import ControlGroup, delegated
 
 
 def tree(mount: Path, controllers: str) -> Path:

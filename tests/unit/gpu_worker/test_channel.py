@@ -31,7 +31,7 @@ from gpu_worker.channel import (
     ChannelTimeout,
     finite,
 )
-from gpu_worker.sandbox import SOURCE_ROOT
+from gpu_worker.sandbox.files import SOURCE_ROOT
 
 PATIENCE = 30.0
 """Far above what any call here may take, in seconds."""
@@ -377,7 +377,7 @@ def test_the_size_of_what_was_received_is_known(ends: tuple[Channel, Channel]) -
 STOPPED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from gpu_worker import seccomp
+from gpu_worker.sandbox import seccomp
 from gpu_worker.channel import Channel
 channel = Channel.from_descriptor(int(sys.argv[2]))
 timeout = float(sys.argv[3]) or None

@@ -12,7 +12,7 @@ import pytest
 
 from cupilot.kernel import ResolvedLaunch, ResolvedPlan
 from cupilot.roofline import Zone
-from gpu_worker.sandbox import Finished
+from gpu_worker.sandbox.child import Finished
 from gpu_worker.targets.base import Access, Counted
 from gpu_worker.targets.cuda import counters, replays
 

@@ -13,7 +13,8 @@ from cupilot.device_headers import COMMON, wants_precompiled
 from cupilot.evaluation import FailureKind
 from cupilot.problem import Graph, NumericsPolicy, ProblemFacts
 from gpu_worker.build import Build, Builder
-from gpu_worker.sandbox import SOURCE_ROOT, Sandbox
+from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cuda import compiler, installation
 from gpu_worker.targets.cuda.nvrtc import Program
 from gpu_worker.targets.cuda.toolchain import CudaToolchain, architecture

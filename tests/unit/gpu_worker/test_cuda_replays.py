@@ -10,7 +10,7 @@ import pytest
 
 from cupilot.kernel import ResolvedLaunch, ResolvedPlan
 from cupilot.problem import DType, Role, TensorSpec
-from gpu_worker.sandbox import Finished
+from gpu_worker.sandbox.child import Finished
 from gpu_worker.targets.base import Access, MemoryWatch
 from gpu_worker.targets.cuda import replays, sanitizer
 from gpu_worker.targets.cuda.replay import Replay

@@ -8,8 +8,8 @@ import pytest
 
 from cupilot.evaluation import FailureKind
 from gpu_worker.endings import kernel_ending, reference_ending
-from gpu_worker.sandbox import Finished
-from gpu_worker.watch import Excess
+from gpu_worker.sandbox.child import Finished
+from gpu_worker.sandbox.watch import Excess
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from cupilot.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.judge.timing import MIN_PAIRS
 from gpu_worker.phases import Phases
-from gpu_worker.sandbox import Child, Sandbox
+from gpu_worker.sandbox.child import Child
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Program
 from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.turns import Cancelled

@@ -20,8 +20,10 @@ from cupilot.imported import ImportedKernel, InvalidImport, check_import
 from cupilot.problem import Target
 from gpu_worker import imported
 from gpu_worker.channel import Channel
-from gpu_worker.family import Family
-from gpu_worker.sandbox import Limits, Sandbox, python_folders
+from gpu_worker.sandbox.family import Family
+from gpu_worker.sandbox.files import python_folders
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.signature import Given, Layout, NotPortable, Signature
 from gpu_worker.targets.base import Access, Program, RunnerError
 from gpu_worker.targets.imported_runner import ImportedRunner

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpu_worker import channel as channels
-from gpu_worker import judge_process, sandbox
+from gpu_worker import judge_process
 from gpu_worker.channel import Channel
 from gpu_worker.judge_process import (
     EVENT_BYTES,
@@ -30,7 +30,8 @@ from gpu_worker.judge_process import (
     JudgeProcess,
     JudgeTimeout,
 )
-from gpu_worker.sandbox import Finished
+from gpu_worker.sandbox import child
+from gpu_worker.sandbox.child import Finished
 
 PATIENCE = 30.0
 
@@ -230,11 +231,11 @@ def test_numbers_that_json_lacks_reach_the_judge_as_text() -> None:
 
 def test_output_beyond_the_limit_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small writes too: a program under test may print byte by byte, for hours."""
-    monkeypatch.setattr(sandbox, "MAX_CAPTURE_BYTES", 1000)
+    monkeypatch.setattr(child, "MAX_CAPTURE_BYTES", 1000)
     script = "import os\nfor _ in range(20000): os.write(1, b'x')\nos.write(1, b'y' * 2**22)"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    capture = sandbox._Capture(process.stdout)
+    capture = child._Capture(process.stdout)
     process.wait(PATIENCE)
     capture.join(PATIENCE)
     assert capture.text() == "x" * 1000

@@ -10,7 +10,7 @@ from cupilot.errors import InvalidInput, Unavailable
 from cupilot.evaluation import FailureKind
 from cupilot.problem import NumericsPolicy, Target
 from gpu_worker.build import Build, Builder
-from gpu_worker.sandbox import Sandbox
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cuda import installation
 from gpu_worker.targets.cuda.nvcc import BUILDERS, NVCC, NvccToolchain, toolchain
 from gpu_worker.targets.cuda.toolchain import CudaToolchain

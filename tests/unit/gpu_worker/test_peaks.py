@@ -8,7 +8,7 @@ import pytest
 
 from cupilot.problem import NumericsPolicy
 from gpu_worker.peaks import PeakStore, best, from_measurement
-from gpu_worker.sandbox import Sandbox
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cpu_host import CpuHost
 from tests.unit.gpu_worker.records import PEAKS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker import private_user
+from gpu_worker.sandbox import private_user
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker import confine
-from gpu_worker import sandbox as sandboxes
-from gpu_worker.sandbox import Child, Finished, Limits, Sandbox, python_folders, strongest
+from gpu_worker.sandbox import confine
+from gpu_worker.sandbox.child import Child, Finished
+from gpu_worker.sandbox.files import python_folders
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox, strongest
+from gpu_worker.sandbox.watch import Excess
 from gpu_worker.targets.base import Access, Program
-from gpu_worker.watch import Excess
 from tests.sandboxes import KINDS, of_kind
 
 
@@ -181,8 +183,8 @@ def test_memory_files_are_for_programs_that_ask(sandbox: Sandbox) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an unprivileged worker needs no other user")
 def test_root_does_not_work_without_a_sandbox_that_confines_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandboxes, "_works", lambda _: False)
-    monkeypatch.setattr(sandboxes, "separates_users", lambda _: False)
+    monkeypatch.setattr("gpu_worker.sandbox.sandbox._works", lambda _: False)
+    monkeypatch.setattr("gpu_worker.sandbox.sandbox.separates_users", lambda _: False)
     strongest.cache_clear()
     try:
         with pytest.raises(OSError, match="as an unprivileged user"):
@@ -228,7 +230,7 @@ def test_a_program_starts_only_once_its_mounts_are_named(monkeypatch: pytest.Mon
     """What bubblewrap reads where its starter was killed before it had written."""
     if not strongest().startswith("bwrap"):
         pytest.skip("this machine has no user namespaces")
-    monkeypatch.setattr(sandboxes, "_mounts", lambda _: [])
+    monkeypatch.setattr("gpu_worker.sandbox.bubblewrap._mounts", lambda _: [])
     done = Sandbox("bwrap+seccomp").run(Program(("/usr/bin/true",)), Limits(), 30.0)
     assert done.code == 1
     assert "execvp" in done.stderr
@@ -266,7 +268,8 @@ def test_the_sandbox_dies_with_its_starter() -> None:
     code = f"""
 import sys
 sys.path.insert(0, {str(Path.cwd())!r})
-from gpu_worker.sandbox import Sandbox, Limits
+from gpu_worker.sandbox.limits import Limits
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Program
 child = Sandbox().start(Program(("sleep", "1234")), Limits())
 print(child.program_pid(), flush=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_worker import watch
-from gpu_worker.family import descendants
-from gpu_worker.watch import Excess, Watch, proportional_bytes, usage
+from gpu_worker.sandbox import watch
+from gpu_worker.sandbox.family import descendants
+from gpu_worker.sandbox.watch import Excess, Watch, proportional_bytes, usage
 
 HOLDS = """
 import os, sys, threading, time

@@ -15,7 +15,7 @@ from cupilot.kernel import Kernel
 from cupilot.problem import ProblemFacts, Target
 from cupilot.strategy import Strategy
 from gpu_worker.build import Builder
-from gpu_worker.sandbox import Sandbox
+from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cuda.toolchain import CudaToolchain
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.references import trace

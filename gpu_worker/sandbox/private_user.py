@@ -23,6 +23,9 @@ _DYNAMIC = range(61184, 65520)
 """What systemd keeps for services without a user: for workers in a container that has only 65,536 ids."""
 
 
+_SETPRIV = Path("/usr/bin/setpriv")  # util-linux
+
+
 @cache
 def _ids() -> range:
     return _HIGH if _mapped(_HIGH, "uid_map") and _mapped(_HIGH, "gid_map") else _DYNAMIC
@@ -45,6 +48,26 @@ def draw() -> int:
 def group() -> int:
     """The group of all sandboxed programs."""
     return _ids().start
+
+
+def available() -> bool:
+    """Whether this process may start programs under other user ids."""
+    return os.geteuid() == 0 and _SETPRIV.exists()
+
+
+def command(user: int, groups: Sequence[int] = ()) -> list[str]:
+    """A command that becomes another one, under a user id and without capabilities."""
+    extra = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
+    return [
+        *(str(_SETPRIV), f"--reuid={user}", f"--regid={group()}", extra),
+        *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"),
+    ]
+
+
+def device_groups(devices: Sequence[Path]) -> list[int]:
+    """Groups that devices are reserved for, which the worker lends with the device."""
+    found = [path.stat() for path in devices if path.exists()]
+    return sorted({node.st_gid for node in found if node.st_mode & 0o066 == 0o060 and node.st_gid != 0})
 
 
 def share(path: Path) -> None:

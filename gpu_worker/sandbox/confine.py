@@ -147,7 +147,7 @@ def main() -> None:
     specification = json.loads(sys.argv[1])
     argv = sys.argv[3:]
     sys.path.insert(0, specification["source_root"])
-    from gpu_worker import seccomp
+    from gpu_worker.sandbox import seccomp
 
     if "group" in specification:
         Path(specification["group"]).write_text("0", encoding="ascii")

@@ -1,0 +1,259 @@
+"""A running sandboxed program: waiting for it, stopping and killing it with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gpu_worker.sandbox import private_user
+from gpu_worker.sandbox.cgroup import ControlGroup
+from gpu_worker.sandbox.family import Family, descendants
+from gpu_worker.sandbox.watch import Excess, Watch
+
+MAX_CAPTURE_BYTES = 8 * 2**20
+"""Of a program's stdout and stderr each; the rest is thrown away."""
+
+_GONE_SECONDS = 2.0
+
+
+class _Capture(threading.Thread):
+    """Drains a pipe so that the writer never blocks; keeps the first :data:`MAX_CAPTURE_BYTES`."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._kept = bytearray()
+        self.start()
+
+    def run(self) -> None:
+        with self._stream as stream:
+            while data := stream.read1(65536):  # type: ignore[attr-defined]
+                self._kept += data[: MAX_CAPTURE_BYTES - len(self._kept)]
+
+    def text(self) -> str:
+        """What was written so far, once the writer has gone (waits at most a second for it)."""
+        self.join(timeout=1.0)
+        return self._kept.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a program ended."""
+
+    code: int
+    """Exit code, or minus the signal."""
+    stdout: str
+    stderr: str
+    timed_out: bool = False
+    excess: Excess | None = None
+    """What it was killed for having too much of."""
+
+
+@dataclass
+class Lent:
+    """What a program is given for as long as it runs."""
+
+    user: int | None = None
+    """The user id it runs under; None for the worker's own."""
+    writable: tuple[Path, ...] = ()
+    group: ControlGroup | None = None
+    scratch: Path | None = None
+
+    def end(self) -> bool:
+        """Take all back, once the program has ended; whether it was killed for its memory."""
+        exceeded = False
+        if self.group is not None:
+            exceeded = self.group.out_of_memory()
+            self.group.remove()
+        if self.user is not None:
+            private_user.take_back(self.writable, self.user)
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        self.user = self.group = self.scratch = None
+        return exceeded
+
+
+class Child:
+    """A running sandboxed program."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        info: int | None = None,
+        lent: Lent | None = None,
+        may_start_processes: bool = False,
+    ) -> None:
+        self._process = process
+        self._info = info
+        self._in_bubblewrap = info is not None
+        self._lent = lent or Lent()
+        self._watch: Watch | None = None
+        self._excess: Excess | None = None
+        self._program_pid: int | None = None
+        self._init: int | None = None
+        self._may_start_processes = may_start_processes
+        self._family: Family | None = None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._stdout = _Capture(process.stdout)
+        self._stderr = _Capture(process.stderr)
+
+    def running(self) -> bool:
+        """Whether the program has not ended yet."""
+        return self._process.poll() is None
+
+    def wait(self, timeout: float | None) -> Finished:
+        """How the program ended; it is killed when it does not end in time."""
+        timed_out = False
+        try:
+            code = self._ended(timeout)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            self.kill()
+            code = self._process.wait()
+        if code > 128:  # bubblewrap and shells say so that a signal ended the program
+            code = 128 - code
+        self._settle()
+        return Finished(code, self._stdout.text(), self._stderr.text(), timed_out, self._excess)
+
+    def watch(self, *, memory_bytes: int | None, threads: int | None) -> None:
+        """Kill the program when all its processes together exceed a limit."""
+        self._watch = Watch(self._members, self.end, memory_bytes=memory_bytes, threads=threads)
+        self._watch.start()
+
+    def _members(self) -> list[int]:
+        """Processes in the sandbox, bubblewrap's own included."""
+        return [self._process.pid, *descendants(self._process.pid)]
+
+    def _settle(self) -> None:
+        """Clean up behind a program that has ended."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._excess = self._excess or self._watch.excess
+        if self._lent.user is not None:
+            self._wait_for_the_last(self._lent.user)
+        if self._lent.end():
+            self._excess = self._excess or Excess.MEMORY
+
+    def _wait_for_the_last(self, user: int) -> None:
+        """Wait until nothing runs that could still write to the program's folders."""
+        if not self._may_start_processes:
+            return
+        if self._in_bubblewrap:  # the name space's init is killed when bubblewrap ends, and all others with it
+            self._read_info()
+            deadline = time.monotonic() + _GONE_SECONDS
+            while self._init is not None and _lives(self._init) and time.monotonic() < deadline:
+                time.sleep(0.0005)
+        else:  # a process that left the group
+            subprocess.run(
+                [*private_user.command(user), "/bin/kill", "-KILL", "--", "-1"], capture_output=True, check=False
+            )
+
+    def _ended(self, timeout: float | None) -> int:
+        """The exit code as soon as there is one: with a timeout, subprocess only looks every 50 ms."""
+        try:
+            descriptor = os.pidfd_open(self._process.pid)
+        except OSError:  # ended and reaped, or a kernel without pidfds
+            return self._process.wait(timeout)
+        try:
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            if not poller.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(self._process.args, timeout or 0.0)
+        finally:
+            os.close(descriptor)
+        return self._process.wait()
+
+    def end(self) -> None:
+        """Kill the program and all that it started; whoever waits for it reaps it. For another thread than that."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill the program and all that it started, and reap it."""
+        self.end()
+        self._process.wait()
+        self._settle()
+        if self._info is not None:
+            os.close(self._info)
+            self._info = None
+
+    def freeze(self) -> float:
+        """Stop the program, and what it started, until :meth:`thaw`; see :meth:`Family.stop`."""
+        family = self._whole_family()
+        return family.stop() if family else time.perf_counter()
+
+    def thaw(self) -> float:
+        """Let the program go on; see :meth:`Family.go_on`."""
+        family = self._whole_family()
+        return family.go_on() if family else time.perf_counter()
+
+    def processes(self) -> int:
+        """Number of processes that live in the sandbox now."""
+        return len(descendants(self._process.pid))
+
+    def _whole_family(self) -> Family | None:
+        """None where the program has ended before it was seen."""
+        if self._family is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._family = Family(self.program_pid(), self._init, may_grow=self._may_start_processes)
+        return self._family
+
+    def program_pid(self) -> int:
+        """The program's process id outside the sandbox."""
+        if self._program_pid is None:
+            self._program_pid = self._find_program()
+        return self._program_pid
+
+    def _find_program(self) -> int:
+        if not self._in_bubblewrap:
+            return self._process.pid
+        self._read_info()
+        for _ in range(200):  # the namespace's init starts the program within milliseconds
+            found = descendants(self._init) if self._init is not None else []
+            if found:
+                return found[0]
+            time.sleep(0.005)
+        raise ProcessLookupError("the sandboxed program did not start")
+
+    def _read_info(self) -> None:
+        """Learn the name space's init from bubblewrap, which says nothing where it could not make one."""
+        if self._info is None:
+            return
+        with os.fdopen(self._info, "rb") as stream, contextlib.suppress(ValueError):
+            self._init = int(json.load(stream)["child-pid"])
+        self._info = None
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process has not ended; a name space's init ends after all others in it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def spawn(argv: list[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a process group that inherits these descriptors and nothing else."""
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={},
+        pass_fds=tuple(descriptors),
+        start_new_session=True,
+    )
