@@ -128,9 +128,11 @@ class Child:
         self._settle()
         return Finished(code, self._stdout.text(), self._stderr.text(), timed_out, self._excess)
 
-    def watch(self, *, memory_bytes: int | None, threads: int | None) -> None:
+    def watch(self, *, memory_bytes: int | None, threads: int | None, memory_files: bool) -> None:
         """Kill the program when all its processes together exceed a limit."""
-        self._watch = Watch(self._members, self.end, memory_bytes=memory_bytes, threads=threads)
+        self._watch = Watch(
+            self._members, self.end, memory_bytes=memory_bytes, threads=threads, memory_files=memory_files
+        )
         self._watch.start()
 
     def _members(self) -> list[int]:

@@ -62,7 +62,9 @@ class Sandbox:
         memory = limits.total() if access.subprocesses or limits.memory_bytes is None else None
         threads = None if self._counts_threads() else limits.processes
         if memory is not None or threads is not None:
-            child.watch(memory_bytes=memory, threads=threads)
+            # the judge's memory files are the tensors of all, and it runs no code of users
+            memory_files = not access.bounded_address_space and not access.memory_files
+            child.watch(memory_bytes=memory, threads=threads, memory_files=memory_files)
         return child
 
     def _counts_threads(self) -> bool:

@@ -16,8 +16,11 @@ INTERVAL_SECONDS = 0.1
 """A process fills a gigabyte in about this time, so a limit is overrun by at most some gigabytes."""
 
 _COUNTED = ("RssAnon:", "VmSwap:", "VmPTE:")
-"""Private memory, what is swapped out of it, and page tables. Shared memory is bounded by the sandbox: tmpfs by their
-sizes, anonymous mappings and memory files by seccomp."""
+"""Private memory, what is swapped out of it, and page tables. Shared memory is bounded by the sandbox, tmpfs by their
+sizes, anonymous mappings and memory files by seccomp, but for programs that seccomp lets have them (CUDA's)."""
+
+_MEMORY_FILES = ("/memfd:", "/dev/zero (deleted)")
+"""What links in /proc say of memory files and of shared anonymous mappings."""
 
 
 class Excess(StrEnum):
@@ -45,13 +48,18 @@ class Watch(threading.Thread):
         *,
         memory_bytes: int | None,
         threads: int | None,
+        memory_files: bool = False,
     ) -> None:
-        """``processes`` lists process ids; ``end`` kills them all. None means: not limited."""
+        """``processes`` lists process ids; ``end`` kills them all. None means: not limited.
+
+        ``memory_files``: whether their memory files and shared mappings count as well.
+        """
         super().__init__(daemon=True, name="sandbox-watch")
         self._processes = processes
         self._end = end
         self._memory_bytes = memory_bytes
         self._threads = threads
+        self._memory_files = memory_files
         self._stopped = threading.Event()
         self.excess: Excess | None = None
         """Why the program was ended, if it was."""
@@ -60,7 +68,7 @@ class Watch(threading.Thread):
         """Look every :data:`INTERVAL_SECONDS`."""
         while not self._stopped.wait(INTERVAL_SECONDS):
             pids = self._processes()
-            used = usage(pids)
+            used = usage(pids, memory_files=self._memory_files)
             if not used.threads:  # all have ended, and nobody waits for them
                 return
             self.excess = self._exceeded(pids, used)
@@ -79,15 +87,23 @@ class Watch(threading.Thread):
         if self._memory_bytes is None or used.memory_bytes <= self._memory_bytes:
             return None
         # forked processes share pages, which the quick count takes once for each of them
-        return Excess.MEMORY if proportional_bytes(pids) > self._memory_bytes else None
+        exact = proportional_bytes(pids)
+        if self._memory_files:
+            exact += memory_file_bytes(pids, folders=("fd", "map_files"))
+        return Excess.MEMORY if exact > self._memory_bytes else None
 
 
-def usage(pids: Sequence[int]) -> Usage:
-    """Memory and threads of processes; those that have ended count nothing."""
-    memory = threads = 0
+def usage(pids: Sequence[int], *, memory_files: bool = False) -> Usage:
+    """Memory and threads of processes; those that have ended count nothing.
+
+    With ``memory_files``, a file that is both open and mapped counts twice.
+    """
+    memory = memory_file_bytes(pids, folders=("fd",)) if memory_files else 0
+    counted = (*_COUNTED, "RssShmem:") if memory_files else _COUNTED
+    threads = 0
     for pid in pids:
         for name, value in _numbers(f"/proc/{pid}/status"):
-            if name in _COUNTED:
+            if name in counted:
                 memory += value * 1024
             elif name == "Threads:":
                 threads += value
@@ -102,6 +118,19 @@ def proportional_bytes(pids: Sequence[int]) -> int:
         page_tables = dict(_numbers(f"/proc/{pid}/status")).get("VmPTE:", 0)
         total += (kilobytes.get("Pss_Anon:", 0) + kilobytes.get("SwapPss:", 0) + page_tables) * 1024
     return total
+
+
+def memory_file_bytes(pids: Sequence[int], *, folders: Sequence[str]) -> int:
+    """Memory in use by the memory files that processes have open (``fd``) or mapped (``map_files``), each once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for folder in (Path(f"/proc/{pid}/{name}") for pid in pids for name in folders):
+        with contextlib.suppress(OSError):
+            for entry in folder.iterdir():
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    if str(entry.readlink()).startswith(_MEMORY_FILES):
+                        file = entry.stat()
+                        sizes[file.st_dev, file.st_ino] = file.st_blocks * 512
+    return sum(sizes.values())
 
 
 def _numbers(path: str) -> list[tuple[str, int]]:

@@ -108,6 +108,33 @@ def test_the_memory_of_all_processes_together_is_limited(sandbox: Sandbox) -> No
     assert (done.code, done.excess) == (0, None)
 
 
+MEMORY_FILES = """
+import mmap, os, time
+size = 100 * 2**20
+if "{kind}" == "mapped":
+    file = mmap.mmap(-1, size, mmap.MAP_SHARED)
+    held = [file.write(bytes(size))]
+else:
+    for name in "abc"[:{count}]:
+        file = os.memfd_create(name)
+        held = [os.write(file, bytes(2**20)) for _ in range(size >> 20)]
+time.sleep({seconds})
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root looks into what other users' processes have open")
+def test_memory_files_of_programs_that_may_have_them_are_limited(sandbox: Sandbox) -> None:
+    limits = Limits(total_bytes=250 * 2**20)
+    code = MEMORY_FILES.format(kind="open", count=3, seconds=20)
+    done = python(sandbox, code, limits, bounded_address_space=False)
+    assert done.excess is Excess.MEMORY, done
+    code = MEMORY_FILES.format(kind="mapped", count=0, seconds=1)
+    done = python(sandbox, code, Limits(total_bytes=80 * 2**20), bounded_address_space=False)
+    assert done.excess is Excess.MEMORY, done
+    code = MEMORY_FILES.format(kind="open", count=1, seconds=0.5)
+    assert python(sandbox, code, limits, bounded_address_space=False).excess is None
+
+
 def test_threads_are_limited(sandbox: Sandbox) -> None:
     done = python(sandbox, THREADS, Limits(processes=100))
     assert done.excess is Excess.THREADS or "can't start new thread" in done.stderr, done
