@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import re
-import shutil
 import signal
 import tempfile
 import time
@@ -26,7 +25,9 @@ from cupilot.header import render
 from cupilot.kernel import Kernel, ResolvedPlan, resolve
 from cupilot.problem import ProblemFacts
 from cupilot.value import digest
+from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.child import Finished
+from gpu_worker.sandbox.leftovers import remove_tree, take_file
 from gpu_worker.sandbox.limits import COMPILER_PROCESSES, Limits
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.sandbox.watch import Excess
@@ -165,17 +166,21 @@ class Builder:
 
     def _make(self, place: Path, source: str, header: str, cores: tuple[int, ...] | None) -> None:
         scratch = Path(tempfile.mkdtemp(prefix="build-", dir=self._folder))
+        ours = Path(tempfile.mkdtemp(prefix="built-", dir=self._folder))
         try:
-            (scratch / "problem.h").write_text(header)
-            (scratch / f"kernel{self._toolchain.suffix}").write_text(source)
-            record = self._compile(scratch, cores)
-            (scratch / "record.json").write_text(record.model_dump_json())
-            shutil.rmtree(place, ignore_errors=True)
-            scratch.replace(place)
+            for folder in (scratch, ours):
+                (folder / "problem.h").write_text(header)
+                (folder / f"kernel{self._toolchain.suffix}").write_text(source)
+            record = self._compile(scratch, ours, cores)
+            (ours / "record.json").write_text(record.model_dump_json())
+            remove_tree(place)
+            ours.replace(place)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            remove_tree(scratch)
+            remove_tree(ours)
 
-    def _compile(self, folder: Path, cores: tuple[int, ...] | None) -> _Record:
+    def _compile(self, folder: Path, ours: Path, cores: tuple[int, ...] | None) -> _Record:
+        """Compile in ``folder``, which holds whatever the compiler leaves there, and take its products to ``ours``."""
         limits = Limits(
             cpu_seconds=int(COMPILE_SECONDS),
             memory_bytes=COMPILE_MEMORY_BYTES,
@@ -186,21 +191,22 @@ class Builder:
         started = time.monotonic()
         done = self.sandbox.run(self._toolchain.compile_program(folder), limits, BUSY * COMPILE_SECONDS)
         seconds = time.monotonic() - started
-        binary = folder / "kernel.bin"
         log = done.stderr.replace(f"{folder}/", "").replace(str(folder), "")[:MAX_LOG_CHARACTERS]
         if held_back(done):
             raise _Unsettled(_machine("the compiler", done), log)
         if done.code == TOOL_FAULT:
             raise _Unsettled(compile_failure(done, log), log)
-        ok = done.code == 0 and not binary.is_symlink() and binary.is_file()
-        facts = self._facts(folder, log, cores) if ok else BuildFacts()
+        taken = [take_file(folder / name, ours / name, COMPILE_FILE_BYTES) for name in self._toolchain.products]
+        ok = done.code == 0 and all(taken)
+        private_user.share(ours)
+        facts = self._facts(ours, log, cores) if ok else BuildFacts()
         report = BuildReport(
             ok=ok,
             compiler=self._toolchain.compiler,
             flags=self._toolchain.flags,
             seconds=seconds,
             log=log,
-            binary_hash=hashlib.sha256(binary.read_bytes()).hexdigest() if ok else None,
+            binary_hash=hashlib.sha256((ours / "kernel.bin").read_bytes()).hexdigest() if ok else None,
             registers=facts.registers,
             spill_bytes=facts.spill_bytes,
             shared_bytes=facts.shared_bytes,

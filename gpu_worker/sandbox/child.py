@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import threading
@@ -19,6 +18,7 @@ from typing import IO
 from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.cgroup import ControlGroup
 from gpu_worker.sandbox.family import Family, descendants
+from gpu_worker.sandbox.leftovers import remove_tree
 from gpu_worker.sandbox.watch import Excess, Watch
 
 MAX_CAPTURE_BYTES = 8 * 2**20
@@ -79,7 +79,7 @@ class Lent:
         if self.user is not None:
             private_user.take_back(self.writable, self.user)
         if self.scratch is not None:
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            remove_tree(self.scratch)
         self.user = self.group = self.scratch = None
         return exceeded
 

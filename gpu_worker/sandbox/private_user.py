@@ -23,6 +23,9 @@ _DYNAMIC = range(61184, 65520)
 """What systemd keeps for services without a user: for workers in a container that has only 65,536 ids."""
 
 
+_DEEPEST = 32
+"""Folders within each other that are given away or taken back: a hostile program makes thousands."""
+
 _SETPRIV = Path("/usr/bin/setpriv")  # util-linux
 
 
@@ -111,28 +114,29 @@ def _give(entry: int, user: int, group_id: int, mode: int) -> None:
 
 
 def _entries(path: Path) -> Iterator[int]:
-    """Descriptors of a path and of the files and folders beneath it; no links, and no files of several names."""
-    try:
-        top = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return
-    try:
-        yield top
-        if not stat.S_ISDIR(os.fstat(top).st_mode):
-            return
-        for _, folders, files, folder in os.fwalk(".", dir_fd=top):
-            for name in (*folders, *files):
-                with contextlib.suppress(OSError):  # a link, a socket, a file that has gone
-                    yield from _entry(name, folder)
-    finally:
-        os.close(top)
+    """Descriptors of a path and of the files and folders beneath it, as far as :data:`_DEEPEST`.
+
+    Leaves out links, and files of several names.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        yield from _entry(str(path), None, 0)
 
 
-def _entry(name: str, folder: int) -> Iterator[int]:
+def _entry(name: str, folder: int | None, depth: int) -> Iterator[int]:
     entry = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     try:
         found = os.fstat(entry)
-        if stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
+        if stat.S_ISDIR(found.st_mode):
+            yield entry
+            if depth < _DEEPEST:
+                yield from _beneath(entry, depth + 1)
+        elif stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
             yield entry
     finally:
         os.close(entry)
+
+
+def _beneath(folder: int, depth: int) -> Iterator[int]:
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):  # a link, a socket, a file that has gone
+            yield from _entry(name, folder, depth)

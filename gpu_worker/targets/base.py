@@ -103,9 +103,12 @@ class Counted:
 class Toolchain(Protocol):
     """A compiler as the build service drives it. ``folder`` is the one writable folder of the sandbox.
 
-    The folder holds ``problem.h`` and ``kernel<suffix>``; the compile program leaves ``kernel.bin`` there, exits with 0
+    The folder holds ``problem.h`` and ``kernel<suffix>``; the compile program leaves ``products`` there, exits with 0
     when it did, and prints its diagnostics to stderr (absolute paths are fine; the build service shortens them).
     """
+
+    products: tuple[str, ...]
+    """Files that the compile program leaves: ``kernel.bin``, and what the inspection needs beside it."""
 
     compiler: str
     """Name and version, e.g. ``g++ 12.2.0``; part of the cache key."""

@@ -56,6 +56,7 @@ class CpuToolchain:
     """Builds shared objects with the system's g++."""
 
     suffix = ".cpp"
+    products: tuple[str, ...] = ("kernel.bin",)
     flags = FLAGS
 
     def __init__(self) -> None:

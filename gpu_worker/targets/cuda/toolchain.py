@@ -59,6 +59,7 @@ class CubinReader:
     """What machine code shows, whoever made it."""
 
     suffix = ".cu"
+    products: tuple[str, ...] = ("kernel.bin", "resources.txt")
 
     def __init__(self) -> None:
         """Raises Unavailable where there is no disassembler."""

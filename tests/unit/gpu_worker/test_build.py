@@ -149,6 +149,41 @@ def test_what_the_machine_did_to_a_build_is_not_the_kernels_and_not_remembered(
     assert builder.build(AXPY, HEADER).failure is None
 
 
+@pytest.mark.parametrize(
+    "trap",
+    [
+        "ln -s {secret} record.json",
+        "mkfifo record.json",
+        "mkdir record.json",
+        "ln -sf {secret} kernel.cpp",
+        "for _ in $(seq 1500); do mkdir d && cd d; done",
+    ],
+)
+def test_what_a_compiler_leaves_beside_its_product_does_nothing(tmp_path: Path, trap: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    toolchain = _Script(f"echo 1 > kernel.bin; {trap.format(secret=secret)}", ":")
+    builder = Builder(toolchain, Sandbox(), tmp_path / "builds", "x86-64")
+    made = builder.build(AXPY, HEADER)
+    assert made.binary is not None
+    assert {path.name for path in made.binary.parent.iterdir()} == {
+        "kernel.bin", "kernel.cpp", "problem.h", "record.json",
+    }  # fmt: skip
+    assert builder.build(AXPY, HEADER).report.cached
+    assert secret.read_text() == "secret"
+    assert not list((tmp_path / "builds").glob("buil*")), "nothing is left behind"
+
+
+@pytest.mark.parametrize("product", ["ln -s {secret} kernel.bin", "mkfifo kernel.bin", "mkdir kernel.bin"])
+def test_a_product_that_is_no_plain_file_is_none(tmp_path: Path, product: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    builder = Builder(_Script(product.format(secret=secret), ":"), Sandbox(), tmp_path / "builds", "x86-64")
+    made = builder.build(AXPY, HEADER)
+    assert made.binary is None
+    assert made.failure is not None
+
+
 def test_a_source_that_takes_too_much_memory_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "COMPILE_MEMORY_BYTES", 2**28)
     hoard = "python3 -c 'import time; held = bytearray(200 * 2**20); time.sleep(30)' &"
