@@ -73,7 +73,7 @@ def _sandboxes() -> dict[str, Sandbox]:
     """By what the report calls them."""
     sandboxes = []
     if strongest().startswith("bwrap"):
-        sandboxes += [Sandbox("bwrap+seccomp", own_user=own) for own in {separates_users("bwrap+seccomp"), False}]
+        sandboxes.append(Sandbox("bwrap+seccomp"))
     if confine.landlock_abi() > 0 and (os.geteuid() != 0 or separates_users("landlock+seccomp")):
         sandboxes.append(Sandbox("landlock+seccomp"))
     return {f"{sandbox.kind}, {_user(sandbox)}": sandbox for sandbox in sandboxes}

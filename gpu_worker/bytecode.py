@@ -57,7 +57,8 @@ class Bytecode:
         """Fill the folder if that has not been done; ``compiling`` adds what torch.compile imports."""
         if not self.needed:
             return
-        with (self.folder / "lock").open("w") as lock:
+        # beside the folder: a program may lock any file that it sees
+        with self.folder.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._fill("judging", _JUDGING, target, sandbox)
             if compiling:

@@ -10,7 +10,7 @@ from cupilot.evaluation import Failure, FailureKind
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.watch import Excess
 
-_SIGNALS = {
+_SIGNALS: dict[int, tuple[FailureKind, str]] = {
     signal.SIGSEGV: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that is not its own"),
     signal.SIGBUS: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that does not exist"),
     signal.SIGFPE: (FailureKind.CRASH, "it divided an integer by zero"),
@@ -39,17 +39,23 @@ def kernel_ending(finished: Finished) -> Failure:
         message = f"the kernel ended its process with exit code {finished.code}"
         details: dict[str, JsonValue] = {"exit_code": finished.code, "stderr": finished.stderr[-2000:]}
         return Failure(kind=FailureKind.CRASH, message=message, details=details)
-    kind, what = _SIGNALS.get(
-        signal.Signals(-finished.code), (FailureKind.CRASH, f"signal {signal.Signals(-finished.code).name}")
-    )
+    name = _name(-finished.code)
+    kind, what = _SIGNALS.get(-finished.code, (FailureKind.CRASH, f"signal {name}"))
     if kind is FailureKind.CRASH and any(text in finished.stderr for text in _ALLOCATION_FAILED):
         kind, what = FailureKind.OUT_OF_MEMORY, "an allocation failed"
-    name = signal.Signals(-finished.code).name
     return Failure(
         kind=kind,
         message=f"the kernel crashed: {what} ({name})",
         details={"signal": name, "stderr": finished.stderr[-2000:]},
     )
+
+
+def _name(number: int) -> str:
+    """Of a signal; realtime ones have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def _excessive(program: str, excess: Excess, when: str = "") -> Failure:
@@ -79,7 +85,7 @@ def reference_ending(finished: Finished, stage: str) -> Failure:
         message = f"the reference ended the process with exit code {finished.code} while {stage}"
         details: dict[str, JsonValue] = {"exit_code": finished.code, "stderr": finished.stderr[-2000:]}
         return Failure(kind=FailureKind.INVALID_PROBLEM, message=message, details=details)
-    name = signal.Signals(-finished.code).name
+    name = _name(-finished.code)
     kind = FailureKind.INVALID_PROBLEM
     if finished.code == -signal.SIGKILL:
         # Its own limit makes allocations fail; who is killed may have been killed for somebody else's memory.

@@ -39,7 +39,12 @@ class ReferenceProcess:
         self._theirs, ours = Channel.pair()
         access = target.judge_access()
         self._may_start_processes = compiling or access.subprocesses
-        access = replace(access, subprocesses=self._may_start_processes, read_only=(*access.read_only, bytecode.folder))
+        access = replace(
+            access,
+            subprocesses=self._may_start_processes,
+            accountable=True,
+            read_only=(*access.read_only, bytecode.folder),
+        )
         argv = (
             *(sys.executable, "-I", *bytecode.flags(), str(SCRIPT), str(SOURCE_ROOT)),
             *(target.judge_device, json.dumps(target.judge_options()), str(ours.fileno())),

@@ -24,6 +24,13 @@ TMP_BYTES = 512 * 2**20
 SHARED_MEMORY_BYTES = 64 * 2**20
 """Size of the private /dev/shm, where PyTorch and libcuda keep small segments."""
 
+_DEVICES = {
+    **{name: name for name in ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")},
+    # a mapping of /dev/zero is shared memory that nothing counts; /dev/full reads as zeros and cannot be mapped
+    "/dev/zero": "/dev/full",
+}
+"""No terminals: whoever reads one waits for ever."""
+
 _PRLIMIT = "/usr/bin/prlimit"  # util-linux
 
 _USER_NAMESPACES = (
@@ -102,9 +109,10 @@ def _mounts(access: Access) -> list[str]:
     arguments += ["--perms", "0755", "--dir", "/etc"]
     for name in SYSTEM_FILES:
         arguments += ["--ro-bind-try", name, name]
-    arguments += ["--proc", "/proc", *_read_only_settings(access), "--dev", "/dev"]
-    # a mapping of /dev/zero is shared memory that nothing counts; /dev/full reads as zeros and cannot be mapped
-    arguments += ["--dev-bind", "/dev/full", "/dev/zero"]
+    arguments += ["--proc", "/proc", *_read_only_settings(access), "--perms", "0755", "--tmpfs", "/dev"]
+    for name, node in _DEVICES.items():
+        arguments += ["--dev-bind", node, name]
+    arguments += ["--symlink", "/proc/self/fd", "/dev/fd"]
     arguments += ["--perms", "1777", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
     arguments += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp"]
     for folder in _folders_above((*access.read_only, *access.writable, *access.devices)):

@@ -123,7 +123,7 @@ class Child:
             timed_out = True
             self.kill()
             code = self._process.wait()
-        if code > 128:  # bubblewrap and shells say so that a signal ended the program
+        if 128 < code <= 128 + signal.NSIG:  # bubblewrap and shells say so that a signal ended the program
             code = 128 - code
         self._settle()
         return Finished(code, self._stdout.text(), self._stderr.text(), timed_out, self._excess)
@@ -144,13 +144,12 @@ class Child:
         if self._watch is not None:
             self._watch.stop()
             self._excess = self._excess or self._watch.excess
-        if self._lent.user is not None:
-            self._wait_for_the_last(self._lent.user)
+        self._end_the_rest(self._lent.user)
         if self._lent.end():
             self._excess = self._excess or Excess.MEMORY
 
-    def _wait_for_the_last(self, user: int) -> None:
-        """Wait until nothing runs that could still write to the program's folders."""
+    def _end_the_rest(self, user: int | None) -> None:
+        """End what the program has started and left behind: it could still write to the program's folders."""
         if not self._may_start_processes:
             return
         if self._in_bubblewrap:  # the name space's init is killed when bubblewrap ends, and all others with it
@@ -158,7 +157,10 @@ class Child:
             deadline = time.monotonic() + _GONE_SECONDS
             while self._init is not None and _lives(self._init) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-        else:  # a process that left the group
+        elif user is None:  # without namespaces none has left the group
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        else:
             subprocess.run(
                 [*private_user.command(user), "/bin/kill", "-KILL", "--", "-1"], capture_output=True, check=False
             )

@@ -36,6 +36,7 @@ _SCOPE_ALL = 3  # ABI 6: no signals and no abstract Unix sockets to processes ou
 _PR_SET_PDEATHSIG = 1
 _PR_SET_KEEPCAPS = 8
 _PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION = 0x20080522
@@ -157,6 +158,7 @@ def main() -> None:
     if "user" in specification:
         become(**specification["user"])
     die_with_parent()  # a change of the user id forgets it
+    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so that whoever watches over memory finds all its processes
     seccomp.install(bytes.fromhex(specification["filter"]))
     os.execve(argv[0], argv, specification["environment"])
 

@@ -44,11 +44,17 @@ class Sandbox:
 
     def start(self, program: Program, limits: Limits, descriptors: Sequence[int] = ()) -> Child:
         """Start a program that inherits these descriptors (under the same numbers) and no others."""
-        if os.geteuid() == 0 and not self.own_user and not self.kind.startswith("bwrap"):
+        if os.geteuid() == 0 and not self.own_user:
             raise OSError("no sandbox: this process cannot start programs under another user id than root's")
         access = program.access
         uncounted = access.memory_files or not access.bounded_address_space
-        program_filter = seccomp.base_filter(subprocesses=access.subprocesses, memory_files=uncounted)
+        program_filter = seccomp.base_filter(
+            subprocesses=access.subprocesses,
+            memory_files=uncounted,
+            moves=limits.cpus is None,
+            accountable=access.accountable,
+            namespaces=self.kind.startswith("bwrap"),
+        )
         writable = tuple(path.resolve() for path in access.writable)
         lent = Lent(private_user.draw() if self.own_user else None, writable, _control_group(limits, uncounted))
         start = bubblewrap.start if self.kind.startswith("bwrap") else landlock.start
@@ -59,17 +65,15 @@ class Sandbox:
         except BaseException:
             lent.end()
             raise
-        memory = limits.total() if access.subprocesses or limits.memory_bytes is None else None
         threads = None if self._counts_threads() else limits.processes
-        if memory is not None or threads is not None:
-            # the judge's memory files are the tensors of all, and it runs no code of users
-            memory_files = not access.bounded_address_space and not access.memory_files
-            child.watch(memory_bytes=memory, threads=threads, memory_files=memory_files)
+        # the judge's memory files are the tensors of all, and it runs no code of users
+        memory_files = not access.bounded_address_space and not access.memory_files
+        child.watch(memory_bytes=limits.total(), threads=threads, memory_files=memory_files)
         return child
 
     def _counts_threads(self) -> bool:
         """Whether the system counts a program's processes apart from all others, and so can limit them."""
-        return self.own_user or (self.kind.startswith("bwrap") and os.geteuid() != 0)
+        return self.own_user or self.kind.startswith("bwrap")
 
 
 @cache
@@ -77,14 +81,15 @@ def strongest() -> str:
     """The strongest kind of sandbox that works here; raises OSError where none does."""
     if not seccomp.supported():
         raise OSError("no sandbox: the machine's architecture is not supported")
-    if separates_users("bwrap+seccomp") or _works(Sandbox("bwrap+seccomp", own_user=False)):
+    root = os.geteuid() == 0
+    if separates_users("bwrap+seccomp") if root else _works(Sandbox("bwrap+seccomp")):
         return "bwrap+seccomp"
-    if confine.landlock_abi() > 0 and (os.geteuid() != 0 or separates_users("landlock+seccomp")):
+    if confine.landlock_abi() > 0 and (not root or separates_users("landlock+seccomp")):
         return "landlock+seccomp"
-    if os.geteuid() == 0:
+    if root:
         raise OSError(
-            "no sandbox: as root, this process can neither make namespaces (bubblewrap) nor start programs under"
-            " another user id with landlock; run the worker as an unprivileged user"
+            "no sandbox: as root, this process can start programs under another user id neither with bubblewrap nor"
+            " with landlock; run the worker as an unprivileged user"
         )
     raise OSError("no sandbox: neither user namespaces (bubblewrap) nor landlock work on this machine")
 

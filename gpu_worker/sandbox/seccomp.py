@@ -24,7 +24,9 @@ from functools import cache
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _JUMP_EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_JUMP_GREATER = 0x25  # BPF_JMP | BPF_JGT | BPF_K
 _JUMP_ANY_BIT = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+_AND = 0x54  # BPF_ALU | BPF_AND | BPF_K
 _RETURN = 0x06  # BPF_RET | BPF_K
 
 _ALLOW = 0x7FFF0000
@@ -40,9 +42,13 @@ _MAP_ANONYMOUS = 0x20
 _MAP_GROWSDOWN = 0x0100
 _ADDR_NO_RANDOMIZE = 0x0040000
 _ASK_PERSONALITY = 0xFFFFFFFF
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_SET_MODE_FILTER = 1
 _PRIO_PROCESS = 0
+_SIGKILL = 9
+_LARGEST_OWN_CODE = 128
+"""Larger exit codes are how bubblewrap and shells say that a signal ended a program."""
 
 _CLONE_THREAD = 0x00010000
 _CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* flag but CLONE_NEWTIME, which shares bits with the exit signal
@@ -89,7 +95,9 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "process_madvise": (440, 440),
     "mount_setattr": (442, 442), "quotactl_fd": (443, 443), "memfd_secret": (447, 447), "process_mrelease": (448, 448),
     "open_tree_attr": (467, 467), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
-    "io_uring_setup": (425, 425), "clone3": (435, 435), "faccessat2": (439, 439), "futex_waitv": (449, 449),
+    "connect": (42, 203), "kill": (62, 129), "setpgid": (109, 154), "setsid": (112, 157), "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "io_uring_setup": (425, 425),
+    "clone3": (435, 435), "faccessat2": (439, 439), "futex_waitv": (449, 449),
 }  # fmt: skip
 
 _NEVER = (
@@ -118,6 +126,8 @@ _OWN_ONLY = (
 The kernel takes these ids as 32-bit integers, so the low half of the argument is all of it.
 """
 
+_SIGNAL_ARGUMENTS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
+
 _KERNEL_ALLOWED = (
     "read", "write", "readv", "writev", "close", "fstat", "lseek", "poll", "ppoll", "select", "mprotect",
     "munmap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
@@ -141,13 +151,32 @@ def supported() -> bool:
 
 
 @cache
-def base_filter(*, subprocesses: bool, memory_files: bool = False) -> bytes:
+def base_filter(
+    *,
+    subprocesses: bool,
+    memory_files: bool = False,
+    moves: bool = True,
+    accountable: bool = False,
+    namespaces: bool = True,
+) -> bytes:
     """The filter around every sandboxed program, as ``struct sock_filter[]``.
 
     ``memory_files``: whether it may have memory that its limit on private memory does not count (memfd_create, shared
-    anonymous mappings).
+    anonymous mappings). ``moves``: whether its threads may choose their CPUs. ``accountable``: whether it is kept from
+    ending as if the system had killed it. ``namespaces``: whether namespaces keep its processes together and hide
+    sockets of others; else this filter does.
     """
     program = _prologue()
+    if not moves:
+        program += _on("sched_setaffinity", [_answer(_ERRNO | errno.EPERM)])
+    if accountable:
+        program += _own_endings()
+    if not namespaces:
+        program += _on("connect", [_answer(_ERRNO | errno.EACCES)])
+        for name in ("setsid", "setpgid"):  # they stay in the group that is killed in the end, and are told otherwise
+            program += _on(name, [_answer(_ERRNO)])
+    # it may not outlive its starter
+    program += _on("prctl", [_load(0), (_JUMP_EQUAL, 0, 3, _PR_SET_PDEATHSIG), *_only(1, _SIGKILL), _reload()])
     for name in _NEVER:
         program += _on(name, [_answer(_ERRNO | errno.EPERM)])
     program += _own_only()
@@ -213,6 +242,23 @@ def _computing() -> list[_Instruction]:
     return program
 
 
+def _own_endings() -> list[_Instruction]:
+    """Refuse SIGKILL, and exit codes that stand for signals."""
+    program: list[_Instruction] = []
+    for name, argument in _SIGNAL_ARGUMENTS.items():
+        refuse = [_load(argument), (_JUMP_EQUAL, 0, 1, _SIGKILL), _answer(_ERRNO | errno.EPERM), _reload()]
+        program += _on(name, refuse)
+    for name in ("exit", "exit_group"):
+        code = [_load(0), (_AND, 0, 0, 0xFF)]
+        program += _on(name, [*code, (_JUMP_GREATER, 0, 1, _LARGEST_OWN_CODE), _answer(_KILL_PROCESS), _reload()])
+    return program
+
+
+def _only(argument: int, value: int) -> list[_Instruction]:
+    """Refuse other values of an argument; three instructions."""
+    return [_load(argument), (_JUMP_EQUAL, 1, 0, value), _answer(_ERRNO | errno.EPERM)]
+
+
 def _own_only() -> list[_Instruction]:
     program: list[_Instruction] = []
     for name in _OWN_ONLY:
@@ -229,7 +275,7 @@ def _unlimited_mappings(refusal: int, *, shared: bool) -> list[_Instruction]:
     program = [_load(3), (_JUMP_ANY_BIT, 0, 1, _MAP_GROWSDOWN), _answer(refusal)]
     if shared:
         program += [(_JUMP_ANY_BIT, 0, 2, _MAP_ANONYMOUS), (_JUMP_ANY_BIT, 0, 1, _MAP_SHARED), _answer(refusal)]
-    return [*program, (_LOAD, 0, 0, _NUMBER_OFFSET)]
+    return [*program, _reload()]
 
 
 def _personality() -> list[_Instruction]:
@@ -312,8 +358,12 @@ def _when_zero(argument: int, then: int, otherwise: int) -> list[_Instruction]:
 
 def _when_bits(argument: int, mask: int, then: int, otherwise: int | None) -> list[_Instruction]:
     """``then`` if any bit of ``mask`` is set; else ``otherwise``, or go on with the number reloaded."""
-    last = (_LOAD, 0, 0, _NUMBER_OFFSET) if otherwise is None else _answer(otherwise)
+    last = _reload() if otherwise is None else _answer(otherwise)
     return [_load(argument), (_JUMP_ANY_BIT, 0, 1, mask), _answer(then), last]
+
+
+def _reload() -> _Instruction:
+    return (_LOAD, 0, 0, _NUMBER_OFFSET)
 
 
 def _load(argument: int) -> _Instruction:

@@ -1,11 +1,12 @@
 """Watches what limits of a single process cannot bound: the memory and the threads of all processes of a sandbox.
 
-Only programs that may start processes, or whose limits the system does not enforce, need it: a cpu kernel runs without.
+A single process evades its limit on private memory too, which does not count what is mapped for reading only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ INTERVAL_SECONDS = 0.1
 _COUNTED = ("RssAnon:", "VmSwap:", "VmPTE:")
 """Private memory, what is swapped out of it, and page tables. Shared memory is bounded by the sandbox, tmpfs by their
 sizes, anonymous mappings and memory files by seccomp, but for programs that seccomp lets have them (CUDA's)."""
+
+_TMPFS = ("tmp", "dev/shm")
+_FILE_BYTES = 1024
+"""Kernel memory of an empty file in a tmpfs, whose size does not count it: about this much."""
 
 _MEMORY_FILES = ("/memfd:", "/dev/zero (deleted)")
 """What links in /proc say of memory files and of shared anonymous mappings."""
@@ -90,7 +95,7 @@ class Watch(threading.Thread):
         exact = proportional_bytes(pids)
         if self._memory_files:
             exact += memory_file_bytes(pids, folders=("fd", "map_files"))
-        return Excess.MEMORY if exact > self._memory_bytes else None
+        return Excess.MEMORY if exact + private_file_bytes(pids) > self._memory_bytes else None
 
 
 def usage(pids: Sequence[int], *, memory_files: bool = False) -> Usage:
@@ -98,7 +103,7 @@ def usage(pids: Sequence[int], *, memory_files: bool = False) -> Usage:
 
     With ``memory_files``, a file that is both open and mapped counts twice.
     """
-    memory = memory_file_bytes(pids, folders=("fd",)) if memory_files else 0
+    memory = private_file_bytes(pids) + (memory_file_bytes(pids, folders=("fd",)) if memory_files else 0)
     counted = (*_COUNTED, "RssShmem:") if memory_files else _COUNTED
     threads = 0
     for pid in pids:
@@ -117,6 +122,17 @@ def proportional_bytes(pids: Sequence[int]) -> int:
         kilobytes = dict(_numbers(f"/proc/{pid}/smaps_rollup"))
         page_tables = dict(_numbers(f"/proc/{pid}/status")).get("VmPTE:", 0)
         total += (kilobytes.get("Pss_Anon:", 0) + kilobytes.get("SwapPss:", 0) + page_tables) * 1024
+    return total
+
+
+def private_file_bytes(pids: Sequence[int]) -> int:
+    """Kernel memory of the files in the private tmpfs of a sandbox, whose innermost process is the last one."""
+    total = 0
+    for name in _TMPFS:
+        with contextlib.suppress(OSError, IndexError):
+            inside = os.statvfs(f"/proc/{pids[-1]}/root/{name}")
+            if inside.f_fsid != os.statvfs(f"/{name}").f_fsid:  # not the machine's own, as before it is replaced
+                total += (inside.f_files - inside.f_ffree) * _FILE_BYTES
     return total
 
 

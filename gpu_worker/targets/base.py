@@ -47,6 +47,8 @@ class Access:
     """Whether it may fork and execute (a compiler driver does); refused by seccomp otherwise."""
     memory_files: bool = False
     """Whether it may have shared memory of its own (memfd_create), which no limit counts; the judge's arena is such."""
+    accountable: bool = False
+    """Whether it runs code of users, who are told how it ended: it may not end as if the system had killed it."""
     bounded_address_space: bool = True
     """False for CUDA processes, whose driver reserves more address space than the machine has memory."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -191,14 +195,13 @@ os.open("/proc/self/comm", os.O_WRONLY)
 """
 
 
-@pytest.mark.parametrize("own_user", [True, False])
-def test_cuda_programs_name_their_threads_and_change_no_settings(own_user: bool) -> None:
+def test_cuda_programs_name_their_threads_and_change_no_settings() -> None:
     """libcuda does not start where it cannot write to /proc/self."""
-    if not strongest().startswith("bwrap") or (own_user and os.geteuid() != 0):
-        pytest.skip("this machine has no user namespaces, or none to give programs")
+    if not strongest().startswith("bwrap"):
+        pytest.skip("this machine cannot make namespaces")
     access = Access(read_only=python_folders(), bounded_address_space=False)
     program = Program((sys.executable, "-I", "-S", "-c", OPENS), access)
-    done = Sandbox("bwrap+seccomp", own_user=own_user).run(program, Limits(), 30.0)
+    done = Sandbox("bwrap+seccomp").run(program, Limits(), 30.0)
     assert (done.code, done.stdout) == (0, ""), done
 
 
@@ -232,6 +235,83 @@ def test_a_program_keeps_to_its_processors(sandbox: Sandbox) -> None:
     last = max(os.sched_getaffinity(0))
     done = python(sandbox, "import os; print(os.sched_getaffinity(0))", Limits(cpus=(last,)))
     assert done.stdout == f"{{{last}}}\n"
+
+
+def test_a_program_chooses_no_other_processors_than_its_own(sandbox: Sandbox) -> None:
+    code = "import os; os.sched_setaffinity(0, {0})"
+    assert "PermissionError" in python(sandbox, code, Limits(cpus=(0,))).stderr
+    assert python(sandbox, code).code == 0
+
+
+ENDINGS = {
+    "kill": "os.kill(os.getpid(), signal.SIGKILL)",
+    "thread": "signal.pthread_kill(threading.get_ident(), signal.SIGKILL)",
+    "exit code": "os._exit(137)",
+    "unknown signal": "os._exit(250)",
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_an_accountable_program_cannot_end_as_if_it_had_been_killed(sandbox: Sandbox, name: str) -> None:
+    done = python(sandbox, f"import os, signal, threading; {ENDINGS[name]}", accountable=True)
+    assert done.code in (1, -signal.SIGSYS), done
+    assert python(sandbox, "import os; os._exit(3)", accountable=True).code == 3
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_whatever_code_a_program_ends_with_is_told(sandbox: Sandbox, name: str) -> None:
+    done = python(sandbox, f"import os, signal, threading; {ENDINGS[name]}")
+    assert done.code in (-signal.SIGKILL, 137, 250), done
+
+
+LEAVES = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        {deed}
+        os.close(1), os.close(2)
+        time.sleep(47.11)
+    os._exit(0)
+time.sleep({seconds})
+"""
+
+
+def test_processes_that_leave_their_group_end_with_the_program(sandbox: Sandbox) -> None:
+    assert python(sandbox, LEAVES.format(deed="", seconds=0.2), subprocesses=True).code == 0
+    deadline = time.monotonic() + 5
+    while _running("47.11") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _running("47.11")
+
+
+def test_the_memory_of_processes_that_leave_their_group_counts(sandbox: Sandbox) -> None:
+    deed = "held = bytearray(400 * 2**20)"
+    done = python(sandbox, LEAVES.format(deed=deed, seconds=10), Limits(memory_bytes=2**28), subprocesses=True)
+    assert done.excess is Excess.MEMORY or "MemoryError" in done.stderr, done
+
+
+def _running(text: str) -> list[str]:
+    """Command lines with this text, of Python."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if entry.name.isdecimal() and text in line and "pytest" not in line:
+                found.append(line)
+    return found
+
+
+def test_no_socket_of_the_machine_is_reached(sandbox: Sandbox) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="cupilot-test-"))
+    folder.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "socket"))
+        (folder / "socket").chmod(0o777)
+        server.listen()
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect({str(folder / 'socket')!r})"
+        assert python(sandbox, code).code == 1
+    shutil.rmtree(folder)
 
 
 def test_no_program_starts_before_its_limits_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
