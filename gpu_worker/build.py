@@ -45,8 +45,11 @@ BUSY = 3.0
 TOOL_FAULT = 3
 """Exit code of our compiler processes where a tool failed for a reason that is not the source."""
 
-_KILLED = "Killed signal terminated program"
-"""What a compiler's driver says where the machine killed one of its processes, mostly for memory."""
+_KILLED = re.compile(
+    r"^\S+: fatal error: Killed signal terminated program \S+\ncompilation terminated\.\s*\Z", re.MULTILINE
+)
+"""What a compiler's driver says in the end where the machine killed one of its processes, mostly for memory. A source
+can print such a line, but not the last one."""
 
 _ERROR_LINE = re.compile(r"^kernel\.\w+[:(](\d+).*?error:? ?(.*)$", re.MULTILINE)
 _MAX_ERROR_LINES = 8
@@ -244,7 +247,9 @@ def held_back(done: Finished) -> bool:
     """Whether the machine, and not the source, may be why a tool did not finish."""
     if done.excess is not None:
         return False
-    return done.timed_out or done.code == -signal.SIGKILL or _KILLED in done.stderr
+    if done.timed_out:
+        return not done.idle
+    return done.code == -signal.SIGKILL or (done.code != 0 and _KILLED.search(done.stderr) is not None)
 
 
 def _machine(tool: str, done: Finished) -> Failure:
@@ -259,6 +264,9 @@ def compile_failure(done: Finished, log: str) -> Failure:
         limit = f"{COMPILE_MEMORY_BYTES >> 30} GiB of memory"
         allowed = limit if done.excess is Excess.MEMORY else f"{COMPILER_PROCESSES} processes and threads"
         message = f"the compiler was stopped because it used more than {allowed}"
+        return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"log": log[-2000:]})
+    if done.timed_out:
+        message = "the compiler waited for a file that has no end: include and embed plain files only"
         return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"log": log[-2000:]})
     if done.code == -signal.SIGXCPU:
         message = f"the compiler did not finish within {COMPILE_SECONDS:.0f} s of processor time"

@@ -59,6 +59,16 @@ def _modest(data: _T) -> _T:
     return data
 
 
+def modest(data: Any) -> bool:
+    """Whether the supervisor takes such data over: its lists, objects and strings at any depth are short."""
+    try:
+        _modest(data)
+        _small(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _items(container: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return [*container, *container.values()] if isinstance(container, dict) else container
 

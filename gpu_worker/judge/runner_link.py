@@ -10,6 +10,7 @@ from typing import Any
 from cupilot.evaluation import FailureKind
 from gpu_worker.channel import SEND_SECONDS, Channel, ChannelClosed, ChannelError, ChannelTimeout
 from gpu_worker.judge.slots import Slots
+from gpu_worker.judge_answers import modest
 from gpu_worker.targets.base import GraphUnavailable
 
 LOAD_SECONDS = 60.0
@@ -45,7 +46,11 @@ class RunnerLost(Exception):
     """The runner is gone; the supervisor knows how it ended."""
 
 
-_NOT_TO_SAY = frozenset({FailureKind.INFRASTRUCTURE, FailureKind.CLOCK_MISMATCH, FailureKind.BELOW_FLOOR})
+_NOT_TO_SAY = frozenset(
+    {
+        FailureKind.INFRASTRUCTURE, FailureKind.INVALID_PROBLEM, FailureKind.CLOCK_MISMATCH, FailureKind.BELOW_FLOOR,
+    }
+)  # fmt: skip
 """What a process with host code of the kernel's may not say of itself: it would count against no kernel, or wait for a
 person."""
 
@@ -62,7 +67,11 @@ class RunnerLink:
         """Load the kernel; returns the facts that the runner found."""
         answer = self._ask({"op": "load", "binary": binary, "launches": list(launches)}, timeout, limit=LOAD_BYTES)
         facts = answer.get("facts")
-        return facts if isinstance(facts, dict) else {}
+        if not isinstance(facts, dict):
+            return {}
+        if not modest(facts):
+            raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel")
+        return facts
 
     def use(self, slots: Slots) -> None:
         """Give the runner an arena and tell it where the slots' tensors lie."""
@@ -158,6 +167,6 @@ class RunnerLink:
             kind = FailureKind.CRASH
         if kind in _NOT_TO_SAY and not self._trusted:
             kind = FailureKind.CRASH  # after which a GPU is looked at
-        if not isinstance(details, dict) or len(json.dumps(details)) > DETAILS_BYTES:
+        if not isinstance(details, dict) or len(json.dumps(details)) > DETAILS_BYTES or not modest(details):
             details = {}
         return KernelFailed(kind, str(answer.get("message", ""))[:4000], **details)

@@ -25,6 +25,7 @@ MAX_CAPTURE_BYTES = 8 * 2**20
 """Of a program's stdout and stderr each; the rest is thrown away."""
 
 _GONE_SECONDS = 2.0
+_SLEEPS, _ENDED = "S", ("X", "Z")
 
 
 class _Capture(threading.Thread):
@@ -56,6 +57,8 @@ class Finished:
     stdout: str
     stderr: str
     timed_out: bool = False
+    idle: bool = False
+    """Whether all its threads slept when its time was up: it waited for something, and not for a processor."""
     excess: Excess | None = None
     """What it was killed for having too much of."""
 
@@ -116,17 +119,17 @@ class Child:
 
     def wait(self, timeout: float | None) -> Finished:
         """How the program ended; it is killed when it does not end in time."""
-        timed_out = False
+        timed_out = idle = False
         try:
             code = self._ended(timeout)
         except subprocess.TimeoutExpired:
-            timed_out = True
+            timed_out, idle = True, _sleep(self._members())
             self.kill()
             code = self._process.wait()
         if 128 < code <= 128 + signal.NSIG:  # bubblewrap and shells say so that a signal ended the program
             code = 128 - code
         self._settle()
-        return Finished(code, self._stdout.text(), self._stderr.text(), timed_out, self._excess)
+        return Finished(code, self._stdout.text(), self._stderr.text(), timed_out, idle, self._excess)
 
     def watch(self, *, memory_bytes: int | None, threads: int | None, memory_files: bool) -> None:
         """Kill the program when all its processes together exceed a limit."""
@@ -244,10 +247,21 @@ class Child:
 
 def _lives(pid: int) -> bool:
     """Whether a process has not ended; a name space's init ends after all others in it."""
+    return _state(Path(f"/proc/{pid}")) not in _ENDED
+
+
+def _sleep(pids: Sequence[int]) -> bool:
+    """Whether every thread of these processes waits for something to happen."""
+    tasks = [task for pid in pids for task in Path("/proc").glob(f"{pid}/task/*")]
+    return all(_state(task) in (_SLEEPS, *_ENDED) for task in tasks)
+
+
+def _state(task: Path) -> str:
+    """Of a process or thread, by its folder in /proc, as proc(5) has it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
 
 
 def spawn(argv: list[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:

@@ -126,10 +126,14 @@ class _Script(CpuToolchain):
     ("compiling", "inspecting"),
     [
         ("kill -9 $$", ":"),
-        ("echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1", ":"),
-        ("sleep 60", ":"),
+        (
+            "echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; echo 'compilation terminated.' >&2"
+            "; exit 1",
+            ":",
+        ),
+        ("while :; do :; done", ":"),
         ("echo 1 > kernel.bin", "kill -9 $$"),
-        ("echo 1 > kernel.bin", "sleep 60"),
+        ("echo 1 > kernel.bin", "while :; do :; done"),
     ],
 )
 def test_what_the_machine_did_to_a_build_is_not_the_kernels_and_not_remembered(
@@ -182,6 +186,30 @@ def test_a_product_that_is_no_plain_file_is_none(tmp_path: Path, product: str) -
     made = builder.build(AXPY, HEADER)
     assert made.binary is None
     assert made.failure is not None
+
+
+@pytest.mark.parametrize(
+    ("source", "ok"),
+    [
+        ("#error Killed signal terminated program cc1plus\n", False),
+        ('#pragma message "\\ng++: fatal error: Killed signal terminated program cc1plus"\n', True),
+        ("#error x\n" + '_Pragma("message(\\"\\\\ng++: fatal error: Killed signal terminated program a\\")")\n', False),
+    ],
+)
+def test_what_a_source_prints_is_not_what_the_machine_did(tmp_path: Path, source: str, ok: bool) -> None:
+    made = Builder(CpuToolchain(), Sandbox(), tmp_path, "x86-64").build(f"{source}{AXPY}", HEADER)
+    assert made.report.ok is ok, made.report.log
+    assert made.failure is None or made.failure.kind is FailureKind.COMPILE_ERROR
+
+
+def test_a_source_that_makes_its_compiler_wait_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "COMPILE_SECONDS", 1.0)
+    monkeypatch.setattr(build, "BUSY", 1.0)
+    toolchain = _Script("mkfifo wait; exec cat wait", ":")
+    made = Builder(toolchain, Sandbox(), tmp_path, "x86-64").build(AXPY, HEADER)
+    assert made.failure is not None
+    assert made.failure.kind is FailureKind.COMPILE_ERROR
+    assert "no end" in made.failure.message
 
 
 def test_a_source_that_takes_too_much_memory_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
