@@ -73,6 +73,14 @@ class ReferenceProcess:
         """Whether the process still runs."""
         return self._child.running()
 
+    def rest(self) -> None:
+        """Stop it while nobody asks it anything: it computes for no other purpose."""
+        self._child.freeze()
+
+    def go_on(self) -> None:
+        """Let it answer again."""
+        self._child.thaw()
+
     def overrun(self) -> bool:
         """Whether it has started an absurd number of processes."""
         return self._may_start_processes and self._child.processes() > MAX_PROCESSES

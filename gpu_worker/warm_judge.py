@@ -129,6 +129,9 @@ class WarmJudge:
         request = {"op": operation, "problem": problem.model_dump(mode="json"), **fields}
         answer = process.ask(request, timeout, self._watching(cancelled), descriptors=[reference.channel()])
         self._check_reference(process, answer)
+        reference.rest()
+        if answer.get("last"):
+            self.close()
         return answer
 
     def _ready(self) -> JudgeProcess:
@@ -210,6 +213,7 @@ class WarmJudge:
     def judge_in(self, runner: RunnerProcess, measured: Measured, order: dict[str, Any], call: Call) -> None:
         """As :meth:`judge`, in a runner that the caller keeps."""
         assert self._process is not None
+        assert self._reference is not None
         self._process.on_stage = self._staged
         hold = order["imported"] or not self._host.trusts_runner
         request = {"op": "judge", "order": order | {"binary": runner.give(Path(order["binary"]))}, "hold": hold}
@@ -219,11 +223,13 @@ class WarmJudge:
             runner.overrun()
             return call.cancelled()
 
+        self._reference.go_on()
         try:
             answer = self._process.ask(
                 request, call.remaining(), self._watching(cancelled), descriptors=channel, hold=runner.hold
             )
             self._check_reference(self._process, answer)
+            self._reference.rest()
             self._take(measured, answer, runner)
         except (ValidationError, KeyError, TypeError, AttributeError) as error:
             raise JudgeUseless(f"its findings make no sense: {str(error)[:500]}") from error

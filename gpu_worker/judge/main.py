@@ -7,8 +7,10 @@ say.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
+import traceback
 from dataclasses import asdict
 from typing import Any
 
@@ -32,6 +34,10 @@ START_SECONDS = 120.0
 
 
 STARTING = "starting the reference process"
+DEVICE_FAULT = "CUDA error"
+"""In the message of PyTorch's exceptions after which a context is of no use."""
+
+NONSENSE = "what the reference says or gives cannot be judged"
 
 
 class Judge:
@@ -58,11 +64,22 @@ class Judge:
             except ReferenceLost as error:
                 self._end_session()
                 answer = {"reference_lost": str(error)[:2000]}
-            except (MemoryError, RuntimeError) as error:
-                if not out_of_memory(error):
+            except Exception as error:
+                if out_of_memory(error):
+                    answer = {"failure": self._too_large(request, error).model_dump(mode="json")}
+                elif DEVICE_FAULT in str(error):
                     raise
-                answer = {"failure": self._too_large(request, error).model_dump(mode="json")}
+                else:
+                    self._give_up(request, error)
+                    return
             self._channel.send(finite({"event": "done", **answer}))
+
+    def _give_up(self, request: dict[str, Any], error: Exception) -> None:
+        """Blame the reference for what nobody foresaw, with a last answer: this process may be of no use any more."""
+        traceback.print_exc()
+        nonsense = UnusableReference(f"{NONSENSE}: {type(error).__name__}: {error}")
+        failure = self._unusable(request, nonsense).model_dump(mode="json")
+        self._channel.send(finite({"event": "done", "failure": failure, "last": True}))
 
     def _unusable(self, request: dict[str, Any], error: UnusableReference) -> Failure:
         """The failure of a problem; of no kernel, where the reference worked when it was prepared."""
@@ -76,6 +93,7 @@ class Judge:
         if self._session is not None:
             self._session.close()
             self._session = None
+            ctypes.CDLL(None).malloc_trim(0)  # freed memory is kept for the next kernel, not for the next problem
 
     def _open_session(self, request: dict[str, Any], descriptors: list[int]) -> Session:
         """A problem in place of the one before, with the reference process at the other end of the descriptor."""

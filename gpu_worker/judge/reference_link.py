@@ -24,6 +24,7 @@ from gpu_worker.channel import (
 from gpu_worker.judge.deviation import Selection
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.exchange import NotALayout, TensorLayout, layouts_from_json, places, write
+from gpu_worker.judge.facts import Implausible, check_facts
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import Arena, GraphUnavailable, JudgeDevice
@@ -51,8 +52,8 @@ class ReferenceLink:
     def __init__(self, channel: Channel, device: JudgeDevice) -> None:
         self.device = device
         self._channel = channel
-        self._given: Arena | None = None
-        self._results: Arena | None = None
+        self._arenas: dict[str, Arena] = {}
+        """By use, ``given`` and ``results``: memory for tensors in either direction."""
         self._specs: tuple[TensorSpec, ...] = ()
         self._policy = NumericsPolicy.FP32
         self.graph = Graph(nodes=(), outputs=())
@@ -78,8 +79,9 @@ class ReferenceLink:
         answer = self.ask("trace", problem_hash=problem_hash)
         try:
             told = ProblemFacts.model_validate(answer["facts"])
-        except (KeyError, ValidationError) as error:
-            raise ReferenceLost("the facts of the reference make no sense") from error
+            check_facts(told, self.device.memory_bytes)
+        except (KeyError, ValidationError, Implausible) as error:
+            raise UnusableReference(f"the facts of the reference make no sense: {str(error)[:500]}") from error
         self._specs, self.graph = told.tensors, told.graph
         self.writes_inputs = answer.get("writes_inputs") is True
         return told.model_copy(update={"problem_hash": problem_hash, "policy": self._policy})
@@ -97,11 +99,11 @@ class ReferenceLink:
 
     def draw(self, seed: int) -> list[torch.Tensor]:
         """All given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""
-        tensors = self._tensors(self.ask("draw", seed=seed))
+        answer = self.ask("draw", seed=seed)
         wanted = [spec for spec in self._specs if spec.role is not Role.OUTPUT]
-        if [TensorLayout.of(tensor) for tensor in tensors] != [TensorLayout.of_spec(spec) for spec in wanted]:
+        if self._layouts(answer) != [TensorLayout.of_spec(spec) for spec in wanted]:
             raise UnusableReference("get_inputs() returns other shapes, strides or dtypes when it is called again")
-        return tensors
+        return self._tensors(answer)
 
     def run(self, tensors: Sequence[torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
         """The outputs under the policy, in the dtypes of the facts; shapes may differ from theirs.
@@ -126,11 +128,12 @@ class ReferenceLink:
         """Which elements of the named tensors one forward pass reads, as truth values."""
         if not names:
             return {}
-        masks = self._tensors(self.ask("reads", tensors, names=list(names)))
+        answer = self.ask("reads", tensors, names=list(names))
         shapes = {spec.name: spec.shape for spec in self._specs}
-        if [(tuple(mask.shape), mask.dtype) for mask in masks] != [(shapes[name], torch.bool) for name in names]:
+        told = [(layout.shape, layout.dtype) for layout in self._layouts(answer)]
+        if told != [(shapes[name], torch.bool) for name in names]:
             raise ReferenceLost("masks of other shapes")
-        return dict(zip(names, masks, strict=True))
+        return dict(zip(names, self._tensors(answer), strict=True))
 
     def settle(self, *, notice: bool = False) -> None:
         """Give parameters and buffers their first values again; with ``notice``, see first whether calls moved them."""
@@ -173,20 +176,18 @@ class ReferenceLink:
 
     def release_memory(self) -> None:
         """Give back the memory that tensors were handed over in; the next ones get other."""
-        if self._given is not None or self._results is not None:
+        if self._arenas:
             self._exchange({"op": "detach"}, ())
-        for arena in (self._given, self._results):
-            if arena is not None:
-                arena.close()
-        self._given = self._results = None
+        self._drop_arenas()
 
     def close(self) -> None:
         """Hang up, which ends the process."""
         self._channel.close()
-        for arena in (self._given, self._results):
-            if arena is not None:
-                arena.close()
-        self._given = self._results = None
+        self._drop_arenas()
+
+    def _drop_arenas(self) -> None:
+        while self._arenas:
+            self._arenas.popitem()[1].close()
 
     def _exchange(self, message: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
         try:
@@ -202,31 +203,36 @@ class ReferenceLink:
 
     def _hand_over(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         layouts = [TensorLayout.of(tensor) for tensor in tensors]
-        needed = places(layouts)[1]
-        if self._given is None or self._given.bytes.numel() < needed:
-            self._given = self._attached("given", self._given, needed)
-        write(tensors, self._given.bytes)
+        write(tensors, self._arena("given", places(layouts)[1]).bytes)
         self.device.synchronize()
         return [layout.as_json() for layout in layouts]
 
-    def _attached(self, use: str, earlier: Arena | None, needed: int) -> Arena:
-        """Larger memory in the place of an earlier one, in both processes."""
+    def _arena(self, use: str, needed: int) -> Arena:
+        """Memory of at least this size that both processes have; larger one takes the place of an earlier one."""
+        earlier = self._arenas.get(use)
+        if earlier is not None and earlier.bytes.numel() >= needed:
+            return earlier
         if earlier is not None:
-            earlier.close()
-        arena = self.device.allocate(max(needed, LEAST_BYTES))
-        self._exchange({"op": "attach", "use": use, "handle": arena.handle}, arena.descriptors)
+            self._arenas.pop(use).close()
+        self._arenas[use] = arena = self.device.allocate(max(needed, LEAST_BYTES))
+        try:
+            self._exchange({"op": "attach", "use": use, "handle": arena.handle}, arena.descriptors)
+        except BaseException:
+            self._arenas.pop(use).close()
+            raise
         return arena
+
+    def _layouts(self, answer: dict[str, Any]) -> list[TensorLayout]:
+        """Those of the tensors that an answer brings, of which none is taken over yet."""
+        try:
+            return layouts_from_json(answer.get("results"), self.device.memory_bytes)
+        except NotALayout as error:
+            raise UnusableReference(f"the reference gives what cannot be handed to a kernel: {error}") from error
 
     def _answered(self, answer: dict[str, Any]) -> tuple[list[TensorLayout], torch.Tensor]:
         """Layouts of the tensors that an answer brings, and the memory that they lie in."""
-        try:
-            layouts = layouts_from_json(answer.get("results"), self.device.memory_bytes)
-        except NotALayout as error:
-            raise UnusableReference(f"the reference gives what cannot be handed to a kernel: {error}") from error
-        needed = places(layouts)[1]
-        if self._results is None or self._results.bytes.numel() < needed:
-            self._results = self._attached("results", self._results, needed)
-        return layouts, self._results.bytes
+        layouts = self._layouts(answer)
+        return layouts, self._arena("results", places(layouts)[1]).bytes
 
     def _tensors(self, answer: dict[str, Any]) -> list[torch.Tensor]:
         layouts, memory = self._answered(answer)

@@ -132,7 +132,11 @@ class Session:
         self._cases = Cases(reference, self._specs, int(CASES_MEMORY_SHARE * self._device.memory_bytes))
         self._pytorch = BaselineLink(reference, self._specs)
         stage("timing PyTorch", 120.0)
-        self._baseline_seconds = self._estimate_baseline()
+        try:
+            self._baseline_seconds = self._estimate_baseline()
+        except BaseException:
+            self._pytorch.close()
+            raise
         self._slots: dict[tuple[tuple[tuple[str, int], ...], int], Slots] = {}
         self._errors: dict[str, float] = {}
 

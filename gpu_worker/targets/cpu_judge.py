@@ -6,6 +6,7 @@ import fcntl
 import mmap
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -39,18 +40,19 @@ class CpuArena:
     """Shared memory of judge and runner: a memory file that nobody can shrink under the other."""
 
     def __init__(self, size: int) -> None:
-        self._descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._descriptor, size)
+        descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._close = weakref.finalize(self, os.close, descriptor)
+        os.ftruncate(descriptor, size)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
-        memory = mmap.mmap(self._descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
         self.handle: dict[str, Any] = {"size": size}
-        self.descriptors = (self._descriptor,)
+        self.descriptors = (descriptor,)
 
     def close(self) -> None:
         """Drop the file; the mapping goes with its last tensor."""
-        os.close(self._descriptor)
+        self._close()
         self.bytes = torch.empty(0, dtype=torch.uint8)
 
 

@@ -22,8 +22,20 @@ from gpu_worker.sandbox.watch import Excess
         (Finished(-signal.SIGKILL, "", ""), FailureKind.INFRASTRUCTURE),
         (Finished(-signal.SIGKILL, "", "", excess=Excess.MEMORY), FailureKind.OUT_OF_MEMORY),
         (Finished(-signal.SIGKILL, "", "", excess=Excess.THREADS), FailureKind.INVALID_PROBLEM),
+        (Finished(-40, "", ""), FailureKind.INVALID_PROBLEM),
+        (Finished(250, "", ""), FailureKind.INVALID_PROBLEM),
     ],
-    ids=["left", "segfault", "allocation failed", "processor time", "killed from outside", "memory", "threads"],
+    ids=[
+        "left",
+        "segfault",
+        "allocation failed",
+        "processor time",
+        "killed from outside",
+        "memory",
+        "threads",
+        "realtime signal",
+        "large exit code",
+    ],
 )
 def test_a_reference_is_blamed_for_what_it_did_only(finished: Finished, kind: FailureKind) -> None:
     failure = reference_ending(finished, "the first forward pass")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,3 +216,34 @@ def test_times_that_the_judge_did_not_wait_for_are_not_taken(served: Served, mon
         pytorch.block("eager", [0])
     assert caught.value.kind is FailureKind.INFRASTRUCTURE
     pytorch.close()
+
+
+def test_memory_that_a_reference_refuses_is_given_back(links: Callable[[Answer], ReferenceLink]) -> None:
+    def refuse(message: dict[str, Any]) -> Any:
+        if message["op"] == "attach":
+            return {"ok": False, "error": "unusable", "message": "no, thanks"}
+        return {"ok": True, "results": [["uint8", [2**20], [1]]], "exact": True}
+
+    link = links(refuse)
+    before = _memory_files()
+    for _ in range(3):
+        with pytest.raises(UnusableReference, match="no, thanks"):
+            link.run_exact([])
+    assert _memory_files() == before
+
+
+def test_an_arena_gives_its_memory_back_once(device: CpuJudgeDevice) -> None:
+    before = _memory_files()
+    arena = device.allocate(2**20)
+    assert _memory_files() > before
+    arena.close()
+    arena.close()
+    assert _memory_files() == before
+    device.allocate(2**20)  # that nobody closes
+    assert _memory_files() == before
+
+
+def _memory_files() -> int:
+    gc.collect()
+    links = [entry.readlink() for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return sum("memfd:arena" in str(link) for link in links)
