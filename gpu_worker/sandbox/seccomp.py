@@ -47,6 +47,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_SET_MODE_FILTER = 1
 _PRIO_PROCESS = 0
 _SIGKILL = 9
+_SET_LOCKS = (6, 7, 37, 38)  # F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
 _LARGEST_OWN_CODE = 128
 """Larger exit codes are how bubblewrap and shells say that a signal ended a program."""
 
@@ -175,6 +176,9 @@ def base_filter(
         program += _on("connect", [_answer(_ERRNO | errno.EACCES)])
         for name in ("setsid", "setpgid"):  # they stay in the group that is killed in the end, and are told otherwise
             program += _on(name, [_answer(_ERRNO)])
+    # locks of parts of files are memory that nothing counts
+    refuse = [step for lock in _SET_LOCKS for step in ((_JUMP_EQUAL, 0, 1, lock), _answer(_ERRNO | errno.ENOLCK))]
+    program += _on("fcntl", [_load(1), *refuse, _reload()])
     # it may not outlive its starter
     program += _on("prctl", [_load(0), (_JUMP_EQUAL, 0, 3, _PR_SET_PDEATHSIG), *_only(1, _SIGKILL), _reload()])
     for name in _NEVER:
