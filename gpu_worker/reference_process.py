@@ -73,12 +73,12 @@ class ReferenceProcess:
         """Whether the process still runs."""
         return self._child.running()
 
-    def rest(self) -> None:
-        """Stop it while nobody asks it anything: it computes for no other purpose."""
+    def pause(self) -> None:
+        """Stop the process until :meth:`resume`: it computes only to answer."""
         self._child.freeze()
 
-    def go_on(self) -> None:
-        """Let it answer again."""
+    def resume(self) -> None:
+        """Continue after :meth:`pause`."""
         self._child.thaw()
 
     def overrun(self) -> bool:

@@ -129,7 +129,7 @@ class WarmJudge:
         request = {"op": operation, "problem": problem.model_dump(mode="json"), **fields}
         answer = process.ask(request, timeout, self._watching(cancelled), descriptors=[reference.channel()])
         self._check_reference(process, answer)
-        reference.rest()
+        reference.pause()
         if answer.get("last"):
             self.close()
         return answer
@@ -223,13 +223,13 @@ class WarmJudge:
             runner.overrun()
             return call.cancelled()
 
-        self._reference.go_on()
+        self._reference.resume()
         try:
             answer = self._process.ask(
                 request, call.remaining(), self._watching(cancelled), descriptors=channel, hold=runner.hold
             )
             self._check_reference(self._process, answer)
-            self._reference.rest()
+            self._reference.pause()
             self._take(measured, answer, runner)
         except (ValidationError, KeyError, TypeError, AttributeError) as error:
             raise JudgeUseless(f"its findings make no sense: {str(error)[:500]}") from error

@@ -15,34 +15,34 @@ OP_CLASS_CHARACTERS = 100
 MAX_SCALARS = 2000
 
 
-class Implausible(ValueError):
+class InvalidFacts(ValueError):
     """No reference has such facts."""
 
 
 def check_facts(facts: ProblemFacts, most_bytes: int) -> None:
-    """Raise :class:`Implausible` where the facts describe no problem, or tensors of more than ``most_bytes``."""
+    """Raise :class:`InvalidFacts` where the facts describe no problem, or tensors of more than ``most_bytes``."""
     names = [spec.name for spec in facts.tensors]
     if not names or len(names) > MAX_TENSORS or len(set(names)) < len(names):
-        raise Implausible("no tensors, too many, or two of one name")
+        raise InvalidFacts("no tensors, too many, or two of one name")
     if not any(spec.role is Role.OUTPUT for spec in facts.tensors):
-        raise Implausible("no outputs")
+        raise InvalidFacts("no outputs")
     for name in (*names, *facts.scalars):
         if _NAME.fullmatch(name) is None:
-            raise Implausible(f"the name {name[:100]!r}")
+            raise InvalidFacts(f"the name {name[:100]!r}")
     if len(facts.scalars) > MAX_SCALARS or not all(math.isfinite(value) for value in facts.scalars.values()):
-        raise Implausible("its scalars")
+        raise InvalidFacts("its scalars")
     for count in (facts.flops, facts.matmul_flops, facts.compulsory_bytes):
         if not (math.isfinite(count) and count >= 0):
-            raise Implausible("counts that are negative or infinite")
+            raise InvalidFacts("counts that are negative or infinite")
     if len(facts.op_class) > OP_CLASS_CHARACTERS:
-        raise Implausible("the name of its family")
+        raise InvalidFacts("the name of its family")
     for node in facts.graph.nodes:
         if not len(node.results) == len(node.shapes) == len(node.dtypes):
-            raise Implausible(f"results without shapes ({node.op[:100]})")
+            raise InvalidFacts(f"results without shapes ({node.op[:100]})")
         if any(not 0 <= size < 2**48 for shape in node.shapes for size in shape):
-            raise Implausible(f"the shapes of {node.op[:100]}")
+            raise InvalidFacts(f"the shapes of {node.op[:100]}")
     layouts = [[spec.dtype.value, list(spec.shape), list(spec.strides)] for spec in facts.tensors]
     try:
         layouts_from_json(layouts, most_bytes)
     except NotALayout as error:
-        raise Implausible(str(error)) from error
+        raise InvalidFacts(str(error)) from error

@@ -37,7 +37,7 @@ STARTING = "starting the reference process"
 DEVICE_FAULT = "CUDA error"
 """In the message of PyTorch's exceptions after which a context is of no use."""
 
-NONSENSE = "what the reference says or gives cannot be judged"
+UNUSABLE_ANSWER = "what the reference says or gives cannot be judged"
 
 
 class Judge:
@@ -70,15 +70,15 @@ class Judge:
                 elif DEVICE_FAULT in str(error):
                     raise
                 else:
-                    self._give_up(request, error)
+                    self._fail_and_end(request, error)
                     return
             self._channel.send(finite({"event": "done", **answer}))
 
-    def _give_up(self, request: dict[str, Any], error: Exception) -> None:
-        """Blame the reference for what nobody foresaw, with a last answer: this process may be of no use any more."""
+    def _fail_and_end(self, request: dict[str, Any], error: Exception) -> None:
+        """Report an unexpected error as the problem's failure, as the last answer of this process."""
         traceback.print_exc()
-        nonsense = UnusableReference(f"{NONSENSE}: {type(error).__name__}: {error}")
-        failure = self._unusable(request, nonsense).model_dump(mode="json")
+        unusable = UnusableReference(f"{UNUSABLE_ANSWER}: {type(error).__name__}: {error}")
+        failure = self._unusable(request, unusable).model_dump(mode="json")
         self._channel.send(finite({"event": "done", "failure": failure, "last": True}))
 
     def _unusable(self, request: dict[str, Any], error: UnusableReference) -> Failure:

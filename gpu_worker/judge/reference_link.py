@@ -24,7 +24,7 @@ from gpu_worker.channel import (
 from gpu_worker.judge.deviation import Selection
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.exchange import NotALayout, TensorLayout, layouts_from_json, places, write
-from gpu_worker.judge.facts import Implausible, check_facts
+from gpu_worker.judge.facts import InvalidFacts, check_facts
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import Arena, GraphUnavailable, JudgeDevice
@@ -80,7 +80,7 @@ class ReferenceLink:
         try:
             told = ProblemFacts.model_validate(answer["facts"])
             check_facts(told, self.device.memory_bytes)
-        except (KeyError, ValidationError, Implausible) as error:
+        except (KeyError, ValidationError, InvalidFacts) as error:
             raise UnusableReference(f"the facts of the reference make no sense: {str(error)[:500]}") from error
         self._specs, self.graph = told.tensors, told.graph
         self.writes_inputs = answer.get("writes_inputs") is True

@@ -6,23 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_worker.judge.counting import PARTIAL
+from gpu_worker.reference.watching import ForwardWatch
 
 
-class ReadWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+class ReadWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
     """Marks which elements of named tensors a forward pass reads; all of them, unless the call is known to read few."""
 
     def __init__(self, named: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._alive = {id(named[name]): (name, named[name]) for name in wanted}
         self.read = {name: torch.zeros_like(named[name], dtype=torch.bool) for name in wanted}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: saying so imports torch's compiler, and nothing is compiled here."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -5,25 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_worker.judge.deviation import Selection
+from gpu_worker.reference.watching import ForwardWatch
 
 _SELECTING = {"aten.argmax": None, "aten.argmin": None, "aten.max.dim": 1, "aten.min.dim": 1}
 """Call, and which of its results is the index (None: the only one)."""
 
 
-class SelectionWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+class SelectionWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
     """Remembers the selecting calls of a forward pass."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._seen: list[tuple[torch.Tensor, Selection]] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: saying so imports torch's compiler, which takes a second, and nothing is compiled here."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -8,34 +8,29 @@ from typing import Any
 
 import torch
 from pydantic import JsonValue
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from cupilot.problem import Graph, GraphNode
 from gpu_worker.judge.laws import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.reference.watching import ForwardWatch
 
 MAX_NODES = 20_000
 MAX_CONSTANT_ELEMENTS = 64
 """A longer tensor constant is not written into the graph."""
 
 
-class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
     """Names every tensor value of a forward pass; counts the operations of matrix products on the way."""
 
     def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.nodes: list[GraphNode] = []
         self.matmul_flops = 0.0
         self._names = {id(tensor): name for name, tensor in named.items()}
         self._given = frozenset(self._names)
         self._alive: list[torch.Tensor] = list(named.values())  # an id is a name only while its tensor lives
         self._count = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: saying so imports torch's compiler, which takes a second, and nothing is compiled here."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

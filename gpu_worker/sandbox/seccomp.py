@@ -156,19 +156,19 @@ def base_filter(
     *,
     subprocesses: bool,
     memory_files: bool = False,
-    moves: bool = True,
+    sets_affinity: bool = True,
     accountable: bool = False,
     namespaces: bool = True,
 ) -> bytes:
     """The filter around every sandboxed program, as ``struct sock_filter[]``.
 
-    ``memory_files``: whether it may have memory that its limit on private memory does not count (memfd_create, shared
-    anonymous mappings). ``moves``: whether its threads may choose their CPUs. ``accountable``: whether it is kept from
-    ending as if the system had killed it. ``namespaces``: whether namespaces keep its processes together and hide
-    sockets of others; else this filter does.
+    memory_files: allow memory that no limit on private memory counts (memfd_create, shared anonymous mappings).
+    sets_affinity: allow the program's threads to choose their CPUs.
+    accountable: keep the program from ending as if the system had killed it.
+    namespaces: namespaces keep its processes together and hide other programs' sockets; without, this filter does.
     """
     program = _prologue()
-    if not moves:
+    if not sets_affinity:
         program += _on("sched_setaffinity", [_answer(_ERRNO | errno.EPERM)])
     if accountable:
         program += _own_endings()

@@ -64,7 +64,7 @@ def judged(
         story = Story(session, team.id, problem).prepare()
         story.job.learning = Learning(sharing=sharing).model_dump(mode="json")
         evaluation = audited(speedup).model_copy(update={"problem_hash": problem.content_hash()})
-        techniques = tuple(one.id for one in strategy.techniques)
+        techniques = tuple(use.id for use in strategy.techniques)
         story.candidate(story.generation(0), evaluation, techniques=techniques, best=True)
         row = session.scalars(select(EvaluationRow).where(EvaluationRow.job_id == story.job.id)).one()
         learn(session, story.job, row, evaluation, strategy)
@@ -106,7 +106,7 @@ def test_what_was_learned_on_an_own_reference_reaches_no_other_team(  # noqa: PL
             ask()
     assert victim.pool_search(job=asks) == before
     assert entry not in {item.id for item in victim.pool_entries(shared=True).items}
-    assert all(one.technique != "does_nothing" for one in victim.pool_stats().techniques)
+    assert all(standing.technique != "does_nothing" for standing in victim.pool_stats().techniques)
     assert problem.content_hash() not in {board.problem for board in victim.leaderboards().items}
     assert problem.content_hash() not in names(world, stranger, "/ui/leaderboards")
     with world.database.transaction() as session:
@@ -156,7 +156,7 @@ def test_a_result_on_a_built_in_problem_is_shared_under_the_name_that_it_ships_w
     assert (seen.entry.problem_name, seen.entry.speedup) == ("softmax", 2.0)
     [match] = victim.pool_search(job=asking(world, stranger)).matches
     assert match.entry.id == str(entry)
-    [board] = [one for one in victim.leaderboards().items if one.problem == shipped.content_hash()]
+    [board] = [item for item in victim.leaderboards().items if item.problem == shipped.content_hash()]
     assert (board.name, board.builtin) == ("softmax", True)
     [item] = victim.leaderboard(board.problem).items
     assert (item.own, item.job, item.speedup.median) == (False, None, 2.0)
@@ -164,7 +164,7 @@ def test_a_result_on_a_built_in_problem_is_shared_under_the_name_that_it_ships_w
     assert "zeus" not in names(world, stranger, f"/ui/leaderboards/{board.problem}")
     assert attacker.leaderboard(board.problem).name == "zeus", "its own team keeps its own name"
     assert attacker.pool_share(Sharing.PRIVATE, job=job).changed == 1
-    assert board.problem not in {one.problem for one in victim.leaderboards().items}
+    assert board.problem not in {item.problem for item in victim.leaderboards().items}
 
 
 def test_an_imported_claim_about_a_built_in_problem_is_not_shared(
@@ -201,7 +201,7 @@ def test_what_the_release_before_shared_is_hidden_at_once_and_private_once_it_is
         with pytest.raises(NotFoundError):
             victim.pool_entry(entry)
     assert {str(lie), str(honest)}.isdisjoint(match.entry.id for match in victim.pool_search(job=asks).matches)
-    assert LIE.content_hash() not in {one.problem for one in victim.leaderboards().items}
+    assert LIE.content_hash() not in {item.problem for item in victim.leaderboards().items}
     with world.database.transaction() as session:
         assert read_old(session, 100) == 2
         assert read_old(session, 100) == 0
@@ -221,7 +221,7 @@ def test_a_built_in_problem_stays_one_after_an_upgrade_that_changes_its_text(
         row = session.get_one(EvaluationRow, entry)
         correct(session, row, evaluation=audited(1.9).model_copy(update={"problem_hash": shipped.content_hash()}))
     assert victim.pool_entry(entry).entry.speedup == 1.9
-    [board] = [one for one in victim.leaderboards().items if one.problem == shipped.content_hash()]
+    [board] = [item for item in victim.leaderboards().items if item.problem == shipped.content_hash()]
     assert (board.name, board.builtin) == ("relu", True)
 
 

@@ -245,7 +245,7 @@ def test_entries_on_own_references_are_found_by_no_other_team_whatever_is_wanted
     world.add(entry("row_softmax", "own", techniques=("own",), speedup=1.5))
     answer = world.ask()
     assert set(world.ids(answer.matches)) == {"honest", "own"}
-    assert {one.technique for one in answer.techniques} == {"honest", "own"}
+    assert {advice.technique for advice in answer.techniques} == {"honest", "own"}
     assert answer.left_out == {}
     assert set(world.ids(world.find(team="red"))) == {"lie", "claim", "honest"}
 
