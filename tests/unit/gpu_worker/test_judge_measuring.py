@@ -105,6 +105,19 @@ class PythonLink:
 
 
 @pytest.fixture(autouse=True)
+def _own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count this process's own work and what it sleeps as time: what else the machine does must not decide a test."""
+    slept = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "perf_counter", lambda: time.process_time() + slept)
+
+
+@pytest.fixture(autouse=True)
 def _no_gradients() -> Iterator[None]:
     with torch.no_grad():
         yield
