@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from cupilot.errors import CupilotError
-from cupilot.evaluation import Evaluation
-from cupilot.evolution.population import Operator
-from cupilot.hardware import Device, Peaks
-from cupilot.kernel import Kernel
-from cupilot.pool import PoolMatch
-from cupilot.problem import Problem, ProblemFacts, Target
-from cupilot.roofline import Placement
-from cupilot.standing import LearnedTechnique
-from cupilot.strategy import Strategy
-from cupilot.value import Value
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.evaluation import Evaluation
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.hardware import Device, Peaks
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.problem import Problem, ProblemFacts, Target
+from cupilot.domain.roofline import Placement
+from cupilot.domain.standing import LearnedTechnique
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.value import Value
 
 
 class AgentError(CupilotError):

@@ -9,7 +9,7 @@ import sys
 import uvicorn
 
 from api.app import create_app
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
 from cupilot.logs import set_up_logs
 from cupilot.production import check_environment
 from cupilot.settings import settings

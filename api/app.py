@@ -41,8 +41,8 @@ from api.routes import (
 from api.streams import Hub
 from cupilot import __version__
 from cupilot.settings import Settings, settings
-from cupilot.storage.database import Database
-from cupilot.storage.pool import StrategyPool
+from cupilot.storage.db.engine import Database
+from cupilot.storage.pool.index import StrategyPool
 
 POOL_SIZE = 20
 """Connections; in need as many again, so that each of the 40 threads that Starlette runs endpoints in finds one."""

@@ -2,7 +2,7 @@
 
 It is written when the outcome is certain, before the answer is sent. A log that cannot be written does not undo what
 was done, and does not keep it secret: the entry then goes to the process's own log, as an error. Bodies, query strings
-and keys are never part of it; settings and rights that changed are (:mod:`cupilot.storage.changes`).
+and keys are never part of it; settings and rights that changed are (:mod:`cupilot.storage.db.changes`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cupilot.errors import CupilotError
-from cupilot.storage.audit import add_entry
-from cupilot.storage.audit_table import AuditEntry
-from cupilot.storage.database import Database
+from cupilot.domain.errors import CupilotError
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.audit import AuditEntry
+from cupilot.storage.people.audit import add_entry
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 NOT_ALLOWED = frozenset({401, 403})

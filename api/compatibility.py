@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cupilot.value import OPEN_ENUM
+from cupilot.domain.value import OPEN_ENUM
 
 Json = Mapping[str, Any]
 

@@ -17,11 +17,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from cupilot.errors import InvalidInput, Unauthorized
-from cupilot.people import Caller, Role
-from cupilot.storage.changes import changes, watch
-from cupilot.storage.database import Database
-from cupilot.storage.teams import identify
+from cupilot.domain.errors import InvalidInput, Unauthorized
+from cupilot.domain.people import Caller, Role
+from cupilot.storage.db.changes import changes, watch
+from cupilot.storage.db.engine import Database
+from cupilot.storage.people.teams import identify
 
 bearer = HTTPBearer(
     auto_error=False,

@@ -1,6 +1,6 @@
 """The one error envelope: every failure, whatever its origin, is rendered here.
 
-Decides nothing; domain errors carry their own code and status (:mod:`cupilot.errors`).
+Decides nothing; domain errors carry their own code and status (:mod:`cupilot.domain.errors`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from cupilot.errors import CupilotError, Unauthorized, Unavailable
+from cupilot.domain.errors import CupilotError, Unauthorized, Unavailable
 from cupilot.schemas import ErrorBody, ErrorEnvelope, FieldProblem
 from cupilot.schemas.paths import field_path
 

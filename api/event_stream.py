@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api.metrics import Metrics
 from api.streams import Subscription
 from cupilot.schemas import EventView
-from cupilot.storage.feed import FINAL_KINDS
+from cupilot.storage.db.feed import FINAL_KINDS
 
 MEDIA_TYPE = "text/event-stream"
 RETRY_MS = 1_000

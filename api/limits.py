@@ -18,7 +18,7 @@ from api.errors import render
 from api.metrics import Metrics
 from api.rate_limiter import WINDOW_SECONDS, Limiter, Standing
 from cupilot.settings import Settings
-from cupilot.storage.teams import prefix_of
+from cupilot.storage.people.teams import prefix_of
 
 UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
 OPEN = frozenset({"/v1/version"})

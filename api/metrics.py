@@ -18,9 +18,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.orm import Session
 
 from cupilot import __version__
-from cupilot.errors import CupilotError
-from cupilot.storage.database import Database
-from cupilot.storage.views.metrics import Present, Totals, present, totals
+from cupilot.domain.errors import CupilotError
+from cupilot.storage.db.engine import Database
+from cupilot.storage.operations.metrics import Present, Totals, present, totals
 
 logger = logging.getLogger(__name__)
 

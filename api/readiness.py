@@ -9,13 +9,13 @@ from urllib.request import urlopen
 
 import redis
 
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
 from cupilot.schemas import Readiness
 from cupilot.settings import settings
-from cupilot.storage.cluster import scheduler_alive
-from cupilot.storage.database import Database
-from cupilot.storage.revision import schema_revision
-from cupilot.storage.webhooks import waiting_seconds
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.revision import schema_revision
+from cupilot.storage.queue.cluster import scheduler_alive
+from cupilot.storage.webhooks.deliveries import waiting_seconds
 
 PROBE_SECONDS = 2.0
 WEBHOOK_SECONDS = 60.0

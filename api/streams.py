@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Sequence
 from uuid import UUID
 
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
 from cupilot.schemas import EventView
-from cupilot.storage.database import Database
-from cupilot.storage.feed import Listener, events_after, nothing_follows, settled
-from cupilot.storage.views.jobs import event_view
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.feed import Listener, events_after, nothing_follows, settled
+from cupilot.storage.jobs.job_views import event_view
 
 PAGE = 500
 BUFFER = 1_000

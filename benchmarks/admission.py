@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.local_report import machine, write_json
-from cupilot import problems
-from cupilot.evaluation import PreparationResult
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain import problems
+from cupilot.domain.evaluation import PreparationResult
+from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.evaluator import Evaluator
 
 

@@ -15,14 +15,14 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import event, text
 
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets, JobSpec
-from cupilot.problem import Target
-from cupilot.storage.cluster import register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import submit_job
-from cupilot.storage.states import WorkerKind
-from cupilot.storage.teams import ensure_team
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets, JobSpec
+from cupilot.domain.problem import Target
+from cupilot.domain.states import WorkerKind
+from cupilot.storage.db.engine import Database
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.cluster import register_worker
 from tests.service.doubles import device, problem
 from workers.dispatcher import dispatch
 from workers.relay import Relay

@@ -22,10 +22,10 @@ from benchmarks.judge_kernels import NamedKernel, kernels_of
 from benchmarks.judge_throughput import PROBLEMS
 from benchmarks.machine import machine
 from benchmarks.prompt_pages import PAGES_OF, facts_of, recorded
-from cupilot import problems
-from cupilot.header import render
-from cupilot.problem import ProblemFacts, Target
-from cupilot.roofline import place
+from cupilot.domain import problems
+from cupilot.domain.header import render
+from cupilot.domain.problem import ProblemFacts, Target
+from cupilot.domain.roofline import place
 from gpu_worker.sandbox.limits import Limits
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Program

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from api.app import POOL_SIZE, TURNS
-from cupilot.storage.database import CONNECTIONS
+from cupilot.storage.db.engine import CONNECTIONS
 from workers.webhooks.deliverer import THREADS
 from workers.worker import CHILD_CONNECTIONS, PARENT_CONNECTIONS
 

@@ -14,8 +14,8 @@ from agents.interface import Briefing
 from agents.playbook.evidence import leaves_trace
 from agents.playbook.search import Space
 from agents.playbook.translator import operator_of, with_defaults
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import Technique
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import Technique
 
 DRAWS = 4_000
 """Draws before a size counts as impossible for a problem."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.crossover_trials import Arm, Outcome, Trial
-from cupilot.experiments.canvas import Format, drawn, empty
-from cupilot.experiments.statistics import share_interval
+from cupilot.domain.experiments.statistics import share_interval
+from cupilot.reports.canvas import Format, drawn, empty
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

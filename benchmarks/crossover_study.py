@@ -23,10 +23,10 @@ from benchmarks.crossover_report import draw, head, lines, summary
 from benchmarks.crossover_trials import Arm, Study, Trial
 from benchmarks.local_report import machine, write_json
 from benchmarks.plain_judge import plain_judge
-from cupilot import problems
-from cupilot.errors import CupilotError, InvalidInput
-from cupilot.experiments.canvas import Format
-from cupilot.problem import NumericsPolicy, Problem, Target
+from cupilot.domain import problems
+from cupilot.domain.errors import CupilotError, InvalidInput
+from cupilot.domain.problem import NumericsPolicy, Problem, Target
+from cupilot.reports.canvas import Format
 from gpu_worker.evaluator import Evaluator
 
 SERIES = ("1x1", "1x2", "1x3", "1x4")

@@ -15,9 +15,9 @@ from agents.playbook.evidence import SOURCE as SOURCE_TRACES
 from agents.playbook.evidence import leaves_trace, missing
 from benchmarks.crossover_pairs import Pair, Size
 from benchmarks.local_pipeline import Judge, retried
-from cupilot.evaluation import BuildReport, Evaluation, FailureKind, Preparation, Verdict
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem
+from cupilot.domain.evaluation import BuildReport, Evaluation, FailureKind, Preparation, Verdict
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem
 
 BUILD = (FailureKind.COMPILE_ERROR, FailureKind.INVALID_PLAN)
 

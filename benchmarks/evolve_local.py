@@ -19,14 +19,14 @@ from benchmarks.local_job import LocalJob
 from benchmarks.local_pipeline import Candidate
 from benchmarks.local_pool import LocalPool
 from benchmarks.local_report import comparison_line, machine, record, speedup_over, write_json, write_winner
-from cupilot import problems
-from cupilot.errors import CupilotError
-from cupilot.evaluation import Baseline, Preparation
-from cupilot.evolution.population import Member
-from cupilot.evolution.sce import SceConfig
-from cupilot.evolution.selection import ranked
-from cupilot.job import Budgets, JobSpec
-from cupilot.problem import NumericsPolicy, Problem, Target, check_source
+from cupilot.domain import problems
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.evaluation import Baseline, Preparation
+from cupilot.domain.evolution.population import Member
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.evolution.selection import ranked
+from cupilot.domain.job import Budgets, JobSpec
+from cupilot.domain.problem import NumericsPolicy, Problem, Target, check_source
 from gpu_worker.evaluator import Evaluator
 
 

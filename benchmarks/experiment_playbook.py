@@ -16,10 +16,10 @@ from cupilot.cli import matrix
 from cupilot.cli.experiment_view import progress_line
 from cupilot.cli.files import write_result
 from cupilot.client import Client
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets
-from cupilot.problem import Target
-from cupilot.problems import Size
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets
+from cupilot.domain.problem import Target
+from cupilot.domain.problems import Size
 from cupilot.schemas import ExperimentView, JobRequest, ProblemInput
 
 MATRIX = Path(__file__).with_suffix(".toml")

@@ -22,9 +22,9 @@ from benchmarks.ending import end_well
 from benchmarks.machine import machine
 from cupilot import embedded
 from cupilot.client import Client
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
 from cupilot.schemas import JobRequest
-from cupilot.storage.database import Database
+from cupilot.storage.db.engine import Database
 from tests.service.api.openapi_fuzz import Outcome, fuzz, operations, report
 from tests.service.api.things import asker
 from tests.service.api.world import World

@@ -1,8 +1,8 @@
 """What a heavy header costs a build by NVRTC, plain and precompiled: ``python -m benchmarks.header_builds``.
 
 Processor seconds of the compiler's process (start included), the least of several builds of a kernel that includes one
-header and does nothing with it; needs no GPU. The rule of ``cupilot.device_headers.wants_precompiled`` should choose
-the cheaper of the two for each header.
+header and does nothing with it; needs no GPU. The rule of ``cupilot.domain.device_headers.wants_precompiled`` should
+choose the cheaper of the two for each header.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from cupilot import device_headers
+from cupilot.domain import device_headers
 from gpu_worker.targets.cuda.toolchain import CudaToolchain
 
 HEADERS = (

@@ -30,10 +30,10 @@ from typing import Any
 from benchmarks import rotating_replay
 from benchmarks.judge_kernels import NamedKernel, kernels_for, problem_of
 from benchmarks.judge_run import Record, arguments, judge, say
-from cupilot.evaluation import Preparation
-from cupilot.header import render
-from cupilot.kernel import ResolvedPlan, resolve
-from cupilot.problem import DType, NumericsPolicy, Role, Target
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.header import render
+from cupilot.domain.kernel import ResolvedPlan, resolve
+from cupilot.domain.problem import DType, NumericsPolicy, Role, Target
 from gpu_worker.build import Builder
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.sandbox.files import SOURCE_ROOT

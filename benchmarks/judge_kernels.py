@@ -14,11 +14,11 @@ from agents.interface import Briefing, NoTemplate
 from agents.playbook.manager import PlaybookManager
 from agents.playbook.translator import PlaybookTranslator
 from benchmarks import row_kernels, window_kernels
-from cupilot import problems
-from cupilot.evaluation import Preparation
-from cupilot.kernel import Kernel
-from cupilot.problem import NumericsPolicy, Problem, Target, check_source
-from cupilot.problems import Size
+from cupilot.domain import problems
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, Problem, Target, check_source
+from cupilot.domain.problems import Size
 
 SEED = 0
 

@@ -17,8 +17,8 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.local_report import machine, write_json
-from cupilot.evaluation import Evaluation, Preparation
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.targets.cuda import counters
 

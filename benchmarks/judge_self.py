@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.judge_kernels import kernels_for, problem_of
 from benchmarks.judge_run import Record, arguments, judge, quantile, say
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.evaluator import Evaluator
 
 PROBLEMS = ("gelu:1536x4096", "softmax:8192x4096", "layer_norm:49152x4096")

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.judge_kernels import NamedKernel, kernels_for, problem_of
 from benchmarks.judge_run import Record, arguments, judge, phase_table, phases, say
-from cupilot.evaluation import Evaluation, Preparation
-from cupilot.problem import NumericsPolicy, Problem, Target
+from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.problem import NumericsPolicy, Problem, Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.sweep import PHASES, SCREENING
 

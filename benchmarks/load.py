@@ -28,15 +28,15 @@ from sqlalchemy.orm import Session
 from benchmarks.backlog import measure
 from benchmarks.ending import end_well
 from benchmarks.machine import machine
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets, JobSpec
+from cupilot.domain.problem import Target
 from cupilot.embedded.servers import start_postgres, start_valkey
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets, JobSpec
-from cupilot.problem import Target
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import submit_job
-from cupilot.storage.tables import Team
-from cupilot.storage.teams import create_api_key, ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Team
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.people.teams import create_api_key, ensure_team
 from migrations import upgrade
 from tests.service.doubles import problem
 from workers.app import make_app

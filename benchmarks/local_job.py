@@ -14,13 +14,13 @@ from typing import Protocol
 from agents.interface import AgentError, Agents
 from benchmarks.local_pipeline import Candidate, Judge, Pipeline, retried
 from benchmarks.local_pool import LocalPool
-from cupilot.evaluation import Preparation, PreparationResult, Verdict
-from cupilot.evolution.fitness import member
-from cupilot.evolution.methods import method_for
-from cupilot.evolution.pipeline import End, Ending
-from cupilot.evolution.population import Member, Operator, Proposal
-from cupilot.evolution.seeds import generation_rng, initialise_seed
-from cupilot.job import AgentKind, JobSpec
+from cupilot.domain.evaluation import Preparation, PreparationResult, Verdict
+from cupilot.domain.evolution.fitness import member
+from cupilot.domain.evolution.methods import method_for
+from cupilot.domain.evolution.pipeline import End, Ending
+from cupilot.domain.evolution.population import Member, Operator, Proposal
+from cupilot.domain.evolution.seeds import generation_rng, initialise_seed
+from cupilot.domain.job import AgentKind, JobSpec
 
 CONFIRMATION_TRIES = 3
 """Kernels that are measured again at most, as in the service."""

@@ -1,7 +1,7 @@
 """Takes the candidates of one local job through their pipelines, one stage after the other.
 
 The workers' handlers without rows: the same agents, the same judge, the same decisions
-(:mod:`cupilot.evolution.pipeline`) and the same seeds, so a job evolves here as it does there.
+(:mod:`cupilot.domain.evolution.pipeline`) and the same seeds, so a job evolves here as it does there.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from agents.interface import (
     KernelEngineer,
 )
 from benchmarks.local_pool import LocalPool
-from cupilot.evaluation import Evaluation, FailureKind, Preparation, PreparationResult, Tracing
-from cupilot.evolution.methods import method_for
-from cupilot.evolution.novelty import kernel_key, strategy_key
-from cupilot.evolution.pipeline import (
+from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation, PreparationResult, Tracing
+from cupilot.domain.evolution.methods import method_for
+from cupilot.domain.evolution.novelty import kernel_key, strategy_key
+from cupilot.domain.evolution.pipeline import (
     Done,
     Duplicate,
     End,
@@ -40,15 +40,15 @@ from cupilot.evolution.pipeline import (
     first,
     following,
 )
-from cupilot.evolution.population import Operator, Proposal
-from cupilot.evolution.seeds import stage_seed
-from cupilot.job import JobSpec
-from cupilot.kernel import Kernel
-from cupilot.pool import entry_of
-from cupilot.problem import Problem
-from cupilot.sameness import difference
-from cupilot.strategy import Strategy, union
-from cupilot.technique import catalogue
+from cupilot.domain.evolution.population import Operator, Proposal
+from cupilot.domain.evolution.seeds import stage_seed
+from cupilot.domain.job import JobSpec
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.pool import entry_of
+from cupilot.domain.problem import Problem
+from cupilot.domain.sameness import difference
+from cupilot.domain.strategy import Strategy, union
+from cupilot.domain.technique import catalogue
 
 INFRASTRUCTURE_TRIES = 3
 TEAM = "local"
@@ -129,7 +129,7 @@ class Pipeline:
     tried: list[Strategy] = field(default_factory=list)
     """Every strategy of the job, as asked for and as aligned."""
     kernels: set[str] = field(default_factory=set)
-    """Keys of every kernel of the job (:func:`cupilot.evolution.novelty.kernel_key`)."""
+    """Keys of every kernel of the job (:func:`cupilot.domain.evolution.novelty.kernel_key`)."""
 
     @property
     def briefing(self) -> Briefing:

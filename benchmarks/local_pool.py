@@ -1,6 +1,6 @@
 """A strategy pool in memory, for the local driver: what the first problems of a run taught, for the later ones.
 
-Same filters, scores and warnings as :mod:`cupilot.storage.pool_search`, whose sums the database makes; similarity is
+Same filters, scores and warnings as :mod:`cupilot.storage.pool.search`, whose sums the database makes; similarity is
 the share of common operators instead of an embedding, so that a GPU box needs neither Chroma nor the embedder.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log
 
-from cupilot.pool import FAILURE_GAIN, PoolEntry, PoolMatch, operators
-from cupilot.problem import ProblemFacts
-from cupilot.storage.pool_ranking import OTHER_DEVICE, Group, Ranked, pick, scored
+from cupilot.domain.pool import FAILURE_GAIN, PoolEntry, PoolMatch, operators
+from cupilot.domain.problem import ProblemFacts
+from cupilot.storage.pool.ranking import OTHER_DEVICE, Group, Ranked, pick, scored
 
 
 @dataclass(frozen=True)

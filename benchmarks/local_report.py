@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks.local_job import LocalJob
 from benchmarks.local_pipeline import Candidate
-from cupilot.evaluation import Baseline, Comparison, Evaluation
-from cupilot.hardware import Environment
-from cupilot.problem import Target
-from cupilot.value import Value
+from cupilot.domain.evaluation import Baseline, Comparison, Evaluation
+from cupilot.domain.hardware import Environment
+from cupilot.domain.problem import Target
+from cupilot.domain.value import Value
 
 _SUFFIX = {Target.CPU: ".cpp", Target.CUDA: ".cu"}
 

@@ -20,12 +20,12 @@ from benchmarks.evolve_local import Progress, say
 from benchmarks.local_job import LocalJob
 from benchmarks.local_pool import LocalPool
 from benchmarks.plain_judge import plain_judge
-from cupilot import problems
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets, JobSpec
-from cupilot.pool import PoolEntry
-from cupilot.problem import Problem, Target
-from cupilot.storage.pool_transfer import line_of
+from cupilot.domain import problems
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets, JobSpec
+from cupilot.domain.pool import PoolEntry
+from cupilot.domain.problem import Problem, Target
+from cupilot.storage.pool.transfer import line_of
 
 PROBLEMS = (
     "softmax",

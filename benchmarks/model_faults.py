@@ -30,10 +30,10 @@ from pydantic import SecretStr
 
 from benchmarks.ending import end_well
 from benchmarks.machine import machine
+from cupilot.domain.states import JobState
 from cupilot.embedded.servers import start_postgres
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.states import JobState
+from cupilot.storage.db.engine import Database
 from migrations import upgrade
 from tests.service.method_models import competent
 from tests.service.model_faults.moods import FAULTS, SLOW, UNANSWERED, USABLE, Script, always, at_first

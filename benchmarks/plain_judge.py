@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.targets.cuda import counters
 

@@ -36,15 +36,15 @@ from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
 from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
-from cupilot.evaluation import Evaluation, Failure, FailureKind, Preparation, Verdict
-from cupilot.evolution.population import Operator
-from cupilot.hardware import Device, Peaks
-from cupilot.kernel import Kernel
-from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
-from cupilot.problems import load
-from cupilot.report import SOURCE_FILES
-from cupilot.roofline import place
-from cupilot.strategy import Strategy
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Preparation, Verdict
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.hardware import Device, Peaks
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Target
+from cupilot.domain.problems import load
+from cupilot.domain.roofline import place
+from cupilot.domain.strategy import Strategy
+from cupilot.reports.job import SOURCE_FILES
 from gpu_worker.judge import laws
 from gpu_worker.reference import trace
 from gpu_worker.reference.reference import Reference

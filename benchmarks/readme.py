@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.local_report import speedup_over
-from cupilot.evaluation import Baseline, Evaluation
+from cupilot.domain.evaluation import Baseline, Evaluation
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"

@@ -21,15 +21,15 @@ from statistics import mean
 from sqlalchemy import select
 
 from benchmarks.retrieval_statistics import Left, Measured, judge, readable
+from cupilot.domain.pool import FAILURE_GAIN, PoolEntry, PoolQuestion
 from cupilot.embedded.servers import start_chroma, start_postgres
-from cupilot.pool import FAILURE_GAIN, PoolEntry, PoolQuestion
-from cupilot.storage.database import Database
-from cupilot.storage.pool import StrategyPool
-from cupilot.storage.pool_rows import remember
-from cupilot.storage.pool_search import search
-from cupilot.storage.pool_similar import similar
-from cupilot.storage.pool_tables import PoolRow
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.pool.index import StrategyPool
+from cupilot.storage.pool.rows import remember
+from cupilot.storage.pool.search import search
+from cupilot.storage.pool.similar import similar
 from migrations import upgrade
 from workers.indexing import index_references
 

@@ -25,13 +25,13 @@ from benchmarks.local_job import LocalJob
 from benchmarks.local_pool import LocalPool
 from benchmarks.local_report import record, write_json
 from benchmarks.scripted_engineer import ScriptedEngineer
-from cupilot import problems
-from cupilot.errors import CupilotError
-from cupilot.evolution.population import Member
-from cupilot.evolution.sce import CrossoverLevel, SceConfig
-from cupilot.evolution.selection import ranked
-from cupilot.job import AgentKind, Budgets, JobSpec
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain import problems
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.evolution.population import Member
+from cupilot.domain.evolution.sce import CrossoverLevel, SceConfig
+from cupilot.domain.evolution.selection import ranked
+from cupilot.domain.job import AgentKind, Budgets, JobSpec
+from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.evaluator import Evaluator
 from tests.scripted_model import ScriptedModel
 

@@ -22,8 +22,8 @@ from agents.playbook import agents as playbook
 from agents.playbook.ladders import ladder
 from agents.playbook.search import Space
 from agents.playbook.translator import operator_of, with_defaults
-from cupilot.kernel import Kernel
-from cupilot.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse
 from tests.scripted_model import Reply
 
 _DATA = re.compile(r'<data name="(?P<name>[^"]+)">\n(?P<text>.*?)\n</data>', re.DOTALL)

@@ -20,12 +20,12 @@ from typing import Any
 
 from kombu.messaging import Consumer
 
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.states import WorkerKind
 from cupilot.settings import settings
-from cupilot.storage.cluster import beat, register_worker, untaken_steps
-from cupilot.storage.database import Database
-from cupilot.storage.states import WorkerKind
-from cupilot.storage.steps import AGENTS_QUEUE
+from cupilot.storage.db.engine import Database
+from cupilot.storage.queue.cluster import beat, register_worker, untaken_steps
+from cupilot.storage.queue.steps import AGENTS_QUEUE
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, strategy
 from workers import lease
 from workers.app import make_app

@@ -32,13 +32,13 @@ from sqlalchemy import text
 
 from benchmarks.ending import end_well
 from benchmarks.machine import machine
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets, JobSpec
+from cupilot.domain.problem import Target
 from cupilot.embedded.servers import start_postgres, start_valkey
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets, JobSpec
-from cupilot.problem import Target
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import submit_job
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.people.teams import ensure_team
 from migrations import upgrade
 from tests.service.doubles import problem
 

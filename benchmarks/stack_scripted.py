@@ -29,9 +29,9 @@ from agents.interface import Briefing
 from benchmarks.embedded import cupilot, environment, running
 from benchmarks.machine import machine
 from benchmarks.scripted_engineer import ScriptedEngineer
-from cupilot import problems
 from cupilot.client import Client
-from cupilot.problem import Target
+from cupilot.domain import problems
+from cupilot.domain.problem import Target
 from cupilot.schemas.results import CandidateSummary
 from gpu_worker.evaluator import Evaluator
 from tests.scripted_model import Reply, ScriptedModel

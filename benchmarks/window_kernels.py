@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
-from cupilot.problem import GraphNode, ProblemFacts, Role, Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
+from cupilot.domain.problem import GraphNode, ProblemFacts, Role, Target
 
 CONVOLUTION = "aten.convolution.default"
 POOLS = {

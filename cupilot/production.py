@@ -12,8 +12,8 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from cupilot.errors import CupilotError
-from cupilot.webhooks import networks
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.webhooks import networks
 
 if TYPE_CHECKING:
     from cupilot.settings import Settings

@@ -11,9 +11,9 @@ from typing import Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.webhooks import networks
 from cupilot.production import unsafe
-from cupilot.webhooks import networks
 
 DEFAULT_DATABASE_URL = "postgresql+psycopg2://cupilot:cupilot@127.0.0.1:5432/cupilot"
 

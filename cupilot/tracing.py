@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cupilot.errors import Unavailable
+from cupilot.domain.errors import Unavailable
 from cupilot.logs import log_context
 
 if TYPE_CHECKING:
-    from cupilot.evaluation import Phase
+    from cupilot.domain.evaluation import Phase
 
 _tracer: Any = None
 

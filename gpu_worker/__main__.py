@@ -15,12 +15,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from cupilot.errors import CupilotError, InvalidInput, Unavailable
-from cupilot.evaluation import Evaluation, FailureKind, Preparation, PreparationResult
-from cupilot.imported import EXPORTS, ImportedKernel, check_import, is_extension, with_function
-from cupilot.kernel import Kernel, LaunchPlan
-from cupilot.problem import NumericsPolicy, Problem, Target, check_source
-from cupilot.value import Value
+from cupilot.domain.errors import CupilotError, InvalidInput, Unavailable
+from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation, PreparationResult
+from cupilot.domain.imported import EXPORTS, ImportedKernel, check_import, is_extension, with_function
+from cupilot.domain.kernel import Kernel, LaunchPlan
+from cupilot.domain.problem import NumericsPolicy, Problem, Target, check_source
+from cupilot.domain.value import Value
 from gpu_worker import summary
 from gpu_worker.evaluator import Evaluator
 

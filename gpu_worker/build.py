@@ -20,11 +20,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, JsonValue
 
-from cupilot.evaluation import MAX_LOG_CHARACTERS, BuildReport, Failure, FailureKind
-from cupilot.header import render
-from cupilot.kernel import Kernel, ResolvedPlan, resolve
-from cupilot.problem import ProblemFacts
-from cupilot.value import digest
+from cupilot.domain.evaluation import MAX_LOG_CHARACTERS, BuildReport, Failure, FailureKind
+from cupilot.domain.header import render
+from cupilot.domain.kernel import Kernel, ResolvedPlan, resolve
+from cupilot.domain.problem import ProblemFacts
+from cupilot.domain.value import digest
 from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.leftovers import remove_tree, take_file

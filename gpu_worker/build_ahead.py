@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
-from cupilot.errors import InvalidPlan
-from cupilot.kernel import Kernel
-from cupilot.problem import ProblemFacts
-from cupilot.value import digest
+from cupilot.domain.errors import InvalidPlan
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import ProblemFacts
+from cupilot.domain.value import digest
 from gpu_worker.build import Builder
 from gpu_worker.sandbox.child import Child, Finished
 from gpu_worker.sandbox.limits import Limits

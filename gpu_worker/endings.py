@@ -6,7 +6,7 @@ import signal
 
 from pydantic import JsonValue
 
-from cupilot.evaluation import Failure, FailureKind
+from cupilot.domain.evaluation import Failure, FailureKind
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.watch import Excess
 

@@ -17,8 +17,8 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 import cupilot
-from cupilot.errors import InvalidPlan, InvalidTensorMap, Unavailable
-from cupilot.evaluation import (
+from cupilot.domain.errors import InvalidPlan, InvalidTensorMap, Unavailable
+from cupilot.domain.evaluation import (
     MAX_LOG_CHARACTERS,
     Baseline,
     BuildReport,
@@ -29,11 +29,11 @@ from cupilot.evaluation import (
     PreparationResult,
     Tracing,
 )
-from cupilot.hardware import Device, Environment, Peaks
-from cupilot.imported import ImportedKernel
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem, ProblemFacts, Target
-from cupilot.roofline import place
+from cupilot.domain.hardware import Device, Environment, Peaks
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem, ProblemFacts, Target
+from cupilot.domain.roofline import place
 from gpu_worker import endings, imported
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead, spare_cores

@@ -14,11 +14,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from cupilot.errors import InvalidInput
-from cupilot.evaluation import BuildReport, Failure, FailureKind
-from cupilot.imported import ImportedKernel, check_import, is_extension
-from cupilot.kernel import ResolvedPlan
-from cupilot.problem import Target
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.evaluation import BuildReport, Failure, FailureKind
+from cupilot.domain.imported import ImportedKernel, check_import, is_extension
+from cupilot.domain.kernel import ResolvedPlan
+from cupilot.domain.problem import Target
 from gpu_worker.build import Build, BuiltKernel
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.sandbox.files import SOURCE_ROOT

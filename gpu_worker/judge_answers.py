@@ -1,7 +1,7 @@
 """The judge's answers as the supervisor takes them over: every list, string and number bounded.
 
 The judge reads what references and kernels say, and what it says becomes part of records that are kept. The bounds
-are here and not in :mod:`cupilot.evaluation`, so that records that were stored before remain valid.
+are here and not in :mod:`cupilot.domain.evaluation`, so that records that were stored before remain valid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import (
     field_validator,
 )
 
-from cupilot.evaluation import MAX_LOG_CHARACTERS, Baseline, Comparison, Failure, Interval, LawResult
+from cupilot.domain.evaluation import MAX_LOG_CHARACTERS, Baseline, Comparison, Failure, Interval, LawResult
 
 MAX_ITEMS = 200
 """Of any list or object but the problem's facts. A problem has about 20 input distributions and null kernels."""
@@ -128,10 +128,10 @@ class JudgeFindings(_Answer):
 
 
 class JudgePreparation(_Answer):
-    """What the judge says of a problem; see :class:`cupilot.evaluation.Preparation`."""
+    """What the judge says of a problem; see :class:`cupilot.domain.evaluation.Preparation`."""
 
     facts: dict[str, Any]
-    """Of :class:`cupilot.problem.ProblemFacts`; the size of the message bounds it."""
+    """Of :class:`cupilot.domain.problem.ProblemFacts`; the size of the message bounds it."""
     laws: Annotated[tuple[_Name, ...], Field(max_length=MAX_ITEMS)]
     tolerances: Annotated[dict[_Name, FiniteFloat], Field(max_length=MAX_ITEMS)]
     admission: Annotated[dict[_Name, StrictBool], Field(max_length=MAX_ITEMS)]

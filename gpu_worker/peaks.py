@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cupilot.errors import Unavailable
-from cupilot.hardware import Peaks
-from cupilot.problem import NumericsPolicy
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.hardware import Peaks
+from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.sandbox.limits import Limits
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from cupilot.evaluation import Phase
+from cupilot.domain.evaluation import Phase
 
 _STAGES = {
     "loading the problem file": "open",

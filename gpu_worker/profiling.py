@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cupilot.evaluation import Comparison, Evaluation, ProfileSource
-from cupilot.kernel import Kernel
-from cupilot.problem import ProblemFacts
+from cupilot.domain.evaluation import Comparison, Evaluation, ProfileSource
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import ProblemFacts
 from gpu_worker.build import BuiltKernel
 from gpu_worker.targets.base import Counted, HostTarget
 from gpu_worker.verdict import Measured

@@ -16,11 +16,11 @@ from pathlib import Path
 from pydantic import JsonValue
 
 import cupilot
-from cupilot.evaluation import Evaluation, FailureKind
-from cupilot.hardware import Environment
-from cupilot.imported import ImportedKernel
-from cupilot.kernel import Kernel, ResolvedPlan
-from cupilot.value import digest
+from cupilot.domain.evaluation import Evaluation, FailureKind
+from cupilot.domain.hardware import Environment
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.kernel import Kernel, ResolvedPlan
+from cupilot.domain.value import digest
 from gpu_worker.verdict import Measured
 
 _UNSETTLED = frozenset(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cupilot.evaluation import Conditions, Evaluation, Interval, Preparation
-from cupilot.hardware import Device
-from cupilot.imported import KernelKind
+from cupilot.domain.evaluation import Conditions, Evaluation, Interval, Preparation
+from cupilot.domain.hardware import Device
+from cupilot.domain.imported import KernelKind
 
 
 def device(item: Device) -> str:

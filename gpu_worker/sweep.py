@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from cupilot.errors import InvalidPlan
-from cupilot.evaluation import Baseline, Comparison, Evaluation, Failure, FailureKind, Interval, SweepPoint
-from cupilot.imported import ImportedKernel
-from cupilot.kernel import Kernel, LaunchPlan
-from cupilot.problem import ProblemFacts
+from cupilot.domain.errors import InvalidPlan
+from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Failure, FailureKind, Interval, SweepPoint
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.kernel import Kernel, LaunchPlan
+from cupilot.domain.problem import ProblemFacts
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.judge_process import Interrupted
 from gpu_worker.runner_process import RunnerProcess

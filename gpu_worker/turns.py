@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cupilot.hardware import Device
-from cupilot.problem import Target
+from cupilot.domain.hardware import Device
+from cupilot.domain.problem import Target
 
 logger = logging.getLogger(__name__)
 

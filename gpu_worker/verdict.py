@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from cupilot.evaluation import (
+from cupilot.domain.evaluation import (
     Baseline,
     BuildReport,
     Comparison,
@@ -24,11 +24,11 @@ from cupilot.evaluation import (
     SweepPoint,
     Verdict,
 )
-from cupilot.hardware import Environment, Peaks
-from cupilot.imported import ImportedKernel, KernelKind
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem, Target
-from cupilot.roofline import Placement, place
+from cupilot.domain.hardware import Environment, Peaks
+from cupilot.domain.imported import ImportedKernel, KernelKind
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem, Target
+from cupilot.domain.roofline import Placement, place
 from gpu_worker.targets.base import BuildFacts, Counted, HostTarget
 
 BELOW_FLOOR = 0.85

@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cupilot.evaluation import Baseline, Failure, FailureKind
-from cupilot.imported import ImportedKernel
-from cupilot.kernel import ResolvedPlan
-from cupilot.problem import Problem
+from cupilot.domain.evaluation import Baseline, Failure, FailureKind
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.kernel import ResolvedPlan
+from cupilot.domain.problem import Problem
 from gpu_worker import endings
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.imported import ImportedHost

@@ -13,7 +13,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from cupilot.storage.database import make_engine
+from cupilot.storage.db.engine import make_engine
 
 MIGRATION_LOCK = 0x6375_7069_0000_0002
 """Key of the advisory lock that keeps two migrations apart (the scheduler's ends in 1)."""

@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
 from cupilot.settings import settings
 from migrations import downgrade, new_revision, upgrade
 

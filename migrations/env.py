@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from cupilot.storage import tables
+from cupilot.storage.db.tables import jobs as tables
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from cupilot.errors import CupilotError
-from cupilot.problem import Target
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.problem import Target
 from cupilot.production import check_environment, check_model_urls
 from cupilot.settings import Settings, settings
 from cupilot.tracing import set_up_tracing
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    from cupilot.storage.database import database
+    from cupilot.storage.db.engine import database
     from workers.operator import run_command
 
     return run_command(arguments, database())
@@ -99,7 +99,7 @@ def _health(config: Settings) -> int:
 
 
 def _run_scheduler(config: Settings) -> None:
-    from cupilot.storage.database import database
+    from cupilot.storage.db.engine import database
     from workers.app import make_app
     from workers.relay import Relay
     from workers.scheduler import Scheduler
@@ -109,7 +109,7 @@ def _run_scheduler(config: Settings) -> None:
 
 
 def _run_webhooks(config: Settings) -> None:
-    from cupilot.storage.database import Database
+    from cupilot.storage.db.engine import Database
     from workers.webhooks.deliverer import THREADS, Deliverer
 
     opened = Database(config.database_url.get_secret_value(), pool_size=THREADS)
@@ -129,7 +129,7 @@ def _told_to_stop() -> threading.Event:
 
 
 def _rebuild_pool(config: Settings) -> None:
-    from cupilot.storage.database import database
+    from cupilot.storage.db.engine import database
     from workers.indexing import rebuild_pool
     from workers.tools import make_tools
 

@@ -14,15 +14,15 @@ from types import TracebackType
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from cupilot.errors import CupilotError
-from cupilot.evaluation import Preparation
-from cupilot.kernel import Kernel
-from cupilot.storage.dispatch import next_up
-from cupilot.storage.drains import is_drained
-from cupilot.storage.progress import file_of, preparation_of
-from cupilot.storage.states import StepKind
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import StepKind
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.jobs.progress import file_of, preparation_of
+from cupilot.storage.queue.dispatch import next_up
+from cupilot.storage.queue.drains import is_drained
+from cupilot.storage.queue.steps import Claim
 from workers.tools import Judge, Tools
 
 logger = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from celery import Celery
 
+from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.states import WorkerKind
 
 STEP_TASK = "cupilot.step"
-POOL_TASK = "cupilot.pool.index"
+POOL_TASK = "cupilot.domain.pool.index"
 
 SOCKET_SECONDS = 5.0
 """A dead broker connection is noticed within this time; without it, a publish waits for ever."""

@@ -4,8 +4,8 @@ Wall time is reckoned from moments that the database wrote, since it outlives ev
 jobs that nobody worked on. A clock that a time server sets forward by an hour: the scheduler has a clock that nobody
 can set; what the database's gains or loses against it at once is no time that passed. And an absence: the service
 stopped over night, or restored from a backup. Each look is written down, so that the next one, whoever's it is, sees
-how long nobody looked; what workers did without a scheduler stays wall time (:mod:`cupilot.storage.wall_time`).
-Leases and postponed attempts need none of this: :mod:`cupilot.storage.dispatch` bounds them.
+how long nobody looked; what workers did without a scheduler stays wall time (:mod:`cupilot.storage.jobs.wall_time`).
+Leases and postponed attempts need none of this: :mod:`cupilot.storage.queue.dispatch` bounds them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 import uuid
 from collections.abc import Callable
 
-from cupilot.storage.database import Database
-from cupilot.storage.wall_time import Look, database_seconds, last_look, note_look, shift_wall_time, take_out
+from cupilot.storage.db.engine import Database
+from cupilot.storage.jobs.wall_time import Look, database_seconds, last_look, note_look, shift_wall_time, take_out
 
 logger = logging.getLogger(__name__)
 

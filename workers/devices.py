@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cupilot.errors import Unavailable
-from cupilot.hardware import Device
-from cupilot.problem import Target
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.hardware import Device
+from cupilot.domain.problem import Target
 
 TIMEOUT_SECONDS = 60.0
 LEAST_FREE_BYTES = 64 * 2**20

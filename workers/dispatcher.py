@@ -7,11 +7,14 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from cupilot.hardware import Device
-from cupilot.problem import Target
-from cupilot.storage.cluster import live_workers
-from cupilot.storage.database import Database
-from cupilot.storage.dispatch import (
+from cupilot.domain.hardware import Device
+from cupilot.domain.problem import Target
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import WorkerRow
+from cupilot.storage.people.quotas import note_held_back
+from cupilot.storage.pool.rows import anything_unindexed
+from cupilot.storage.queue.cluster import live_workers
+from cupilot.storage.queue.dispatch import (
     Load,
     anything_unsent,
     dispatch_again,
@@ -23,11 +26,8 @@ from cupilot.storage.dispatch import (
     place_steps,
     request_pool_index,
 )
-from cupilot.storage.drains import SERVICE, drained_scopes
-from cupilot.storage.pool_rows import anything_unindexed
-from cupilot.storage.quotas import note_held_back
-from cupilot.storage.steps import AGENTS_QUEUE, MODELS_QUEUE, UNPLACED, device_queue
-from cupilot.storage.tables import WorkerRow
+from cupilot.storage.queue.drains import SERVICE, drained_scopes
+from cupilot.storage.queue.steps import AGENTS_QUEUE, MODELS_QUEUE, UNPLACED, device_queue
 
 BATCH = 100
 

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cupilot.storage.database import Database
-from cupilot.storage.pool_references import Reference, forget_index, mark_indexed, unindexed
-from cupilot.storage.pool_rows import read_old
-from cupilot.storage.pool_tables import PoolReference
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.pool import PoolReference
+from cupilot.storage.pool.references import Reference, forget_index, mark_indexed, unindexed
+from cupilot.storage.pool.rows import read_old
 from workers.tools import Tools
 
 if TYPE_CHECKING:
-    from cupilot.storage.pool import StrategyPool
+    from cupilot.storage.pool.index import StrategyPool
 
 BATCH = 200
 
 
 def index_pool(tools: Tools) -> int:
-    """Index what is not yet; how many descriptions. Raises :class:`cupilot.errors.Unavailable`."""
+    """Index what is not yet; how many descriptions. Raises :class:`cupilot.domain.errors.Unavailable`."""
     return index_references(tools.database, tools.pool())
 
 
 def rebuild_pool(tools: Tools) -> int:
-    """Make the index anew from Postgres; how many descriptions. Raises :class:`cupilot.errors.Unavailable`."""
+    """Make the index anew from Postgres; how many descriptions. Raises :class:`cupilot.domain.errors.Unavailable`."""
     tools.pool().clear()
     return index_pool(tools)
 
 
 def index_references(database: Database, pool: StrategyPool) -> int:
-    """Index every description that is not yet; how many. Raises :class:`cupilot.errors.Unavailable`.
+    """Index every description that is not yet; how many. Raises :class:`cupilot.domain.errors.Unavailable`.
 
     An index that has nothing at all was lost or replaced, and is made anew.
     """

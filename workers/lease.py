@@ -12,10 +12,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.steps import Claim, renew_lease, still_wanted
+from cupilot.storage.db.engine import Database
+from cupilot.storage.queue.steps import Claim, renew_lease, still_wanted
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import time
 import uuid
 from collections.abc import Callable
 
-from cupilot.errors import Unavailable
-from cupilot.model_call import Answer, BudgetScope, Call, CostBudgetReached
-from cupilot.storage import llm_rates
-from cupilot.storage.database import Database
-from cupilot.storage.llm_calls import answer_call, begin_call, fail_call, reject_answer, stop_spending
-from cupilot.storage.steps import Claim
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.model_call import Answer, BudgetScope, Call, CostBudgetReached
+from cupilot.storage.db.engine import Database
+from cupilot.storage.models import rates as llm_rates
+from cupilot.storage.models.calls import answer_call, begin_call, fail_call, reject_answer, stop_spending
+from cupilot.storage.queue.steps import Claim
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Commands of whoever runs the service: ``python -m workers drain | resume | drains``.
 
-Draining stops nothing that runs. What it means is :mod:`cupilot.storage.drains`' business.
+Draining stops nothing that runs. What it means is :mod:`cupilot.storage.queue.drains`' business.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from cupilot.storage.audit import add_own_entry
-from cupilot.storage.changes import changes, watch
-from cupilot.storage.database import Database
-from cupilot.storage.drains import SERVICE, DrainView, begin_drain, drains, end_drain
+from cupilot.storage.db.changes import changes, watch
+from cupilot.storage.db.engine import Database
+from cupilot.storage.people.audit import add_own_entry
+from cupilot.storage.queue.drains import SERVICE, DrainView, begin_drain, drains, end_drain
 
 NOT_DRAINED = 3
 """Exit status where the time to wait was over before all steps were finished."""

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from cupilot import __version__
-from cupilot.errors import CupilotError
-from cupilot.hardware import Device
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.hardware import Device
+from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.cards import CardTaken, take_card
-from cupilot.storage.cluster import beat, forget_worker, register_worker, untaken_steps
-from cupilot.storage.database import Database
-from cupilot.storage.drains import is_drained
-from cupilot.storage.states import WorkerKind
+from cupilot.storage.db.engine import Database
+from cupilot.storage.queue.cards import CardTaken, take_card
+from cupilot.storage.queue.cluster import beat, forget_worker, register_worker, untaken_steps
+from cupilot.storage.queue.drains import is_drained
 from workers.health import Pulse
 
 logger = logging.getLogger(__name__)

@@ -7,17 +7,17 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 
-from cupilot.errors import Unavailable
-from cupilot.storage.database import Database
-from cupilot.storage.dispatch import expired_leases, lock_expired, overdue_cancels
-from cupilot.storage.endings import end_job
-from cupilot.storage.llm_calls import lose_open_calls
-from cupilot.storage.quotas import BEGUN, jobs_without_gpu
-from cupilot.storage.states import JobState, StepState
-from cupilot.storage.transitions import lock_generation, lock_job, move_step
-from cupilot.storage.wall_time import over_time
-from workers.attribution import end_attribution
-from workers.budget import Exhausted
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.states import JobState, StepState
+from cupilot.jobs.attribution import end_attribution
+from cupilot.jobs.budget import Exhausted
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.transitions import lock_generation, lock_job, move_step
+from cupilot.storage.jobs.endings import end_job
+from cupilot.storage.jobs.wall_time import over_time
+from cupilot.storage.models.calls import lose_open_calls
+from cupilot.storage.people.quotas import BEGUN, jobs_without_gpu
+from cupilot.storage.queue.dispatch import expired_leases, lock_expired, overdue_cancels
 from workers.steps import fail_attempt
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from cupilot import tracing
-from cupilot.storage.database import Database
-from cupilot.storage.dispatch import POOL_TOPIC, STEP_TOPIC, count_attempt, mark_sent, take_messages
-from cupilot.storage.tables import Outbox
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Outbox
+from cupilot.storage.queue.dispatch import POOL_TOPIC, STEP_TOPIC, count_attempt, mark_sent, take_messages
 from workers.app import POOL_TASK, STEP_TASK
 
 logger = logging.getLogger(__name__)

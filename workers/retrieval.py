@@ -6,12 +6,12 @@ import logging
 from datetime import datetime
 from uuid import UUID
 
-from cupilot.errors import CupilotError
-from cupilot.evaluation import Preparation
-from cupilot.job import JobSpec
-from cupilot.pool import PoolMatch, PoolQuestion, question_of
-from cupilot.storage.archive import nearest_solved
-from cupilot.storage.pool_search import search
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.job import JobSpec
+from cupilot.domain.pool import PoolMatch, PoolQuestion, question_of
+from cupilot.storage.pool.archive import nearest_solved
+from cupilot.storage.pool.search import search
 from workers.handlers.common import briefing
 from workers.indexing import index_pool
 from workers.tools import Tools

@@ -11,16 +11,16 @@ import threading
 import time
 from datetime import timedelta
 
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
 from cupilot.settings import Settings
-from cupilot.storage.audit import prune_audit
-from cupilot.storage.cluster import prune_workers
-from cupilot.storage.database import Database
-from cupilot.storage.dispatch import prune_sent
-from cupilot.storage.drains import prune_drains
-from cupilot.storage.jobs import release_keys
-from cupilot.storage.leadership import Leadership
-from cupilot.storage.retention import prune_some
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.leadership import Leadership
+from cupilot.storage.jobs.jobs import release_keys
+from cupilot.storage.operations.retention import prune_some
+from cupilot.storage.people.audit import prune_audit
+from cupilot.storage.queue.cluster import prune_workers
+from cupilot.storage.queue.dispatch import prune_sent
+from cupilot.storage.queue.drains import prune_drains
 from workers.clock import ClockWatch
 from workers.dispatcher import dispatch, note_missing, request_index
 from workers.health import Pulse

@@ -17,14 +17,17 @@ from typing import Any, Protocol, cast
 from sqlalchemy.orm import Session
 
 from cupilot import tracing
-from cupilot.errors import Unavailable
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.states import JobState, StepState
+from cupilot.jobs.flow import give_up_step
 from cupilot.logs import log_context
-from cupilot.storage.cluster import mark_unhealthy
-from cupilot.storage.endings import end_job
-from cupilot.storage.jobs import anything_running
-from cupilot.storage.llm_calls import lose_open_calls
-from cupilot.storage.states import JobState, StepState
-from cupilot.storage.steps import (
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.transitions import Stale, move_step
+from cupilot.storage.jobs.endings import end_job
+from cupilot.storage.jobs.jobs import anything_running
+from cupilot.storage.models.calls import lose_open_calls
+from cupilot.storage.queue.cluster import mark_unhealthy
+from cupilot.storage.queue.steps import (
     LEFT_TO_OTHERS,
     Claim,
     claim_step,
@@ -33,11 +36,8 @@ from cupilot.storage.steps import (
     release_step,
     retry_step,
 )
-from cupilot.storage.tables import Job, Step
-from cupilot.storage.transitions import Stale, move_step
 from workers.ahead import Ahead
 from workers.devices import StepCancelled
-from workers.flow import give_up_step
 from workers.lease import Lease
 from workers.tools import Infrastructure, Tools
 
@@ -110,7 +110,7 @@ def fail_attempt(
 ) -> str:
     """Charge a running step's attempt that came to nothing: queue it again, or give it up after the last one.
 
-    Job and step are locked; ``held`` is as in :func:`cupilot.storage.transitions.move_step`. Says in a word what was
+    Job and step are locked; ``held`` is as in :func:`cupilot.storage.db.transitions.move_step`. Says in a word what was
     done.
     """
     error = {"reason": reason, "message": message[:2_000]}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from celery import Celery
 
-from cupilot.errors import CupilotError, Unavailable
+from cupilot.domain.errors import CupilotError, Unavailable
 from workers.app import POOL_TASK, STEP_TASK
 from workers.draining import Draining
 from workers.indexing import index_pool

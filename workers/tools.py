@@ -12,16 +12,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cupilot.evaluation import Evaluation, Preparation, PreparationResult, Tracing
-from cupilot.hardware import Device
-from cupilot.imported import ImportedKernel
-from cupilot.job import AgentKind
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem, Target
+from cupilot.domain.evaluation import Evaluation, Preparation, PreparationResult, Tracing
+from cupilot.domain.hardware import Device
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.job import AgentKind
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem, Target
+from cupilot.domain.strategy import Strategy
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.steps import Claim
-from cupilot.strategy import Strategy
+from cupilot.storage.db.engine import Database
+from cupilot.storage.queue.steps import Claim
 from workers.devices import (
     NoDevice,
     StepCancelled,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agents.interface import Agents, Briefing
     from agents.llm.ledger import Ledger, Limits
     from agents.playbook.ablation import Ablation
-    from cupilot.storage.pool import StrategyPool
+    from cupilot.storage.pool.index import StrategyPool
 
 
 BUILDS_AHEAD = {Target.CUDA: 4, Target.CPU: 0}
@@ -134,7 +134,7 @@ def make_tools(settings: Settings, database: Database, device: Device | None) ->
 
     @cache
     def pool() -> StrategyPool:
-        from cupilot.storage.pool import StrategyPool
+        from cupilot.storage.pool.index import StrategyPool
 
         return StrategyPool(settings.chroma_url)
 

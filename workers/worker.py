@@ -21,12 +21,12 @@ from celery import signals
 from celery.exceptions import CPendingDeprecationWarning
 from celery.platforms import SecurityWarning
 
-from cupilot.errors import CupilotError
-from cupilot.hardware import Device
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.hardware import Device
+from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.states import WorkerKind
-from cupilot.storage.steps import AGENTS_QUEUE, MODELS_QUEUE, device_queue
+from cupilot.storage.db.engine import Database
+from cupilot.storage.queue.steps import AGENTS_QUEUE, MODELS_QUEUE, device_queue
 from cupilot.tracing import set_up_tracing
 from workers.app import make_app
 from workers.draining import Draining

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from agents.llm.check import examine
 from agents.llm.models import from_environment
-from cupilot.errors import InvalidInput
+from cupilot.domain.errors import InvalidInput
 
 
 def main() -> int:

@@ -10,10 +10,10 @@ import re
 from math import prod
 
 from agents.interface import Attempt, Briefing
-from cupilot.errors import InvalidPlan
-from cupilot.evaluation import BuildReport
-from cupilot.kernel import Kernel, ResolvedLaunch, resolve
-from cupilot.problem import ProblemFacts, Role, Target
+from cupilot.domain.errors import InvalidPlan
+from cupilot.domain.evaluation import BuildReport
+from cupilot.domain.kernel import Kernel, ResolvedLaunch, resolve
+from cupilot.domain.problem import ProblemFacts, Role, Target
 
 TRAFFIC = (
     "global_load",

@@ -18,12 +18,12 @@ from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.translator import kernel_text
 from agents.playbook.evidence import leaves_trace, missing
-from cupilot.evaluation import BuildReport
-from cupilot.evolution.seeds import derive
-from cupilot.kernel import Kernel
-from cupilot.model_call import CostBudgetReached
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import catalogue
+from cupilot.domain.evaluation import BuildReport
+from cupilot.domain.evolution.seeds import derive
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.model_call import CostBudgetReached
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import catalogue
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from agents.interface import Briefing
 from agents.llm.gateway import AnswerError
 from agents.llm.patch import is_patch, patched
 from agents.playbook.evidence import visible
-from cupilot.errors import InvalidPlan
-from cupilot.kernel import Kernel, resolve
-from cupilot.problem import Target
-from cupilot.strategy import MAX_MEANING, Strategy, problems_with
-from cupilot.technique import Catalogue
+from cupilot.domain.errors import InvalidPlan
+from cupilot.domain.kernel import Kernel, resolve
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import MAX_MEANING, Strategy, problems_with
+from cupilot.domain.technique import Catalogue
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -12,7 +12,7 @@ from agents.llm.models import Model, RoleModels
 from agents.llm.probe import Trouble, diagnose
 from agents.llm.redaction import without_secrets
 from agents.llm.transport import TransportError, complete, parameters, priced
-from cupilot.model_call import Answer
+from cupilot.domain.model_call import Answer
 
 SECONDS = 60.0
 SHOWN = 120

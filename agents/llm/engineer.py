@@ -17,13 +17,13 @@ from agents.llm.models import AgentRole
 from agents.llm.revisor import report, revision
 from agents.llm.translator import LANGUAGE, kernel_text
 from agents.playbook.evidence import visible
-from cupilot.errors import InvalidProblem
-from cupilot.evaluation import Baseline, Evaluation
-from cupilot.evolution.notes import MAX_INSIGHT
-from cupilot.evolution.population import Operator
-from cupilot.kernel import Kernel
-from cupilot.problem import check_source
-from cupilot.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse
+from cupilot.domain.errors import InvalidProblem
+from cupilot.domain.evaluation import Baseline, Evaluation
+from cupilot.domain.evolution.notes import MAX_INSIGHT
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import check_source
+from cupilot.domain.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse
 
 FORGET_EVERY = 3
 """The AI CUDA Engineer clears its memory of errors after every third failure."""

@@ -17,7 +17,7 @@ from agents.llm.ledger import Ledger, Limits, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels
 from agents.llm.redaction import without_secrets
 from agents.llm.transport import TransportError, answer_tokens, complete, count_tokens, parameters, price
-from cupilot.model_call import Answer, Call
+from cupilot.domain.model_call import Answer, Call
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Gateway:
         """The parsed answer, after one repair turn if need be.
 
         ``parse`` raises :class:`AnswerError`. Raises :class:`ModelUnavailable`, :class:`BadModelAnswer` or
-        :class:`cupilot.model_call.CostBudgetReached`.
+        :class:`cupilot.domain.model_call.CostBudgetReached`.
         """
         model = self._models.choose(question.role, question.seed)
         call, answer = self._answer(model, question)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cupilot.model_call import Answer, Call, CostBudgetReached
+from cupilot.domain.model_call import Answer, Call, CostBudgetReached
 
 
 class Ledger(Protocol):
@@ -17,7 +17,7 @@ class Ledger(Protocol):
     def begin(self, call: Call) -> Answer | None:
         """Record that the call is made now; the stored answer instead where this very call was answered before.
 
-        Raises :class:`cupilot.model_call.CostBudgetReached` before anything is paid.
+        Raises :class:`cupilot.domain.model_call.CostBudgetReached` before anything is paid.
         """
         ...
 

@@ -8,10 +8,10 @@ from agents.interface import Attempt, Briefing, Diagnosis, InitialStrategy, Roof
 from agents.llm import answers, prompt
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
-from cupilot.evolution.novelty import strategy_key
-from cupilot.pool import PoolMatch
-from cupilot.strategy import Strategy
-from cupilot.technique import catalogue
+from cupilot.domain.evolution.novelty import strategy_key
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
 
 
 class LlmManager:

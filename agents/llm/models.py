@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field, JsonValue, SecretStr, TypeAdapter, ValidationError
 
 from agents.llm.redaction import without_secrets
-from cupilot.errors import InvalidInput
-from cupilot.value import Value
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.value import Value
 
 
 class AgentRole(StrEnum):

@@ -31,9 +31,9 @@ from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
 from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
-from cupilot.kernel import Kernel
-from cupilot.pool import PoolMatch
-from cupilot.strategy import Strategy
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.strategy import Strategy
 
 
 def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Agents:

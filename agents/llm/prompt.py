@@ -14,16 +14,16 @@ from importlib.resources import files
 from string import Template
 
 from agents.interface import Attempt, Briefing, Diagnosis
-from cupilot.attribution import Credit, CreditOutcome
-from cupilot.evaluation import Baseline, Evaluation
-from cupilot.header import render
-from cupilot.pool import PoolMatch
-from cupilot.problem import NumericsPolicy, Target, TensorSpec
-from cupilot.roofline import Zone
-from cupilot.standing import LearnedTechnique
-from cupilot.strategy import Strategy
-from cupilot.technique import Catalogue, Technique, catalogue
-from cupilot.value import digest
+from cupilot.domain.attribution import Credit, CreditOutcome
+from cupilot.domain.evaluation import Baseline, Evaluation
+from cupilot.domain.header import render
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.problem import NumericsPolicy, Target, TensorSpec
+from cupilot.domain.roofline import Zone
+from cupilot.domain.standing import LearnedTechnique
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import Catalogue, Technique, catalogue
+from cupilot.domain.value import digest
 
 MAX_DATA_CHARACTERS = 40_000
 """Longest piece of untrusted text in a prompt: about 10,000 tokens."""

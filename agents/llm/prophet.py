@@ -13,8 +13,8 @@ from agents.interface import AgentError, Attempt, Briefing, Diagnosis, RooflineP
 from agents.llm import answers, prompt
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
-from cupilot.evolution.seeds import derive
-from cupilot.model_call import CostBudgetReached
+from cupilot.domain.evolution.seeds import derive
+from cupilot.domain.model_call import CostBudgetReached
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from agents.llm.account import account, unhurried
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.translator import LANGUAGE, kernel_text
-from cupilot.evaluation import Failure, FailureKind
+from cupilot.domain.evaluation import Failure, FailureKind
 
 _NOTE = re.compile(r"^NOTE:\s*(.+)$", re.MULTILINE)
 _DROPPED = re.compile(r"^DROPPED:\s*(.+)$", re.MULTILINE)

@@ -6,10 +6,10 @@ from agents.interface import Attempt, Briefing
 from agents.llm import answers, prompt
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
-from cupilot.kernel import Kernel
-from cupilot.problem import Target
-from cupilot.strategy import Strategy
-from cupilot.technique import catalogue
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
 
 LANGUAGE = {Target.CUDA: "cuda", Target.CPU: "cpp"}
 """What the source's fenced block is called."""

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 from agents.llm.models import Model
 from agents.llm.redaction import without_secrets
-from cupilot.model_call import Answer
+from cupilot.domain.model_call import Answer
 
 CALL_THREAD = "model-call"
 """Name of the threads that ask."""

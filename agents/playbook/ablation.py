@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from agents.interface import AgentError, Briefing
 from agents.playbook.translator import PlaybookTranslator, complaints, operator_of
-from cupilot.attribution import AblationWay
-from cupilot.errors import InvalidPlan
-from cupilot.kernel import Kernel, Tunable
-from cupilot.strategy import Strategy
-from cupilot.technique import catalogue
+from cupilot.domain.attribution import AblationWay
+from cupilot.domain.errors import InvalidPlan
+from cupilot.domain.kernel import Kernel, Tunable
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
 
 NEUTRAL_VALUES = (0, 1)
 """Values of a tunable that stand for "without": the first of them that is a choice."""

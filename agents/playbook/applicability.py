@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from agents.playbook import conditions_matmul, conditions_pointwise, conditions_rows
 from agents.playbook.conditions import Case, Check
 from agents.playbook.operators import Operator, Pointwise, Rows
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
 
 
 def objections(case: Case, target: Target) -> dict[str, str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from agents.playbook.expressions import HARDWARE, POLYNOMIAL
 from agents.playbook.operators import Operator, calls_any
 from agents.playbook.templates.source import Options
-from cupilot.hardware import Device
-from cupilot.problem import NumericsPolicy
+from cupilot.domain.hardware import Device
+from cupilot.domain.problem import NumericsPolicy
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from agents.playbook.operators import Matmul
 from agents.playbook.templates import cuda_matmul_tensor, cuda_matmul_tiled, cuda_matmul_warpgroup
 from agents.playbook.templates.cuda_matmul_copies import packs_aligned
 from agents.playbook.templates.cuda_matmul_parts import Tiling
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.problem import NumericsPolicy, Target
 
 LONGEST_CHAIN = 16384
 """Products in one float32 sum: beyond it errors grew to 15 times those of cuBLAS, which splits such sums (measured)."""

@@ -6,7 +6,7 @@ from agents.playbook.conditions import Case, Check, always, fast_unit, launch_bo
 from agents.playbook.operators import Rows, kept_value, moments_pair, softmax_pair
 from agents.playbook.templates.cuda_rows import BLOCKS, MAX_ITEMS, items, share
 from agents.playbook.templates.passes import hoist_division
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
 
 MOST_PARTS = 2**17
 """Parts of all rows together; launches of more blocks took longer than whole rows did (measured on H200)."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agents.interface import Attempt, Briefing
-from cupilot.problem import NumericsPolicy
-from cupilot.roofline import Zone
+from cupilot.domain.problem import NumericsPolicy
+from cupilot.domain.roofline import Zone
 
 
 @dataclass(frozen=True)

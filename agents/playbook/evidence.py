@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from cupilot.evaluation import BuildReport
-from cupilot.kernel import Kernel, Launch
-from cupilot.problem import Target
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import catalogue
+from cupilot.domain.evaluation import BuildReport
+from cupilot.domain.kernel import Kernel, Launch
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import catalogue
 
 SOURCE: Mapping[str, str] = {
     "streaming_access": r"__stcs|__ldcs|\.cs\.",

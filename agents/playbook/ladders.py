@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from agents.playbook.operators import Matmul, Operator, Pointwise
-from cupilot.problem import Target
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy, TechniqueUse
 
 _POINTWISE_CUDA = (
     "vector_loads(width=4): wide loads, and as many threads as there are packs",

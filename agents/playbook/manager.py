@@ -10,10 +10,10 @@ from agents.playbook.ladders import ladder
 from agents.playbook.prophet import PlaybookProphet
 from agents.playbook.search import Space
 from agents.playbook.translator import operator_of, with_defaults
-from cupilot.evaluation import FailureKind
-from cupilot.pool import PoolEntry, PoolMatch
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import catalogue
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.pool import PoolEntry, PoolMatch
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import catalogue
 
 RANDOM_ATTEMPTS = 40
 """Draws for each wanted strategy before the space counts as exhausted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from agents.interface import AgentError, Briefing
 from agents.playbook.applicability import checks
 from agents.playbook.translator import case_of, operator_of
-from cupilot.strategy import Strategy
+from cupilot.domain.strategy import Strategy
 
 
 def unmet(briefing: Briefing, strategy: Strategy) -> str | None:

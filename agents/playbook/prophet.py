@@ -13,8 +13,8 @@ from agents.playbook.operators import Operator
 from agents.playbook.rules import findings
 from agents.playbook.templates.source import Options
 from agents.playbook.translator import operator_of
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import Technique, catalogue
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import Technique, catalogue
 
 MAX_ADVICE = 4
 

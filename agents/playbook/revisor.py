@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from agents.interface import Attempt, Briefing, Revision
 from agents.playbook.search import Space, replaced
 from agents.playbook.translator import PlaybookTranslator, operator_of, with_defaults
-from cupilot.evaluation import Failure, FailureKind
-from cupilot.strategy import Strategy
-from cupilot.technique import Scalar, catalogue
+from cupilot.domain.evaluation import Failure, FailureKind
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import Scalar, catalogue
 
 _RESOURCES = (
     "async_copy",

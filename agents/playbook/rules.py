@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from agents.interface import Attempt, Briefing
 from agents.playbook.counters import Finding, counted
-from cupilot.evaluation import Evaluation, FailureKind
-from cupilot.problem import Target
-from cupilot.roofline import NEAR_FLOOR, Zone
-from cupilot.strategy import Strategy
+from cupilot.domain.evaluation import Evaluation, FailureKind
+from cupilot.domain.problem import Target
+from cupilot.domain.roofline import NEAR_FLOOR, Zone
+from cupilot.domain.strategy import Strategy
 
 LATENCY_BOUND = 60.0
 LOW_OCCUPANCY = 25.0

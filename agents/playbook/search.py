@@ -13,8 +13,8 @@ from agents.interface import Briefing
 from agents.playbook.applicability import checks
 from agents.playbook.operators import Operator
 from agents.playbook.translator import complaints, with_defaults
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import Scalar, Technique, catalogue
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import Scalar, Technique, catalogue
 
 ZONE_WEIGHT, NEUTRAL_WEIGHT, OTHER_WEIGHT = 0.6, 0.4, 0.15
 """How likely a random strategy takes a technique that is meant for the zone, for all zones, or for another."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 from random import Random
 
-from cupilot.kernel import Kernel
+from cupilot.domain.kernel import Kernel
 
 
 def spliced(first: Kernel, second: Kernel, seed: int) -> Kernel:

@@ -12,10 +12,10 @@ from agents.playbook.recognition.values import refuse
 from agents.playbook.splicing import spliced
 from agents.playbook.templates import render
 from agents.playbook.templates.source import Options
-from cupilot.kernel import Kernel, resolve
-from cupilot.problem import Target
-from cupilot.strategy import Strategy, TechniqueUse, problems_with
-from cupilot.technique import catalogue
+from cupilot.domain.kernel import Kernel, resolve
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy, TechniqueUse, problems_with
+from cupilot.domain.technique import catalogue
 
 INDEX_LIMIT = 2**31 - 2**22
 """Row lengths that CUDA kernels' 32-bit indices reach, with room for a step beyond the end."""

@@ -17,25 +17,25 @@ from starlette.responses import RedirectResponse, Response
 from api.dependencies import Transaction, plain_text
 from api.pages import plots
 from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, SIGNED_IN_SECONDS, PageRoute, Visitor, page
-from cupilot.errors import InvalidInput, Pruned
-from cupilot.people import Role
+from cupilot.domain.errors import InvalidInput, Pruned
+from cupilot.domain.people import Role
+from cupilot.domain.states import JobState
 from cupilot.schemas import CandidateSummary
-from cupilot.storage.audit import AuditFilter, list_entries
-from cupilot.storage.drains import drains
-from cupilot.storage.people import keys_for, members_of, team_for, team_of_job, teams_for
-from cupilot.storage.states import JobState
-from cupilot.storage.tables import Team
-from cupilot.storage.teams import identify
-from cupilot.storage.views import timelines
-from cupilot.storage.views.calls import list_calls
-from cupilot.storage.views.candidates import candidate_view, list_candidates
-from cupilot.storage.views.cluster import cluster_view
-from cupilot.storage.views.comparisons import compare_candidates
-from cupilot.storage.views.jobs import JobFilter, job_view, list_jobs
-from cupilot.storage.views.leaderboards import Onlooker, leaderboard, list_leaderboards
-from cupilot.storage.views.operations import backlogs, quarantine
-from cupilot.storage.views.steering import quota_view
-from cupilot.storage.views.steps import job_log
+from cupilot.storage.db.tables.jobs import Team
+from cupilot.storage.jobs import timelines
+from cupilot.storage.jobs.call_views import list_calls
+from cupilot.storage.jobs.candidate_views import candidate_view, list_candidates
+from cupilot.storage.jobs.comparison_views import compare_candidates
+from cupilot.storage.jobs.job_views import JobFilter, job_view, list_jobs
+from cupilot.storage.jobs.steering_views import quota_view
+from cupilot.storage.jobs.step_views import job_log
+from cupilot.storage.operations.views import backlogs, quarantine
+from cupilot.storage.people.audit import AuditFilter, list_entries
+from cupilot.storage.people.people import keys_for, members_of, team_for, team_of_job, teams_for
+from cupilot.storage.people.teams import identify
+from cupilot.storage.pool.leaderboards import Onlooker, leaderboard, list_leaderboards
+from cupilot.storage.queue.cluster_views import cluster_view
+from cupilot.storage.queue.drains import drains
 
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 ICON = (Path(__file__).parent / "icon.svg").read_text(encoding="utf-8")

@@ -18,10 +18,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Transaction
 from api.pages.sides import side_by_side
-from cupilot.errors import CupilotError, NotFound
-from cupilot.people import Caller, Role
-from cupilot.report import factor
-from cupilot.storage.teams import identify
+from cupilot.domain.errors import CupilotError, NotFound
+from cupilot.domain.people import Caller, Role
+from cupilot.reports.job import factor
+from cupilot.storage.people.teams import identify
 
 COOKIE = "cupilot_key"
 HOME = "/ui"

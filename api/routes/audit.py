@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query
 
 from api.dependencies import Admin, Cursor, Limit, Transaction, plain_text
 from api.documentation import errors
+from cupilot.domain.value import Moment
 from cupilot.schemas import AuditPage
-from cupilot.storage.audit import AuditFilter, list_entries
-from cupilot.value import Moment
+from cupilot.storage.people.audit import AuditFilter, list_entries
 
 MAX_ID = 2**63 - 1
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query
 
 from api.dependencies import Limit, TeamId, Transaction, plain_text
 from api.documentation import errors
+from cupilot.domain.states import LlmCallState
 from cupilot.schemas import CallPage, CallView
-from cupilot.storage.states import LlmCallState
-from cupilot.storage.views import calls as views
+from cupilot.storage.jobs import call_views as views
 
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
 

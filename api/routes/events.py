@@ -12,11 +12,11 @@ from api.dependencies import TeamId, Transaction, authorise, bearer
 from api.documentation import errors
 from api.event_stream import MEDIA_TYPE, EventStream
 from api.streams import Hub
-from cupilot.errors import CupilotError, Unavailable
+from cupilot.domain.errors import CupilotError, Unavailable
 from cupilot.schemas import EventPage
-from cupilot.storage.feed import nothing_follows
-from cupilot.storage.jobs import get_job
-from cupilot.storage.views import jobs as views
+from cupilot.storage.db.feed import nothing_follows
+from cupilot.storage.jobs import job_views as views
+from cupilot.storage.jobs.jobs import get_job
 
 MAX_EVENT = 2**63 - 1
 

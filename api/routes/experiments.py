@@ -7,16 +7,16 @@ from uuid import UUID
 
 from fastapi import APIRouter, Body, Query, Response
 
-from api import experimentation
 from api.dependencies import Cursor, Limit, Member, StrictRoute, TeamId, Transaction, plain_text
 from api.documentation import EXPERIMENT_EXAMPLES, errors
 from api.routes.jobs import IdempotencyKey
-from cupilot.experiments.canvas import Format
-from cupilot.experiments.figures import FigureName
-from cupilot.experiments.figures import figure as drawing
-from cupilot.experiments.spreadsheet import Table
-from cupilot.experiments.spreadsheet import table as as_csv
-from cupilot.experiments.words import bundle
+from cupilot.jobs import experiments as experimentation
+from cupilot.reports.canvas import Format
+from cupilot.reports.figures import FigureName
+from cupilot.reports.figures import figure as drawing
+from cupilot.reports.spreadsheet import Table
+from cupilot.reports.spreadsheet import table as as_csv
+from cupilot.reports.words import bundle
 from cupilot.schemas import (
     ExperimentJobPage,
     ExperimentPage,
@@ -25,9 +25,9 @@ from cupilot.schemas import (
     ExperimentRequest,
     ExperimentView,
 )
-from cupilot.storage.experiments import cancel_experiment as cancel_all
-from cupilot.storage.views import experiments as views
-from cupilot.storage.views.experiment_report import experiment_report
+from cupilot.storage.experiments import views
+from cupilot.storage.experiments.experiments import cancel_experiment as cancel_all
+from cupilot.storage.experiments.report import experiment_report
 
 router = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=StrictRoute)
 

@@ -11,7 +11,7 @@ from api.dependencies import TeamId, Transaction
 from api.documentation import errors
 from cupilot.exports import ExportFormat, Winner, archive, refusals
 from cupilot.schemas import ExportList, ExportOffer, Report
-from cupilot.storage.views.report import report, report_on
+from cupilot.storage.jobs.report_views import report, report_on
 
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
 

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Header, Response
 
 from api.dependencies import Member, StrictRoute, Transaction
 from api.documentation import errors
-from api.submission import submit_file
+from cupilot.jobs.submission import submit_file
 from cupilot.schemas import ImportRequest, JobView
-from cupilot.storage.views.jobs import job_view
+from cupilot.storage.jobs.job_views import job_view
 
 router = APIRouter(prefix="/v1/imports", tags=["jobs"], route_class=StrictRoute)
 

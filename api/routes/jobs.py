@@ -25,18 +25,18 @@ from api.dependencies import (
     plain_text,
 )
 from api.documentation import JOB_EXAMPLES, errors
-from api.planning import plan
-from api.submission import submit
-from cupilot.errors import InvalidInput
-from cupilot.problem import Target
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.problem import Target
+from cupilot.domain.states import JobState
+from cupilot.domain.value import Moment
+from cupilot.jobs.planning import plan
+from cupilot.jobs.submission import submit
 from cupilot.schemas import EventPage, JobPage, JobPlan, JobRequest, JobView
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import request_cancel
-from cupilot.storage.people import team_for, team_of_job
-from cupilot.storage.states import JobState
-from cupilot.storage.views import jobs as views
-from cupilot.storage.views.jobs import JobFilter
-from cupilot.value import Moment
+from cupilot.storage.db.engine import Database
+from cupilot.storage.jobs import job_views as views
+from cupilot.storage.jobs.job_views import JobFilter
+from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.people.people import team_for, team_of_job
 
 MAX_WAIT_SECONDS = 30.0
 """Below the idle timeout of common proxies (60 s)."""

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query
 
 from api.dependencies import Cursor, Limit, TeamId, Transaction, Viewer, plain_text
 from api.documentation import errors
-from cupilot.errors import NotFound
-from cupilot.people import Caller
+from cupilot.domain.errors import NotFound
+from cupilot.domain.people import Caller
 from cupilot.schemas import CandidateComparison, Leaderboard, LeaderboardList
-from cupilot.storage.views import leaderboards as views
-from cupilot.storage.views.comparisons import compare_candidates
+from cupilot.storage.jobs.comparison_views import compare_candidates
+from cupilot.storage.pool import leaderboards as views
 
 router = APIRouter(prefix="/v1", tags=["results"])
 

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Response
 
-from api import submission
 from api.dependencies import Cursor, Limit, Member, TeamId, Transaction
 from api.documentation import errors
+from cupilot.jobs import submission
 from cupilot.schemas import JobView, MeasurementList
-from cupilot.storage.views.jobs import job_view
-from cupilot.storage.views.measurements import MAX_MEASUREMENTS, measurements
+from cupilot.storage.jobs.job_views import job_view
+from cupilot.storage.jobs.measurements import MAX_MEASUREMENTS, measurements
 
 router = APIRouter(prefix="/v1/jobs/{job}/candidates/{candidate}", tags=["results"])
 

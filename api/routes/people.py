@@ -28,10 +28,10 @@ from cupilot.schemas.people import (
     UserRequest,
     UserView,
 )
-from cupilot.storage import people
-from cupilot.storage.quotas import quota_of
-from cupilot.storage.tables import ApiKey, Membership, Team, User
-from cupilot.storage.views.cursor import cut, decode_cursor, decode_key, encode_cursor, encode_key, identifier
+from cupilot.storage.db.cursor import cut, decode_cursor, decode_key, encode_cursor, encode_key, identifier
+from cupilot.storage.db.tables.jobs import ApiKey, Membership, Team, User
+from cupilot.storage.people import people
+from cupilot.storage.people.quotas import quota_of
 
 router = APIRouter(prefix="/v1", tags=["people"], route_class=StrictRoute)
 

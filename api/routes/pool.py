@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 from api import dependencies
 from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction, Viewer, plain_text
 from api.documentation import POOL_EXAMPLES, errors
-from cupilot.errors import InvalidInput
-from cupilot.pool import PoolAnswer, PoolQuestion
-from cupilot.problem import Target
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.pool import PoolAnswer, PoolQuestion
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy
 from cupilot.schemas import (
     BadLine,
     PoolEntryView,
@@ -27,13 +28,12 @@ from cupilot.schemas import (
     PoolShared,
     PoolStatistics,
 )
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import get_job, job_spec
-from cupilot.storage.pool_search import search
-from cupilot.storage.pool_transfer import Position, exported, import_lines
-from cupilot.storage.progress import preparation_of
-from cupilot.storage.views import pool as views
-from cupilot.strategy import Strategy
+from cupilot.storage.db.engine import Database
+from cupilot.storage.jobs.jobs import get_job, job_spec
+from cupilot.storage.jobs.progress import preparation_of
+from cupilot.storage.pool import views
+from cupilot.storage.pool.search import search
+from cupilot.storage.pool.transfer import Position, exported, import_lines
 
 JSON_LINES = "application/x-ndjson"
 LINES: dict[str, Any] = {JSON_LINES: {"schema": {"type": "string"}}}

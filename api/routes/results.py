@@ -7,13 +7,13 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
 
-from api.bundle import bundle
 from api.dependencies import Cursor, Limit, TeamId, Transaction
 from api.documentation import errors
-from cupilot.evaluation import Verdict
+from cupilot.domain.evaluation import Verdict
+from cupilot.jobs.bundle import bundle
 from cupilot.schemas import CandidatePage, CandidateView, Report
-from cupilot.storage.views import candidates as views
-from cupilot.storage.views.report import report
+from cupilot.storage.jobs import candidate_views as views
+from cupilot.storage.jobs.report_views import report
 
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
 

@@ -14,10 +14,10 @@ from api.dependencies import Transaction, bearer, team
 from api.documentation import errors
 from api.readiness import check
 from cupilot import __version__
-from cupilot.errors import Unauthorized
+from cupilot.domain.errors import Unauthorized
 from cupilot.schemas import ClusterView, Health, Readiness, VersionView
-from cupilot.storage.database import Database
-from cupilot.storage.views.cluster import cluster_view
+from cupilot.storage.db.engine import Database
+from cupilot.storage.queue.cluster_views import cluster_view
 
 router = APIRouter(tags=["service"])
 

@@ -7,10 +7,11 @@ from uuid import UUID
 
 from fastapi import APIRouter, Body, Response
 
-from api import submission
 from api.dependencies import Member, StrictRoute, TeamId, Transaction
 from api.documentation import errors
 from api.routes.jobs import IdempotencyKey
+from cupilot.domain.steering import DirectiveKind
+from cupilot.jobs import submission
 from cupilot.schemas import JobView
 from cupilot.schemas.steering import (
     DIRECTIVE_EXAMPLES,
@@ -22,14 +23,13 @@ from cupilot.schemas.steering import (
     QuotaView,
     RetryRequest,
 )
-from cupilot.steering import DirectiveKind
-from cupilot.storage import steering
-from cupilot.storage.jobs import change_job
-from cupilot.storage.people import team_of_job
-from cupilot.storage.tables import Job
-from cupilot.storage.techniques import check_known
-from cupilot.storage.views import steering as views
-from cupilot.storage.views.jobs import job_view
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.jobs import steering
+from cupilot.storage.jobs import steering_views as views
+from cupilot.storage.jobs.job_views import job_view
+from cupilot.storage.jobs.jobs import change_job
+from cupilot.storage.people.people import team_of_job
+from cupilot.storage.pool.techniques import check_known
 
 router = APIRouter(prefix="/v1", tags=["steering"], route_class=StrictRoute)
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Response
 
 from api.dependencies import Cursor, Limit, TeamId, Transaction, plain_text
 from api.documentation import errors
+from cupilot.domain.states import StepState
 from cupilot.schemas.steps import StepPage
-from cupilot.storage.states import StepState
-from cupilot.storage.views import steps as views
+from cupilot.storage.jobs import step_views as views
 
 MAX_LINES = 10_000
 TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query
 
 from api.dependencies import Cursor, Limit, StrictRoute, TeamId, Transaction
 from api.documentation import TECHNIQUES_EXAMPLE, errors
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
+from cupilot.domain.standing import Standing
 from cupilot.schemas import TechniquePage
-from cupilot.standing import Standing
-from cupilot.storage.views import techniques as views
+from cupilot.storage.pool import technique_views as views
 
 router = APIRouter(prefix="/v1", tags=["pool"], route_class=StrictRoute)
 

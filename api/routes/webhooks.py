@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Query, Request, Response
 
 from api.dependencies import Admin, Cursor, Limit, StrictRoute, TeamId, Transaction
 from api.documentation import errors
+from cupilot.domain.webhooks import check_url, networks
 from cupilot.schemas import (
     DeliveryDetail,
     DeliveryPage,
@@ -18,9 +19,8 @@ from cupilot.schemas import (
     WebhookView,
     WebhookWithSecret,
 )
-from cupilot.storage import webhooks as storage
-from cupilot.storage.views import webhooks as views
-from cupilot.webhooks import check_url, networks
+from cupilot.storage.webhooks import deliveries as storage
+from cupilot.storage.webhooks import views
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 

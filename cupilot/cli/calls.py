@@ -11,7 +11,7 @@ from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, clean_lines
 from cupilot.client import Client
-from cupilot.errors import NotFound
+from cupilot.domain.errors import NotFound
 from cupilot.schemas import CallPage, CallSummary, CallView
 
 PAGE = 200

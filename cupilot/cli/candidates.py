@@ -10,8 +10,8 @@ from cupilot.cli.options import All, CandidateId, Cursor, Data, JobId, Json, Lim
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
-from cupilot.errors import InvalidInput, NotFound, Pruned
-from cupilot.evaluation import Verdict
+from cupilot.domain.errors import InvalidInput, NotFound, Pruned
+from cupilot.domain.evaluation import Verdict
 from cupilot.schemas.results import CandidatePage, CandidateSummary, CandidateView
 
 TECHNIQUES_SHOWN = 70

@@ -14,9 +14,9 @@ from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.outcome import Exit, outcome
 from cupilot.cli.session import connect, connect_or_start
 from cupilot.client import Client
-from cupilot.errors import InvalidInput, NotFound, Unavailable
-from cupilot.job import AgentKind
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.errors import InvalidInput, NotFound, Unavailable
+from cupilot.domain.job import AgentKind
+from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.schemas import ExperimentRequest, ExperimentView
 
 ExperimentId = Annotated[

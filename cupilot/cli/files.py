@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from uuid import UUID
 
-from cupilot.errors import InvalidInput
+from cupilot.domain.errors import InvalidInput
 
 DEFAULT_FOLDER = Path("cupilot-results")
 DEFAULT_EXPORTS = Path("cupilot-exports")

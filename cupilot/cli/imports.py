@@ -12,12 +12,12 @@ from cupilot.cli.outcome import exit_of, outcome
 from cupilot.cli.problems import resolve
 from cupilot.cli.requests import on_chosen_target, parse_labels
 from cupilot.cli.session import connect
-from cupilot.errors import InvalidInput
-from cupilot.imported import MAX_SOURCE_BYTES, check_import
-from cupilot.job import Priority
-from cupilot.pool import Sharing
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.problems import Size
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.imported import MAX_SOURCE_BYTES, check_import
+from cupilot.domain.job import Priority
+from cupilot.domain.pool import Sharing
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.problems import Size
 from cupilot.schemas import ImportRequest
 
 FP32 = NumericsPolicy.FP32

@@ -18,7 +18,7 @@ from rich.text import Text
 from cupilot.cli.following import updates
 from cupilot.cli.text import clean, counts, event_line, interval, queue_words, seconds
 from cupilot.client import Client
-from cupilot.report import technique_lines
+from cupilot.reports.job import technique_lines
 from cupilot.schemas import EventView, JobView
 
 LAST_EVENTS = 6

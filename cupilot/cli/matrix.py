@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from cupilot.cli.problems import resolve
 from cupilot.cli.requests import parse_labels
-from cupilot.errors import InvalidInput
-from cupilot.problem import NumericsPolicy
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.problem import NumericsPolicy
 from cupilot.schemas import ExperimentRequest, ProblemInput
 
 _WORDS = {"on": True, "true": True, "off": False, "false": False}

@@ -9,7 +9,7 @@ import typer
 from cupilot.cli.options import Json
 from cupilot.cli.outcome import Exit, outcome
 from cupilot.cli.text import clean
-from cupilot.models import try_models
+from cupilot.embedded.models import try_models
 
 app = typer.Typer(help="Language models that agents use.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cupilot.endpoint import URL_VARIABLE
+from cupilot.client.endpoint import URL_VARIABLE
 
 Server = Annotated[
     str | None,

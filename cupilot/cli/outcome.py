@@ -11,7 +11,7 @@ import typer
 
 from cupilot.cli.text import clean
 from cupilot.client import ApiError
-from cupilot.errors import CupilotError, NotFound, Pruned, Unavailable
+from cupilot.domain.errors import CupilotError, NotFound, Pruned, Unavailable
 from cupilot.schemas import JobView
 
 

@@ -11,9 +11,9 @@ from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
-from cupilot.errors import InvalidInput
-from cupilot.people import Role, Scope
-from cupilot.quota import QuotaPeriod
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.people import Role, Scope
+from cupilot.domain.quota import QuotaPeriod
 from cupilot.schemas.people import (
     KeyList,
     KeyRequest,

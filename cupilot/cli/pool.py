@@ -14,10 +14,10 @@ from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.outcome import Exit, outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
-from cupilot.errors import InvalidInput
-from cupilot.imported import KernelKind
-from cupilot.pool import PoolMatch, PoolQuestion, Sharing
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.imported import KernelKind
+from cupilot.domain.pool import PoolMatch, PoolQuestion, Sharing
+from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.schemas import PoolEntryView
 
 pool = typer.Typer(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cupilot import problems as builtin
-from cupilot.errors import InvalidInput, InvalidProblem
-from cupilot.problem import MAX_SOURCE_BYTES, NumericsPolicy, check_source
-from cupilot.problems import Size
+from cupilot.domain import problems as builtin
+from cupilot.domain.errors import InvalidInput, InvalidProblem
+from cupilot.domain.problem import MAX_SOURCE_BYTES, NumericsPolicy, check_source
+from cupilot.domain.problems import Size
 from cupilot.schemas import ProblemInput
 
 

@@ -10,8 +10,8 @@ import typer
 
 from cupilot.cli.text import clean, clean_lines, counts, interval, queue_words, seconds
 from cupilot.client import Client
-from cupilot.evaluation import Baseline, BuildReport, Evaluation
-from cupilot.report import (
+from cupilot.domain.evaluation import Baseline, BuildReport, Evaluation
+from cupilot.reports.job import (
     AFTER_QUARANTINE,
     BASELINE_NAMES,
     credit_words,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 import typer
 from pydantic import ValidationError
 
-from cupilot.attribution import MAX_EXTRA_EVALUATIONS
 from cupilot.cli.problems import resolve
-from cupilot.errors import InvalidInput, Unavailable
-from cupilot.evolution.methods import CONFIGS, DEFAULT, MethodConfig, read_config
-from cupilot.job import AgentKind, Budgets, Learning, Priority
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.problems import Size
+from cupilot.domain.attribution import MAX_EXTRA_EVALUATIONS
+from cupilot.domain.errors import InvalidInput, Unavailable
+from cupilot.domain.evolution.methods import CONFIGS, DEFAULT, MethodConfig, read_config
+from cupilot.domain.job import AgentKind, Budgets, Learning, Priority
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.problems import Size
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
 from cupilot.schemas.paths import field_path
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from cupilot.client import ApiError, Client
-from cupilot.endpoint import URL_VARIABLE, data_folder
-from cupilot.errors import NotFound, Unavailable
+from cupilot.client.endpoint import URL_VARIABLE, data_folder
+from cupilot.domain.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
     from cupilot.embedded import Progress

@@ -14,9 +14,9 @@ from cupilot import __version__
 from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import embedded_stack, show_progress
-from cupilot.endpoint import data_folder
-from cupilot.errors import InvalidInput
-from cupilot.problem import Target
+from cupilot.client.endpoint import data_folder
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.problem import Target
 
 if TYPE_CHECKING:
     from cupilot.embedded import Progress
@@ -139,7 +139,7 @@ def doctor(data: Data = None, as_json: Json = False) -> None:
     """
     with outcome(as_json=as_json):
         embedded_stack()
-        from cupilot.doctor import examine, exit_code
+        from cupilot.embedded.doctor import examine, exit_code
 
         checks = examine(data_folder(data))
         if as_json:
@@ -161,7 +161,7 @@ def version(server: Server = None, data: Data = None, as_json: Json = False) -> 
         cupilot version --server https://cupilot.example
     """
     from cupilot.client import Client
-    from cupilot.endpoint import NoServer
+    from cupilot.client.endpoint import NoServer
 
     with outcome(as_json=as_json):
         answer: dict[str, str | None] = {"client": __version__, "server": None, "url": None}

@@ -13,12 +13,12 @@ from cupilot.cli.outcome import outcome
 from cupilot.cli.requests import parse_labels
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, seconds
-from cupilot.errors import InvalidInput
-from cupilot.job import Budgets, Priority
-from cupilot.kernel import Kernel
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.job import Budgets, Priority
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.steering import DirectiveKind
+from cupilot.domain.strategy import Strategy
 from cupilot.schemas.steering import DirectiveRequest, DirectiveView, ForkRequest, JobChange, QuotaUse, RetryRequest
-from cupilot.steering import DirectiveKind
-from cupilot.strategy import Strategy
 
 if TYPE_CHECKING:
     from cupilot.client import Client

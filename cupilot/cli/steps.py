@@ -13,7 +13,7 @@ from cupilot.cli.options import Data, JobId, Json, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, seconds
-from cupilot.errors import NotFound
+from cupilot.domain.errors import NotFound
 
 if TYPE_CHECKING:
     from cupilot.client import Client

@@ -11,10 +11,10 @@ from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
-from cupilot.errors import NotFound
-from cupilot.problem import Target
+from cupilot.domain.errors import NotFound
+from cupilot.domain.problem import Target
+from cupilot.domain.standing import Standing
 from cupilot.schemas import TechniquePage, TechniqueView
-from cupilot.standing import Standing
 
 
 def techniques(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 
-from cupilot.evaluation import Interval, Verdict
+from cupilot.domain.evaluation import Interval, Verdict
 from cupilot.schemas import EventView
 
 VERDICT_ORDER = [verdict.value for verdict in sorted(Verdict, key=lambda verdict: -verdict.rank)]

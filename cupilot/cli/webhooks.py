@@ -13,7 +13,7 @@ from cupilot.cli.options import Data, Json, Server
 from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
-from cupilot.errors import InvalidInput
+from cupilot.domain.errors import InvalidInput
 from cupilot.schemas import DeliveryDetail, WebhookChange, WebhookView, WebhookWithSecret
 
 app = typer.Typer(

@@ -15,6 +15,7 @@ import httpx
 from cupilot import __version__
 from cupilot.client.calls import ModelCalls
 from cupilot.client.definitions import Awaited, Waiting
+from cupilot.client.endpoint import find_endpoint
 from cupilot.client.event_calls import EventCalls
 from cupilot.client.experiments import ExperimentCalls
 from cupilot.client.jobs import JobCalls
@@ -28,7 +29,6 @@ from cupilot.client.steering import SteeringCalls
 from cupilot.client.step_calls import StepCalls
 from cupilot.client.techniques import TechniqueCalls
 from cupilot.client.webhook_calls import WebhookCalls
-from cupilot.endpoint import find_endpoint
 
 T = TypeVar("T")
 
@@ -59,7 +59,8 @@ class Calls(
         timeout: float = 30.0,
         retries: int = 4,
     ) -> None:
-        """Where url or key are not given, :func:`cupilot.endpoint.find_endpoint` finds them; NoServer if nowhere.
+        """Where url or key are not given, :func:`cupilot.client.endpoint.find_endpoint` finds them; NoServer if
+        nowhere.
 
         ``timeout`` is in seconds and for one attempt; ``retries`` counts the attempts after the first.
         """

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, every, path
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
 from cupilot.schemas import EventPage, EventView, ImportRequest, JobPage, JobPlan, JobRequest, JobSummary, JobView
 
 JobId = uuid.UUID | str

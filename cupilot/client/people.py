@@ -5,7 +5,7 @@ from __future__ import annotations
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Stream, every, path
-from cupilot.people import Role
+from cupilot.domain.people import Role
 from cupilot.schemas.people import (
     CallerView,
     KeyList,

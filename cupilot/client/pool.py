@@ -12,8 +12,8 @@ from cupilot.client.definitions import call, script, stream
 from cupilot.client.errors import refusal, unreachable
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Emit, NextLine, Open, Script, Stream, every, path, perform
-from cupilot.pool import PoolQuestion, Sharing
-from cupilot.problem import Target
+from cupilot.domain.pool import PoolQuestion, Sharing
+from cupilot.domain.problem import Target
 from cupilot.schemas import (
     BadLine,
     PoolEntryView,

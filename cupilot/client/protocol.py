@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from cupilot import __version__
 from cupilot.client.errors import UnexpectedAnswerError, refusal, retry_after, unreachable
-from cupilot.value import from_a_newer_version
+from cupilot.domain.value import from_a_newer_version
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Stream, every, path
-from cupilot.evaluation import Verdict
+from cupilot.domain.evaluation import Verdict
 from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, ExportList, Report
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
 from cupilot.client.protocol import Call, Stream, every
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
+from cupilot.domain.standing import Standing
 from cupilot.schemas import TechniquePage, TechniqueView
-from cupilot.standing import Standing
 
 
 class TechniqueCalls:

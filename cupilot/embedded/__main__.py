@@ -13,11 +13,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.problem import Target
 from cupilot.embedded.folder import open_folder
 from cupilot.embedded.lifecycle import report_line, supervise
 from cupilot.embedded.report import Progress
-from cupilot.errors import CupilotError
-from cupilot.problem import Target
 
 
 def main() -> int:

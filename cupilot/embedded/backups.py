@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cupilot.domain.errors import InvalidInput, NotFound, Unavailable
 from cupilot.embedded.errors import AlreadyRunning, BackupFailed
 from cupilot.embedded.folder import Folder, Identity, open_folder
 from cupilot.embedded.lifecycle import hold, running
 from cupilot.embedded.servers import ROLE, Chroma, Postgres, Valkey, start_postgres
-from cupilot.errors import InvalidInput, NotFound, Unavailable
 
 
 def addresses(data: Path) -> dict[str, str]:

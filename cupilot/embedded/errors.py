@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cupilot.errors import Conflict, CupilotError, Unavailable
+from cupilot.domain.errors import Conflict, CupilotError, Unavailable
 
 
 class StartFailed(Unavailable):

@@ -21,13 +21,13 @@ from typing import IO
 
 import psutil
 
+from cupilot.domain.problem import Target
 from cupilot.embedded.errors import AlreadyRunning, StartFailed
 from cupilot.embedded.folder import Folder, open_folder
 from cupilot.embedded.report import Endpoint, OnProgress, PartState, Progress, Status, load_status
 from cupilot.embedded.roles import Cluster
 from cupilot.embedded.supervisor import Supervisor
 from cupilot.embedded.target import choose_target
-from cupilot.problem import Target
 
 DEFAULT_DATA = Path(".cupilot")
 OTHERS_START_SECONDS = 120.0

@@ -10,11 +10,11 @@ import runpy
 import sys
 from pathlib import Path
 
+from cupilot.domain.people import Role
 from cupilot.embedded.folder import write_private
 from cupilot.embedded.launch import wait_for_gate
-from cupilot.people import Role
-from cupilot.storage.database import database
-from cupilot.storage.teams import adopt_api_key, create_api_key, ensure_team, ensure_user, set_role
+from cupilot.storage.db.engine import database
+from cupilot.storage.people.teams import adopt_api_key, create_api_key, ensure_team, ensure_user, set_role
 
 TEAM = "local"
 USER = "local"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cupilot.domain.problem import Target
 from cupilot.embedded.devices import Gpu, find_gpus
 from cupilot.embedded.errors import StartFailed
-from cupilot.problem import Target
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from cupilot.exports import cupy_file, modelnew, reproduction, torch_package
 from cupilot.exports.winner import ExportRefused, Winner
-from cupilot.packing import packed
+from cupilot.reports.packing import packed
 
 __all__ = ["ExportFormat", "ExportRefused", "Winner", "archive", "files", "refusals"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cupilot.exports import texts
 from cupilot.exports.winner import Winner
-from cupilot.report import markdown
+from cupilot.reports.job import markdown
 
 
 def files(winner: Winner) -> dict[str, str]:

@@ -9,9 +9,9 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from cupilot.evaluation import Baseline
+from cupilot.domain.evaluation import Baseline
 from cupilot.exports.winner import Winner
-from cupilot.report import comparison_words, technique_lines
+from cupilot.reports.job import comparison_words, technique_lines
 
 _HERE = resources.files("cupilot.exports")
 

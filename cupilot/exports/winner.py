@@ -6,16 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from cupilot import device_headers
-from cupilot.errors import InvalidInput
-from cupilot.evaluation import Evaluation, Preparation
-from cupilot.header import render
-from cupilot.imported import ImportedFile
-from cupilot.kernel import Kernel, LaunchPlan, resolve
-from cupilot.problem import ProblemFacts, Role, Target, TensorSpec
-from cupilot.report import SOURCE_FILES
+from cupilot.domain import device_headers
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.header import render
+from cupilot.domain.imported import ImportedFile
+from cupilot.domain.kernel import Kernel, LaunchPlan, resolve
+from cupilot.domain.problem import ProblemFacts, Role, Target, TensorSpec
+from cupilot.domain.strategy import Strategy
+from cupilot.reports.job import SOURCE_FILES
 from cupilot.schemas import Report
-from cupilot.strategy import Strategy
 
 _DEPENDS_ON_MODE = re.compile(r"training|dropout|batch_?norm|instance_?norm|rrelu|multihead|transformer", re.IGNORECASE)
 """Words of a reference whose result may differ between train() and eval(); it was proven as constructed."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
-from cupilot.value import OPEN_ENUM
+from cupilot.domain.value import OPEN_ENUM
 
 
 def open_enum(values: type[StrEnum]) -> WithJsonSchema:

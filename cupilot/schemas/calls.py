@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
+from cupilot.domain.states import LlmCallState
 from cupilot.schemas.base import Response, open_enum
-from cupilot.storage.states import LlmCallState
 
 CallStateText = Annotated[str, open_enum(LlmCallState)]
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from cupilot.evaluation import Interval, Verdict
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.evaluation import Interval, Verdict
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.strategy import Strategy
 from cupilot.schemas.base import Response
-from cupilot.strategy import Strategy
 
 
 class ComparedCandidate(Response):

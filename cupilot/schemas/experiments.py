@@ -8,14 +8,14 @@ from uuid import UUID
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from cupilot.evaluation import Interval
-from cupilot.experiments.matrix import Arm, Total
-from cupilot.experiments.outcomes import JobOutcome
-from cupilot.job import AgentKind, Budgets, Priority
-from cupilot.problem import Target
+from cupilot.domain.evaluation import Interval
+from cupilot.domain.experiments.matrix import Arm, Total
+from cupilot.domain.job import AgentKind, Budgets, Priority
+from cupilot.domain.problem import Target
+from cupilot.domain.states import ExperimentState
+from cupilot.reports.outcomes import JobOutcome
 from cupilot.schemas.base import Request, Response, open_enum
 from cupilot.schemas.jobs import JobSummary, Label, LabelValue, ProblemInput
-from cupilot.storage.states import ExperimentState
 
 ExperimentStateText = Annotated[str, open_enum(ExperimentState)]
 ArmName = Annotated[str, StringConstraints(min_length=1, max_length=100)]

@@ -8,19 +8,19 @@ from uuid import UUID
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
-from cupilot.evaluation import Interval, Verdict
-from cupilot.evolution.methods import MethodConfig
-from cupilot.evolution.sce import SceConfig
-from cupilot.imported import KernelKind
-from cupilot.job import AgentKind, Budgets, Learning, Priority
-from cupilot.pool import Sharing
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.problems import Size
-from cupilot.roofline import Zone
+from cupilot.domain.evaluation import Interval, Verdict
+from cupilot.domain.evolution.methods import MethodConfig
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.imported import KernelKind
+from cupilot.domain.job import AgentKind, Budgets, Learning, Priority
+from cupilot.domain.pool import Sharing
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.problems import Size
+from cupilot.domain.roofline import Zone
+from cupilot.domain.states import JobState
+from cupilot.domain.strategy import Strategy
 from cupilot.schemas.base import Request, Response, open_enum
 from cupilot.schemas.calls import Spending
-from cupilot.storage.states import JobState
-from cupilot.strategy import Strategy
 
 JobStateText = Annotated[str, open_enum(JobState)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64)]

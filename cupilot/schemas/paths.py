@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cupilot.evolution.methods import CONFIGS
+from cupilot.domain.evolution.methods import CONFIGS
 
 
 def field_path(problem: Mapping[str, Any]) -> str:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
-from cupilot.people import Role, Scope
-from cupilot.quota import Quota
+from cupilot.domain.people import Role, Scope
+from cupilot.domain.quota import Quota
 from cupilot.schemas.base import Request, Response
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$")]

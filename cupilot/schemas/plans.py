@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cupilot.evolution.methods import MethodConfig
-from cupilot.job import AgentKind, Budgets
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.evolution.methods import MethodConfig
+from cupilot.domain.job import AgentKind, Budgets
+from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.schemas.base import Response
 
 

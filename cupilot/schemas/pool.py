@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from cupilot.pool import PoolAnswer, PoolEntry, PoolQuestion, Sharing
+from cupilot.domain.pool import PoolAnswer, PoolEntry, PoolQuestion, Sharing
 from cupilot.schemas.base import Request, Response
 
 

@@ -6,16 +6,16 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from cupilot.attribution import Credit
-from cupilot.evaluation import Evaluation, Preparation, Verdict
-from cupilot.imported import KernelKind
-from cupilot.kernel import LaunchPlan
-from cupilot.problem import Target
+from cupilot.domain.attribution import Credit
+from cupilot.domain.evaluation import Evaluation, Preparation, Verdict
+from cupilot.domain.imported import KernelKind
+from cupilot.domain.kernel import LaunchPlan
+from cupilot.domain.problem import Target
+from cupilot.domain.states import CandidateState
+from cupilot.domain.strategy import Strategy
 from cupilot.schemas.base import Response, open_enum
 from cupilot.schemas.jobs import JobView
 from cupilot.schemas.service import ProblemView
-from cupilot.storage.states import CandidateState
-from cupilot.strategy import Strategy
 
 CandidateStateText = Annotated[str, open_enum(CandidateState)]
 

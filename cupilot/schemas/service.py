@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from cupilot.hardware import Device
-from cupilot.job import AgentKind
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.hardware import Device
+from cupilot.domain.job import AgentKind
+from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.schemas.base import Response
 
 API_VERSION = "v1"

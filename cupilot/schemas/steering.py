@@ -8,14 +8,14 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from cupilot.evolution.methods import MethodConfig
-from cupilot.job import AgentKind, Budgets, Priority
-from cupilot.kernel import Kernel
-from cupilot.quota import Quota
+from cupilot.domain.evolution.methods import MethodConfig
+from cupilot.domain.job import AgentKind, Budgets, Priority
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.quota import Quota
+from cupilot.domain.steering import DirectiveKind
+from cupilot.domain.strategy import Strategy
 from cupilot.schemas.base import Request, Response, open_enum
 from cupilot.schemas.jobs import Label, LabelValue
-from cupilot.steering import DirectiveKind
-from cupilot.strategy import Strategy
 
 CandidateRef = Annotated[str, Field(min_length=1, max_length=40, examples=["3"])]
 

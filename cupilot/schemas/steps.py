@@ -8,8 +8,8 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
+from cupilot.domain.states import StepKind, StepState
 from cupilot.schemas.base import Response, open_enum
-from cupilot.storage.states import StepKind, StepState
 
 StepStateText = Annotated[str, open_enum(StepState)]
 StepKindText = Annotated[str, open_enum(StepKind)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
+from cupilot.domain.standing import Standing
 from cupilot.schemas.base import Response
-from cupilot.standing import Standing
 
 
 class TechniqueEffect(Response):

@@ -19,12 +19,12 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cupilot.people import Role, Scope
-from cupilot.storage.audit import add_own_entry
-from cupilot.storage.changes import changes, watch
-from cupilot.storage.database import Database, database
-from cupilot.storage.tables import ApiKey, User
-from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
+from cupilot.domain.people import Role, Scope
+from cupilot.storage.db.changes import changes, watch
+from cupilot.storage.db.engine import Database, database
+from cupilot.storage.db.tables.jobs import ApiKey, User
+from cupilot.storage.people.audit import add_own_entry
+from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 
 OPERATORS = "operators"
 """The team that a first cluster admin's key is for, where none is named."""

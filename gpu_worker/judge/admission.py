@@ -15,8 +15,8 @@ from functools import partial
 
 import torch
 
-from cupilot.evaluation import FailureKind
-from cupilot.problem import DType, NumericsPolicy, Role, TensorSpec
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import DType, NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, Expected, flat, largest, stretches

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cupilot.evaluation import FailureKind, LawResult
-from cupilot.problem import Role, TensorSpec
+from cupilot.domain.evaluation import FailureKind, LawResult
+from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.cases import Case, Cases
 from gpu_worker.judge.deviation import deviation

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from cupilot.evaluation import FailureKind
-from cupilot.problem import Role, TensorSpec
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge.deviation import Selection
 from gpu_worker.judge.reference_link import ReferenceLink, ReferenceLost
 from gpu_worker.judge.refusal import UnusableReference

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cupilot.problem import Role, TensorSpec
+from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, largest, unit_of
 from gpu_worker.judge.reference_link import ReferenceLink

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cupilot.evaluation import FailureKind
+from cupilot.domain.evaluation import FailureKind
 from gpu_worker.judge.runner_link import KernelFailed
 
 MISMATCHED_SHARE = 0.75

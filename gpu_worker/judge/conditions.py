@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from cupilot.evaluation import Conditions, FailureKind, Span
+from cupilot.domain.evaluation import Conditions, FailureKind, Span
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.targets.base import DeviceState
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from pydantic import JsonValue
 
-from cupilot.problem import Graph, GraphNode, Role, TensorSpec
+from cupilot.domain.problem import Graph, GraphNode, Role, TensorSpec
 
 _PER_RESULT: dict[str, float] = {
     "_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8, "native_group_norm": 8, "native_batch_norm": 8,

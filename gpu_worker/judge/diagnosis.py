@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from pydantic import JsonValue
 
-from cupilot.evaluation import FailureKind
-from cupilot.problem import TensorSpec
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import TensorSpec
 from gpu_worker.judge.deviation import Expected, plain, stretches, wrong_mask
 from gpu_worker.judge.runner_link import KernelFailed
 

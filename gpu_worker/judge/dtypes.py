@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cupilot.problem import DType
+from cupilot.domain.problem import DType
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {item: getattr(torch, item.value) for item in DType}
 DTYPES = {torch_dtype: item for item, torch_dtype in TORCH_DTYPES.items()}

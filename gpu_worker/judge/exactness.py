@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cupilot.problem import NumericsPolicy, TensorSpec
+from cupilot.domain.problem import NumericsPolicy, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.counting import products
 from gpu_worker.judge.reference_link import ReferenceLink

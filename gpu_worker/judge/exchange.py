@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cupilot.problem import DType, TensorSpec
+from cupilot.domain.problem import DType, TensorSpec
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.targets.base import ALIGNMENT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from cupilot.problem import ProblemFacts, Role
+from cupilot.domain.problem import ProblemFacts, Role
 from gpu_worker.judge.exchange import MAX_TENSORS, NotALayout, layouts_from_json
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")

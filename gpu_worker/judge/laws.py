@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from cupilot.problem import Role, TensorSpec
+from cupilot.domain.problem import Role, TensorSpec
 
 OWN = "own"
 PERTURBED = "perturbed"

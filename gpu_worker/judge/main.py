@@ -19,8 +19,8 @@ if __name__ == "__main__":
 
 import torch
 
-from cupilot.evaluation import Baseline, Failure, FailureKind
-from cupilot.problem import Problem, ProblemFacts
+from cupilot.domain.evaluation import Baseline, Failure, FailureKind
+from cupilot.domain.problem import Problem, ProblemFacts
 from gpu_worker.channel import Channel, ChannelClosed, finite
 from gpu_worker.judge.reference_link import ReferenceLink, ReferenceLost
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from cupilot.evaluation import FailureKind
-from cupilot.problem import Graph, NumericsPolicy, Problem, ProblemFacts, Role, TensorSpec
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Graph, NumericsPolicy, Problem, ProblemFacts, Role, TensorSpec
 from gpu_worker.channel import (
     MAX_MESSAGE_BYTES,
     Channel,

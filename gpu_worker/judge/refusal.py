@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cupilot.evaluation import FailureKind
+from cupilot.domain.evaluation import FailureKind
 
 REFERENCE_FILE = "reference.py"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cupilot.problem import Graph, Role, TensorSpec
+from cupilot.domain.problem import Graph, Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.counting import bytes_read
 from gpu_worker.judge.deviation import Expected, largest, unit_of

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cupilot.evaluation import FailureKind
-from cupilot.problem import Role, TensorSpec
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge import laws
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cupilot.evaluation import FailureKind
+from cupilot.domain.evaluation import FailureKind
 from gpu_worker.channel import SEND_SECONDS, Channel, ChannelClosed, ChannelError, ChannelTimeout
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge_answers import modest

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from cupilot.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, LawResult
-from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Role
+from cupilot.domain.evaluation import Baseline, Comparison, Failure, FailureKind, Interval, LawResult
+from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Role
 from gpu_worker.judge import counting, laws
 from gpu_worker.judge.admission import admit, precision_of
 from gpu_worker.judge.audit import Auditor, Bounds

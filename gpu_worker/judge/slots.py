@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cupilot.problem import DType, Role, TensorSpec
+from cupilot.domain.problem import DType, Role, TensorSpec
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.targets.base import ALIGNMENT, JudgeDevice
 

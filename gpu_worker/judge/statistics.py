@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cupilot.evaluation import Interval
+from cupilot.domain.evaluation import Interval
 
 RESAMPLES = 2000
 """The 2.5 % and 97.5 % points of a bootstrap are stable to a few percent of the interval from about 1000 on (Efron)."""

@@ -20,7 +20,7 @@ from functools import partial
 
 import torch
 
-from cupilot.evaluation import Baseline, Comparison, FailureKind, Interval
+from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interval
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE, Clocks
 from gpu_worker.judge.conditions import BlockLog

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from cupilot.problem import DType
+from cupilot.domain.problem import DType
 from gpu_worker.judge.dtypes import DTYPES
 from gpu_worker.judge.refusal import REFERENCE_FILE, UnusableReference, blaming_reference
 from gpu_worker.reference.naming import argument_names, identifier, unique

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cupilot.evaluation import FailureKind
-from cupilot.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
 from gpu_worker.judge import counting, laws
 from gpu_worker.judge.copies import EXACT_ELEMENTS, copy_of, dense, in_float64, shortened
 from gpu_worker.judge.deviation import Expected, Selection, deviation, unit_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cupilot.problem import NumericsPolicy, Role, TensorSpec
+from cupilot.domain.problem import NumericsPolicy, Role, TensorSpec
 from gpu_worker.channel import Channel, ChannelClosed, finite
 from gpu_worker.judge.copies import shortened
 from gpu_worker.judge.exchange import TensorLayout, layouts_from_json, places, write

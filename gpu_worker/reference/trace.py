@@ -10,7 +10,7 @@ import torch
 from pydantic import JsonValue
 from torch.utils.flop_counter import flop_registry
 
-from cupilot.problem import Graph, GraphNode
+from cupilot.domain.problem import Graph, GraphNode
 from gpu_worker.judge.laws import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.reference.watching import ForwardWatch

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:  # the runner has no pydantic, and only the judge has torch
     import torch
 
-    from cupilot.evaluation import Failure
-    from cupilot.hardware import Device, Environment
-    from cupilot.kernel import ResolvedPlan
-    from cupilot.problem import NumericsPolicy, ProblemFacts, Target, TensorSpec
-    from cupilot.roofline import Zone
+    from cupilot.domain.evaluation import Failure
+    from cupilot.domain.hardware import Device, Environment
+    from cupilot.domain.kernel import ResolvedPlan
+    from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target, TensorSpec
+    from cupilot.domain.roofline import Zone
 
 ALIGNMENT = 256
 """Bytes; every buffer in the arena starts on a multiple of it (what cudaMalloc gives)."""
@@ -337,7 +337,7 @@ class RunnerError(Exception):
     def __init__(self, kind: str, message: str, **details: Any) -> None:
         super().__init__(message)
         self.kind = kind
-        """A :class:`cupilot.evaluation.FailureKind` value: ``launch_error``, ``illegal_access``..."""
+        """A :class:`cupilot.domain.evaluation.FailureKind` value: ``launch_error``, ``illegal_access``..."""
         self.details = details
 
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cupilot.errors import InvalidInput
-from cupilot.hardware import Device, Environment
-from cupilot.kernel import ResolvedPlan
-from cupilot.problem import Target, TensorSpec
-from cupilot.roofline import Zone
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.hardware import Device, Environment
+from cupilot.domain.kernel import ResolvedPlan
+from cupilot.domain.problem import Target, TensorSpec
+from cupilot.domain.roofline import Zone
 from gpu_worker.sandbox.files import python_folders
 from gpu_worker.targets import cpu_peaks
 from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program

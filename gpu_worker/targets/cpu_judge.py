@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cupilot.problem import NumericsPolicy
+from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_memory import keep_freed_memory, map_arena
 

@@ -12,8 +12,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from cupilot.errors import Unavailable
-from cupilot.problem import NumericsPolicy, ProblemFacts
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.problem import NumericsPolicy, ProblemFacts
 from gpu_worker.targets.base import Access, BuildFacts, Program
 
 FLAGS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
 from gpu_worker.targets.base import HostTarget, load_factory
 
 _HOSTS = {Target.CPU: "gpu_worker.targets.cpu_host:CpuHost", Target.CUDA: "gpu_worker.targets.cuda.host:CudaHost"}
@@ -15,7 +15,7 @@ def open_host(
 
     ``builder`` is ``nvrtc`` or ``nvcc``, for ``cuda``; NVRTC unless given.
 
-    Raises :class:`cupilot.errors.Unavailable` where the machine lacks what the target needs.
+    Raises :class:`cupilot.domain.errors.Unavailable` where the machine lacks what the target needs.
     """
     host: HostTarget = load_factory(_HOSTS[target])(device=device, threads=threads, builder=builder)
     return host

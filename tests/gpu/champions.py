@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cupilot.kernel import Kernel
+from cupilot.domain.kernel import Kernel
 from tests.gpu import kernels
 
 _SCALE = "float scale = 1.0f / total;"

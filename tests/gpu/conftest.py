@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.evaluation import Evaluation, Preparation
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem, Target
+from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
 
 HAS_GPU = Path("/dev/nvidiactl").exists()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
+from cupilot.domain.problem import Target
 
 
 def kernel(source: str, *launches: Launch, workspace: tuple[Workspace, ...] = (), **tunables: int) -> Kernel:

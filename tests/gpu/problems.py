@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cupilot.problem import NumericsPolicy, Problem
+from cupilot.domain.problem import NumericsPolicy, Problem
 
 _FILE = """import torch
 import torch.nn as nn

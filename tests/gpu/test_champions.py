@@ -9,10 +9,10 @@ import pytest
 
 from agents.playbook import agents
 from agents.playbook.ladders import parse
-from cupilot.errors import InvalidInput
-from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
-from cupilot.kernel import Kernel
-from cupilot.problem import NumericsPolicy, Problem, Target
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation, Verdict
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, Problem, Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.targets.cuda import sanitizer
 from gpu_worker.targets.cuda.nvml import Nvml

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.evaluation import Evaluation, Verdict
-from cupilot.hardware import Device
+from cupilot.domain.evaluation import Evaluation, Verdict
+from cupilot.domain.hardware import Device
 from tests.gpu import kernels, problems
 
 pytestmark = pytest.mark.gpu

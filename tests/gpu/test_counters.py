@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cupilot.evaluation import Preparation
-from cupilot.problem import NumericsPolicy, Problem, Target
-from cupilot.roofline import Zone
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.problem import NumericsPolicy, Problem, Target
+from cupilot.domain.roofline import Zone
 from gpu_worker.build import Builder
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Counted

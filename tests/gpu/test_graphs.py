@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cupilot.evaluation import Evaluation, FailureKind, Verdict
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem
+from cupilot.domain.evaluation import Evaluation, FailureKind, Verdict
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem
 from tests.gpu import kernels, problems
 
 pytestmark = pytest.mark.gpu

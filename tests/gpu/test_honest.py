@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.judge_kernels import kernels_for
-from cupilot import problems
-from cupilot.evaluation import Evaluation, Preparation, Verdict
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem, Target
+from cupilot.domain import problems
+from cupilot.domain.evaluation import Evaluation, Preparation, Verdict
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem, Target
 from gpu_worker.targets.cuda import counters
 from tests.gpu.honest import CASES, HONEST
 

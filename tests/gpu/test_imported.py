@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cupilot.evaluation import Evaluation, FailureKind, Preparation, Verdict
-from cupilot.imported import ImportedKernel, KernelKind, with_function
-from cupilot.problem import Problem, Target
+from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation, Verdict
+from cupilot.domain.imported import ImportedKernel, KernelKind, with_function
+from cupilot.domain.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
 from tests.gpu import problems
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from cupilot.evaluation import Baseline, Evaluation, FailureKind, Preparation, ProfileSource, Verdict
-from cupilot.kernel import Kernel
-from cupilot.problem import NumericsPolicy, Problem
-from cupilot.tensor_map import Swizzle
+from cupilot.domain.evaluation import Baseline, Evaluation, FailureKind, Preparation, ProfileSource, Verdict
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, Problem
+from cupilot.domain.tensor_map import Swizzle
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.sweep import PHASES
 from gpu_worker.targets.cuda import counters, sanitizer

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.errors import Unavailable
-from cupilot.evaluation import FailureKind, Verdict
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.evaluation import FailureKind, Verdict
+from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.targets.cuda import installation
 from tests.gpu import kernels, problems, tma_kernels

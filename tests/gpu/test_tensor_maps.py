@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cupilot.evaluation import Evaluation, FailureKind, Preparation, ProfileSource, Verdict
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem
+from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation, ProfileSource, Verdict
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.targets.cuda import counters
 from tests.gpu import problems, tma_kernels

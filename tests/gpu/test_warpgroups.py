@@ -9,9 +9,9 @@ import pytest
 from agents.interface import Briefing
 from agents.playbook.ladders import parse
 from agents.playbook.translator import PlaybookTranslator
-from cupilot.evaluation import Evaluation, Preparation, Verdict
-from cupilot.kernel import Kernel
-from cupilot.problem import NumericsPolicy, Problem, Target
+from cupilot.domain.evaluation import Evaluation, Preparation, Verdict
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, Problem, Target
 from tests.gpu.test_judging import describe
 
 pytestmark = pytest.mark.gpu

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable
-from cupilot.problem import Target
-from cupilot.tensor_map import Swizzle, TensorMap
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
+from cupilot.domain.problem import Target
+from cupilot.domain.tensor_map import Swizzle, TensorMap
 from tests.gpu.kernels import REDUCE
 
 _COPIES = """#include <cuda.h>

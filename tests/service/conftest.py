@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from cupilot.embedded.servers import Running, start_postgres, start_valkey
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
+from cupilot.storage.db.engine import Database
 from migrations import upgrade
 from tests.service.databases import empty, new_database
 from tests.service.receiver import Receiver, receiving

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from cupilot.storage.base import Base
-from cupilot.storage.database import Database
+from cupilot.storage.db.base import Base
+from cupilot.storage.db.engine import Database
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from agents.interface import (
     Revision,
     StrategySource,
 )
-from cupilot.evaluation import (
+from cupilot.domain.evaluation import (
     Baseline,
     BuildReport,
     Comparison,
@@ -45,14 +45,24 @@ from cupilot.evaluation import (
     Tracing,
     Verdict,
 )
-from cupilot.hardware import Device, Environment, Peaks
-from cupilot.imported import ImportedKernel, KernelKind
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.pool import PoolMatch
-from cupilot.problem import DType, Graph, GraphNode, NumericsPolicy, Problem, ProblemFacts, Role, Target, TensorSpec
-from cupilot.roofline import place
-from cupilot.storage.pool_references import Reference
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.hardware import Device, Environment, Peaks
+from cupilot.domain.imported import ImportedKernel, KernelKind
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.problem import (
+    DType,
+    Graph,
+    GraphNode,
+    NumericsPolicy,
+    Problem,
+    ProblemFacts,
+    Role,
+    Target,
+    TensorSpec,
+)
+from cupilot.domain.roofline import place
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.storage.pool.references import Reference
 from workers.tools import StepCancelled
 
 SOURCE = """

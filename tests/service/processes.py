@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from cupilot.settings import Settings
-from cupilot.storage.cluster import cluster_overview
-from cupilot.storage.database import Database
+from cupilot.storage.db.engine import Database
+from cupilot.storage.queue.cluster import cluster_overview
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 90.0

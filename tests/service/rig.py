@@ -11,18 +11,18 @@ from typing import Any
 from kombu.exceptions import OperationalError
 from sqlalchemy import select, update
 
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets, JobSpec, Priority
-from cupilot.problem import Target
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets, JobSpec, Priority
+from cupilot.domain.problem import Target
+from cupilot.domain.states import WorkerKind
+from cupilot.domain.strategy import Strategy
 from cupilot.settings import Settings
-from cupilot.storage.cluster import beat, register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import submit_job
-from cupilot.storage.states import WorkerKind
-from cupilot.storage.steps import AGENTS_QUEUE, device_queue
-from cupilot.storage.tables import Candidate, Event, Job, Step
-from cupilot.storage.teams import ensure_team
-from cupilot.strategy import Strategy
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, Event, Job, Step
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.cluster import beat, register_worker
+from cupilot.storage.queue.steps import AGENTS_QUEUE, device_queue
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, problem, strategy
 from workers.dispatcher import dispatch
 from workers.relay import Relay

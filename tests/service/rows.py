@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from cupilot.storage.database import Database
+from cupilot.storage.db.engine import Database
 
 
 @contextmanager

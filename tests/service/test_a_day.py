@@ -24,9 +24,9 @@ from typer.testing import CliRunner
 from cupilot import embedded
 from cupilot.cli.app import app
 from cupilot.client import Client
+from cupilot.domain.webhooks import verify
 from cupilot.embedded.servers import start_postgres
 from cupilot.schemas import JobView
-from cupilot.webhooks import verify
 from migrations import downgrade
 from tests.service.faults.stack import ran_through
 from tests.service.operators import RELU

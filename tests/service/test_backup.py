@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
+from cupilot.domain.states import JobState
 from cupilot.embedded.servers import Running, start_chroma, wheel
 from cupilot.settings import Settings
-from cupilot.storage.base import Base
-from cupilot.storage.database import Database
-from cupilot.storage.pool import StrategyPool
-from cupilot.storage.states import JobState
+from cupilot.storage.db.base import Base
+from cupilot.storage.db.engine import Database
+from cupilot.storage.pool.index import StrategyPool
 from tests.service.databases import new_database
 from tests.service.rig import Rig
 from workers.clock import ClockWatch

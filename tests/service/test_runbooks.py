@@ -14,7 +14,7 @@ import redis
 from sqlalchemy import text
 
 from cupilot.embedded.servers import Running
-from cupilot.storage.database import Database
+from cupilot.storage.db.engine import Database
 
 pytestmark = pytest.mark.service
 

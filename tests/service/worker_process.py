@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from cupilot.hardware import Device
-from cupilot.problem import Target
+from cupilot.domain.hardware import Device
+from cupilot.domain.problem import Target
 from cupilot.settings import Settings, settings
-from cupilot.storage.database import Database
+from cupilot.storage.db.engine import Database
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, strategy
 from workers.tools import StepCancelled, Tools
 from workers.worker import run_worker

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from cupilot.attribution import Credit, CreditOutcome
-from cupilot.evaluation import Preparation
-from cupilot.job import JobSpec
-from cupilot.kernel import Kernel
-from cupilot.storage.credits import give_credit
-from cupilot.storage.evolving import add_strategy, keep_kernel
-from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import kernel_as_measured, preparation_of, strategy_of
-from cupilot.storage.states import StepKind, StrategyOrigin
-from cupilot.storage.steps import Claim, add_step, device_queue
-from cupilot.storage.tables import Candidate, Generation, Job, Step
-from cupilot.strategy import Strategy
-from workers.attribution import end_when_done
+from cupilot.domain.attribution import Credit, CreditOutcome
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.job import JobSpec
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import StepKind, StrategyOrigin
+from cupilot.domain.strategy import Strategy
+from cupilot.jobs.attribution import end_when_done
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.jobs.credits import give_credit
+from cupilot.storage.jobs.evolving import add_strategy, keep_kernel
+from cupilot.storage.jobs.jobs import job_spec
+from cupilot.storage.jobs.progress import kernel_as_measured, preparation_of, strategy_of
+from cupilot.storage.queue.steps import Claim, add_step, device_queue
 from workers.handlers.common import briefing, candidate_of
 from workers.tools import Tools
 

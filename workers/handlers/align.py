@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from agents.interface import Alignment, Attempt
-from cupilot.evolution.pipeline import Done, Outcome, Refused
-from cupilot.storage.evolving import add_strategy, give_alignment
-from cupilot.storage.progress import evaluation_of, kernel_of, strategy_of
-from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import EvaluationRow, Job, Step
-from cupilot.storage.techniques import enter_techniques
-from workers.flow import advance
+from cupilot.domain.evolution.pipeline import Done, Outcome, Refused
+from cupilot.domain.states import StrategyOrigin
+from cupilot.jobs.flow import advance
+from cupilot.jobs.learning import correct
+from cupilot.storage.db.tables.jobs import EvaluationRow, Job, Step
+from cupilot.storage.jobs.evolving import add_strategy, give_alignment
+from cupilot.storage.jobs.progress import evaluation_of, kernel_of, strategy_of
+from cupilot.storage.pool.techniques import enter_techniques
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import Assignment, ask, candidate_of, load_assignment, stage_of
-from workers.remember import correct
 from workers.tools import Tools
 
 

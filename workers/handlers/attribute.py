@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from cupilot.attribution import Credit, CreditOutcome
-from cupilot.evaluation import Evaluation, Preparation
-from cupilot.job import JobSpec
-from cupilot.kernel import Kernel
-from cupilot.storage.credits import give_credit
-from cupilot.storage.evolving import keep_evaluation
-from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import evaluation_of, kernel_of, preparation_of
-from cupilot.storage.states import EvaluationPurpose
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step, StrategyRow
-from cupilot.strategy import Strategy
-from workers.attribution import credit_of, end_when_done
+from cupilot.domain.attribution import Credit, CreditOutcome
+from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.job import JobSpec
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import EvaluationPurpose
+from cupilot.domain.strategy import Strategy
+from cupilot.jobs.attribution import credit_of, end_when_done
+from cupilot.jobs.learning import learn
+from cupilot.storage.db.tables.jobs import Job, Step, StrategyRow
+from cupilot.storage.jobs.credits import give_credit
+from cupilot.storage.jobs.evolving import keep_evaluation
+from cupilot.storage.jobs.jobs import job_spec
+from cupilot.storage.jobs.progress import evaluation_of, kernel_of, preparation_of
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import candidate_of, check_infrastructure
-from workers.remember import learn
 from workers.tools import Tools
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from cupilot.errors import InvalidProblem
-from cupilot.evaluation import FailureKind
-from cupilot.evolution.pipeline import Done, Mistaken
-from cupilot.problem import Problem
-from cupilot.sameness import difference
-from cupilot.storage.evolving import give_notes
-from cupilot.storage.progress import notes_of
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
-from workers.flow import advance
+from cupilot.domain.errors import InvalidProblem
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.evolution.pipeline import Done, Mistaken
+from cupilot.domain.problem import Problem
+from cupilot.domain.sameness import difference
+from cupilot.jobs.flow import advance
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.jobs.evolving import give_notes
+from cupilot.storage.jobs.progress import notes_of
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import Assignment, candidate_of, load_assignment, stage_of
 from workers.tools import Infrastructure, Tools
 

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy.orm import Session
 
 from cupilot import tracing
-from cupilot.evaluation import Evaluation, FailureKind, Preparation
-from cupilot.evolution.pipeline import Next, Refused, Stage
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import JobSpec
-from cupilot.model_call import CostBudgetReached
-from cupilot.standing import LearnedTechnique
-from cupilot.storage.experiments import pool_cutoff
-from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import evaluation_of, kernel_as_measured, notes_of, preparation_of, strategy_of
-from cupilot.storage.states import StepKind
-from cupilot.storage.steering import banned_techniques
-from cupilot.storage.steps import Claim, pin
-from cupilot.storage.tables import Candidate, Job, Step
-from cupilot.storage.techniques import learned_techniques
+from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation
+from cupilot.domain.evolution.pipeline import Next, Refused, Stage
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import JobSpec
+from cupilot.domain.model_call import CostBudgetReached
+from cupilot.domain.standing import LearnedTechnique
+from cupilot.domain.states import StepKind
+from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.experiments.experiments import pool_cutoff
+from cupilot.storage.jobs.jobs import job_spec
+from cupilot.storage.jobs.progress import evaluation_of, kernel_as_measured, notes_of, preparation_of, strategy_of
+from cupilot.storage.jobs.steering import banned_techniques
+from cupilot.storage.pool.techniques import learned_techniques
+from cupilot.storage.queue.steps import Claim, pin
 from workers.tools import Infrastructure, Tools
 
 if TYPE_CHECKING:

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from cupilot.evaluation import Evaluation, Preparation
-from cupilot.imported import ImportedKernel
-from cupilot.job import JobSpec
-from cupilot.kernel import Kernel
-from cupilot.storage.evolving import add_evaluation
-from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import evaluation_of, file_of, preparation_of
-from cupilot.storage.states import EvaluationPurpose
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Candidate, EvaluationRow, Job, Step
-from workers.confirmation import after_confirmation
-from workers.flow import config_of
+from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.job import JobSpec
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import EvaluationPurpose
+from cupilot.jobs.confirmation import after_confirmation
+from cupilot.jobs.flow import config_of
+from cupilot.jobs.learning import correct
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, Step
+from cupilot.storage.jobs.evolving import add_evaluation
+from cupilot.storage.jobs.jobs import job_spec
+from cupilot.storage.jobs.progress import evaluation_of, file_of, preparation_of
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import candidate_of, check_infrastructure
-from workers.remember import correct
 from workers.tools import Tools
 
 

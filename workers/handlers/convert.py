@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from agents.interface import Conversion
-from cupilot.evolution.pipeline import Done, Outcome, Refused
-from cupilot.evolution.seeds import stage_seed
-from cupilot.storage.evolving import give_notes
-from cupilot.storage.progress import notes_of
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
-from workers.flow import advance
+from cupilot.domain.evolution.pipeline import Done, Outcome, Refused
+from cupilot.domain.evolution.seeds import stage_seed
+from cupilot.jobs.flow import advance
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.jobs.evolving import give_notes
+from cupilot.storage.jobs.progress import notes_of
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import Assignment, ask, candidate_of, engineer_of, load_assignment, stage_of
 from workers.tools import Tools
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from agents.interface import Attempt
-from cupilot.evolution.novelty import strategy_key
-from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
-from cupilot.evolution.seeds import stage_seed
-from cupilot.storage.evolving import add_strategy, give_strategy
-from cupilot.storage.progress import parents_of, strategies_of
-from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
-from cupilot.storage.techniques import enter_techniques
-from cupilot.strategy import Strategy
-from cupilot.technique import catalogue
-from workers.flow import advance
+from cupilot.domain.evolution.novelty import strategy_key
+from cupilot.domain.evolution.pipeline import Done, Duplicate, Outcome, Refused
+from cupilot.domain.evolution.seeds import stage_seed
+from cupilot.domain.states import StrategyOrigin
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
+from cupilot.jobs.flow import advance
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.jobs.evolving import add_strategy, give_strategy
+from cupilot.storage.jobs.progress import parents_of, strategies_of
+from cupilot.storage.pool.techniques import enter_techniques
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import Assignment, ask, attempt_of, candidate_of, load_assignment, stage_of
 from workers.tools import Tools
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from cupilot.evaluation import Evaluation
-from cupilot.evolution.pipeline import Judged
-from cupilot.imported import ImportedKernel
-from cupilot.kernel import Kernel
-from cupilot.storage.evolving import add_evaluation
-from cupilot.storage.progress import file_of, strategy_of
-from cupilot.storage.states import EvaluationPurpose
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Candidate, Job, Step
-from workers.flow import advance, config_of
+from cupilot.domain.evaluation import Evaluation
+from cupilot.domain.evolution.pipeline import Judged
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import EvaluationPurpose
+from cupilot.jobs.flow import advance, config_of
+from cupilot.jobs.learning import learn
+from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.jobs.evolving import add_evaluation
+from cupilot.storage.jobs.progress import file_of, strategy_of
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import Assignment, candidate_of, check_infrastructure, load_assignment, stage_of
-from workers.remember import learn
 from workers.tools import Tools
 
 

@@ -10,28 +10,28 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from agents.interface import AgentError, Attempt, InitialStrategy
-from cupilot.evaluation import Preparation
-from cupilot.evolution.novelty import strategy_key
-from cupilot.evolution.pipeline import first
-from cupilot.evolution.population import Operator
-from cupilot.evolution.seeds import initialise_seed
-from cupilot.job import JobSpec
-from cupilot.model_call import CostBudgetReached
-from cupilot.pool import PoolMatch
-from cupilot.standing import LearnedTechnique
-from cupilot.storage.evolving import add_candidate, add_strategy, count_down, give_strategy
-from cupilot.storage.experiments import pool_cutoff
-from cupilot.storage.jobs import job_spec
-from cupilot.storage.progress import candidates_of, preparation_of, strategies_of
-from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.steering import banned_techniques
-from cupilot.storage.steps import Claim, pin
-from cupilot.storage.tables import Candidate, Job, Step
-from cupilot.storage.techniques import enter_techniques
-from cupilot.storage.transitions import lock_generation, record_event
-from cupilot.strategy import Strategy
-from cupilot.technique import catalogue
-from workers.flow import begin_stage, course_of, give_up_generation
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.evolution.novelty import strategy_key
+from cupilot.domain.evolution.pipeline import first
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.evolution.seeds import initialise_seed
+from cupilot.domain.job import JobSpec
+from cupilot.domain.model_call import CostBudgetReached
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.standing import LearnedTechnique
+from cupilot.domain.states import StrategyOrigin
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
+from cupilot.jobs.flow import begin_stage, course_of, give_up_generation
+from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.db.transitions import lock_generation, record_event
+from cupilot.storage.experiments.experiments import pool_cutoff
+from cupilot.storage.jobs.evolving import add_candidate, add_strategy, count_down, give_strategy
+from cupilot.storage.jobs.jobs import job_spec
+from cupilot.storage.jobs.progress import candidates_of, preparation_of, strategies_of
+from cupilot.storage.jobs.steering import banned_techniques
+from cupilot.storage.pool.techniques import enter_techniques
+from cupilot.storage.queue.steps import Claim, pin
 from workers.handlers.common import attempt_of, briefing, learned_of
 from workers.retrieval import retrieved
 from workers.tools import Tools

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from cupilot.evaluation import FailureKind, PreparationResult
-from cupilot.problem import Problem
-from cupilot.storage import importing
-from cupilot.storage.endings import end_job
-from cupilot.storage.evolving import set_preparation
-from cupilot.storage.jobs import job_spec
-from cupilot.storage.remeasuring import PAYLOAD
-from cupilot.storage.states import JobState
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
-from cupilot.storage.transitions import move_job
-from workers.flow import begin_generation, begin_import, begin_remeasurement
+from cupilot.domain.evaluation import FailureKind, PreparationResult
+from cupilot.domain.problem import Problem
+from cupilot.domain.states import JobState
+from cupilot.jobs import importing
+from cupilot.jobs.flow import begin_generation, begin_import, begin_remeasurement
+from cupilot.jobs.remeasuring import PAYLOAD
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.transitions import move_job
+from cupilot.storage.jobs.endings import end_job
+from cupilot.storage.jobs.evolving import set_preparation
+from cupilot.storage.jobs.jobs import job_spec
+from cupilot.storage.queue.steps import Claim
 from workers.tools import Infrastructure, Tools
 
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from agents.interface import Agents, Attempt, Revision
-from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
-from cupilot.evolution.population import Operator
-from cupilot.evolution.seeds import stage_seed
-from cupilot.storage.evolving import add_strategy, give_kernel, give_notes, give_strategy
-from cupilot.storage.progress import ancestors_of, has_kernel, notes_of, parents_of, rounds_of
-from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Candidate, Job, Step
-from workers.flow import advance
+from cupilot.domain.evolution.pipeline import Done, Duplicate, Outcome, Refused
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.evolution.seeds import stage_seed
+from cupilot.domain.states import StrategyOrigin
+from cupilot.jobs.flow import advance
+from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.jobs.evolving import add_strategy, give_kernel, give_notes, give_strategy
+from cupilot.storage.jobs.progress import ancestors_of, has_kernel, notes_of, parents_of, rounds_of
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import Assignment, ask, candidate_of, engineer_of, load_assignment, stage_of
 from workers.tools import Tools
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
-from cupilot.evolution.seeds import stage_seed
-from cupilot.kernel import Kernel
-from cupilot.storage.evolving import give_kernel
-from cupilot.storage.progress import has_kernel, kernel_as_measured, parents_of, strategy_of
-from cupilot.storage.steps import Claim
-from cupilot.storage.tables import Job, Step
-from cupilot.strategy import Strategy
-from workers.flow import advance
+from cupilot.domain.evolution.pipeline import Done, Duplicate, Outcome, Refused
+from cupilot.domain.evolution.seeds import stage_seed
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.strategy import Strategy
+from cupilot.jobs.flow import advance
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.jobs.evolving import give_kernel
+from cupilot.storage.jobs.progress import has_kernel, kernel_as_measured, parents_of, strategy_of
+from cupilot.storage.queue.steps import Claim
 from workers.handlers.common import Assignment, ask, candidate_of, load_assignment, stage_of
 from workers.tools import Tools
 

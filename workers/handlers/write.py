@@ -9,18 +9,18 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from agents.interface import Commission, Draft, Example
-from cupilot.evolution.ai_cuda_engineer import AiCudaEngineerConfig
-from cupilot.evolution.pipeline import Done, Duplicate, Outcome, Refused
-from cupilot.evolution.population import Operator
-from cupilot.evolution.seeds import stage_seed
-from cupilot.storage.archive import solved
-from cupilot.storage.evolving import add_strategy, give_kernel, give_notes, give_strategy
-from cupilot.storage.experiments import pool_cutoff
-from cupilot.storage.progress import candidates_of, has_kernel, notes_of, parents_of
-from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.steps import Claim, pin
-from cupilot.storage.tables import Candidate, Generation, Job, Step
-from workers.flow import advance
+from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
+from cupilot.domain.evolution.pipeline import Done, Duplicate, Outcome, Refused
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.evolution.seeds import stage_seed
+from cupilot.domain.states import StrategyOrigin
+from cupilot.jobs.flow import advance
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.experiments.experiments import pool_cutoff
+from cupilot.storage.jobs.evolving import add_strategy, give_kernel, give_notes, give_strategy
+from cupilot.storage.jobs.progress import candidates_of, has_kernel, notes_of, parents_of
+from cupilot.storage.pool.archive import solved
+from cupilot.storage.queue.steps import Claim, pin
 from workers.handlers.common import (
     Assignment,
     ask,

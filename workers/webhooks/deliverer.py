@@ -14,13 +14,13 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
-from cupilot.errors import CupilotError
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.webhooks import networks, signed_headers
 from cupilot.logs import log_context
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.feed import Listener
-from cupilot.storage.webhooks import Attempt, claim, fan_out, prune_deliveries, record
-from cupilot.webhooks import networks, signed_headers
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.feed import Listener
+from cupilot.storage.webhooks.deliveries import Attempt, claim, fan_out, prune_deliveries, record
 from workers.health import Pulse
 from workers.webhooks.sender import post
 

@@ -20,8 +20,8 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from cupilot import __version__
-from cupilot.storage.webhooks import Result
-from cupilot.webhooks import Network, may_call
+from cupilot.domain.webhooks import Network, may_call
+from cupilot.storage.webhooks.deliveries import Result
 
 EXCERPT_BYTES = 1_024
 

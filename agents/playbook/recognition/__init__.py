@@ -11,7 +11,7 @@ from agents.playbook.recognition.matmul import PRODUCTS, as_rows, recognise_matm
 from agents.playbook.recognition.reductions import REDUCING
 from agents.playbook.recognition.rows import recognise_pointwise, recognise_rows
 from agents.playbook.recognition.values import out_of_place, refuse, view
-from cupilot.problem import ProblemFacts
+from cupilot.domain.problem import ProblemFacts
 
 
 def recognise(facts: ProblemFacts) -> Operator:

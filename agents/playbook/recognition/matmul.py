@@ -11,7 +11,7 @@ from math import prod
 from agents.playbook.expressions import call, element, reduce
 from agents.playbook.operators import Matmul, Operand2D, Rows
 from agents.playbook.recognition.values import ALIASES, View, number, reference, refuse
-from cupilot.problem import DType, GraphNode
+from cupilot.domain.problem import DType, GraphNode
 
 PRODUCTS = frozenset(
     {"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default", "aten.mv.default"}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from agents.playbook.expressions import Expr, call, const
 from agents.playbook.recognition.values import number
-from cupilot.problem import GraphNode
+from cupilot.domain.problem import GraphNode
 
 Operands = list[Expr]
 Builder = Callable[[Operands, GraphNode], Expr | None]

@@ -12,7 +12,7 @@ from math import prod
 from agents.playbook.expressions import Expr, call, const, reduce
 from agents.playbook.recognition.pointwise import add, div, mul, select, sub
 from agents.playbook.recognition.values import View, argument, number, refuse
-from cupilot.problem import GraphNode
+from cupilot.domain.problem import GraphNode
 
 FLOAT32_EPSILON = 2.0**-23
 """What PyTorch's RMS norm adds where no eps is given."""

@@ -25,7 +25,7 @@ from agents.playbook.recognition.values import (
     refuse,
     require_float32,
 )
-from cupilot.problem import DType, GraphNode
+from cupilot.domain.problem import DType, GraphNode
 
 Shape = tuple[int, ...]
 _NUMBER_SHAPE: Shape = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agents.interface import NoTemplate
-from cupilot.problem import DType, GraphNode, ProblemFacts, Role, TensorSpec
+from cupilot.domain.problem import DType, GraphNode, ProblemFacts, Role, TensorSpec
 
 SUPPORTED = (
     "pointwise expressions, reductions along one range of axes (sum, mean, max, min, argmax, argmin, norms, variance), "

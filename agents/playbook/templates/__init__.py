@@ -17,9 +17,9 @@ from agents.playbook.templates import (
     cuda_split,
 )
 from agents.playbook.templates.source import Options
-from cupilot.hardware import Device
-from cupilot.kernel import Kernel
-from cupilot.problem import Target
+from cupilot.domain.hardware import Device
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Target
 
 
 def render(operator: Operator, options: Options, target: Target, device: Device) -> Kernel:

@@ -10,8 +10,8 @@ from agents.playbook.templates.cpu_rows import output_types, row_pragma
 from agents.playbook.templates.cpu_stores import STREAMING_STORES
 from agents.playbook.templates.passes import Layout, Pass, lay_out, prepared
 from agents.playbook.templates.source import Options, Source, arguments, fill
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.problem import Target
 
 SETTLE = 32
 """Steps along the reduced axis after which partial sums are put away: keeps chains of float32 additions short."""

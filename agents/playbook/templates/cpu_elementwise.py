@@ -7,8 +7,8 @@ from agents.playbook.operators import Operand, Pointwise
 from agents.playbook.templates.cpu_math import prelude
 from agents.playbook.templates.cpu_stores import BROADCAST_SCALAR, BROADCAST_VECTOR, STREAMING_STORES
 from agents.playbook.templates.source import Options, Source, arguments, fill
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.problem import Target
 
 CHUNK = 8192
 """Elements that a thread takes at a time: 32 KiB, half of a usual L1 cache or a small part of L2."""

@@ -10,8 +10,8 @@ from agents.playbook.operators import Matmul
 from agents.playbook.templates.cpu_math import SCALAR_FUNCTIONS, only_used, vector_types
 from agents.playbook.templates.matmul_text import address, finished, input_names, title
 from agents.playbook.templates.source import Options, Source, arguments
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Workspace
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Workspace
+from cupilot.domain.problem import Target
 
 _PACK = """
 // packing: ROWS lines of an operand, element (line, k) at from[line * line_stride + k * k_stride], stored k by k;

@@ -7,8 +7,8 @@ from agents.playbook.templates import cpu_gemm
 from agents.playbook.templates.cpu_math import SCALAR_FUNCTIONS, only_used, vector_types
 from agents.playbook.templates.matmul_text import address, finished, input_names, title
 from agents.playbook.templates.source import Options, Source, arguments
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Workspace
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Workspace
+from cupilot.domain.problem import Target
 
 SETTLE = 256
 """Products that one float32 accumulator sums before it is put away."""

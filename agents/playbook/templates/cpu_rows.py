@@ -9,8 +9,8 @@ from agents.playbook.templates.cpu_math import prelude
 from agents.playbook.templates.cpu_stores import BROADCAST_SCALAR, BROADCAST_VECTOR, STREAMING_STORES
 from agents.playbook.templates.passes import Layout, Pass, lay_out, prepared
 from agents.playbook.templates.source import Options, Source, arguments, fill
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.problem import Target
 
 PIECE = 16384
 """Elements after which partial sums are settled in float64: at most 1024 additions in one float32 chain of 16 lanes."""

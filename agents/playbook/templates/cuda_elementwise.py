@@ -6,9 +6,9 @@ from agents.playbook.expressions import Emitter, Expr, walk
 from agents.playbook.operators import Operand, Pointwise
 from agents.playbook.templates.cuda_math import bounds, fast_division, functions, packs
 from agents.playbook.templates.source import Options, Source, arguments
-from cupilot.hardware import Device
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable
-from cupilot.problem import Target
+from cupilot.domain.hardware import Device
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
+from cupilot.domain.problem import Target
 
 BLOCKS = (64, 128, 256, 512, 1024)
 

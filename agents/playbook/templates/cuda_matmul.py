@@ -12,8 +12,8 @@ from agents.playbook.templates.cuda_math import bounds
 from agents.playbook.templates.cuda_matmul_parts import Tiling, second_stage
 from agents.playbook.templates.matmul_text import address, finished, input_names, title
 from agents.playbook.templates.source import Options, Source, arguments
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
+from cupilot.domain.problem import Target
 
 PIECE = 256
 """Products that one float32 accumulator sums before it is put away."""

@@ -8,7 +8,7 @@ from agents.playbook.operators import Matmul
 from agents.playbook.templates.cuda_matmul_copies import contiguous_axis
 from agents.playbook.templates.matmul_text import address, finished
 from agents.playbook.templates.source import Options, Source, fill
-from cupilot.kernel import Launch
+from cupilot.domain.kernel import Launch
 
 LINES_OF_A_WARPGROUP = 64
 """Of the operand that is in registers, in one ``wgmma``."""

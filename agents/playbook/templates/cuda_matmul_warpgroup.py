@@ -22,7 +22,7 @@ from agents.playbook.templates.cuda_matmul_parts import (
     shares_first,
 )
 from agents.playbook.templates.source import Options, Source, arguments, fill
-from cupilot.tensor_map import L2Promotion, MapElement, Swizzle, TensorMap
+from cupilot.domain.tensor_map import L2Promotion, MapElement, Swizzle, TensorMap
 
 DEPTH = 32
 """Of a tile: 128 bytes, which is what one swizzle spans."""

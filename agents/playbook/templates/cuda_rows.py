@@ -21,9 +21,9 @@ from agents.playbook.templates.cuda_math import bounds, fast_division, functions
 from agents.playbook.templates.cuda_row_body import Body, Sharing, body, indented
 from agents.playbook.templates.passes import prepared
 from agents.playbook.templates.source import Options, Source, arguments
-from cupilot.hardware import Device
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable
-from cupilot.problem import Target
+from cupilot.domain.hardware import Device
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
+from cupilot.domain.problem import Target
 
 BLOCKS = (64, 128, 256, 512, 1024)
 MAX_ITEMS = 32

@@ -12,8 +12,8 @@ from agents.playbook.templates.cuda_row_body import Body, Sharing, Statistic, bo
 from agents.playbook.templates.cuda_rows import BLOCKS, output_types, simplified
 from agents.playbook.templates.passes import Pass
 from agents.playbook.templates.source import Options, Source, arguments
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
+from cupilot.domain.problem import Target
 
 COMBINE = """
 // split_rows: every thread of a block gets what all parts of a row have found together

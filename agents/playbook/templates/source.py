@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from string import Template
 from textwrap import dedent, indent
 
-from cupilot.kernel import Kernel, LaunchPlan
-from cupilot.problem import Target
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import Catalogue, Scalar
+from cupilot.domain.kernel import Kernel, LaunchPlan
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import Catalogue, Scalar
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import ctypes
 import os
 import sys
 
-from cupilot import device_headers as headers
+from cupilot.domain import device_headers as headers
 from gpu_worker.targets.cuda import log
 from gpu_worker.targets.cuda.nvrtc import CompilerFault, Program
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from cupilot.roofline import Zone
+from cupilot.domain.roofline import Zone
 from gpu_worker.targets.base import Counted
 
 _DURATION = "gpu__time_duration.sum"

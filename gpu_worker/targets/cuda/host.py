@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cupilot.errors import InvalidInput, Unavailable
-from cupilot.hardware import Device, Environment
-from cupilot.kernel import ResolvedPlan
-from cupilot.problem import Target, TensorSpec
-from cupilot.roofline import Zone
+from cupilot.domain.errors import InvalidInput, Unavailable
+from cupilot.domain.hardware import Device, Environment
+from cupilot.domain.kernel import ResolvedPlan
+from cupilot.domain.problem import Target, TensorSpec
+from cupilot.domain.roofline import Zone
 from gpu_worker.sandbox.limits import Limits
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program

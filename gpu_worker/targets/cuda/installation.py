@@ -11,7 +11,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from cupilot.errors import Unavailable
+from cupilot.domain.errors import Unavailable
 
 _WHEEL_HINT = "install the `gpu` extra: pip install 'cupilot[gpu]'"
 DEVICES = Path("/dev")

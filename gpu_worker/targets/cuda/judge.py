@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from cupilot.errors import CupilotError
-from cupilot.problem import NumericsPolicy
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.targets.base import DeviceState
 from gpu_worker.targets.cuda import driver
 from gpu_worker.targets.cuda.graphs import Capturer

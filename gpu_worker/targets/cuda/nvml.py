@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from cupilot.errors import InvalidInput, Unavailable
+from cupilot.domain.errors import InvalidInput, Unavailable
 from gpu_worker.targets.base import DeviceState
 
 _T = TypeVar("_T")

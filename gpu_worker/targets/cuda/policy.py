@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from cupilot.problem import DType, NumericsPolicy
+from cupilot.domain.problem import DType, NumericsPolicy
 
 _FORBIDDEN: dict[NumericsPolicy, dict[str, str]] = {
     NumericsPolicy.FP32: {

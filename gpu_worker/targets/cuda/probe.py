@@ -1,4 +1,4 @@
-"""A program that prints what the driver says about one GPU as JSON: the fields of ``cupilot.hardware.Device``.
+"""A program that prints what the driver says about one GPU as JSON: the fields of ``cupilot.domain.hardware.Device``.
 
 Runs in a fresh process, to describe the device and to see whether it still works after a fault: it also allocates
 memory, fills it and reads it back.

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cupilot.kernel import ResolvedPlan
-from cupilot.problem import DType, Role, TensorSpec
-from cupilot.roofline import Zone
+from cupilot.domain.kernel import ResolvedPlan
+from cupilot.domain.problem import DType, Role, TensorSpec
+from cupilot.domain.roofline import Zone
 from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.limits import TORCH_THREADS, Limits

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from cupilot.evaluation import Failure, FailureKind
-from cupilot.kernel import ResolvedPlan
+from cupilot.domain.evaluation import Failure, FailureKind
+from cupilot.domain.kernel import ResolvedPlan
 
 _MEANS = {
     "memcheck": (FailureKind.ILLEGAL_ACCESS, "it accesses memory outside of its buffers"),

@@ -1,7 +1,7 @@
 """Tensor maps as the driver encodes them: 128 opaque bytes, passed to a kernel by value.
 
 Standard library only. Not through cuda-bindings: the driver wants the map at a multiple of 64, and an object of theirs
-lies where Python put it. What a plan may ask for: :mod:`cupilot.tensor_map`.
+lies where Python put it. What a plan may ask for: :mod:`cupilot.domain.tensor_map`.
 """
 
 from __future__ import annotations

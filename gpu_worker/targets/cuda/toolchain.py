@@ -15,8 +15,8 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
-from cupilot import device_headers as headers
-from cupilot.problem import ProblemFacts
+from cupilot.domain import device_headers as headers
+from cupilot.domain.problem import ProblemFacts
 from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.files import SOURCE_ROOT, python_folders
 from gpu_worker.sandbox.limits import Limits

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cupilot.storage.states import JobState
+from cupilot.domain.states import JobState
 from tests.service.api.world import job_request
 
 OPEN = "open"

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from cupilot.cli.app import app as command_line
 from cupilot.client import Client, NotAllowedError, NotFoundError
-from cupilot.evaluation import Verdict
-from cupilot.people import Scope
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.people import Scope
 from cupilot.settings import Settings
-from cupilot.storage.tables import Event
-from cupilot.storage.tables import Team as TeamRow
-from cupilot.storage.teams import create_api_key
+from cupilot.storage.db.tables.jobs import Event
+from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.people.teams import create_api_key
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.api.world import Team, World
 from tests.service.doubles import SOURCE

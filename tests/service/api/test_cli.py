@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.evaluation import FailureKind
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.states import JobState
 from cupilot.schemas import CandidateView, JobPage, JobView, Report
-from cupilot.storage.states import JobState
 from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, rejected
 
 pytestmark = pytest.mark.service

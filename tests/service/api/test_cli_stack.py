@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cupilot import embedded
+from cupilot.domain.webhooks import verify
 from cupilot.schemas import Report
-from cupilot.webhooks import verify
 from tests.service.operators import RELU
 from tests.service.processes import wait_until
 from tests.service.receiver import Receiver

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from cupilot.client import ApiError, Client
+from cupilot.domain.states import JobState
 from cupilot.schemas import EventView, JobRequest, JobView
-from cupilot.storage.states import JobState
 from tests.service.api.world import Story, Team, World, evolved, job_request
 
 pytestmark = pytest.mark.service

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cupilot.cli import matrix
 from cupilot.cli.app import app
 from cupilot.client import Client
-from cupilot.errors import InvalidInput
+from cupilot.domain.errors import InvalidInput
 from tests.service.api.world import SOURCE, Team, World
 
 pytestmark = pytest.mark.service

@@ -13,14 +13,14 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from cupilot.evaluation import Verdict
-from cupilot.job import AgentKind, Budgets
-from cupilot.problem import Problem
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.job import AgentKind, Budgets
+from cupilot.domain.problem import Problem
+from cupilot.domain.states import JobState, WorkerKind
 from cupilot.schemas import JobView
-from cupilot.storage.cluster import forget_worker, register_worker
-from cupilot.storage.states import JobState, WorkerKind
-from cupilot.storage.tables import Candidate, ProblemRow
-from cupilot.storage.tables import Team as TeamRow
+from cupilot.storage.db.tables.jobs import Candidate, ProblemRow
+from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.queue.cluster import forget_worker, register_worker
 from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, job_request
 
 pytestmark = pytest.mark.service

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from cupilot.cli.app import app
 from cupilot.client import Client, NotFoundError
-from cupilot.evaluation import Failure, FailureKind, Verdict
-from cupilot.people import Role, Scope
-from cupilot.storage.states import JobState
-from cupilot.storage.tables import Team as TeamRow
-from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
+from cupilot.domain.evaluation import Failure, FailureKind, Verdict
+from cupilot.domain.people import Role, Scope
+from cupilot.domain.states import JobState
+from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.world import Story, Team, World, audited, evolved
 
 pytestmark = [pytest.mark.service, pytest.mark.usefixtures("alone")]

@@ -13,20 +13,20 @@ import pytest
 from sqlalchemy import select, update
 
 from api.pages.visits import COOKIE
-from cupilot import problems
 from cupilot.client import Client, NotFoundError
-from cupilot.job import Learning
-from cupilot.pool import Provenance, Sharing
-from cupilot.problem import Problem
-from cupilot.storage.pool_references import Reference, ensure_reference, reference_of
-from cupilot.storage.pool_rows import read_old, recall, remember
-from cupilot.storage.pool_tables import BuiltinProblem, PoolReference, PoolRow
-from cupilot.storage.states import JobState
-from cupilot.storage.tables import EvaluationRow, Job
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain import problems
+from cupilot.domain.job import Learning
+from cupilot.domain.pool import Provenance, Sharing
+from cupilot.domain.problem import Problem
+from cupilot.domain.states import JobState
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.jobs.learning import correct, learn
+from cupilot.storage.db.tables.jobs import EvaluationRow, Job
+from cupilot.storage.db.tables.pool import BuiltinProblem, PoolReference, PoolRow
+from cupilot.storage.pool.references import Reference, ensure_reference, reference_of
+from cupilot.storage.pool.rows import read_old, recall, remember
 from tests.service.api.world import SOURCE, Story, Team, World, audited
 from tests.unit.storage.references import entry as pool_entry
-from workers.remember import correct, learn
 
 pytestmark = pytest.mark.service
 

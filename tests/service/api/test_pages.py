@@ -12,16 +12,16 @@ from sqlalchemy import select
 
 from api.pages.routes import router
 from api.pages.visits import COOKIE
-from cupilot.evaluation import Failure, FailureKind, Verdict
-from cupilot.people import Role, Scope
-from cupilot.storage.cluster import register_worker
-from cupilot.storage.drains import SERVICE, begin_drain, end_drain
-from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.states import JobState, WorkerKind
-from cupilot.storage.tables import Candidate, Step
-from cupilot.storage.tables import Team as TeamRow
-from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
-from cupilot.storage.usage import charge_gpu
+from cupilot.domain.evaluation import Failure, FailureKind, Verdict
+from cupilot.domain.people import Role, Scope
+from cupilot.domain.states import JobState, WorkerKind
+from cupilot.storage.db.tables.jobs import Candidate, Step
+from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.usage import charge_gpu
+from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
+from cupilot.storage.queue.cluster import register_worker
+from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
 from tests.service.api.test_retention import with_call
 from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited, evolved, rejected
 

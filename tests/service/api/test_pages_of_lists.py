@@ -13,11 +13,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cupilot.client import Client
-from cupilot.people import Role
-from cupilot.problem import Problem
-from cupilot.storage.audit import add_own_entry
-from cupilot.storage.tables import Team as TeamRow
-from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
+from cupilot.domain.people import Role
+from cupilot.domain.problem import Problem
+from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.people.audit import add_own_entry
+from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.world import SOURCE, World, evolved
 
 pytestmark = pytest.mark.service

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cupilot.cli.app import app
-from cupilot.storage.teams import create_api_key, ensure_team, ensure_user
+from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user
 from tests.service.api.world import SOURCE, World
 
 pytestmark = [pytest.mark.service, pytest.mark.usefixtures("alone")]

@@ -21,15 +21,15 @@ from typer.testing import CliRunner
 from api.app import TURNS, create_app
 from cupilot.cli.app import app as command_line
 from cupilot.client import ApiError, Client
-from cupilot.kernel import MAX_SOURCE_BYTES, Kernel, Launch, LaunchPlan, Tunable
-from cupilot.pool import PoolEntry, PoolQuestion, Sharing
-from cupilot.problem import Target
+from cupilot.domain.kernel import MAX_SOURCE_BYTES, Kernel, Launch, LaunchPlan, Tunable
+from cupilot.domain.pool import PoolEntry, PoolQuestion, Sharing
+from cupilot.domain.problem import Target
 from cupilot.settings import Settings
-from cupilot.storage.evolving import keep_kernel
-from cupilot.storage.pool_rows import remember
-from cupilot.storage.pool_tables import PoolRow
-from cupilot.storage.pool_transfer import MAX_KERNEL_BYTES, MAX_LINE_BYTES, line_of
-from cupilot.storage.tables import KernelRow
+from cupilot.storage.db.tables.jobs import KernelRow
+from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.pool.rows import remember
+from cupilot.storage.pool.transfer import MAX_KERNEL_BYTES, MAX_LINE_BYTES, line_of
 from tests.service.api.world import Team, World, live
 from tests.unit.storage.references import entry, on_builtin
 

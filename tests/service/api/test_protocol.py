@@ -234,7 +234,7 @@ def test_a_bug_is_a_plain_500_with_the_details_in_the_log_only(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("password=hunter2")
 
-    monkeypatch.setattr("cupilot.storage.views.jobs.list_jobs", broken)
+    monkeypatch.setattr("cupilot.storage.jobs.job_views.list_jobs", broken)
     with caplog.at_level(logging.ERROR, "cupilot.api"):
         response = team.http.get("/v1/jobs")
     envelope = _envelope(response, 500, "internal_error")

@@ -9,17 +9,17 @@ import pytest
 from sqlalchemy import select
 
 from cupilot.client import Client, ConflictError, NotAllowedError, NotFoundError, RejectedError
-from cupilot.evaluation import Verdict
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.pool import Sharing
+from cupilot.domain.problem import Problem, Target
+from cupilot.domain.problems import load
+from cupilot.domain.states import JobState
 from cupilot.exports import ExportFormat
-from cupilot.pool import Sharing
-from cupilot.problem import Problem, Target
-from cupilot.problems import load
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
-from cupilot.storage.pool_rows import remember
-from cupilot.storage.states import JobState
-from cupilot.storage.tables import EvaluationRow
-from cupilot.storage.tables import Team as TeamRow
-from cupilot.storage.teams import create_api_key, ensure_team, ensure_user
+from cupilot.storage.db.tables.jobs import EvaluationRow
+from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user
+from cupilot.storage.pool.rows import remember
 from tests.service.api.world import SOURCE, Story, Team, World, evolved, rejected
 from tests.unit.storage.references import entry as pool_entry
 from tests.unit.storage.references import on_builtin

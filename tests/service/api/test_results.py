@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cupilot.evaluation import FailureKind, Verdict
-from cupilot.kernel import LaunchPlan
+from cupilot.domain.evaluation import FailureKind, Verdict
+from cupilot.domain.kernel import LaunchPlan
+from cupilot.domain.states import JobState
 from cupilot.schemas import CandidatePage, CandidateView, Report
-from cupilot.storage.states import JobState
 from tests.service.api.world import SOURCE, Story, Team, World, audited, code_of, evolved, rejected
 
 pytestmark = pytest.mark.service

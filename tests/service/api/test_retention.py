@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from cupilot.evaluation import FailureKind
-from cupilot.model_call import Answer, Call
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.model_call import Answer, Call
+from cupilot.domain.states import JobState, LlmCallState
 from cupilot.settings import Settings
-from cupilot.storage import retention
-from cupilot.storage.evolving import keep_kernel
-from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.retention import prune_some
-from cupilot.storage.states import JobState, LlmCallState
-from cupilot.storage.tables import Event, Job, KernelRow, Step
-from cupilot.storage.transitions import lock_job, move_job
+from cupilot.storage.db.tables.jobs import Event, Job, KernelRow, Step
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.transitions import lock_job, move_job
+from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.operations import retention
+from cupilot.storage.operations.retention import prune_some
 from tests.service.api.world import Story, Team, World, code_of, evolved, rejected
 from tests.service.rig import Postbox
 from workers.relay import Relay

@@ -11,11 +11,12 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from api.app import create_app
-from cupilot import __version__, problems
+from cupilot import __version__
+from cupilot.domain import problems
+from cupilot.domain.states import WorkerKind
 from cupilot.schemas import ClusterView, ProblemPage, ProblemView
 from cupilot.settings import Settings
-from cupilot.storage.cluster import SCHEDULER_LOCK, mark_unhealthy, register_worker
-from cupilot.storage.states import WorkerKind
+from cupilot.storage.queue.cluster import SCHEDULER_LOCK, mark_unhealthy, register_worker
 from tests.service.api.world import DEVICE, SOURCE, Team, World, live
 
 pytestmark = pytest.mark.service

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from cupilot.cli.app import app
 from cupilot.client import Client, NotFoundError
-from cupilot.evaluation import FailureKind
-from cupilot.storage.states import JobState, StepState
-from cupilot.storage.tables import Step
-from cupilot.storage.transitions import move_step
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.states import JobState, StepState
+from cupilot.storage.db.tables.jobs import Step
+from cupilot.storage.db.transitions import move_step
 from tests.service.api.world import DEVICE, Story, Team, World, audited, rejected
 
 pytestmark = [pytest.mark.service, pytest.mark.usefixtures("alone")]

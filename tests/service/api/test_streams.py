@@ -19,10 +19,10 @@ from sqlalchemy import text
 from api.app import create_app
 from cupilot.cli.following import updates
 from cupilot.client import AsyncClient, Client, RateLimitedError
+from cupilot.domain.states import JobState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.states import JobState
-from cupilot.storage.transitions import lock_job, move_job, record_event
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.transitions import lock_job, move_job, record_event
 from tests.service.api.world import Story, Team, World, evolved, live
 from tests.service.processes import wait_until
 

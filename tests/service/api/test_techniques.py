@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 
 from cupilot.cli.app import app as command_line
 from cupilot.client import Client
-from cupilot.problem import Target
-from cupilot.standing import Standing
-from cupilot.storage.database import Database
-from cupilot.storage.pool_rows import remember
-from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.tables import Job
-from cupilot.storage.techniques import enter_techniques
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import catalogue
+from cupilot.domain.problem import Target
+from cupilot.domain.standing import Standing
+from cupilot.domain.states import StrategyOrigin
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import catalogue
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.pool.rows import remember
+from cupilot.storage.pool.techniques import enter_techniques
 from tests.service.api.world import Team, World
 from tests.unit.storage.references import entry
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cupilot.cli.app import app
 from cupilot.client import ApiError, Client, ConflictError, NotFoundError, RejectedError
 from cupilot.schemas import WebhookChange
-from cupilot.storage import webhooks as storage
+from cupilot.storage.webhooks import deliveries as storage
 from tests.service.api.world import Team, World
 
 pytestmark = pytest.mark.service

@@ -17,16 +17,16 @@ import httpx
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from cupilot.model_call import Call
-from cupilot.people import Role
-from cupilot.steering import DirectiveKind
-from cupilot.storage import tables
-from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.pool_rows import remember
-from cupilot.storage.states import JobState, StepState
-from cupilot.storage.tables import Directive, Job, Step
-from cupilot.storage.teams import create_api_key, ensure_user, set_role
-from cupilot.storage.webhook_tables import WebhookDelivery
+from cupilot.domain.model_call import Call
+from cupilot.domain.people import Role
+from cupilot.domain.states import JobState, StepState
+from cupilot.domain.steering import DirectiveKind
+from cupilot.storage.db.tables import jobs as tables
+from cupilot.storage.db.tables.jobs import Directive, Job, Step
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.webhooks import WebhookDelivery
+from cupilot.storage.people.teams import create_api_key, ensure_user, set_role
+from cupilot.storage.pool.rows import remember
 from tests.service.api.role_matrix import EXPERIMENT, MATRIX, WEBHOOK
 from tests.service.api.world import Team, World, evolved
 from tests.unit.storage.references import entry as pool_entry

@@ -15,37 +15,23 @@ import uvicorn
 from fastapi import FastAPI
 from sqlalchemy.orm import Session
 
-from cupilot.evaluation import Baseline, Evaluation, Failure, FailureKind, Preparation, Verdict
-from cupilot.evolution.population import Operator
-from cupilot.hardware import Device, Environment
-from cupilot.job import JobSpec
-from cupilot.kernel import Kernel
-from cupilot.people import Role
-from cupilot.problem import Problem, Target
-from cupilot.roofline import place
-from cupilot.storage.database import Database
-from cupilot.storage.evolving import keep_kernel
-from cupilot.storage.jobs import submit_job
-from cupilot.storage.states import (
-    CandidateState,
-    EvaluationPurpose,
-    GenerationState,
-    JobState,
-    StepKind,
-    StrategyOrigin,
-)
-from cupilot.storage.steps import add_step
-from cupilot.storage.tables import (
-    Candidate,
-    CandidateParent,
-    EvaluationRow,
-    Generation,
-    Job,
-    StrategyRow,
-)
-from cupilot.storage.teams import create_api_key, ensure_team, ensure_user, set_role
-from cupilot.storage.transitions import lock_job, move_candidate, move_generation, move_job
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.evaluation import Baseline, Evaluation, Failure, FailureKind, Preparation, Verdict
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.hardware import Device, Environment
+from cupilot.domain.job import JobSpec
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.people import Role
+from cupilot.domain.problem import Problem, Target
+from cupilot.domain.roofline import place
+from cupilot.domain.states import CandidateState, EvaluationPurpose, GenerationState, JobState, StepKind, StrategyOrigin
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, CandidateParent, EvaluationRow, Generation, Job, StrategyRow
+from cupilot.storage.db.transitions import lock_job, move_candidate, move_generation, move_job
+from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
+from cupilot.storage.queue.steps import add_step
 from tests.unit.cupilot.factories import build, comparison, facts, kernel, law, peaks
 
 SOURCE = '''"""Twice the input."""

@@ -18,8 +18,8 @@ from sqlalchemy import create_engine, text
 
 from cupilot import embedded
 from cupilot.client import Client
+from cupilot.domain.problem import Target
 from cupilot.embedded import PartState
-from cupilot.problem import Target
 from cupilot.schemas import JobRequest, JobView
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -22,21 +22,21 @@ from typing import Any
 
 from sqlalchemy import select, text, update
 
-from cupilot.evaluation import PreparationResult
-from cupilot.evolution.ai_cuda_engineer import AiCudaEngineerConfig
-from cupilot.evolution.evoengineer import EvoEngineerFreeConfig, EvoEngineerFullConfig, EvoEngineerInsightConfig
-from cupilot.evolution.methods import MethodConfig
-from cupilot.evolution.notes import Notes
-from cupilot.evolution.sce import CrossoverLevel, SceConfig
-from cupilot.job import AgentKind
-from cupilot.problem import Problem
+from cupilot.domain.evaluation import PreparationResult
+from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
+from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig, EvoEngineerFullConfig, EvoEngineerInsightConfig
+from cupilot.domain.evolution.methods import MethodConfig
+from cupilot.domain.evolution.notes import Notes
+from cupilot.domain.evolution.sce import CrossoverLevel, SceConfig
+from cupilot.domain.job import AgentKind
+from cupilot.domain.problem import Problem
+from cupilot.domain.states import CandidateState, JobState, LlmCallState, WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.cluster import beat, register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.states import CandidateState, JobState, LlmCallState, WorkerKind
-from cupilot.storage.steps import MODELS_QUEUE
-from cupilot.storage.tables import Job, Step
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.queue.cluster import beat, register_worker
+from cupilot.storage.queue.steps import MODELS_QUEUE
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.doubles import ScriptedJudge
 from tests.service.faults.matrix.audit import row_breaches

@@ -24,10 +24,10 @@ from agents.llm.gateway import Gateway
 from agents.llm.models import Model, RoleModels
 from agents.llm.players import hybrid, llm
 from agents.llm.transport import TransportError, complete, parameters
-from cupilot.job import AgentKind
-from cupilot.model_call import Answer, Call
+from cupilot.domain.job import AgentKind
+from cupilot.domain.model_call import Answer, Call
 from cupilot.settings import settings
-from cupilot.storage.database import Database
+from cupilot.storage.db.engine import Database
 from tests.service.doubles import MemoryPool, ScriptedJudge
 from workers.ledger import SharedLimits, StepLedger
 from workers.tools import Tools

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cupilot.errors import Unavailable
-from cupilot.pool import PoolAnswer, PoolEntry, PoolMatch, Sharing, question_of
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Zone
-from cupilot.storage.database import Database
-from cupilot.storage.pool import StrategyPool
-from cupilot.storage.pool_rows import remember
-from cupilot.storage.pool_search import search
-from cupilot.storage.teams import ensure_team
-from cupilot.strategy import Strategy
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.pool import PoolAnswer, PoolEntry, PoolMatch, Sharing, question_of
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy
+from cupilot.storage.db.engine import Database
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.pool.index import StrategyPool
+from cupilot.storage.pool.rows import remember
+from cupilot.storage.pool.search import search
 from tests.unit.storage.references import facts
 from workers.indexing import index_references
 

@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
+from cupilot.domain.states import StepState, WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.cards import CardTaken, take_card
-from cupilot.storage.cluster import beat, forget_worker, live_workers, register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.states import StepState, WorkerKind
-from cupilot.storage.steps import Claim, claim_step
-from cupilot.storage.tables import CardLease, Step
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import CardLease, Step
+from cupilot.storage.queue.cards import CardTaken, take_card
+from cupilot.storage.queue.cluster import beat, forget_worker, live_workers, register_worker
+from cupilot.storage.queue.steps import Claim, claim_step
 from tests.service.doubles import device
 from tests.service.rig import Rig
 

@@ -10,11 +10,11 @@ from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
 from cupilot.settings import Settings
-from cupilot.storage import feed
-from cupilot.storage.database import Database
-from cupilot.storage.feed import events_after, settled
-from cupilot.storage.tables import Event, Job
-from cupilot.storage.transitions import record_event
+from cupilot.storage.db import feed
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.feed import events_after, settled
+from cupilot.storage.db.tables.jobs import Event, Job
+from cupilot.storage.db.transitions import record_event
 from tests.service.rig import Rig
 from tests.service.rows import rows_read
 

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import func, select
 
-from cupilot.errors import Conflict, NotFound
+from cupilot.domain.errors import Conflict, NotFound
+from cupilot.domain.states import CandidateState, JobState, StepState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import IdempotencyMismatch, job_spec, request_cancel, submit_job
-from cupilot.storage.scope import scoped
-from cupilot.storage.states import CandidateState, JobState, StepState
-from cupilot.storage.tables import Job, Outbox, ProblemRow
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.scope import scoped
+from cupilot.storage.db.tables.jobs import Job, Outbox, ProblemRow
+from cupilot.storage.jobs.jobs import IdempotencyMismatch, job_spec, request_cancel, submit_job
+from cupilot.storage.people.teams import ensure_team
 from tests.service.doubles import problem
 from tests.service.rig import Rig
 from tests.service.rig import job_spec as make_spec

@@ -8,12 +8,12 @@ from unittest.mock import ANY
 
 import pytest
 
-from cupilot.people import Role, Scope
+from cupilot.domain.people import Role, Scope
 from cupilot.schemas.people import KeyRequest
-from cupilot.storage.audit import AuditFilter, list_entries
-from cupilot.storage.database import Database
+from cupilot.storage.db.engine import Database
 from cupilot.storage.keys import DAYS, main
-from cupilot.storage.teams import authenticate, identify
+from cupilot.storage.people.audit import AuditFilter, list_entries
+from cupilot.storage.people.teams import authenticate, identify
 
 pytestmark = pytest.mark.service
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
-from cupilot.storage import llm_rates
-from cupilot.storage.database import Database
-from cupilot.storage.model_tables import LlmRate
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.models import LlmRate
+from cupilot.storage.models import rates as llm_rates
 
 pytestmark = pytest.mark.service
 

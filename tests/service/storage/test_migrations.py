@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
-from cupilot.storage import tables
+from cupilot.storage.db.tables import jobs as tables
 from migrations import downgrade, upgrade
 
 pytestmark = pytest.mark.service

@@ -18,11 +18,11 @@ import httpx
 import psutil
 import pytest
 
+from cupilot.domain.errors import Unavailable
 from cupilot.embedded.servers import Running, start_chroma
-from cupilot.errors import Unavailable
-from cupilot.storage import pool as pool_module
-from cupilot.storage.pool import StrategyPool
-from cupilot.storage.pool_references import Reference, reference_of
+from cupilot.storage.pool import index as pool_module
+from cupilot.storage.pool.index import StrategyPool
+from cupilot.storage.pool.references import Reference, reference_of
 from tests.unit.storage.references import entry
 
 pytestmark = pytest.mark.service

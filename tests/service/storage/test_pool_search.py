@@ -9,19 +9,19 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import event, func, select, text, update
 
+from cupilot.domain.evaluation import FailureKind, Verdict
+from cupilot.domain.pool import PoolEntry, Provenance, Sharing, question_of
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.embedded.servers import Running, start_chroma
-from cupilot.evaluation import FailureKind, Verdict
-from cupilot.pool import PoolEntry, Provenance, Sharing, question_of
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Zone
-from cupilot.storage.archive import nearest_solved
-from cupilot.storage.database import Database
-from cupilot.storage.pool import StrategyPool
-from cupilot.storage.pool_references import SHARED
-from cupilot.storage.pool_rows import share
-from cupilot.storage.pool_search import search
-from cupilot.storage.pool_tables import PoolReference, PoolRow, PoolTerm
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.pool import PoolReference, PoolRow, PoolTerm
+from cupilot.storage.pool.archive import nearest_solved
+from cupilot.storage.pool.index import StrategyPool
+from cupilot.storage.pool.references import SHARED
+from cupilot.storage.pool.rows import share
+from cupilot.storage.pool.search import search
 from tests.service.storage.pool_world import PoolWorld, key_of
 from tests.unit.storage.references import entry, facts, on_builtin
 from workers.indexing import index_references

@@ -16,10 +16,10 @@ from sqlalchemy import Connection, MetaData, NullPool, create_engine, select, te
 
 from cupilot.embedded.servers import Running
 from cupilot.settings import Settings
-from cupilot.storage.audit import add_own_entry
-from cupilot.storage.database import Database
-from cupilot.storage.teams import create_api_key, ensure_team
-from cupilot.storage.webhook_tables import WebhookEndpoint
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.webhooks import WebhookEndpoint
+from cupilot.storage.people.audit import add_own_entry
+from cupilot.storage.people.teams import create_api_key, ensure_team
 from migrations import downgrade, upgrade
 from tests.service.databases import new_database
 from tests.service.rig import Rig

@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 
+from cupilot.domain.states import JobState, StepState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import request_cancel
-from cupilot.storage.states import JobState, StepState
-from cupilot.storage.steps import Claim, claim_step, lock_claimed, release_step, renew_lease, still_wanted
-from cupilot.storage.tables import EvaluationRow, Step
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.transitions import Stale
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import EvaluationRow, Step
+from cupilot.storage.db.transitions import Stale
+from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.steps import Claim, claim_step, lock_claimed, release_step, renew_lease, still_wanted
 from tests.service.rig import Rig
 from workers.reaper import reap
 from workers.steps import do_step

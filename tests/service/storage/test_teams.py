@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import func, select, update
 
-from cupilot.people import Role
-from cupilot.storage.database import Database
-from cupilot.storage.tables import ApiKey
-from cupilot.storage.teams import (
+from cupilot.domain.people import Role
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import ApiKey
+from cupilot.storage.people.teams import (
     adopt_api_key,
     authenticate,
     create_api_key,

@@ -8,19 +8,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 
-from cupilot.evaluation import FailureKind
-from cupilot.pool import Provenance, Sharing
-from cupilot.problem import Target
-from cupilot.standing import Standing
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import submit_job
-from cupilot.storage.pool_rows import remember
-from cupilot.storage.pool_tables import NovelTechnique
-from cupilot.storage.states import StrategyOrigin
-from cupilot.storage.tables import Job
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.techniques import enter_techniques, learned_techniques, records
-from cupilot.strategy import MAX_MEANING, Strategy, TechniqueUse
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.pool import Provenance, Sharing
+from cupilot.domain.problem import Target
+from cupilot.domain.standing import Standing
+from cupilot.domain.states import StrategyOrigin
+from cupilot.domain.strategy import MAX_MEANING, Strategy, TechniqueUse
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.pool import NovelTechnique
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.pool.rows import remember
+from cupilot.storage.pool.techniques import enter_techniques, learned_techniques, records
 from tests.service.rig import job_spec
 from tests.unit.storage.references import entry
 

@@ -8,13 +8,12 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
-from cupilot.evolution.sce import SceConfig
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.states import CandidateState, JobState, StepState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.states import CandidateState, JobState, StepState
-from cupilot.storage.steps import claim_step
-from cupilot.storage.tables import Candidate, Job, Step
-from cupilot.storage.transitions import (
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.db.transitions import (
     CANDIDATE_EDGES,
     JOB_EDGES,
     STEP_EDGES,
@@ -25,6 +24,7 @@ from cupilot.storage.transitions import (
     move_job,
     move_step,
 )
+from cupilot.storage.queue.steps import claim_step
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service

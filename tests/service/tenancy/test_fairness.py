@@ -9,16 +9,16 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 
-from cupilot.job import Priority
-from cupilot.problem import Target
+from cupilot.domain.job import Priority
+from cupilot.domain.problem import Target
+from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.dispatch import dispatch_ready
-from cupilot.storage.jobs import change_job, submit_job
-from cupilot.storage.states import JobState, StepKind, StepState
-from cupilot.storage.steps import add_step, device_queue
-from cupilot.storage.tables import Job, Step, Team
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job, Step, Team
+from cupilot.storage.jobs.jobs import change_job, submit_job
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.dispatch import dispatch_ready
+from cupilot.storage.queue.steps import add_step, device_queue
 from tests.service.rig import job_spec
 
 pytestmark = pytest.mark.service

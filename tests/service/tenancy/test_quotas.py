@@ -10,19 +10,19 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text, update
 
-from cupilot.job import Budgets
-from cupilot.problem import Target
-from cupilot.quota import QuotaExceeded
+from cupilot.domain.job import Budgets
+from cupilot.domain.problem import Target
+from cupilot.domain.quota import QuotaExceeded
+from cupilot.domain.states import JobState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import submit_job
-from cupilot.storage.money import allowance
-from cupilot.storage.states import JobState
-from cupilot.storage.steering import pause_job, resume_job
-from cupilot.storage.steps import claim_step
-from cupilot.storage.tables import GpuUsage, Team, WorkerRow
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.views.steering import quota_view
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import GpuUsage, Team, WorkerRow
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.jobs.steering import pause_job, resume_job
+from cupilot.storage.jobs.steering_views import quota_view
+from cupilot.storage.models.money import allowance
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.steps import claim_step
 from tests.service.doubles import problem
 from tests.service.rig import Rig, job_spec
 from workers.dispatcher import note_missing

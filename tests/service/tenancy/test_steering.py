@@ -11,21 +11,21 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 
-from cupilot.errors import Conflict
-from cupilot.evolution.population import Operator
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets
+from cupilot.domain.errors import Conflict
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets
+from cupilot.domain.states import CandidateState, JobState, StepState
+from cupilot.jobs.continuing import fork_job, retry_job
 from cupilot.settings import Settings
-from cupilot.storage import steering
-from cupilot.storage.continuing import fork_job, retry_job
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import job_spec, request_cancel
-from cupilot.storage.progress import strategy_of
-from cupilot.storage.states import CandidateState, JobState, StepState
-from cupilot.storage.steps import claim_step
-from cupilot.storage.tables import Candidate, Event, Job, Step
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.wall_time import over_time
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, Event, Job, Step
+from cupilot.storage.jobs import steering
+from cupilot.storage.jobs.jobs import job_spec, request_cancel
+from cupilot.storage.jobs.progress import strategy_of
+from cupilot.storage.jobs.wall_time import over_time
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.steps import claim_step
 from tests.service.doubles import kernel, strategy
 from tests.service.rig import Rig
 
@@ -328,7 +328,7 @@ def test_a_directive_and_a_finishing_step_do_not_deadlock(rig: Rig) -> None:
 
 
 def test_labels_are_changed_one_by_one(rig: Rig) -> None:
-    from cupilot.storage.jobs import change_job
+    from cupilot.storage.jobs.jobs import change_job
 
     job_id = rig.submit(labels={"a": "1", "b": "2"})
     with rig.database.transaction() as session:
@@ -337,7 +337,7 @@ def test_labels_are_changed_one_by_one(rig: Rig) -> None:
 
 
 def test_idempotency_keys_are_released_after_a_week(rig: Rig) -> None:
-    from cupilot.storage.jobs import release_keys
+    from cupilot.storage.jobs.jobs import release_keys
 
     first = rig.submit(idempotency_key="k", request_hash="a")
     with rig.database.transaction() as session:
@@ -350,9 +350,9 @@ def test_idempotency_keys_are_released_after_a_week(rig: Rig) -> None:
 
 
 def test_experiments_keys_are_released_as_jobs_are(rig: Rig) -> None:
-    from cupilot.storage.experiment_table import Experiment
-    from cupilot.storage.experiments import earlier_experiment
-    from cupilot.storage.jobs import release_keys
+    from cupilot.storage.db.tables.experiments import Experiment
+    from cupilot.storage.experiments.experiments import earlier_experiment
+    from cupilot.storage.jobs.jobs import release_keys
 
     rig.submit()
     with rig.database.transaction() as session:

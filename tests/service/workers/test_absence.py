@@ -8,16 +8,16 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, update
 
-from cupilot.job import Budgets
+from cupilot.domain.job import Budgets
+from cupilot.domain.states import JobState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import request_cancel
-from cupilot.storage.states import JobState
-from cupilot.storage.steering import pause_job, resume_job
-from cupilot.storage.steps import claim_step
-from cupilot.storage.tables import Event, Job, SchedulerLook, Step
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.views.jobs import job_view
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Event, Job, SchedulerLook, Step
+from cupilot.storage.jobs.job_views import job_view
+from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.jobs.steering import pause_job, resume_job
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.steps import claim_step
 from tests.service.rig import Rig
 from workers.clock import ClockWatch
 from workers.reaper import end_overtime, reap

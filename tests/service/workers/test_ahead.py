@@ -11,18 +11,18 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from cupilot.evaluation import Preparation
-from cupilot.kernel import Kernel
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import StepKind, StepState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.dispatch import next_up
-from cupilot.storage.drains import SERVICE, begin_drain, end_drain
-from cupilot.storage.jobs import request_cancel
-from cupilot.storage.states import StepKind, StepState
-from cupilot.storage.steps import AGENTS_QUEUE
-from cupilot.storage.tables import Job
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.views.metrics import totals
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.operations.metrics import totals
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.dispatch import next_up
+from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
+from cupilot.storage.queue.steps import AGENTS_QUEUE
 from tests.service.rig import Message, Rig
 from workers.reaper import end_cancelled
 from workers.steps import do_step

@@ -10,23 +10,23 @@ from sqlalchemy import select, update
 
 from agents.interface import Briefing
 from agents.playbook.ablation import Ablation
-from cupilot.attribution import MAX_UNASKED_EVALUATIONS, AblationWay, Credit, CreditOutcome
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets, Learning
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable
-from cupilot.pool import PoolEntry
+from cupilot.domain.attribution import MAX_UNASKED_EVALUATIONS, AblationWay, Credit, CreditOutcome
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets, Learning
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
+from cupilot.domain.pool import PoolEntry
+from cupilot.domain.states import EvaluationPurpose, JobState, StepKind, StepState
+from cupilot.domain.strategy import Strategy
+from cupilot.jobs.attribution import switches
 from cupilot.settings import Settings
-from cupilot.storage.credits import credits_of
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import request_cancel
-from cupilot.storage.pool_rows import recall
-from cupilot.storage.states import EvaluationPurpose, JobState, StepKind, StepState
-from cupilot.storage.tables import EvaluationRow, Job, Team
-from cupilot.storage.views.report import report
-from cupilot.strategy import Strategy
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import EvaluationRow, Job, Team
+from cupilot.storage.jobs.credits import credits_of
+from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.jobs.report_views import report
+from cupilot.storage.pool.rows import recall
 from tests.service.doubles import kernel, strategy
 from tests.service.rig import Rig
-from workers.attribution import switches
 from workers.reaper import end_over_quota, end_overtime
 
 pytestmark = pytest.mark.service

@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.orm import Session
 
-from cupilot.evolution.sce import SceConfig
-from cupilot.problem import Target
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.problem import Target
+from cupilot.domain.states import StepKind
 from cupilot.settings import Settings
-from cupilot.storage.cluster import untaken_steps
-from cupilot.storage.database import Database
-from cupilot.storage.progress import rounds_of
-from cupilot.storage.states import StepKind
-from cupilot.storage.tables import Candidate, Job, Step, Team
-from cupilot.storage.views.steering import quota_view
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, Job, Step, Team
+from cupilot.storage.jobs.progress import rounds_of
+from cupilot.storage.jobs.steering_views import quota_view
+from cupilot.storage.queue.cluster import untaken_steps
 from tests.service.doubles import strategy
 from tests.service.rig import REDISPATCH, Rig
 from tests.service.rows import rows_read

@@ -10,15 +10,15 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 
-from cupilot.job import Priority
-from cupilot.problem import Target
+from cupilot.domain.job import Priority
+from cupilot.domain.problem import Target
+from cupilot.domain.states import JobState, StepKind, StepState, WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.cluster import cluster_overview, forget_worker, register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.states import JobState, StepKind, StepState, WorkerKind
-from cupilot.storage.steps import add_step, claim_step
-from cupilot.storage.tables import Job, Outbox, Step, Team, WorkerRow
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job, Outbox, Step, Team, WorkerRow
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.cluster import cluster_overview, forget_worker, register_worker
+from cupilot.storage.queue.steps import add_step, claim_step
 from tests.service.doubles import device, strategy
 from tests.service.rig import Message, Rig
 from workers.dispatcher import note_missing, request_index
@@ -298,7 +298,7 @@ def test_the_pool_is_indexed_when_there_is_something_to_index(rig: Rig) -> None:
     rig.submit()
     rig.run()
     request_index(rig.database)
-    assert [message[0] for message in rig.publish()] == ["cupilot.pool.index"]
+    assert [message[0] for message in rig.publish()] == ["cupilot.domain.pool.index"]
 
 
 def test_the_overview_shows_workers_and_queues(rig: Rig) -> None:

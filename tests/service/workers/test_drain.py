@@ -11,15 +11,15 @@ from datetime import timedelta
 
 import pytest
 
-from cupilot.errors import NotFound
-from cupilot.problem import Target
+from cupilot.domain.errors import NotFound
+from cupilot.domain.problem import Target
+from cupilot.domain.states import JobState, StepState, WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.audit import AuditFilter, list_entries
-from cupilot.storage.cluster import live_workers, register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.drains import SERVICE, begin_drain, end_drain, is_drained, prune_drains
-from cupilot.storage.states import JobState, StepState, WorkerKind
-from cupilot.storage.steps import claim_step, device_queue
+from cupilot.storage.db.engine import Database
+from cupilot.storage.people.audit import AuditFilter, list_entries
+from cupilot.storage.queue.cluster import live_workers, register_worker
+from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain, is_drained, prune_drains
+from cupilot.storage.queue.steps import claim_step, device_queue
 from tests.service.doubles import device
 from tests.service.rig import Rig
 from workers.dispatcher import note_missing

@@ -8,13 +8,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, update
 
+from cupilot.domain.states import JobState, StepState, WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.cluster import mark_unhealthy, register_worker, untaken_steps
-from cupilot.storage.database import Database
-from cupilot.storage.drains import begin_drain
-from cupilot.storage.states import JobState, StepState, WorkerKind
-from cupilot.storage.steps import claim_step
-from cupilot.storage.tables import Step, WorkerRow
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Step, WorkerRow
+from cupilot.storage.queue.cluster import mark_unhealthy, register_worker, untaken_steps
+from cupilot.storage.queue.drains import begin_drain
+from cupilot.storage.queue.steps import claim_step
 from tests.service.doubles import device, strategy
 from tests.service.rig import Rig
 from workers.reaper import reap

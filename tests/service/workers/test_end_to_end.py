@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from cupilot import problems
+from cupilot.domain import problems
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.states import JobState
 from cupilot.embedded.servers import Running, start_chroma
-from cupilot.evaluation import Verdict
-from cupilot.evolution.sce import SceConfig
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import submit_job
-from cupilot.storage.pool_tables import PoolRow
-from cupilot.storage.progress import evaluation_of
-from cupilot.storage.states import JobState
-from cupilot.storage.tables import Candidate, Job
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.jobs.progress import evaluation_of
+from cupilot.storage.people.teams import ensure_team
 from tests.service.rig import job_spec
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

@@ -13,24 +13,24 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api.experimentation import ClassesDiffer, draft
-from cupilot.errors import InvalidInput
-from cupilot.experiments.matrix import Arm, configuration
-from cupilot.experiments.outcomes import Standing
-from cupilot.job import AgentKind, Budgets
-from cupilot.problem import Target
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.experiments.matrix import Arm, configuration
+from cupilot.domain.job import AgentKind, Budgets
+from cupilot.domain.problem import Target
+from cupilot.domain.states import LlmCallState, WorkerKind
+from cupilot.jobs.experiments import ClassesDiffer, draft
+from cupilot.reports.outcomes import Standing
 from cupilot.schemas import ExperimentRequest, ProblemInput
 from cupilot.settings import Settings
-from cupilot.storage.cluster import beat, register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.experiment_table import Experiment
-from cupilot.storage.experiments import ExperimentSpec, cancel_experiment, create_experiment
-from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.states import LlmCallState, WorkerKind
-from cupilot.storage.steps import device_queue
-from cupilot.storage.tables import Job, Step
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.views.experiment_report import experiment_report
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.experiments import Experiment
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.experiments.experiments import ExperimentSpec, cancel_experiment, create_experiment
+from cupilot.storage.experiments.report import experiment_report
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.cluster import beat, register_worker
+from cupilot.storage.queue.steps import device_queue
 from tests.service.doubles import device, problem, strategy
 from tests.service.rig import Rig
 
@@ -205,8 +205,8 @@ CRASH = """
 import os, signal, sys
 from cupilot.storage import experiments
 from cupilot.schemas import ExperimentRequest, ProblemInput
-from cupilot.storage.cluster import beat, register_worker
-from cupilot.storage.database import Database
+from cupilot.storage.queue.cluster import beat, register_worker
+from cupilot.storage.db.engine import Database
 from tests.service.workers import test_experiments as flow
 
 made, whole = 0, experiments.submit_job

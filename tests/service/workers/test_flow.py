@@ -8,17 +8,17 @@ import pytest
 from sqlalchemy import func, select
 
 from agents.interface import Briefing
-from cupilot.evaluation import Verdict
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets
-from cupilot.kernel import Kernel
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import CandidateState, GenerationState, JobState, StepKind, StepState
+from cupilot.domain.strategy import Strategy
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.pool_tables import PoolRow
-from cupilot.storage.progress import strategy_of
-from cupilot.storage.states import CandidateState, GenerationState, JobState, StepKind, StepState
-from cupilot.storage.tables import Candidate, CandidateParent, EvaluationRow, Generation
-from cupilot.strategy import Strategy
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, CandidateParent, EvaluationRow, Generation
+from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.jobs.progress import strategy_of
 from tests.service.doubles import kernel, strategy
 from tests.service.rig import Rig
 from workers.indexing import index_pool, rebuild_pool

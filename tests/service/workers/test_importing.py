@@ -9,29 +9,29 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api.bundle import bundle
-from cupilot.errors import NotFound
-from cupilot.evaluation import Verdict
+from cupilot.domain.errors import NotFound
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.imported import ImportedFile, ImportedKernel, KernelKind
+from cupilot.domain.problem import Target
+from cupilot.domain.states import JobState, StepKind
 from cupilot.exports.winner import Winner
-from cupilot.imported import ImportedFile, ImportedKernel, KernelKind
-from cupilot.problem import Target
-from cupilot.report import markdown
+from cupilot.jobs.bundle import bundle
+from cupilot.jobs.continuing import fork_job
+from cupilot.jobs.importing import LABEL, submit_import
+from cupilot.jobs.remeasuring import ONE_KERNEL, ONE_MEASUREMENT, submit_remeasurement
+from cupilot.reports.job import markdown
 from cupilot.schemas import PoolEntryView
 from cupilot.settings import Settings
-from cupilot.storage.continuing import fork_job
-from cupilot.storage.database import Database
-from cupilot.storage.importing import LABEL, submit_import
-from cupilot.storage.jobs import job_spec
-from cupilot.storage.pool_tables import PoolRow
-from cupilot.storage.progress import file_of, kernel_of
-from cupilot.storage.remeasuring import ONE_KERNEL, ONE_MEASUREMENT, submit_remeasurement
-from cupilot.storage.states import JobState, StepKind
-from cupilot.storage.tables import Candidate, Job
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.views.comparisons import compare_candidates
-from cupilot.storage.views.leaderboards import Onlooker, leaderboard
-from cupilot.storage.views.pool import list_entries
-from cupilot.storage.views.report import report
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.jobs.comparison_views import compare_candidates
+from cupilot.storage.jobs.jobs import job_spec
+from cupilot.storage.jobs.progress import file_of, kernel_of
+from cupilot.storage.jobs.report_views import report
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.pool.leaderboards import Onlooker, leaderboard
+from cupilot.storage.pool.views import list_entries
 from tests.service.doubles import PlacedJudge, problem
 from tests.service.rig import Rig
 

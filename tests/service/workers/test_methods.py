@@ -9,21 +9,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from cupilot.evaluation import Verdict
-from cupilot.evolution.ai_cuda_engineer import AiCudaEngineerConfig
-from cupilot.evolution.evoengineer import (
-    EvoEngineerFreeConfig,
-    EvoEngineerFullConfig,
-    EvoEngineerInsightConfig,
-)
-from cupilot.evolution.methods import MethodConfig
-from cupilot.evolution.notes import Notes
-from cupilot.evolution.sce import CrossoverLevel, SceConfig
-from cupilot.job import AgentKind, MethodNeedsModel
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
+from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig, EvoEngineerFullConfig, EvoEngineerInsightConfig
+from cupilot.domain.evolution.methods import MethodConfig
+from cupilot.domain.evolution.notes import Notes
+from cupilot.domain.evolution.sce import CrossoverLevel, SceConfig
+from cupilot.domain.job import AgentKind, MethodNeedsModel
+from cupilot.domain.states import JobState, StepState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.states import JobState, StepState
-from cupilot.storage.tables import CandidateParent
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import CandidateParent
 from tests.scripted_model import ScriptedModel
 from tests.service.doubles import problem, strategy
 from tests.service.method_models import MODELS, competent, kind_of, text_of

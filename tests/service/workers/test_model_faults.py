@@ -15,17 +15,17 @@ from pydantic import SecretStr
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.job import AgentKind, Budgets
+from cupilot.domain.model_call import Answer, Call
+from cupilot.domain.states import JobState, LlmCallState
 from cupilot.embedded.servers import Running
-from cupilot.errors import Unavailable
-from cupilot.job import AgentKind, Budgets
-from cupilot.model_call import Answer, Call
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.endings import end_job
-from cupilot.storage.states import JobState, LlmCallState
-from cupilot.storage.steps import Claim, claim_step
-from cupilot.storage.tables import Step
-from cupilot.storage.transitions import lock_job
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Step
+from cupilot.storage.db.transitions import lock_job
+from cupilot.storage.jobs.endings import end_job
+from cupilot.storage.queue.steps import Claim, claim_step
 from tests.scripted_model import ScriptedModel
 from tests.service.method_models import competent
 from tests.service.model_faults.moods import FAULTS, SLOW, always, at_first
@@ -145,7 +145,9 @@ def test_a_worker_that_was_taken_for_dead_settles_its_own_call_and_no_other(data
 def test_budgets_are_warned_of_by_what_stays_reserved_for_lost_calls_too(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cupilot.storage.money.settings", lambda: settings.model_copy(update={"team_model_usd": 2.0}))
+    monkeypatch.setattr(
+        "cupilot.storage.models.money.settings", lambda: settings.model_copy(update={"team_model_usd": 2.0})
+    )
     with ScriptedModel(competent) as server:
         late = Late(ModelRig(database, settings, server), Budgets(cost_usd=1.25))
 

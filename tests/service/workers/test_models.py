@@ -15,15 +15,15 @@ from agents.interface import Attempt
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
 from agents.llm.players import hybrid, llm
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import AgentKind, Budgets
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import AgentKind, Budgets
+from cupilot.domain.states import JobState, LlmCallState, StepKind, WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.cluster import register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.model_tables import LlmCall
-from cupilot.storage.states import JobState, LlmCallState, StepKind, WorkerKind
-from cupilot.storage.steps import MODELS_QUEUE
-from cupilot.storage.tables import Event
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Event
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.queue.cluster import register_worker
+from cupilot.storage.queue.steps import MODELS_QUEUE
 from tests.scripted_model import Reply, Script, ScriptedModel
 from tests.service.doubles import preparation
 from tests.service.rig import Message, Rig, job_spec
@@ -232,7 +232,9 @@ def test_a_call_that_is_too_dear_is_refused_alone(database: Database, settings: 
 def test_a_team_s_money_is_one_purse_for_all_its_jobs(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cupilot.storage.money.settings", lambda: settings.model_copy(update={"team_model_usd": 0.05}))
+    monkeypatch.setattr(
+        "cupilot.storage.models.money.settings", lambda: settings.model_copy(update={"team_model_usd": 0.05})
+    )
     with ScriptedModel(lambda request: replace(competent(request), completion_tokens=900)) as server:
         rig = ModelRig(database, settings, server)
         jobs = [rig.submit(agents=AgentKind.LLM, seed=seed) for seed in range(2)]

@@ -15,16 +15,16 @@ import redis
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from cupilot.domain.errors import Unavailable
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.states import JobState, StepState
 from cupilot.embedded.servers import Running, start_postgres, start_valkey
-from cupilot.errors import Unavailable
-from cupilot.evolution.sce import SceConfig
 from cupilot.settings import Settings
-from cupilot.storage.cluster import cluster_overview
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import request_cancel, submit_job
-from cupilot.storage.states import JobState, StepState
-from cupilot.storage.tables import CardLease, Event, Job, Step, WorkerRow
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import CardLease, Event, Job, Step, WorkerRow
+from cupilot.storage.jobs.jobs import request_cancel, submit_job
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.cluster import cluster_overview
 from tests.living import still_running
 from tests.service.processes import PATIENCE_SECONDS, Processes, wait_until
 from tests.service.rig import job_spec

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from cupilot.evaluation import Verdict
-from cupilot.evolution.population import Operator
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import AgentKind
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import AgentKind
+from cupilot.domain.states import CandidateState, GenerationState, JobState, StepKind
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.states import CandidateState, GenerationState, JobState, StepKind
-from cupilot.storage.tables import Candidate, Generation, KernelRow
-from cupilot.storage.views.candidates import candidate_view
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, Generation, KernelRow
+from cupilot.storage.jobs.candidate_views import candidate_view
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.doubles import strategy
 from tests.service.method_models import cheating, competent, kind_of, text_of

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import Budgets
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Budgets
+from cupilot.domain.states import CandidateState, JobState, StepState
 from cupilot.settings import Settings
-from cupilot.storage.cluster import cluster_overview
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import request_cancel
-from cupilot.storage.states import CandidateState, JobState, StepState
-from cupilot.storage.steps import claim_step
-from cupilot.storage.tables import Event, Job, Step
-from cupilot.storage.teams import ensure_team
-from cupilot.storage.views.jobs import job_view
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Event, Job, Step
+from cupilot.storage.jobs.job_views import job_view
+from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.cluster import cluster_overview
+from cupilot.storage.queue.steps import claim_step
 from tests.service.doubles import strategy
 from tests.service.rig import Message, Rig
 from workers.clock import ClockWatch

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from cupilot.evaluation import Evaluation, Verdict
-from cupilot.evolution.sce import SceConfig
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem
+from cupilot.domain.evaluation import Evaluation, Verdict
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem
+from cupilot.domain.states import JobState, StepKind, StepState
+from cupilot.jobs.remeasuring import LABEL, submit_remeasurement
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import request_cancel
-from cupilot.storage.remeasuring import LABEL, submit_remeasurement
-from cupilot.storage.states import JobState, StepKind, StepState
-from cupilot.storage.tables import Candidate, Job
-from cupilot.storage.views.leaderboards import Onlooker, leaderboard, list_leaderboards
-from cupilot.storage.views.measurements import measurements
-from cupilot.storage.views.operations import quarantine
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.jobs.measurements import measurements
+from cupilot.storage.operations.views import quarantine
+from cupilot.storage.pool.leaderboards import Onlooker, leaderboard, list_leaderboards
 from tests.service import doubles
 from tests.service.doubles import PlacedJudge, device, strategy
 from tests.service.rig import Rig

@@ -11,17 +11,17 @@ import pytest
 import yaml
 from sqlalchemy import func, text, update
 
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
+from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.cluster import register_worker
-from cupilot.storage.database import Database
-from cupilot.storage.drains import SERVICE, begin_drain, end_drain
-from cupilot.storage.jobs import request_cancel
-from cupilot.storage.states import WorkerKind
-from cupilot.storage.steering import pause_job, resume_job
-from cupilot.storage.steps import claim_step
-from cupilot.storage.tables import GpuUsage, Team
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import GpuUsage, Team
+from cupilot.storage.jobs.jobs import request_cancel
+from cupilot.storage.jobs.steering import pause_job, resume_job
+from cupilot.storage.people.teams import ensure_team
+from cupilot.storage.queue.cluster import register_worker
+from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
+from cupilot.storage.queue.steps import claim_step
 from tests.service.doubles import device
 from tests.service.rig import Rig
 from workers.dispatcher import note_missing

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cupilot.evolution.evoengineer import EvoEngineerFreeConfig
-from cupilot.evolution.population import Operator
-from cupilot.job import AgentKind
+from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.job import AgentKind
+from cupilot.domain.states import CandidateState, JobState
 from cupilot.settings import Settings
-from cupilot.storage import steering
-from cupilot.storage.database import Database
-from cupilot.storage.states import CandidateState, JobState
-from cupilot.storage.tables import Job
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.jobs import steering
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.doubles import kernel, strategy
 from tests.service.method_models import competent, kind_of, text_of

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from cupilot.domain.states import JobState, StepState
+from cupilot.jobs.continuing import fork_job, retry_job
 from cupilot.settings import Settings
-from cupilot.storage import steering
-from cupilot.storage.continuing import fork_job, retry_job
-from cupilot.storage.database import Database
-from cupilot.storage.jobs import job_spec, request_cancel, submit_job
-from cupilot.storage.states import JobState, StepState
-from cupilot.storage.tables import Event, Job, Step
-from cupilot.storage.teams import ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Event, Job, Step
+from cupilot.storage.jobs import steering
+from cupilot.storage.jobs.jobs import job_spec, request_cancel, submit_job
+from cupilot.storage.people.teams import ensure_team
 from tests.service import rig
 from tests.service.processes import Processes, wait_until
 

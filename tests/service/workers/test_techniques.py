@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from cupilot.evolution.sce import SceConfig
-from cupilot.job import AgentKind
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import AgentKind
+from cupilot.domain.states import JobState
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.pool_tables import NovelTechnique
-from cupilot.storage.states import JobState
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.pool import NovelTechnique
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.doubles import problem
 from tests.service.method_models import competent, kind_of, text_of

@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sqlalchemy import select
 
 from cupilot import tracing
-from cupilot.evaluation import Phase
+from cupilot.domain.evaluation import Phase
 from cupilot.settings import Settings
-from cupilot.storage.database import Database
-from cupilot.storage.tables import Job, Step
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job, Step
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service

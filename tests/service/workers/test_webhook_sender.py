@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cupilot.webhooks import networks
+from cupilot.domain.webhooks import networks
 from tests.service.receiver import Receiver
 from workers.webhooks import sender
 

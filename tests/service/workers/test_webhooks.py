@@ -16,14 +16,14 @@ import pytest
 from sqlalchemy import select, text
 
 from api.readiness import check
-from cupilot.errors import Conflict
+from cupilot.domain.errors import Conflict
+from cupilot.domain.webhooks import MAX_ATTEMPTS, verify
 from cupilot.settings import Settings
-from cupilot.storage import webhooks as storage
-from cupilot.storage.database import Database
-from cupilot.storage.tables import Team
-from cupilot.storage.transitions import record_event
-from cupilot.storage.webhook_tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from cupilot.webhooks import MAX_ATTEMPTS, verify
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Team
+from cupilot.storage.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from cupilot.storage.db.transitions import record_event
+from cupilot.storage.webhooks import deliveries as storage
 from tests.service.processes import ROOT, wait_until
 from tests.service.receiver import Receiver, receiving
 from tests.service.rig import Rig

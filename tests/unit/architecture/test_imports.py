@@ -78,7 +78,7 @@ def test_only_the_reference_process_imports_what_runs_references(modules: list[M
 
 def test_evolution_and_value_objects_do_no_io(modules: list[Module]) -> None:
     outside = {"os", "pathlib", "socket", "subprocess", "time", "threading", "asyncio", "httpx", "logging"}
-    pure = [m for m in modules if m.within("cupilot/evolution")]
+    pure = [m for m in modules if m.within("cupilot/domain/evolution")]
     found = breaches(pure, lambda _, i: i.top in outside)
     assert pure
     assert not found, "methods are pure, seeded functions:\n" + "\n".join(found)

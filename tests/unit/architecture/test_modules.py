@@ -33,13 +33,13 @@ def test_nothing_is_left_for_later(modules: list[Module]) -> None:
 
 def test_transactions_are_opened_at_the_edge_only(modules: list[Module]) -> None:
     """One transaction a request or a step: a repository that committed would cut it in two."""
-    edges = ("cupilot/storage/database.py", "cupilot/storage/keys.py")  # the latter is a command line
+    edges = ("cupilot/storage/db/engine.py", "cupilot/storage/keys.py")  # the latter is a command line
     inner = [m for m in modules if m.within("cupilot/storage") and not m.within(*edges)]
     assert inner
     found = [f"{m}:{line}" for m in inner for line in m.calls("commit", "transaction", "begin", "sessionmaker")]
     found += [f"{m}:{line}" for m in modules for line in m.calls("commit")]
     assert not found, (
-        "commits belong to cupilot.storage.database.Database.transaction, opened by api and workers:\n"
+        "commits belong to cupilot.storage.db.engine.Database.transaction, opened by api and workers:\n"
         + ("\n".join(found))
     )
 
@@ -53,7 +53,7 @@ def test_messages_leave_through_the_outbox_relay_only(modules: list[Module]) -> 
 
 def test_states_are_changed_by_their_owner_only(modules: list[Module]) -> None:
     """Nobody but an owner assigns ``.state``: transitions of jobs and their parts, llm_calls of model calls."""
-    owners = ("cupilot/storage/transitions.py", "cupilot/storage/llm_calls.py")
+    owners = ("cupilot/storage/db/transitions.py", "cupilot/storage/models/calls.py")
     found = [
         f"{m}:{node.lineno}: {ast.unparse(node)}"
         for m in modules
@@ -63,4 +63,4 @@ def test_states_are_changed_by_their_owner_only(modules: list[Module]) -> None:
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Attribute) and target.attr == "state" and ast.unparse(target.value) != "self"
     ]
-    assert not found, "use cupilot.storage.transitions:\n" + "\n".join(found)
+    assert not found, "use cupilot.storage.db.transitions:\n" + "\n".join(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from benchmarks import admission_page
-from cupilot import problems
+from cupilot.domain import problems
 
 
 def test_page_and_run_agree() -> None:

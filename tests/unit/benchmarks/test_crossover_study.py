@@ -19,7 +19,7 @@ from benchmarks.crossover_pairs import Pair, Size, pairs
 from benchmarks.crossover_report import draw, head, lines, summary
 from benchmarks.crossover_study import _size
 from benchmarks.crossover_trials import Arm, Outcome, Study, Trial
-from cupilot.evaluation import (
+from cupilot.domain.evaluation import (
     Baseline,
     BuildReport,
     Comparison,
@@ -30,10 +30,10 @@ from cupilot.evaluation import (
     LawResult,
     Verdict,
 )
-from cupilot.experiments.canvas import Format
-from cupilot.kernel import Kernel
-from cupilot.problem import Problem, Target
-from cupilot.strategy import Strategy
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem, Target
+from cupilot.domain.strategy import Strategy
+from cupilot.reports.canvas import Format
 from tests.unit.agents.playbook.briefings import briefing as brief
 from tests.unit.agents.playbook.references import trace
 

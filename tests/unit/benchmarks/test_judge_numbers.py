@@ -21,9 +21,9 @@ from benchmarks import (
     judge_throughput,
 )
 from benchmarks.judge_kernels import kernels_of, problem_of
-from cupilot import problems
-from cupilot.device_headers import COMMON
-from cupilot.evaluation import (
+from cupilot.domain import problems
+from cupilot.domain.device_headers import COMMON
+from cupilot.domain.evaluation import (
     Baseline,
     BuildReport,
     Comparison,
@@ -34,8 +34,8 @@ from cupilot.evaluation import (
     PreparationResult,
     Verdict,
 )
-from cupilot.kernel import Kernel
-from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Target
 from tests.gpu.exploits import EXPLOITS
 from tests.gpu.honest import HONEST
 from tests.unit.agents.playbook.briefings import briefing

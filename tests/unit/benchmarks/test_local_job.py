@@ -25,7 +25,7 @@ from benchmarks.local_job import LocalJob
 from benchmarks.local_pipeline import Candidate
 from benchmarks.local_pool import LocalPool
 from benchmarks.local_report import record, write_winner
-from cupilot.evaluation import (
+from cupilot.domain.evaluation import (
     BuildReport,
     Evaluation,
     Failure,
@@ -35,14 +35,14 @@ from cupilot.evaluation import (
     Tracing,
     Verdict,
 )
-from cupilot.evolution.population import Member, Operator
-from cupilot.evolution.sce import SceConfig
-from cupilot.hardware import Device, Environment, Peaks
-from cupilot.job import Budgets, JobSpec
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.pool import PoolMatch
-from cupilot.problem import Problem, Target
-from cupilot.strategy import Strategy
+from cupilot.domain.evolution.population import Member, Operator
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.hardware import Device, Environment, Peaks
+from cupilot.domain.job import Budgets, JobSpec
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.problem import Problem, Target
+from cupilot.domain.strategy import Strategy
 from tests.unit.evolution.populations import interval, measured, placement
 from tests.unit.storage.references import facts, strategy
 

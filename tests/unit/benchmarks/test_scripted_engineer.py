@@ -14,8 +14,8 @@ from agents.interface import Briefing
 from agents.playbook.search import Space
 from agents.playbook.translator import PlaybookTranslator, operator_of
 from benchmarks.scripted_engineer import ScriptedEngineer, crossed, ideas
-from cupilot.problem import ProblemFacts, Target
-from cupilot.strategy import Strategy
+from cupilot.domain.problem import ProblemFacts, Target
+from cupilot.domain.strategy import Strategy
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.agents.playbook.references import run_cpu, trace

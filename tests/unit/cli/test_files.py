@@ -11,7 +11,7 @@ import pytest
 
 from cupilot.cli import files
 from cupilot.cli.files import write_result
-from cupilot.errors import InvalidInput
+from cupilot.domain.errors import InvalidInput
 
 JOB = UUID(int=7)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cupilot.cli.text import clean, counts, event_line, interval, seconds
-from cupilot.evaluation import Interval
+from cupilot.domain.evaluation import Interval
 from cupilot.schemas import EventView
 
 

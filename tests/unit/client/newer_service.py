@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cupilot.value import OPEN_ENUM
+from cupilot.domain.value import OPEN_ENUM
 
 FUTURE_FIELD = "a_field_of_the_future"
 FUTURE_WORD = "a word of the future"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.endpoint import Endpoint, NoServer, data_folder, find_endpoint
-from cupilot.errors import InvalidInput
+from cupilot.client.endpoint import Endpoint, NoServer, data_folder, find_endpoint
+from cupilot.domain.errors import InvalidInput
 
 
 @pytest.fixture(autouse=True)

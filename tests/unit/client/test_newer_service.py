@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cupilot.client import Client
 from cupilot.client.protocol import read_answer
-from cupilot.evaluation import Verdict
+from cupilot.domain.evaluation import Verdict
 from cupilot.schemas import EventPage, EventView, JobRequest, JobView
 from cupilot.schemas.base import Response
 from cupilot.schemas.results import CandidateView

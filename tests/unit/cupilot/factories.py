@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cupilot.evaluation import Baseline, BuildReport, Comparison, Interval, LawResult
-from cupilot.hardware import Peaks
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.problem import DType, Graph, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
+from cupilot.domain.evaluation import Baseline, BuildReport, Comparison, Interval, LawResult
+from cupilot.domain.hardware import Peaks
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.problem import DType, Graph, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
 
 
 def tensor(name: str, *shape: int, role: Role = Role.INPUT, dtype: DType = DType.FLOAT32) -> TensorSpec:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.attribution import credit_factor
-from cupilot.evaluation import Interval
+from cupilot.domain.attribution import credit_factor
+from cupilot.domain.evaluation import Interval
 
 
 def around(median: float, low: float, high: float) -> Interval:

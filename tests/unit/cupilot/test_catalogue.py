@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Zone
-from cupilot.technique import Catalogue, Technique, catalogue
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.technique import Catalogue, Technique, catalogue
 
 TECHNIQUES = list(catalogue())
 OP_CLASSES = {

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cupilot.comparison import compare, difference, relative_speedup
-from cupilot.evaluation import Verdict
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.reports.comparison import compare, difference, relative_speedup
 from cupilot.schemas import CandidateView
-from cupilot.strategy import Strategy, TechniqueUse
 from tests.unit.cupilot.factories import comparison
 from tests.unit.exports.winners import GELU_CPU, evaluation_of, facts_of, report_of, source
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot import doctor
-from cupilot.doctor import ROLES, Level, exit_code
+from cupilot.embedded import doctor
+from cupilot.embedded.doctor import ROLES, Level, exit_code
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.report import NOT_RUNNING, PartState, PartStatus
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cupilot import errors
+from cupilot.domain import errors
 
 
 def test_codes_are_stable_and_distinct() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cupilot.evaluation import (
+from cupilot.domain.evaluation import (
     Baseline,
     Evaluation,
     Failure,

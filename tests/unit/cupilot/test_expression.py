@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.errors import InvalidPlan
-from cupilot.expression import MAX_LENGTH, MAX_VALUE, evaluate
+from cupilot.domain.errors import InvalidPlan
+from cupilot.domain.expression import MAX_LENGTH, MAX_VALUE, evaluate
 
 NAMES = {"X_ROWS": 4096, "BLOCK": 256, "ZERO": 0, "EPS": 1e-5}
 

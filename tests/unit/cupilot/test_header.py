@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.header import constants, render
-from cupilot.problem import DType, Role, TensorSpec
+from cupilot.domain.header import constants, render
+from cupilot.domain.problem import DType, Role, TensorSpec
 from tests.unit.cupilot.factories import facts, tensor
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cupilot.imported import (
+from cupilot.domain.imported import (
     ImportedKernel,
     InvalidImport,
     check_import,
@@ -14,9 +14,9 @@ from cupilot.imported import (
     way,
     with_function,
 )
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.strategy import problems_with
-from cupilot.technique import catalogue
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.strategy import problems_with
+from cupilot.domain.technique import catalogue
 
 
 @pytest.mark.parametrize(

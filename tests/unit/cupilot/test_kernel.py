@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cupilot.errors import InvalidPlan
-from cupilot.kernel import MAX_SOURCE_BYTES, Kernel, Launch, LaunchPlan, Tunable, Workspace, resolve
-from cupilot.problem import Role, Target
+from cupilot.domain.errors import InvalidPlan
+from cupilot.domain.kernel import MAX_SOURCE_BYTES, Kernel, Launch, LaunchPlan, Tunable, Workspace, resolve
+from cupilot.domain.problem import Role, Target
 from tests.unit.cupilot.factories import facts, kernel, tensor
 
 TUNABLES = {"BLOCK": Tunable(value=256, choices=(128, 256))}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.errors import InvalidProblem
-from cupilot.problem import MAX_SOURCE_BYTES, DType, NumericsPolicy, Problem, Role, TensorSpec, check_source
+from cupilot.domain.errors import InvalidProblem
+from cupilot.domain.problem import MAX_SOURCE_BYTES, DType, NumericsPolicy, Problem, Role, TensorSpec, check_source
 from tests.unit.cupilot.factories import facts, tensor
 
 GOOD = """

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cupilot import problems
-from cupilot.errors import NotFound
-from cupilot.problem import NumericsPolicy, Problem, check_source
+from cupilot.domain import problems
+from cupilot.domain.errors import NotFound
+from cupilot.domain.problem import NumericsPolicy, Problem, check_source
 
 if TYPE_CHECKING:
     import torch

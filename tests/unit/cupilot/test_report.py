@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cupilot.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
-from cupilot.report import comparison_words, difference_words, headline, next_steps
-from cupilot.roofline import Placement, Zone
+from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
+from cupilot.domain.roofline import Placement, Zone
+from cupilot.reports.job import comparison_words, difference_words, headline, next_steps
 from cupilot.schemas import JobView, PreparationSummary
 from tests.unit.cupilot.factories import build, comparison, law
 

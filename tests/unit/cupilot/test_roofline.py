@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.problem import NumericsPolicy
-from cupilot.roofline import Zone, place, place_counts
+from cupilot.domain.problem import NumericsPolicy
+from cupilot.domain.roofline import Zone, place, place_counts
 from tests.unit.cupilot.factories import facts, peaks
 
 MEGABYTE = 10**6

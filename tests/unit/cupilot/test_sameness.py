@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cupilot.problem import DType, Graph, GraphNode, NumericsPolicy, ProblemFacts, Role, TensorSpec
-from cupilot.sameness import difference
+from cupilot.domain.problem import DType, Graph, GraphNode, NumericsPolicy, ProblemFacts, Role, TensorSpec
+from cupilot.domain.sameness import difference
 
 
 def facts(

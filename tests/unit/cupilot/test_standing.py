@@ -7,9 +7,9 @@ from math import exp, log
 
 import pytest
 
-from cupilot.pool import FAILURE_GAIN
-from cupilot.standing import Place, Record, Standing, Sums, effect_of
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.pool import FAILURE_GAIN
+from cupilot.domain.standing import Place, Record, Standing, Sums, effect_of
+from cupilot.domain.strategy import Strategy, TechniqueUse
 
 
 def sums(speedups: Sequence[float | None]) -> Sums:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse, problems_with
-from cupilot.technique import Catalogue, Parameter, Resource, Technique
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.strategy import MAX_TECHNIQUES, Strategy, TechniqueUse, problems_with
+from cupilot.domain.technique import Catalogue, Parameter, Resource, Technique
 
 
 def technique(name: str, **changes: object) -> Technique:

@@ -8,11 +8,11 @@ import pytest
 from cuda.bindings import driver as cu
 from pydantic import ValidationError
 
-from cupilot.errors import InvalidPlan, InvalidTensorMap
+from cupilot.domain.errors import InvalidPlan, InvalidTensorMap
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, ResolvedTensorMap, Tunable, Workspace, resolve
+from cupilot.domain.problem import DType, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
+from cupilot.domain.tensor_map import Fill, L2Promotion, MapElement, Swizzle, TensorMap
 from cupilot.exports.runtime._launch_cuda import MAP_CHOICES
-from cupilot.kernel import Kernel, Launch, LaunchPlan, ResolvedTensorMap, Tunable, Workspace, resolve
-from cupilot.problem import DType, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
-from cupilot.tensor_map import Fill, L2Promotion, MapElement, Swizzle, TensorMap
 from gpu_worker.targets.cuda import tensor_maps
 from tests.unit.cupilot.factories import facts
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cupilot.problem import DType, Role, TensorSpec
-from cupilot.value import digest
+from cupilot.domain.problem import DType, Role, TensorSpec
+from cupilot.domain.value import digest
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -6,9 +6,18 @@ from ipaddress import ip_address
 
 import pytest
 
-from cupilot import webhooks
-from cupilot.errors import InvalidInput
-from cupilot.webhooks import WrongSignature, check_url, may_call, networks, retry_seconds, sign, signed_headers, verify
+from cupilot.domain import webhooks
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.webhooks import (
+    WrongSignature,
+    check_url,
+    may_call,
+    networks,
+    retry_seconds,
+    sign,
+    signed_headers,
+    verify,
+)
 
 # The example of the specification's reference libraries.
 SECRET, ID, STAMP = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330

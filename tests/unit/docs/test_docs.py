@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from benchmarks import readme
-from cupilot.errors import CupilotError
-from cupilot.evolution.methods import CONFIGS
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.evolution.methods import CONFIGS
 from cupilot.settings import Settings
 
 ROOT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cupilot.evaluation import (
+from cupilot.domain.evaluation import (
     Baseline,
     BuildReport,
     Comparison,
@@ -16,9 +16,9 @@ from cupilot.evaluation import (
     ProfileSource,
     Verdict,
 )
-from cupilot.evolution.population import Member
-from cupilot.roofline import Placement, Zone
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.evolution.population import Member
+from cupilot.domain.roofline import Placement, Zone
+from cupilot.domain.strategy import Strategy, TechniqueUse
 
 
 def strategy(*ids: str) -> Strategy:

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
-from cupilot.evolution.evoengineer import (
+from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
+from cupilot.domain.evolution.evoengineer import (
     EvoEngineerFreeConfig,
     EvoEngineerFull,
     EvoEngineerFullConfig,
     EvoEngineerInsightConfig,
 )
-from cupilot.evolution.methods import CONFIGS, MethodConfig, method_for, read_config
-from cupilot.evolution.pipeline import Stage
-from cupilot.evolution.population import Member, Operator, StopReason
-from cupilot.evolution.sce import SceConfig
-from cupilot.evolution.selection import ranked
+from cupilot.domain.evolution.methods import CONFIGS, MethodConfig, method_for, read_config
+from cupilot.domain.evolution.pipeline import Stage
+from cupilot.domain.evolution.population import Member, Operator, StopReason
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.evolution.selection import ranked
 from tests.unit.evolution.populations import make_member, populations
 
 sizes = {"generations": st.integers(1, 12), "samplers": st.integers(1, 6), "samples": st.integers(1, 60)}

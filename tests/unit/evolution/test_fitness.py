@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.evaluation import FailureKind, Verdict
-from cupilot.evolution.fitness import fitness, floor_share, member, utilisation
-from cupilot.roofline import Zone
+from cupilot.domain.evaluation import FailureKind, Verdict
+from cupilot.domain.evolution.fitness import fitness, floor_share, member, utilisation
+from cupilot.domain.roofline import Zone
 from tests.unit.evolution.populations import failed, measured, placement, strategy
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.evolution.novelty import kernel_key, strategy_key
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable
-from cupilot.problem import Target
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import catalogue
+from cupilot.domain.evolution.novelty import kernel_key, strategy_key
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import catalogue
 
 SOURCE = '#include "problem.h"\nextern "C" void f(const float* x, float* out) {\n  out[0] = x[0] - -1.0f;\n}\n'
 

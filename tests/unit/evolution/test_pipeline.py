@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.evaluation import FailureKind, Verdict
-from cupilot.evolution.methods import CONFIGS, MethodConfig, method_for
-from cupilot.evolution.pipeline import (
+from cupilot.domain.evaluation import FailureKind, Verdict
+from cupilot.domain.evolution.methods import CONFIGS, MethodConfig, method_for
+from cupilot.domain.evolution.pipeline import (
     REPAIRABLE,
     Course,
     Done,
@@ -25,9 +25,9 @@ from cupilot.evolution.pipeline import (
     following,
     step_key,
 )
-from cupilot.evolution.population import Operator
-from cupilot.evolution.sce import Sce, SceConfig
-from cupilot.storage.states import CandidateState, StepKind
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.evolution.sce import Sce, SceConfig
+from cupilot.domain.states import CandidateState, StepKind
 
 CONFIG = SceConfig(repair_rounds=2)
 COURSE = Sce(CONFIG).course(Operator.INITIAL)

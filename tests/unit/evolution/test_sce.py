@@ -9,10 +9,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.evolution.methods import method_for
-from cupilot.evolution.population import Member, Operator, StopReason
-from cupilot.evolution.sce import Sce, SceConfig
-from cupilot.evolution.selection import ranked
+from cupilot.domain.evolution.methods import method_for
+from cupilot.domain.evolution.population import Member, Operator, StopReason
+from cupilot.domain.evolution.sce import Sce, SceConfig
+from cupilot.domain.evolution.selection import ranked
 from tests.unit.evolution.populations import make_member, populations
 
 configs = st.integers(2, 12).flatmap(

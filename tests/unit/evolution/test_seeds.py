@@ -8,8 +8,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.evolution.pipeline import Next, Stage
-from cupilot.evolution.seeds import derive, generation_rng, initialise_seed, stage_seed
+from cupilot.domain.evolution.pipeline import Next, Stage
+from cupilot.domain.evolution.seeds import derive, generation_rng, initialise_seed, stage_seed
 
 
 @given(st.integers(0, 2**31 - 1), st.lists(st.text() | st.integers()))
@@ -23,7 +23,7 @@ def test_a_seed_never_changes_between_versions() -> None:
 
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
-    code = "from cupilot.evolution.seeds import derive; print(derive(7, 'candidate', 12, 'revise', 1))"
+    code = "from cupilot.domain.evolution.seeds import derive; print(derive(7, 'candidate', 12, 'revise', 1))"
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONHASHSEED": "99"}, capture_output=True, text=True, check=True
     )

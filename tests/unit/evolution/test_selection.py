@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.evolution.population import Member
-from cupilot.evolution.selection import elite, ranked, tournament
+from cupilot.domain.evolution.population import Member
+from cupilot.domain.evolution.selection import elite, ranked, tournament
 from tests.unit.evolution.populations import make_member, populations
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cupilot.errors import InvalidInput
-from cupilot.experiments.matrix import (
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.experiments.matrix import (
     MAX_ARMS,
     METHODS,
     Arm,
@@ -24,7 +24,7 @@ from cupilot.experiments.matrix import (
     own_answers,
     shared,
 )
-from cupilot.job import AgentKind, Budgets
+from cupilot.domain.job import AgentKind, Budgets
 
 small = st.integers(1, 6)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cupilot.experiments.statistics import (
+from cupilot.domain.experiments.statistics import (
     MIN_SAMPLES,
     hodges_lehmann,
     hodges_lehmann_interval,

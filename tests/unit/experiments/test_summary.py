@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from cupilot.evaluation import Interval
-from cupilot.experiments.canvas import Format
-from cupilot.experiments.figures import FigureName, figure
-from cupilot.experiments.matrix import Arm, Total, configuration
-from cupilot.experiments.outcomes import JobOutcome, Standing
-from cupilot.experiments.spreadsheet import Table, table
-from cupilot.experiments.summary import summarise, switches_of
-from cupilot.experiments.words import bundle, claim, markdown
-from cupilot.job import AgentKind, Budgets
-from cupilot.problem import Target
+from cupilot.domain.evaluation import Interval
+from cupilot.domain.experiments.matrix import Arm, Total, configuration
+from cupilot.domain.job import AgentKind, Budgets
+from cupilot.domain.problem import Target
+from cupilot.reports.canvas import Format
+from cupilot.reports.experiment import summarise, switches_of
+from cupilot.reports.figures import FigureName, figure
+from cupilot.reports.outcomes import JobOutcome, Standing
+from cupilot.reports.spreadsheet import Table, table
+from cupilot.reports.words import bundle, claim, markdown
 from cupilot.schemas import ExperimentReport, ExperimentView
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cupilot.domain.kernel import Kernel, Launch, Workspace
 from cupilot.exports import Winner
-from cupilot.kernel import Kernel, Launch, Workspace
 from tests.gpu import kernels, tma_kernels
 from tests.unit.exports.winners import source, winner
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from cupilot.domain.kernel import Launch
 from cupilot.exports import ExportFormat, ExportRefused, Winner, files, refusals
 from cupilot.exports.texts import literal
-from cupilot.kernel import Launch
 from tests.gpu import kernels
 from tests.unit.exports.cuda_cases import CUDA_CASES, GELU, cuda_winner
 from tests.unit.exports.installed import imported, write

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from cupilot.evaluation import Evaluation, Preparation, Verdict
+from cupilot.domain.evaluation import Evaluation, Preparation, Verdict
+from cupilot.domain.hardware import Device, Environment
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
+from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Target
+from cupilot.domain.roofline import place
+from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.exports import Winner
-from cupilot.hardware import Device, Environment
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
-from cupilot.problem import NumericsPolicy, Problem, ProblemFacts, Target
-from cupilot.roofline import place
 from cupilot.schemas import CandidateView, JobView, KernelView, ProblemView, Report
-from cupilot.strategy import Strategy, TechniqueUse
 from gpu_worker.reference.reference import Reference
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.cupilot.factories import build, comparison, law, peaks

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cupilot.evaluation import Baseline, Comparison, Interval, Preparation
-from cupilot.hardware import Device, Environment, Peaks
-from cupilot.kernel import Kernel, LaunchPlan
-from cupilot.problem import DType, Graph, NumericsPolicy, Problem, ProblemFacts, Role, Target, TensorSpec
-from cupilot.roofline import place
+from cupilot.domain.evaluation import Baseline, Comparison, Interval, Preparation
+from cupilot.domain.hardware import Device, Environment, Peaks
+from cupilot.domain.kernel import Kernel, LaunchPlan
+from cupilot.domain.problem import DType, Graph, NumericsPolicy, Problem, ProblemFacts, Role, Target, TensorSpec
+from cupilot.domain.roofline import place
 
 PROBLEM = Problem(name="double", source="irrelevant here")
 

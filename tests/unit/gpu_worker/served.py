@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import ClassVar
 
-from cupilot.problem import NumericsPolicy, Problem, ProblemFacts
+from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts
 from gpu_worker.channel import Channel
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.reference.server import ReferenceServer

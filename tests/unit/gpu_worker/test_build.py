@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cupilot.evaluation import FailureKind
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker import build, build_ahead
 from gpu_worker.build import Builder
 from gpu_worker.build_ahead import BuildAhead

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.evaluation import Evaluation, PreparationResult
-from cupilot.hardware import Device
+from cupilot.domain.evaluation import Evaluation, PreparationResult
+from cupilot.domain.hardware import Device
 from gpu_worker.__main__ import main
 from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, SOURCE
 

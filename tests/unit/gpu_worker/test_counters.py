@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.kernel import ResolvedLaunch, ResolvedPlan
-from cupilot.roofline import Zone
+from cupilot.domain.kernel import ResolvedLaunch, ResolvedPlan
+from cupilot.domain.roofline import Zone
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.targets.base import Access, Counted
 from gpu_worker.targets.cuda import counters, replays

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cupilot.problem import DType, Graph, Role, TensorSpec
+from cupilot.domain.problem import DType, Graph, Role, TensorSpec
 from gpu_worker.judge.counting import compulsory_bytes, op_class, pointwise_flops
 from gpu_worker.reference.trace import trace
 

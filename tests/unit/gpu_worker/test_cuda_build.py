@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.device_headers import COMMON, wants_precompiled
-from cupilot.evaluation import FailureKind
-from cupilot.problem import Graph, NumericsPolicy, ProblemFacts
+from cupilot.domain.device_headers import COMMON, wants_precompiled
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Graph, NumericsPolicy, ProblemFacts
 from gpu_worker.build import Build, Builder
 from gpu_worker.sandbox.files import SOURCE_ROOT
 from gpu_worker.sandbox.sandbox import Sandbox

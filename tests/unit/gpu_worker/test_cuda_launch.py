@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from cuda.bindings import driver as cu
 
-from cupilot.evaluation import FailureKind
+from cupilot.domain.evaluation import FailureKind
 from gpu_worker.targets.base import RunnerError
 from gpu_worker.targets.cuda import driver, installation, runner, tensor_maps
 from gpu_worker.targets.cuda.head_start import RECENT, HeadStart

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.kernel import ResolvedLaunch, ResolvedPlan
-from cupilot.problem import DType, Role, TensorSpec
+from cupilot.domain.kernel import ResolvedLaunch, ResolvedPlan
+from cupilot.domain.problem import DType, Role, TensorSpec
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.targets.base import Access, MemoryWatch
 from gpu_worker.targets.cuda import replays, sanitizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cupilot.evaluation import MAX_LOG_CHARACTERS, FailureKind
-from cupilot.problem import DType, NumericsPolicy
+from cupilot.domain.evaluation import MAX_LOG_CHARACTERS, FailureKind
+from cupilot.domain.problem import DType, NumericsPolicy
 from gpu_worker.targets.cuda import log, policy, sanitizer, sass
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from cupilot.evaluation import FailureKind
+from cupilot.domain.evaluation import FailureKind
 from gpu_worker.endings import kernel_ending, reference_ending
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.watch import Excess

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from cupilot.evaluation import Baseline, Evaluation, FailureKind, Preparation, Verdict
-from cupilot.kernel import Kernel, LaunchPlan
-from cupilot.problem import Problem, Target
+from cupilot.domain.evaluation import Baseline, Evaluation, FailureKind, Preparation, Verdict
+from cupilot.domain.kernel import Kernel, LaunchPlan
+from cupilot.domain.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.judge.timing import MIN_PAIRS
 from gpu_worker.phases import Phases
@@ -276,9 +276,9 @@ def test_a_killed_supervisor_leaves_no_process(work_dir: Path, preparation: Prep
     code = f"""
 import sys
 from pathlib import Path
-from cupilot.evaluation import Preparation
+from cupilot.domain.evaluation import Preparation
 from tests.unit.gpu_worker.test_evaluator import PROBLEM, SLOW_KERNEL, kernel
-from cupilot.problem import Target
+from cupilot.domain.problem import Target
 from gpu_worker.evaluator import Evaluator
 known = Preparation.model_validate_json(Path({str(tmp_path / "preparation.json")!r}).read_text())
 with Evaluator(Target.CPU, Path({str(work_dir)!r})) as evaluator:

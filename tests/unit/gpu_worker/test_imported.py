@@ -16,8 +16,8 @@ import psutil
 import pytest
 import torch
 
-from cupilot.imported import ImportedKernel, InvalidImport, check_import
-from cupilot.problem import Target
+from cupilot.domain.imported import ImportedKernel, InvalidImport, check_import
+from cupilot.domain.problem import Target
 from gpu_worker import imported
 from gpu_worker.channel import Channel
 from gpu_worker.sandbox.family import Family

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cupilot.evaluation import Failure, FailureKind
+from cupilot.domain.evaluation import Failure, FailureKind
 from gpu_worker.judge_answers import (
     MAX_ITEMS,
     MAX_NOTES,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cupilot.evaluation import FailureKind, Span
+from cupilot.domain.evaluation import FailureKind, Span
 from gpu_worker.judge.conditions import THROTTLED_PAIRS, BlockLog, summarise
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.targets.base import DeviceState

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from cupilot.evaluation import FailureKind
-from cupilot.problem import Role
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Role
 from gpu_worker.judge.deviation import Expected, Selection, Unit, deviation, flat, unit_of, wrong_mask
 from gpu_worker.judge.diagnosis import wrong_output
 from tests.unit.gpu_worker.records import spec

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from cupilot.problem import DType, NumericsPolicy, Role
+from cupilot.domain.problem import DType, NumericsPolicy, Role
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, deviation
 from tests.unit.gpu_worker.records import spec

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cupilot.problem import DType, Role
+from cupilot.domain.problem import DType, Role
 from gpu_worker.judge import laws
 from tests.unit.gpu_worker.records import spec
 

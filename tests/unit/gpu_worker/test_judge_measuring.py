@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 import torch
 
-from cupilot.evaluation import Baseline, FailureKind, Span
-from cupilot.problem import NumericsPolicy
+from cupilot.domain.evaluation import Baseline, FailureKind, Span
+from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws
 from gpu_worker.judge.admission import PRECISIONS, Admission, admit, run_on_half
 from gpu_worker.judge.audit import Auditor, Bounds

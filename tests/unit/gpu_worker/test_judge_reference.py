@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from cupilot.problem import DType, GraphNode, NumericsPolicy, ProblemFacts, Role
+from cupilot.domain.problem import DType, GraphNode, NumericsPolicy, ProblemFacts, Role
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.reference.reference import Reference
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice

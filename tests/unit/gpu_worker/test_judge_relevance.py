@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cupilot.problem import NumericsPolicy
+from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws
 from gpu_worker.judge import relevance as relevance_module
 from gpu_worker.judge.counting import compulsory_bytes

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from cupilot.problem import DType, NumericsPolicy, Role
+from cupilot.domain.problem import DType, NumericsPolicy, Role
 from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.slots import Slots, same_bytes
 from gpu_worker.targets.base import ALIGNMENT

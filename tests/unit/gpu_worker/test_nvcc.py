@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.errors import InvalidInput, Unavailable
-from cupilot.evaluation import FailureKind
-from cupilot.problem import NumericsPolicy, Target
+from cupilot.domain.errors import InvalidInput, Unavailable
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.build import Build, Builder
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cuda import installation

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.problem import NumericsPolicy
+from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.peaks import PeakStore, best, from_measurement
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cpu_host import CpuHost

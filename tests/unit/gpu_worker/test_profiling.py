@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cupilot.evaluation import Evaluation, Preparation, ProfileSource, SweepPoint, Verdict
-from cupilot.imported import ImportedKernel
-from cupilot.kernel import Kernel
-from cupilot.problem import ProblemFacts, Target
+from cupilot.domain.evaluation import Evaluation, Preparation, ProfileSource, SweepPoint, Verdict
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import ProblemFacts, Target
 from gpu_worker import summary
 from gpu_worker.build import BuiltKernel
 from gpu_worker.evaluator import Evaluator, never

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from cupilot.evaluation import FailureKind
-from cupilot.problem import NumericsPolicy, Role
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import NumericsPolicy, Role
 from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.judge.baseline_link import MISMATCHES, BaselineLink
 from gpu_worker.judge.exchange import NotALayout, TensorLayout, layouts_from_json, places, write

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
-from cupilot.hardware import Environment
-from cupilot.kernel import Kernel, LaunchPlan, resolve
-from cupilot.problem import Problem, Target
+from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
+from cupilot.domain.hardware import Environment
+from cupilot.domain.kernel import Kernel, LaunchPlan, resolve
+from cupilot.domain.problem import Problem, Target
 from gpu_worker import reuse
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.reuse import EvaluationStore, key_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cupilot.evaluation import FailureKind
+from cupilot.domain.evaluation import FailureKind
 from gpu_worker import channel as channels
 from gpu_worker.channel import Channel
 from gpu_worker.judge import runner_link

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.evaluation import FailureKind, Interval, SweepPoint, Verdict
-from cupilot.kernel import Kernel, LaunchPlan
-from cupilot.problem import Target
+from cupilot.domain.evaluation import FailureKind, Interval, SweepPoint, Verdict
+from cupilot.domain.kernel import Kernel, LaunchPlan
+from cupilot.domain.problem import Target
 from gpu_worker import sweep
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.reuse import EvaluationStore

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.evaluation import FailureKind, Tracing
-from cupilot.problem import Problem, ProblemFacts, Target
-from cupilot.sameness import difference
+from cupilot.domain.evaluation import FailureKind, Tracing
+from cupilot.domain.problem import Problem, ProblemFacts, Target
+from cupilot.domain.sameness import difference
 from gpu_worker.evaluator import Evaluator
 
 HEAD = "import os\nimport torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"

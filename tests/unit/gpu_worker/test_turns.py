@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.hardware import Device
-from cupilot.problem import Target
+from cupilot.domain.hardware import Device
+from cupilot.domain.problem import Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.turns import Cancelled, alone_on, cpu_is_measured_on
 

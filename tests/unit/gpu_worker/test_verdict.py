@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cupilot.evaluation import BuildReport, Failure, FailureKind, LawResult, Verdict
-from cupilot.hardware import Peaks
+from cupilot.domain.evaluation import BuildReport, Failure, FailureKind, LawResult, Verdict
+from cupilot.domain.hardware import Peaks
 from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.verdict import Measured, agree, conclude
 from tests.unit.gpu_worker.records import PEAKS, PROBLEM, comparison, kernel, preparation

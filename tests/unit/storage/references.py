@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cupilot.evaluation import FailureKind, Verdict
-from cupilot.pool import PoolEntry
-from cupilot.problem import DType, Graph, GraphNode, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
-from cupilot.problems import load
-from cupilot.roofline import Zone
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.evaluation import FailureKind, Verdict
+from cupilot.domain.pool import PoolEntry
+from cupilot.domain.problem import DType, Graph, GraphNode, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
+from cupilot.domain.problems import load
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy, TechniqueUse
 
 REFERENCES: dict[str, tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...]]] = {
     "softmax": ("softmax", ("_softmax",), ((4096, 8192),)),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.errors import InvalidInput
-from cupilot.storage.views.cursor import decode_cursor, encode_cursor
+from cupilot.domain.errors import InvalidInput
+from cupilot.storage.db.cursor import decode_cursor, encode_cursor
 
 moments = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-3, minutes=-30))]))
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from cupilot.storage.embedder import DIMENSIONS, Embedder, describe
+from cupilot.storage.pool.embedder import DIMENSIONS, Embedder, describe
 from tests.unit.storage.references import REFERENCES, operators_of
 
 EMBEDDER = Embedder()
@@ -92,7 +92,7 @@ def test_shapes_become_words(shape: tuple[int, ...], words: str) -> None:
 def test_loading_leaves_the_root_logger_alone() -> None:
     """The library configures it on import, which would print every HTTP request of a worker."""
     code = (
-        "import logging; from cupilot.storage.embedder import Embedder; Embedder().embed(['relu']);"
+        "import logging; from cupilot.storage.pool.embedder import Embedder; Embedder().embed(['relu']);"
         "root = logging.getLogger(); print(root.handlers, root.level == logging.WARNING)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.evaluation import LawResult
-from cupilot.storage.json_text import to_json
+from cupilot.domain.evaluation import LawResult
+from cupilot.storage.db.json_text import to_json
 
 
 def test_numbers_that_are_not_finite_survive_as_text_that_reads_as_a_float() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.local_pool import Neighbour, rank
-from cupilot.storage.pool_ranking import Ranked
+from cupilot.storage.pool.ranking import Ranked
 
 
 def near(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cupilot.storage.pool_vectors import entry_vector, query_vector, similarity
+from cupilot.storage.pool.vectors import entry_vector, query_vector, similarity
 
 
 def unit(values: list[float]) -> list[float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agents.llm.models import Model
+from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
-from cupilot.storage.states import WorkerKind
 from workers.app import make_app
 
 

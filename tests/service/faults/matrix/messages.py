@@ -16,8 +16,8 @@ from uuid import UUID
 
 from sqlalchemy import func
 
-from cupilot.storage.database import Database
-from cupilot.storage.webhook_tables import WebhookEndpoint
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.webhooks import WebhookEndpoint
 from tests.service.receiver import receiving
 
 WANTED = "job.*"

@@ -17,10 +17,10 @@ import workers.scheduler
 import workers.steps
 import workers.tasks
 import workers.webhooks.deliverer
-from cupilot.hardware import Device
+from cupilot.domain.hardware import Device
 from cupilot.settings import Settings, settings
-from cupilot.storage.database import Database
-from cupilot.storage.webhook_tables import WebhookPosition
+from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.webhooks import WebhookPosition
 from tests.service.doubles import MemoryPool, ScriptedJudge, device
 from tests.service.faults.matrix.messages import LEASE_MARGIN_SECONDS
 from tests.service.faults.matrix.points import Point, reached
@@ -178,9 +178,9 @@ def _wrap_webhooks() -> None:
 
 def _run_api() -> None:
     import api.__main__
-    import api.submission
+    import cupilot.jobs.submission
 
-    _after(api.submission, "submit_job", lambda _: reached("api", Point.IN_SUBMIT))
+    _after(cupilot.jobs.submission, "submit_job", lambda _: reached("api", Point.IN_SUBMIT))
     make = api.__main__.create_app
 
     def create_app(config: Settings) -> Any:

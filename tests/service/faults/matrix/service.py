@@ -26,13 +26,13 @@ import redis
 from sqlalchemy import make_url, text
 
 from cupilot.client import ApiError, Client
+from cupilot.domain.errors import Unavailable
 from cupilot.embedded import servers
 from cupilot.embedded.process import Command
 from cupilot.embedded.servers import Postgres, Running, start_valkey
-from cupilot.errors import Unavailable
 from cupilot.schemas import JobRequest, JobView
-from cupilot.storage.database import Database
-from cupilot.storage.teams import create_api_key, ensure_team
+from cupilot.storage.db.engine import Database
+from cupilot.storage.people.teams import create_api_key, ensure_team
 from migrations import upgrade
 from tests.scripted_model import ScriptedModel
 from tests.service.doubles import SOURCE

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from agents.interface import Briefing
-from cupilot.hardware import Device
-from cupilot.problem import (
+from cupilot.domain.hardware import Device
+from cupilot.domain.problem import (
     DType,
     Graph,
     GraphNode,

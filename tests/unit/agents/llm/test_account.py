@@ -6,10 +6,10 @@ import pytest
 
 from agents.interface import Attempt, Briefing
 from agents.llm.account import account
-from cupilot.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
-from cupilot.problem import Target
-from cupilot.strategy import Strategy
+from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable, Workspace
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy
 
 SOURCE = """
 // __device__ float told_in_a_comment[4];

@@ -12,9 +12,9 @@ from agents.llm.gateway import BadModelAnswer, Gateway
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
 from agents.llm.translator import LlmTranslator
-from cupilot.evaluation import Evaluation, Failure, FailureKind, Verdict
-from cupilot.evolution.population import Operator
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Verdict
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.strategy import Strategy, TechniqueUse
 from tests.scripted_model import Reply, ScriptedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning")

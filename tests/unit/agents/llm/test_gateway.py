@@ -25,8 +25,8 @@ from agents.llm.gateway import (
 from agents.llm.ledger import Limits, MemoryLedger, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels, from_environment
 from agents.llm.transport import CALL_THREAD, TransportError, complete, litellm, parameters
-from cupilot.errors import InvalidInput
-from cupilot.model_call import CostBudgetReached
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.model_call import CostBudgetReached
 from tests.scripted_model import Reply, ScriptedModel
 
 # LiteLLM closes its clients at exit rather than after each call.

@@ -10,8 +10,8 @@ import pytest
 
 from agents.llm import prompt
 from benchmarks import prompt_pages
-from cupilot.kernel import Kernel, resolve
-from cupilot.problem import DType, Graph, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
+from cupilot.domain.kernel import Kernel, resolve
+from cupilot.domain.problem import DType, Graph, NumericsPolicy, ProblemFacts, Role, Target, TensorSpec
 from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.agents.playbook.references import build_cpu
 

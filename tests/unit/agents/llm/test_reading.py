@@ -15,10 +15,10 @@ from agents.llm.ledger import MemoryLedger
 from agents.llm.models import AgentRole, Model, RoleModels
 from agents.llm.prophet import LlmProphet
 from agents.playbook import agents
-from cupilot.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.problem import Target
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy, TechniqueUse
 from tests.scripted_model import Reply, Script, ScriptedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning")

@@ -16,16 +16,16 @@ from agents.llm.manager import LlmManager
 from agents.llm.models import Model, RoleModels
 from agents.llm.revisor import LlmRevisor, report
 from agents.llm.translator import LlmTranslator
-from cupilot.attribution import Credit, CreditOutcome
-from cupilot.evaluation import Evaluation, Failure, FailureKind, Interval, Verdict
-from cupilot.evolution.pipeline import REPAIRABLE
-from cupilot.hardware import Peaks
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.pool import PoolMatch
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Placement, Zone
-from cupilot.strategy import Strategy, TechniqueUse
-from cupilot.technique import catalogue
+from cupilot.domain.attribution import Credit, CreditOutcome
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Interval, Verdict
+from cupilot.domain.evolution.pipeline import REPAIRABLE
+from cupilot.domain.hardware import Peaks
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Placement, Zone
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import catalogue
 from tests.scripted_model import Reply, Script, ScriptedModel
 from tests.unit.storage.references import entry
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agents.interface import Briefing
-from cupilot.hardware import Device
-from cupilot.problem import Problem, ProblemFacts, Target
-from cupilot.roofline import Placement, Zone
+from cupilot.domain.hardware import Device
+from cupilot.domain.problem import Problem, ProblemFacts, Target
+from cupilot.domain.roofline import Placement, Zone
 
 H200 = Device(
     target=Target.CUDA,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents.interface import Attempt
-from cupilot.evaluation import (
+from cupilot.domain.evaluation import (
     Baseline,
     BuildReport,
     Comparison,
@@ -16,11 +16,11 @@ from cupilot.evaluation import (
     ProfileSource,
     Verdict,
 )
-from cupilot.kernel import Kernel
-from cupilot.pool import PoolEntry, PoolMatch
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Placement, Zone
-from cupilot.strategy import Strategy
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.pool import PoolEntry, PoolMatch
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Placement, Zone
+from cupilot.domain.strategy import Strategy
 
 
 def build_report(**changes: object) -> BuildReport:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cupilot.header import render
-from cupilot.kernel import Kernel, resolve
-from cupilot.problem import ProblemFacts
+from cupilot.domain.header import render
+from cupilot.domain.kernel import Kernel, resolve
+from cupilot.domain.problem import ProblemFacts
 from gpu_worker.targets.cuda import installation
 from gpu_worker.targets.cuda.nvrtc import Program
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from cupilot.header import render
-from cupilot.kernel import Kernel, resolve
-from cupilot.problem import DType, NumericsPolicy, ProblemFacts, Role, TensorSpec
+from cupilot.domain.header import render
+from cupilot.domain.kernel import Kernel, resolve
+from cupilot.domain.problem import DType, NumericsPolicy, ProblemFacts, Role, TensorSpec
 from gpu_worker.reference.trace import trace as trace_graph
 
 CXX_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fno-exceptions")

@@ -7,9 +7,9 @@ import pytest
 from agents.playbook import agents
 from agents.playbook.ablation import ablations
 from agents.playbook.ladders import parse
-from cupilot.attribution import AblationWay
-from cupilot.kernel import Tunable
-from cupilot.problem import Target
+from cupilot.domain.attribution import AblationWay
+from cupilot.domain.kernel import Tunable
+from cupilot.domain.problem import Target
 from tests.unit.agents.playbook.test_manager import about
 
 PLAYBOOK = agents()

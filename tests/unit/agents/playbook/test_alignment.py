@@ -12,11 +12,11 @@ from agents.interface import Alignment
 from agents.playbook import agents
 from agents.playbook.evidence import missing
 from agents.playbook.ladders import parse
-from cupilot.evaluation import BuildReport, Evaluation, Verdict
-from cupilot.kernel import Kernel, Launch, LaunchPlan, Workspace
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Zone
-from cupilot.strategy import Strategy, TechniqueUse
+from cupilot.domain.evaluation import BuildReport, Evaluation, Verdict
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Workspace
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy, TechniqueUse
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.evaluations import attempt, build_report
 from tests.unit.agents.playbook.operators_under_test import everything

@@ -10,10 +10,10 @@ import torch
 from agents.playbook import agents
 from agents.playbook.evidence import missing
 from agents.playbook.ladders import parse
-from cupilot.evaluation import BuildReport
-from cupilot.kernel import Kernel
-from cupilot.problem import ProblemFacts, Target
-from cupilot.strategy import Strategy
+from cupilot.domain.evaluation import BuildReport
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import ProblemFacts, Target
+from cupilot.domain.strategy import Strategy
 from gpu_worker.build import Builder
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cuda.toolchain import CudaToolchain

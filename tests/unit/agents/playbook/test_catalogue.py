@@ -10,9 +10,9 @@ from agents.playbook.ladders import ladder
 from agents.playbook.operators import Pointwise
 from agents.playbook.recognition import recognise
 from agents.playbook.revisor import SHRINKABLE, SUSPECTS
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.strategy import problems_with
-from cupilot.technique import Technique, catalogue
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.strategy import problems_with
+from cupilot.domain.technique import Technique, catalogue
 from tests.unit.agents.playbook.operators_under_test import pointwise, products, rows
 from tests.unit.agents.playbook.references import trace
 

@@ -11,11 +11,11 @@ import torch
 from agents.interface import Attempt, Briefing, Diagnosis
 from agents.playbook import agents
 from agents.playbook.counters import Finding, counted
-from cupilot.evaluation import Evaluation
-from cupilot.kernel import Kernel
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Zone
-from cupilot.strategy import Strategy
+from cupilot.domain.evaluation import Evaluation
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy
 from tests.unit.agents.playbook.briefings import briefing, placement
 from tests.unit.agents.playbook.evaluations import attempt, audited
 from tests.unit.agents.playbook.references import trace

@@ -9,11 +9,11 @@ from agents.interface import Briefing, NoTemplate, StrategySource
 from agents.playbook import agents
 from agents.playbook.ladders import parse
 from agents.playbook.translator import with_defaults
-from cupilot.evaluation import FailureKind
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Zone
-from cupilot.strategy import Strategy, TechniqueUse, problems_with
-from cupilot.technique import catalogue
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy, TechniqueUse, problems_with
+from cupilot.domain.technique import catalogue
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.evaluations import attempt, audited, match
 from tests.unit.agents.playbook.operators_under_test import everything

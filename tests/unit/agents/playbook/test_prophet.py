@@ -8,11 +8,11 @@ import torch
 from agents.interface import Briefing, Diagnosis
 from agents.playbook import agents
 from agents.playbook.ladders import parse
-from cupilot.evaluation import Evaluation, FailureKind
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Zone
-from cupilot.strategy import Strategy
-from cupilot.technique import catalogue
+from cupilot.domain.evaluation import Evaluation, FailureKind
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
 from tests.unit.agents.playbook.briefings import briefing, placement
 from tests.unit.agents.playbook.evaluations import attempt, audited, failed
 from tests.unit.agents.playbook.references import trace

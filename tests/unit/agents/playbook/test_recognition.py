@@ -11,7 +11,7 @@ from agents.interface import NoTemplate
 from agents.playbook.expressions import Level, walk
 from agents.playbook.operators import Matmul, Operand, Pointwise, Rows, kept_value, moments_pair, softmax_pair
 from agents.playbook.recognition import recognise
-from cupilot.problem import Graph, GraphNode, ProblemFacts
+from cupilot.domain.problem import Graph, GraphNode, ProblemFacts
 from tests.unit.agents.playbook.operators_under_test import everything, pointwise, products, rows
 from tests.unit.agents.playbook.references import trace
 

@@ -9,10 +9,10 @@ from agents.interface import Attempt, Briefing
 from agents.playbook import agents
 from agents.playbook.ladders import parse
 from agents.playbook.revisor import SUSPECTS
-from cupilot.evaluation import FailureKind
-from cupilot.problem import Target
-from cupilot.roofline import Zone
-from cupilot.strategy import Strategy
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.evaluations import attempt, audited, failed
 from tests.unit.agents.playbook.references import trace

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.playbook.splicing import spliced
-from cupilot.kernel import Kernel, Launch, LaunchPlan
-from cupilot.problem import Target
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.problem import Target
 
 lines = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), min_size=1, max_size=20)
 

@@ -13,11 +13,11 @@ from agents.playbook import agents
 from agents.playbook.ladders import parse
 from agents.playbook.rules import SERIALISED
 from agents.playbook.translator import NotApplicable
-from cupilot.kernel import Kernel
-from cupilot.problem import NumericsPolicy, Target
-from cupilot.roofline import Zone
-from cupilot.strategy import Strategy
-from cupilot.tensor_map import Swizzle
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import Zone
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.tensor_map import Swizzle
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.agents.playbook.operators_under_test import Case, everything, pointwise, products, rows

@@ -1,0 +1,83 @@
+"""Where the service is and which key opens it: arguments, then the environment, then a data folder's files.
+
+Reads files and variables only; whether anybody answers there is the client's business.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cupilot.domain.errors import InvalidInput, Unavailable
+
+URL_VARIABLE = "CUPILOT_URL"
+KEY_VARIABLE = "CUPILOT_API_KEY"
+DATA_VARIABLE = "CUPILOT_DATA"
+LOCAL_DATA = Path(".cupilot")
+
+
+class NoServer(Unavailable):
+    """Nothing says where a server is."""
+
+    code = "no_server"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A service's address, and a key for it where one is known."""
+
+    url: str
+    api_key: str | None
+
+
+def data_folder(given: Path | None = None) -> Path:
+    """The data folder of the embedded stack: given, ``CUPILOT_DATA``, ``./.cupilot`` if it is there, ``~/.cupilot``
+    if that is there, else ``./.cupilot``.
+    """
+    if given is not None:
+        return given
+    if os.environ.get(DATA_VARIABLE):
+        return Path(os.environ[DATA_VARIABLE])
+    home = Path.home() / ".cupilot"
+    return home if home.is_dir() and not LOCAL_DATA.is_dir() else LOCAL_DATA
+
+
+def find_endpoint(url: str | None = None, api_key: str | None = None, data: Path | None = None) -> Endpoint:
+    """Complete what is given; raises :class:`NoServer` where no address is to be found.
+
+    A data folder's key is used only with that folder's address: it must not be shown to another server.
+    """
+    folder = data_folder(data)
+    written = _read(folder / "url")
+    # A folder that was asked for by name is meant, whatever the environment says.
+    named = written if data is not None else None
+    chosen = url or named or os.environ.get(URL_VARIABLE) or written
+    if not chosen:
+        raise NoServer(
+            "no server is known", hint=f"start one with cupilot up, or name one with --server or {URL_VARIABLE}"
+        )
+    chosen = _checked(chosen)
+    own_key = _read(folder / "api_key") if written and _checked(written) == chosen else None
+    key = api_key or (own_key if named else None) or os.environ.get(KEY_VARIABLE) or own_key
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise InvalidInput("the API key holds characters that no key has", where="api key")
+    return Endpoint(chosen, key)
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0):
+            return url.rstrip("/")
+    except ValueError:
+        pass
+    raise InvalidInput(f"{url!r} is not the URL of a server", hint="it looks like http://host:port", where="server")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,366 @@
+"""An evaluation: all that was measured about a kernel, and the verdict.
+
+Only the judge (``gpu_worker``) makes these; everybody else reads them. Validators forbid records that cannot be.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from cupilot.domain.hardware import Environment, Peaks
+from cupilot.domain.imported import KernelKind
+from cupilot.domain.problem import ProblemFacts
+from cupilot.domain.roofline import Placement
+from cupilot.domain.value import Value, Vocabulary
+
+MAX_LOG_CHARACTERS = 16_000
+
+
+class Verdict(Vocabulary):
+    """How far a kernel climbed (``docs/concepts.md``)."""
+
+    REJECTED = "rejected"
+    """Did not build, crashed, or gave wrong values."""
+    COMPILED = "compiled"
+    """Built; nothing more is known (the only verdict a machine without the device can give)."""
+    CORRECT = "correct"
+    """Right on the problem's own inputs."""
+    PLAUSIBLE = "plausible"
+    """Correct, and not faster than physics allows."""
+    AUDITED = "audited"
+    """Every input law, mutation, poison and precision check passed. Counts as a result."""
+    REPRODUCED = "reproduced"
+    """Audited and timed again in fresh processes with the same outcome."""
+    QUARANTINED = "quarantined"
+    """Too good to be true; never scored until a person releases it."""
+
+    @property
+    def rank(self) -> int:
+        """Height on the ladder; quarantined, and what only a newer version knows, stand below everything."""
+        return _LADDER.index(self) if self in _LADDER else 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether a kernel with this verdict counts as a result."""
+        return self in (Verdict.AUDITED, Verdict.REPRODUCED)
+
+
+_LADDER = (
+    Verdict.QUARANTINED,
+    Verdict.REJECTED,
+    Verdict.COMPILED,
+    Verdict.CORRECT,
+    Verdict.PLAUSIBLE,
+    Verdict.AUDITED,
+    Verdict.REPRODUCED,
+)
+
+
+class FailureKind(Vocabulary):
+    """Why a kernel did not climb higher, or why nothing could be said about it."""
+
+    INVALID_PLAN = "invalid_plan"
+    COMPILE_ERROR = "compile_error"
+    LAUNCH_ERROR = "launch_error"
+    CRASH = "crash"
+    ILLEGAL_ACCESS = "illegal_access"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    WRONG_VALUE = "wrong_value"
+    UNWRITTEN_OUTPUT = "unwritten_output"
+    NON_DETERMINISTIC = "non_deterministic"
+    INPUT_MUTATED = "input_mutated"
+    OUT_OF_BOUNDS_WRITE = "out_of_bounds_write"
+    INSENSITIVE = "insensitive"
+    """A perturbed input did not move the output as it moves the reference's."""
+    POLICY_BREACH = "policy_breach"
+    BELOW_FLOOR = "below_floor"
+    CLOCK_MISMATCH = "clock_mismatch"
+    INVALID_PROBLEM = "invalid_problem"
+    """The reference itself cannot be used; of a preparation, never of a kernel."""
+    INFRASTRUCTURE = "infrastructure"
+    """Not the kernel's fault; never counts against it and is tried again elsewhere."""
+
+
+def _readable(text: str) -> str:
+    """Without what no text column and no UTF-8 encoder takes: programs under test print anything."""
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_Log = Annotated[str, Field(max_length=MAX_LOG_CHARACTERS), AfterValidator(_readable)]
+
+
+class Failure(Value):
+    """Why something failed, for a person and for an agent that repairs it."""
+
+    kind: FailureKind
+    message: _Log
+    details: dict[str, JsonValue] = {}
+    """E.g. ``index``, ``expected``, ``got``, ``wrong_fraction``, ``pattern``, ``law``, ``lines``, ``signal``."""
+
+
+class Interval(Value):
+    """A median with its 95 % confidence interval."""
+
+    low: float
+    median: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Interval:
+        if not self.low <= self.median <= self.high:
+            raise ValueError(f"interval is not ordered: {self.low}, {self.median}, {self.high}")
+        return self
+
+
+class BuildReport(Value):
+    """What the compiler said and made."""
+
+    ok: bool
+    compiler: str
+    flags: tuple[str, ...] = ()
+    seconds: float
+    cached: bool = False
+    ahead: bool = False
+    """Whether it was made before the kernel's turn came, while another was measured; ``cached`` too then."""
+    log: _Log = ""
+    binary_hash: str | None = None
+    registers: int | None = None
+    """Registers a thread, the largest over the kernels; ``cuda``."""
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+    """Static shared memory of a block; ``cuda``."""
+    instructions: dict[str, int] = {}
+    """Counts of telling instruction families, e.g. ``tensor_core``, ``async_copy``, ``vector_load_128``."""
+
+
+class LawResult(Value):
+    """A kernel against one input law."""
+
+    law: str
+    """Name of the law, e.g. ``own``, ``signed``, ``wide_range``, ``planted_extremes``, ``constant_rows``,
+    ``perturbed``, ``integers``."""
+    passed: bool
+    error: float
+    """Largest deviation from the float64 reference over all outputs, relative to the output's own spread; under the law
+    ``integers`` as it is."""
+    tolerance: float
+    reference_error: float
+    """The same of PyTorch's own answer under the policy."""
+
+
+class Baseline(Vocabulary):
+    """What a kernel is compared with."""
+
+    EAGER = "eager"
+    COMPILE = "torch.compile"
+    MAX_AUTOTUNE = "torch.compile max-autotune"
+
+
+class Span(Value):
+    """The least and the largest of some readings."""
+
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Span:
+        if not self.low <= self.high:
+            raise ValueError(f"span is not ordered: {self.low}, {self.high}")
+        return self
+
+
+class Conditions(Value):
+    """What the device said of itself after each timed block of a comparison, kernel's and baseline's alike."""
+
+    blocks: int
+    """Blocks that the ranges are over: those that the comparison rests on."""
+    clocks_mhz: dict[str, Span] = {}
+    """``sm`` and ``memory``."""
+    temperature_c: Span | None = None
+    power_w: Span | None = None
+    slowed_by: dict[str, int] = {}
+    """In how many blocks clocks were held down, by NVML's reason; ``software_power_cap`` alone is not throttling."""
+    throttled_blocks: int = 0
+    """Blocks slowed by heat or the supply. Their pairs were dropped, and are in no time."""
+
+
+class Comparison(Value):
+    """A kernel timed side by side with one baseline, in ABBA blocks."""
+
+    baseline: Baseline
+    kernel_us: Interval
+    baseline_us: Interval
+    speedup: Interval
+    """Baseline time over kernel time."""
+    pairs: int
+    """Pairs of blocks that the interval rests on."""
+    launches: int
+    """Timed launches of the kernel, in all."""
+    graphs: bool = False
+    """Whether both sides went through CUDA graphs, block by block, so that no time of a launch on the host is in it."""
+    flags: dict[str, str] = {}
+    """How PyTorch was run: ``mode`` of compiling, ``tf32`` and ``autocast`` as the policy has them."""
+    conditions: Conditions | None = None
+    """None where the device does not say, as a CPU."""
+
+
+class ProfileSource(Vocabulary):
+    """Where a profile's metrics come from."""
+
+    MEASURED = "measured"
+    """Hardware counters."""
+    INFERRED = "inferred"
+    """Analytic intensity, time, registers, occupancy and instruction counts."""
+
+
+class Profile(Value):
+    """Metrics of one kernel in the zone's own terms; percentages are of the measured peaks."""
+
+    source: ProfileSource
+    metrics: dict[str, float] = {}
+    """At least ``memory_throughput_pct``, ``compute_throughput_pct`` and ``floor_pct``."""
+    missing: tuple[str, ...] = ()
+    """Metrics of the zone that the profiler does not know on this device; of a measured profile."""
+    promoted: bool = True
+    """Whether counters were asked for: the kernel may be its job's best, or was confirmed. A promoted kernel's profile
+    is inferred where the machine has no counters, or its driver forbids them."""
+
+    def utilisation(self, zone_metric: str) -> float:
+        """A percentage metric as a share of one, 0 where it is unknown."""
+        return min(max(self.metrics.get(zone_metric, 0.0) / 100.0, 0.0), 1.0)
+
+
+class Phase(Value):
+    """What an evaluation did for a while."""
+
+    name: str
+    """``build``, ``open`` (the problem in a fresh judge), ``load``, ``verify``, ``time``, ``compile_baseline``,
+    ``sweep_build``, ``sweep`` and ``sweep_judge`` (other values of the tunables: built, screened, and the fastest
+    judged whole), ``profile``, or ``judge`` for anything else of the judge's."""
+    start: float
+    """Seconds since the evaluation began."""
+    seconds: float
+
+
+class SweepPoint(Value):
+    """A kernel with certain values of its tunables: how fast it was, or why that is not known."""
+
+    tunables: dict[str, int]
+    kernel_us: Interval | None = None
+    speedup: Interval | None = None
+    """Over PyTorch eager."""
+    judged: bool = False
+    """Whether these are the times of a whole judgement, every law and the audit passed; else of a few blocks."""
+    failure: Failure | None = None
+    code: str | None = None
+    """Digest of its machine code and launches; None where there is none."""
+
+    @model_validator(mode="after")
+    def _time_or_failure(self) -> SweepPoint:
+        if (self.speedup is None) == (self.failure is None):
+            raise ValueError("exactly one of a time and a failure")
+        return self
+
+
+class Evaluation(Value):
+    """All that was measured about one kernel on one problem."""
+
+    kernel_hash: str
+    problem_hash: str
+    verdict: Verdict
+    failure: Failure | None = None
+    """Why it did not climb to ``audited``."""
+    build: BuildReport | None = None
+    laws: tuple[LawResult, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    profile: Profile | None = None
+    placement: Placement | None = None
+    environment: Environment | None = None
+    tunables: dict[str, int] = {}
+    """Tunable values that the times belong to: the plan's own, or the best of a sweep."""
+    sweep: tuple[SweepPoint, ...] = ()
+    """What was tried of the tunables, the plan's own values first; empty where nothing was."""
+    seconds: float = 0.0
+    """What the evaluation took, builds included and queueing not."""
+    phases: tuple[Phase, ...] = ()
+    """What it was spent on, one after the other."""
+    measurement: str = ""
+    """Names the run of the judge that this rests on; evaluations of one measurement have one name."""
+    reused: bool = False
+    """Whether that run was an earlier one: the same machine code, problem, device and judge."""
+    kernel_kind: KernelKind = KernelKind.PLANNED
+    """``imported``: host code of others ran beside the kernel, and ``unchecked`` applies."""
+    unchecked: tuple[str, ...] = ()
+    """Checks that this kind of kernel does not allow, in words."""
+    handover_us: float | None = None
+    """Of an imported kernel: what copying its result to the judge's memory takes. It is part of ``kernel_us``, so that
+    the speedup is a lower bound; without the copy the kernel takes at least ``kernel_us - handover_us``."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Evaluation:
+        if self.verdict.rank >= Verdict.CORRECT.rank and (self.build is None or not self.build.ok):
+            raise ValueError(f"{self.verdict.value} without a successful build")
+        if self.verdict.counts and self.failure is not None:
+            raise ValueError(f"{self.verdict.value} with a failure")
+        if self.verdict.counts and (not self.comparisons or not all(law.passed for law in self.laws)):
+            raise ValueError(f"{self.verdict.value} needs passed laws and a timing")
+        if self.verdict in (Verdict.REJECTED, Verdict.QUARANTINED) and self.failure is None:
+            raise ValueError(f"{self.verdict.value} needs a failure that says why")
+        return self
+
+    def comparison(self, baseline: Baseline = Baseline.EAGER) -> Comparison | None:
+        """The comparison with this baseline, or None."""
+        return next((item for item in self.comparisons if item.baseline is baseline), None)
+
+    @property
+    def speedup(self) -> float | None:
+        """Median speedup over eager, only of a kernel that counts."""
+        comparison = self.comparison()
+        return comparison.speedup.median if comparison and self.verdict.counts else None
+
+
+class Preparation(Value):
+    """What is known of a problem before any kernel is written for it: reference checked, baseline timed, placed."""
+
+    facts: ProblemFacts
+    placement: Placement
+    peaks: Peaks
+    environment: Environment
+    baseline_us: Interval
+    """PyTorch eager under the policy."""
+    laws: tuple[str, ...]
+    """Input laws that are meaningful for this reference."""
+    tolerances: dict[str, float]
+    """Accepted error, by law, in the units of :class:`LawResult`."""
+    admission: dict[str, bool]
+    """Null kernels that were tried, and whether the judge rejected each (all must be true)."""
+    notes: tuple[str, ...] = ()
+
+
+class Tracing(Value):
+    """What a problem file computes, or why that cannot be said."""
+
+    facts: ProblemFacts | None = None
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Tracing:
+        if (self.facts is None) == (self.failure is None):
+            raise ValueError("exactly one of facts and failure")
+        return self
+
+
+class PreparationResult(Value):
+    """A preparation, or why the reference cannot be used."""
+
+    preparation: Preparation | None = None
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> PreparationResult:
+        if (self.preparation is None) == (self.failure is None):
+            raise ValueError("exactly one of preparation and failure")
+        return self

@@ -1,0 +1,89 @@
+"""The registry of evolution methods: a new one adds a module and a line here.
+
+A method decides; it never does: whoever drives it (workers, the local driver) runs the candidates it proposes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Annotated, Any, Protocol, get_args
+
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineer, AiCudaEngineerConfig
+from cupilot.domain.evolution.evoengineer import (
+    EvoEngineerFree,
+    EvoEngineerFreeConfig,
+    EvoEngineerFull,
+    EvoEngineerFullConfig,
+    EvoEngineerInsight,
+    EvoEngineerInsightConfig,
+)
+from cupilot.domain.evolution.pipeline import Course
+from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
+from cupilot.domain.evolution.sce import Sce, SceConfig
+
+DEFAULT = "sce"
+
+
+class Method(Protocol):
+    """Four pure functions.
+
+    A driver's round: ``propose`` from the survivors, run the candidates, each along its operator's ``course``,
+    ``select`` from survivors plus candidates, ``should_stop``, and again.
+    """
+
+    def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
+        """The candidates that a generation (from 0) should have, given the survivors of the former ones."""
+        ...
+
+    def select(self, population: Sequence[Member]) -> tuple[str, ...]:
+        """Ids of the candidates that survive a finished generation, best first."""
+        ...
+
+    def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
+        """Why no generation should follow the finished ``generation``, or None."""
+        ...
+
+    def course(self, operator: Operator) -> Course:
+        """How a candidate of this operator goes from proposal to end."""
+        ...
+
+
+def _named(value: Any) -> Any:
+    """Parameters without a method's name are those of the default one."""
+    return {"name": DEFAULT, **value} if isinstance(value, dict) else value
+
+
+_Config = Annotated[
+    SceConfig | EvoEngineerFreeConfig | EvoEngineerInsightConfig | EvoEngineerFullConfig | AiCudaEngineerConfig,
+    Field(discriminator="name"),
+]
+MethodConfig = Annotated[_Config, BeforeValidator(_named)]
+"""The parameters of a method, told apart by ``name``; ``sce`` where there is none."""
+
+CONFIGS: dict[str, type[Any]] = {kind().name: kind for kind in get_args(get_args(_Config)[0])}
+"""The parameters' class of each method, by the method's name."""
+
+NEEDS_MODEL = frozenset(set(CONFIGS) - {DEFAULT})
+"""Methods whose operators write code freely, which the playbook's templates cannot."""
+
+_METHODS: dict[type[Any], Callable[[Any], Method]] = {
+    SceConfig: Sce,
+    EvoEngineerFreeConfig: EvoEngineerFree,
+    EvoEngineerInsightConfig: EvoEngineerInsight,
+    EvoEngineerFullConfig: EvoEngineerFull,
+    AiCudaEngineerConfig: AiCudaEngineer,
+}
+_ADAPTER: TypeAdapter[_Config] = TypeAdapter(MethodConfig)
+
+
+def method_for(config: MethodConfig) -> Method:
+    """The method that a job's configuration asks for."""
+    return _METHODS[type(config)](config)
+
+
+def read_config(data: Any) -> MethodConfig:
+    """A method's parameters from JSON-compatible data, as jobs keep them."""
+    return _ADAPTER.validate_python(data)

@@ -1,0 +1,37 @@
+"""What is kept of a candidate beside its strategy and kernel: how it was proposed, and what its writer said."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from cupilot.domain.evolution.population import Proposal
+from cupilot.domain.value import Value
+
+MAX_INSIGHT = 4_000
+"""Characters of an insight; the published prompts ask for a few sentences."""
+
+
+class Notes(Value):
+    """Grows with the candidate; a field that nobody filled is empty."""
+
+    best: str | None = None
+    """See :class:`cupilot.domain.evolution.population.Proposal`, as are the next three."""
+    inspirations: tuple[str, ...] = ()
+    place: int = 0
+    places: int = 1
+    name: str = Field(default="", max_length=200)
+    """What its writer called it."""
+    insight: str = Field(default="", max_length=MAX_INSIGHT)
+    """Why its writer thinks it is fast (EvoEngineer's I3); shown to later writers where the method says so."""
+    functional: str = ""
+    """The reference as a pure function, where it was converted."""
+    conversions: tuple[tuple[str, str], ...] = ()
+    """Conversions that were wrong, each with what was wrong with it, oldest first."""
+    repairs: tuple[str, ...] = ()
+    """What the Revisor said that it changed, a round each."""
+
+    @classmethod
+    def of(cls, proposal: Proposal) -> Notes:
+        """The notes of a candidate that was just proposed."""
+        shared = ("best", "inspirations", "place", "places")
+        return cls(**{name: getattr(proposal, name) for name in shared})

@@ -1,0 +1,232 @@
+"""A candidate's pipeline: which stage comes next, given what the last one came to. Pure; does no stage itself.
+
+A method gives each of its operators a :class:`Course`: the stage that it opens with, how often it may be mended,
+whether its strategy is aligned. After the opening, all go the same way::
+
+    strategy crossover:   cross -> translate   \\
+    initial:                       translate    |
+    code crossover (sce):             merge     |-> evaluate -> (revise -> evaluate)* -> align -> end
+    code written freely:              write     |
+    first of all:  (convert -> check)+ -> write /
+    asked about a kernel that beat the floor: revise -> evaluate -> align -> end
+
+Translate, revise and align are cuPilot's Algorithm 1 (lines 3 to 7 for one individual); merge is its ablation; write,
+convert and check are EvoEngineer's and The AI CUDA Engineer's.
+
+Workers and the local driver ask the same two functions: :func:`first` and :func:`following`. A failure of kind
+``infrastructure`` is no outcome of a candidate: whoever runs the stage tries it again elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cupilot.domain.evaluation import FailureKind, Verdict
+
+REPAIRABLE = frozenset(
+    {
+        FailureKind.INVALID_PLAN,
+        FailureKind.COMPILE_ERROR,
+        FailureKind.LAUNCH_ERROR,
+        FailureKind.CRASH,
+        FailureKind.ILLEGAL_ACCESS,
+        FailureKind.OUT_OF_MEMORY,
+        FailureKind.TIMEOUT,
+        FailureKind.WRONG_VALUE,
+        FailureKind.UNWRITTEN_OUTPUT,
+        FailureKind.NON_DETERMINISTIC,
+        FailureKind.INPUT_MUTATED,
+        FailureKind.OUT_OF_BOUNDS_WRITE,
+        FailureKind.INSENSITIVE,
+        FailureKind.POLICY_BREACH,
+    }
+)
+"""What the Kernel Revisor may mend. Not: results too good to be true, a broken reference, and faults of the
+infrastructure. A kernel that beat the floor stays what it is; it is asked about in a candidate of its own
+(docs/decisions/0012)."""
+
+
+NOT_CONVERTED = "not_converted"
+"""Reason of a candidate whose reference could not be made a function: no conversion computed the same."""
+
+
+class Stage(StrEnum):
+    """One unit of a candidate's work; the values are those of :class:`cupilot.domain.states.StepKind`."""
+
+    CROSS = "cross"
+    """SCE Manager: one strategy from two parents'."""
+    TRANSLATE = "translate"
+    """Strategy Translator: a kernel for the strategy."""
+    MERGE = "merge"
+    """Strategy Translator: one kernel from two parents' kernels."""
+    CONVERT = "convert"
+    """Kernel Engineer: the reference as a pure function."""
+    CHECK = "check"
+    """The judge, on a device: whether that function computes what the reference does."""
+    WRITE = "write"
+    """Kernel Engineer: a kernel, with the insight it rests on."""
+    EVALUATE = "evaluate"
+    """The judge, on a device."""
+    REVISE = "revise"
+    """Kernel Revisor: a mended kernel."""
+    ALIGN = "align"
+    """Strategy Translator: the strategy as the code really follows it."""
+
+
+class Ending(StrEnum):
+    """How a candidate ends; the values are those of :class:`cupilot.domain.states.CandidateState`."""
+
+    EVALUATED = "evaluated"
+    """With an evaluation, whatever its verdict."""
+    DUPLICATE = "duplicate"
+    """The job already has this strategy or kernel; nothing was measured."""
+    FAILED = "failed"
+    """Without an evaluation; the reason says why."""
+
+
+@dataclass(frozen=True)
+class Next:
+    """A stage that is to be done."""
+
+    stage: Stage
+    round: int = 0
+    """Repair round it belongs to: 0 for the first kernel, n for the n-th revision and its evaluation."""
+
+
+@dataclass(frozen=True)
+class End:
+    """The candidate is final."""
+
+    ending: Ending
+    reason: str | None = None
+    """Machine-readable: why it ended like this, where that is not plain from the evaluation."""
+    question: bool = False
+    """Whether its kernel beat the floor, and the Revisor is to be asked about it: once, in a new candidate."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """An agent did what it was asked: a new strategy, a new kernel, a conversion; or a conversion is right."""
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """An agent's strategy or kernel is one that the job already has."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An agent could not do what it was asked, or the Revisor gave up."""
+
+    reason: str
+    """Code of the :class:`agents.interface.AgentError`, or ``gave_up``."""
+
+
+@dataclass(frozen=True)
+class Mistaken:
+    """A conversion that does not compute what the reference does."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An evaluation's result."""
+
+    verdict: Verdict
+    failure: FailureKind | None = None
+
+
+Outcome = Done | Duplicate | Refused | Mistaken | Judged
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the candidates of one operator go from proposal to end."""
+
+    opening: Stage
+    repair_rounds: int
+    """Times that a candidate's kernel may be mended, and its conversion, where it has one."""
+    alignment: bool
+    """Whether the strategy of a kernel that counts is aligned with its code."""
+    questions: bool = False
+    """Whether a kernel that beat the floor is asked about while repair rounds are left."""
+
+
+def first(course: Course) -> Next:
+    """The stage that a candidate begins with."""
+    return Next(course.opening)
+
+
+def following(course: Course, done: Next, outcome: Outcome) -> Next | End:
+    """What comes after the stage ``done`` that came to ``outcome``.
+
+    Raises ValueError where the outcome cannot be one of that stage, and for an infrastructure failure, which is to
+    be tried again rather than recorded.
+    """
+    if (done.stage is Stage.EVALUATE) != isinstance(outcome, Judged) or (
+        isinstance(outcome, Mistaken) and done.stage is not Stage.CHECK
+    ):
+        raise ValueError(f"{outcome} is no outcome of {done.stage.value}")
+    match outcome:
+        case Judged():
+            return _after_evaluation(course, done.round, outcome)
+        case Mistaken():
+            again = done.round < course.repair_rounds
+            return Next(Stage.CONVERT, done.round + 1) if again else End(Ending.FAILED, NOT_CONVERTED)
+        case Done():
+            return _after_agent(done)
+        case Duplicate():
+            return _without_new_kernel(done, End(Ending.DUPLICATE, f"duplicate_{_made_by(done.stage)}"))
+        case Refused():
+            return _without_new_kernel(done, End(Ending.FAILED, outcome.reason))
+
+
+def step_key(ordinal: int, stage: Next) -> str:
+    """Name of a candidate's stage within its job, e.g. ``c12/revise/1``: no two stages share one."""
+    return f"c{ordinal}/{stage.stage.value}/{stage.round}"
+
+
+def _after_evaluation(course: Course, repair_round: int, judged: Judged) -> Next | End:
+    if judged.failure is FailureKind.INFRASTRUCTURE:
+        raise ValueError("an infrastructure failure says nothing about the candidate; try the evaluation again")
+    if judged.verdict.counts:
+        return Next(Stage.ALIGN, repair_round) if course.alignment else End(Ending.EVALUATED)
+    if _repairable(judged) and repair_round < course.repair_rounds:
+        return Next(Stage.REVISE, repair_round + 1)
+    # Only strategies of kernels that count are ever crossed or reused as good; those of failures stay as asked for,
+    # which is what the pool has to warn of.
+    question = course.questions and repair_round < course.repair_rounds and _beat_the_floor(judged)
+    return End(Ending.EVALUATED, question=question)
+
+
+def _beat_the_floor(judged: Judged) -> bool:
+    return judged.verdict is Verdict.QUARANTINED and judged.failure is FailureKind.BELOW_FLOOR
+
+
+def _repairable(judged: Judged) -> bool:
+    return judged.verdict is not Verdict.QUARANTINED and judged.failure in REPAIRABLE
+
+
+def _after_agent(done: Next) -> Next | End:
+    match done.stage:
+        case Stage.CROSS:
+            return Next(Stage.TRANSLATE)
+        case Stage.CONVERT:
+            return Next(Stage.CHECK, done.round)
+        case Stage.CHECK:
+            return Next(Stage.WRITE)
+        case Stage.ALIGN:
+            return End(Ending.EVALUATED)
+        case _:
+            return Next(Stage.EVALUATE, done.round)
+
+
+def _without_new_kernel(done: Next, otherwise: End) -> End:
+    """A candidate that was measured before the agent stopped keeps that evaluation."""
+    if done.stage is Stage.ALIGN or (done.stage is Stage.REVISE and done.round > 0):
+        return End(Ending.EVALUATED, otherwise.reason)
+    return otherwise
+
+
+def _made_by(stage: Stage) -> str:
+    return "strategy" if stage in (Stage.CROSS, Stage.ALIGN) else "kernel"

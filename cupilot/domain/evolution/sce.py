@@ -1,0 +1,193 @@
+"""Strategy-coordinated evolution (``sce``), cuPilot's method (arXiv 2512.16465, Algorithm 1).
+
+The paper publishes no code; its Algorithm 1 by lines, and where each is done here:
+
+1. ``P <- StrategyInit(K_init, N_S0)``: :meth:`Sce.propose` of generation 0 asks for ``population`` initial
+   strategies, which the SCE Manager writes from the roofline zone, the strategy pool and its own ideas;
+2. for each generation, for each individual in parallel: whoever drives the method;
+3. ``K <- StrategyApplication(S, K)``: stage ``translate`` (:mod:`cupilot.domain.evolution.pipeline`);
+4. ``K <- KernelRevision(K)``: stages ``evaluate`` and ``revise``, at most ``repair_rounds`` times;
+5. profile and fitness: stage ``evaluate``, :mod:`cupilot.domain.evolution.fitness`;
+6. ``S <- StrategyAlignment(S, K)`` (the paper's "handshake"): stage ``align``;
+7. elitism keeps, tournament picks parents: :meth:`Sce.select` and :meth:`Sce.propose`;
+8. the SCE Manager crosses two parents' *strategies*: stage ``cross``; back to 2, or :meth:`Sce.should_stop`.
+
+Around this stands the paper's slower time scale, the **epoch**: its released kernels lie in folders ``Epoch0`` to
+``Epoch3``, and the best kernels of one epoch are the initial ones (``K_init`` of line 1) of the next. So the first
+generation of a later epoch is again ``StrategyInit``, for kernels that already exist: initial proposals whose parents
+are the elites, in turn. The paper's ablation of line 8, crossing *code* instead, is ``crossover="code"``: the
+Translator is shown both parents' kernels, and what strategy came of it is read from the code, in line 6.
+
+The paper does not state tournament size, elites, fitness weights or any mutation; there is no mutation here either,
+and the rest are :class:`SceConfig`'s fields. What the paper leaves open and this does: survivors are the elites plus
+the last generation's members that count (the rest of the best, where there are more than fit); the two parents of a
+crossover differ in strategy where the survivors allow it; a generation proposes no pair of parents twice while
+untried pairs remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from random import Random
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from cupilot.domain.evolution.pipeline import Course, Stage
+from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
+from cupilot.domain.evolution.selection import elite, near_floor, ranked, tournament
+from cupilot.domain.value import Value, Vocabulary
+
+
+class CrossoverLevel(Vocabulary):
+    """What two parents are combined in."""
+
+    STRATEGY = "strategy"
+    """The Manager combines their strategies; the Translator writes a kernel for the result."""
+    CODE = "code"
+    """The Translator combines their kernels; alignment says what strategy came of it."""
+
+
+class SceConfig(Value):
+    """Parameters and ablation switches of ``sce``."""
+
+    name: Literal["sce"] = "sce"
+    population: Annotated[int, Field(ge=2, le=200)] = 8
+    """Candidates a generation. The paper's ablations use 50."""
+    generations: Annotated[int, Field(ge=1, le=100)] = 4
+    """Rounds of selection an epoch."""
+    epochs: Annotated[int, Field(ge=1, le=20)] = 1
+    """Each but the first begins with fresh strategies for the best kernels of the one before."""
+    elites: Annotated[int, Field(ge=0, le=50)] = 2
+    tournament: Annotated[int, Field(ge=1, le=50)] = 3
+    """Members drawn for each parent."""
+    repair_rounds: Annotated[int, Field(ge=0, le=10)] = 2
+    """Times that the Kernel Revisor may mend one candidate."""
+    utilisation_weight: Annotated[float, Field(ge=0, le=10)] = 0.25
+    """Weight of hardware utilisation beside log speedup in the fitness."""
+    crossover: CrossoverLevel = CrossoverLevel.STRATEGY
+    """Ablation: ``code`` combines the parents' kernels instead of their strategies."""
+    roofline_guidance: bool = True
+    """Ablation: False hides zone and diagnosis from the agents."""
+    pool: bool = True
+    """Ablation: False starts without the strategy pool."""
+    alignment: bool = True
+    """Ablation: False keeps strategies as they were asked for."""
+
+    @model_validator(mode="after")
+    def _elites_fit(self) -> SceConfig:
+        if self.elites >= self.population:
+            raise ValueError(f"elites ({self.elites}) must be fewer than population ({self.population})")
+        return self
+
+    @property
+    def rounds(self) -> int:
+        """Generations at most, over all epochs."""
+        return self.epochs * self.generations
+
+    @property
+    def most_candidates(self) -> int:
+        """Proposed at most, over all generations; elites leave room for fewer."""
+        return self.population * self.rounds
+
+    @property
+    def most_kernels(self) -> int:
+        """The same with every repair that they may have."""
+        return self.most_candidates * (1 + self.repair_rounds)
+
+
+class Sce:
+    """The method ``sce``. Every call is pure in its arguments and the generator it is given."""
+
+    def __init__(self, config: SceConfig) -> None:
+        self.config = config
+
+    def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
+        """The proposals of a generation; ``population`` are the survivors that :meth:`select` named.
+
+        Generation 0: ``population`` initial proposals. Later: what the elites leave of the population, each a
+        crossover of two of the survivors; initial proposals where fewer than two survivors count. An epoch's first
+        generation: the same number of initial proposals, which begin from the elites (or the best) in turn.
+        """
+        if generation == 0:
+            return [Proposal(operator=Operator.INITIAL)] * self.config.population
+        wanted = self.config.population - len(elite(population, self.config.elites))
+        if self.config.epochs > 1 and generation % self.config.generations == 0:
+            return _anew(elite(population, max(self.config.elites, 1)), wanted)
+        pairs = _pairs(population)
+        if not pairs:
+            return [Proposal(operator=Operator.INITIAL)] * wanted
+        return self._crossovers(population, pairs, wanted, rng)
+
+    def select(self, population: Sequence[Member]) -> tuple[str, ...]:
+        """Candidate ids that survive, best first: the elites and the last generation's members that count.
+
+        ``population`` are the former survivors and the finished generation. At most ``population`` survive.
+        """
+        newest = max((one.generation for one in population), default=0)
+        keep = {one.candidate for one in elite(population, self.config.elites)}
+        keep |= {one.candidate for one in population if one.generation == newest}
+        survivors = [one.candidate for one in ranked(population) if one.candidate in keep]
+        return tuple(survivors[: self.config.population])
+
+    def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
+        """Why no generation should follow the finished ``generation`` (from 0), or None."""
+        if near_floor(population):
+            return StopReason.NEAR_FLOOR
+        return StopReason.GENERATIONS if generation + 1 >= self.config.rounds else None
+
+    def course(self, operator: Operator) -> Course:
+        """How a candidate of this operator goes; all may be mended, and are aligned unless that is switched off.
+
+        No proposal is a ``mutation``: that is the Revisor's answer about a kernel that beat the floor, one round and no
+        more.
+        """
+        if operator is Operator.MUTATION:
+            return Course(Stage.REVISE, repair_rounds=0, alignment=self.config.alignment)
+        opening = {Operator.CROSSOVER: Stage.CROSS, Operator.CODE_CROSSOVER: Stage.MERGE}
+        stage = opening.get(operator, Stage.TRANSLATE)
+        return Course(stage, self.config.repair_rounds, self.config.alignment, questions=True)
+
+    def _crossovers(
+        self, population: Sequence[Member], pairs: set[frozenset[str]], wanted: int, rng: Random
+    ) -> list[Proposal]:
+        untried = set(pairs)
+        proposals: list[Proposal] = []
+        while len(proposals) < wanted:
+            first, second = self._parents(population, untried, rng)
+            untried.discard(frozenset((first.candidate, second.candidate)))
+            untried = untried or set(pairs)
+            parents = tuple(one.candidate for one in ranked((first, second)))
+            proposals.append(Proposal(operator=_CROSSOVERS[self.config.crossover], parents=parents))
+        return proposals
+
+    def _parents(self, population: Sequence[Member], pairs: set[frozenset[str]], rng: Random) -> tuple[Member, Member]:
+        """Two tournaments: the first among all that have a partner left, the second among its partners."""
+        first = tournament([one for one in population if _partners(one, pairs)], self.config.tournament, rng)
+        assert first is not None
+        partners = _partners(first, pairs)
+        second = tournament([one for one in population if one.candidate in partners], self.config.tournament, rng)
+        assert second is not None
+        return first, second
+
+
+_CROSSOVERS = {CrossoverLevel.STRATEGY: Operator.CROSSOVER, CrossoverLevel.CODE: Operator.CODE_CROSSOVER}
+
+
+def _anew(seeds: Sequence[Member], count: int) -> list[Proposal]:
+    """Initial proposals that begin from these kernels in turn, or from nothing where there are none."""
+    parents: list[tuple[str, ...]] = [(seed.candidate,) for seed in seeds]
+    parents = parents or [()]
+    return [Proposal(operator=Operator.INITIAL, parents=parents[place % len(parents)]) for place in range(count)]
+
+
+def _pairs(population: Sequence[Member]) -> set[frozenset[str]]:
+    """Pairs that may be crossed: of different strategies, or any two that count where all are alike."""
+    everyone = list(combinations(ranked(population), 2))
+    different = [(one, other) for one, other in everyone if one.strategy.signature() != other.strategy.signature()]
+    return {frozenset((one.candidate, other.candidate)) for one, other in different or everyone}
+
+
+def _partners(one: Member, pairs: set[frozenset[str]]) -> set[str]:
+    return {candidate for pair in pairs if one.candidate in pair for candidate in pair - {one.candidate}}

@@ -1,0 +1,36 @@
+"""What methods share: ranking, elitism, tournament, the stop near the floor. Pure; members without a fitness never win.
+
+Ties go to the member with the smaller ordinal, so that a result never depends on ids or on order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from cupilot.domain.evolution.population import Member
+from cupilot.domain.roofline import NEAR_FLOOR
+
+
+def ranked(population: Sequence[Member]) -> list[Member]:
+    """The members that count, best first."""
+    scored = [(one.fitness, one) for one in population if one.fitness is not None]
+    return [one for _, one in sorted(scored, key=lambda pair: (-pair[0], pair[1].ordinal))]
+
+
+def elite(population: Sequence[Member], count: int) -> list[Member]:
+    """The ``count`` best members that count, best first; fewer where there are no more."""
+    return ranked(population)[:count]
+
+
+def tournament(population: Sequence[Member], size: int, rng: Random) -> Member | None:
+    """The best of ``size`` members drawn without replacement from those that count; None where none counts."""
+    field = ranked(population)
+    if not field:
+        return None
+    return field[min(rng.sample(range(len(field)), min(size, len(field))))]
+
+
+def near_floor(population: Sequence[Member]) -> bool:
+    """Whether a member that counts is so close to the physical floor that nothing is left to pay for."""
+    return any(one.floor_share is not None and one.floor_share >= NEAR_FLOOR for one in ranked(population))

@@ -1,0 +1,164 @@
+"""From a matrix to matched jobs: arms, the order in which they take turns, and what they may cost at most.
+
+Jobs are *matched*: in a block (one problem and one seed) every arm has one job, with the same target, budgets and seed.
+Blocks are worked through one after the other, and within a block the arms take turns at being first (a Latin square
+over problems and seeds), so that a machine that warms up or gets busy hits all arms alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import floor
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.evolution.methods import MethodConfig
+from cupilot.domain.job import AgentKind, Budgets
+from cupilot.domain.value import Value
+
+MAX_ARMS = 24
+MAX_JOBS = 500
+"""Of one experiment: they are made in one transaction."""
+
+METHODS: TypeAdapter[Any] = TypeAdapter(MethodConfig)
+"""Whatever configuration a job's method can have."""
+
+
+class Arm(Value):
+    """One of the things that are compared: a method with its switches, and who plays the agents."""
+
+    name: str = Field(min_length=1, max_length=100)
+    method: dict[str, JsonValue]
+    """The whole configuration, defaults written out."""
+    agents: AgentKind
+
+    @property
+    def pays(self) -> bool:
+        """Whether its jobs may call a model."""
+        return self.agents is not AgentKind.PLAYBOOK
+
+
+class Total(Value):
+    """Limits of a whole experiment. Each is shared equally by the jobs, so that an early one starves no later one."""
+
+    candidates: Annotated[int, Field(ge=1)] | None = None
+    wall_seconds: Annotated[float, Field(gt=0)] | None = None
+    """Of all jobs added up."""
+    cost_usd: Annotated[float, Field(ge=0)] | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One job of the matrix, by the places of its arm, problem and seed."""
+
+    arm: int
+    problem: int
+    seed: int
+
+
+def configuration(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A method's configuration with its defaults; InvalidInput where it is none."""
+    try:
+        config = METHODS.validate_python(dict(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        # pydantic also names the member of the union and the validator that it looked into.
+        inner = [str(part) for part in first["loc"] if str(part) != data.get("name") and "[" not in str(part)]
+        path = ".".join([where, *inner])
+        raise InvalidInput(f"{path}: {first['msg']}", where=path) from error
+    written: dict[str, Any] = config.model_dump(mode="json")
+    return written
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's configuration over the experiment's common one, which counts for arms of the same method only."""
+    if changes.get("name", base.get("name")) != base.get("name"):
+        return dict(changes)
+    return {**base, **changes}
+
+
+def crossed(arms: Sequence[Arm], switches: Mapping[str, Sequence[JsonValue]]) -> list[Arm]:
+    """Every arm in every combination of the switches, named after both; InvalidInput where an arm lacks a switch."""
+    found = []
+    for arm, values in product(arms, product(*switches.values())):
+        chosen = dict(zip(switches, values, strict=True))
+        words = [f"{name}={_word(value)}" for name, value in chosen.items()]
+        name = " ".join([arm.name, *words])
+        method = configuration({**arm.method, **chosen}, f"switches for {arm.name}")
+        found.append(Arm(name=name[:100], method=method, agents=arm.agents))
+    return found
+
+
+def check_arms(arms: Sequence[Arm]) -> None:
+    """InvalidInput unless there are arms, not too many, of different names and contents."""
+    if not 1 <= len(arms) <= MAX_ARMS:
+        raise InvalidInput(f"{len(arms)} arms: between 1 and {MAX_ARMS} are possible", where="body.arms")
+    names: dict[str, str] = {}
+    contents: dict[str, str] = {}
+    for arm in arms:
+        content = Value.content_hash(arm.model_copy(update={"name": "-"}))
+        if arm.name in names:
+            raise InvalidInput(f"two arms are called {arm.name!r}", hint="give each a name", where="body.arms")
+        if content in contents:
+            raise InvalidInput(
+                f"the arms {contents[content]!r} and {arm.name!r} are the same", hint="drop one", where="body.arms"
+            )
+        names[arm.name] = contents[content] = arm.name
+
+
+def cells(arms: int, problems: int, seeds: int) -> list[Cell]:
+    """All jobs in the order in which they are to be worked on."""
+    return [
+        Cell(arm=(place + problem + seed) % arms, problem=problem, seed=seed)
+        for seed in range(seeds)
+        for problem in range(problems)
+        for place in range(arms)
+    ]
+
+
+def own_answers(budgets: Budgets) -> Budgets:
+    """The budgets with every job paying for its own model answers, unless they say otherwise.
+
+    An answer that another arm's job has paid for would hide what an arm costs, and how long its model takes.
+    """
+    said = "reuse_answers" in budgets.model_fields_set
+    return budgets if said else budgets.model_copy(update={"reuse_answers": False})
+
+
+def shared(budgets: Budgets, total: Total | None, jobs: int) -> Budgets:
+    """Each job's budgets: its own, or an equal share of the total where that is less.
+
+    Raises InvalidInput where a share would not do for one kernel.
+    """
+    if total is None:
+        return budgets
+    values = budgets.model_dump()
+    for name, limit in total.model_dump(exclude_none=True).items():
+        share = limit / jobs
+        values[name] = min(values[name], floor(share) if isinstance(values[name], int) else share)
+    if values["candidates"] < 1:
+        raise InvalidInput(
+            f"a total of {total.candidates} candidates does not go round {jobs} jobs",
+            hint="raise the total, or ask for fewer arms, problems or seeds",
+            where="body.total.candidates",
+        )
+    return Budgets(**values)
+
+
+def at_most(arms: Sequence[Arm], budgets: Budgets, jobs_per_arm: int) -> Total:
+    """What all jobs together can use: no sum of their budgets can exceed it."""
+    jobs = len(arms) * jobs_per_arm
+    paying = sum(arm.pays for arm in arms) * jobs_per_arm
+    return Total(
+        candidates=jobs * budgets.candidates,
+        wall_seconds=jobs * budgets.wall_seconds,
+        cost_usd=paying * budgets.cost_usd,
+    )
+
+
+def _word(value: JsonValue) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,72 @@
+"""Devices that kernels run on, their measured peaks, and the environment of a measurement. Pure data."""
+
+from __future__ import annotations
+
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.value import Value
+
+
+class Device(Value):
+    """One GPU, or the CPU of one machine."""
+
+    target: Target
+    uid: str
+    """GPU UUID, or a stable id of the machine's CPU."""
+    name: str
+    """Model name, e.g. ``NVIDIA H200``."""
+    arch: str
+    """``sm_90``, or the CPU's best vector extension, e.g. ``x86-64-avx512``."""
+    units: int
+    """Streaming multiprocessors, or cores that may be used."""
+    memory_bytes: int
+    cache_bytes: int
+    """Last-level cache: L2 of a GPU, L3 (or L2) of a CPU."""
+    shared_bytes_per_block: int = 0
+    registers_per_unit: int = 0
+    threads_per_unit: int = 0
+
+    @property
+    def device_class(self) -> str:
+        """What a queue is named after: all devices of one class can stand in for each other."""
+        return "cpu" if self.target is Target.CPU else self.arch
+
+
+class Peaks(Value):
+    """Rates that were measured on a device, not read from a data sheet."""
+
+    device_uid: str
+    bandwidth: float
+    """Bytes a second of main memory, reads plus writes."""
+    scalar_flops: float
+    """fp32 operations a second without matrix units (a fused multiply-add counts two)."""
+    tensor_flops: dict[NumericsPolicy, float] = {}
+    """Matrix-unit operations a second, by policy; absent where the device or policy has none."""
+    launch_seconds: float = 0.0
+    """Shortest time that an empty launch takes."""
+    measured_at: str
+    """ISO 8601, UTC."""
+
+    def matrix_flops(self, policy: NumericsPolicy) -> float:
+        """Best rate for a matrix product under the policy."""
+        return max(self.scalar_flops, self.tensor_flops.get(policy, 0.0))
+
+
+class Environment(Value):
+    """What a measurement was made on and with."""
+
+    device: Device
+    driver: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    compiler: str | None = None
+    sandbox: str | None = None
+    """Which isolation was in force, e.g. ``bwrap+seccomp``."""
+    threads: int | None = None
+    """Threads the kernel and the baseline were given; ``cpu`` target."""
+    clocks_mhz: dict[str, float] = {}
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttled: bool | None = None
+    load_average: float | None = None
+    code_version: str = ""
+    host: str = ""

@@ -1,0 +1,74 @@
+"""A call to a language model and its answer, as agents make them and storage keeps them. Pure data."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.value import Value, digest
+
+
+class Call(Value):
+    """A call that is about to be made."""
+
+    role: str
+    purpose: str
+    """Unique within its step, e.g. ``translate`` or ``translate/repair``."""
+    model: str
+    prompt_hash: str
+    """Hash of the prompt file's text that the messages were made from."""
+    messages: tuple[dict[str, str], ...]
+    parameters: dict[str, JsonValue] = {}
+    """What else decides the answer: seed, temperature, endpoint; no key."""
+    worst_cost_usd: float
+    """What the call can cost at the most: counted against budgets until the true cost is known."""
+
+    def request_hash(self) -> str:
+        """What an answer is found by again: model, messages and parameters."""
+        return digest([self.model, list(self.messages), self.parameters])
+
+
+class Answer(Value):
+    """What came back."""
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    """Reasoning included."""
+    reasoning_tokens: int = 0
+    cost_usd: float
+    finish_reason: str = "stop"
+    seconds: float = 0.0
+    cached: bool = False
+    """Whether it was paid for by an earlier, equal call of the team."""
+
+
+class BudgetScope(StrEnum):
+    """Whose money a call did not fit; the values are the codes of the error."""
+
+    CALL = "call_budget"
+    JOB = "cost_budget"
+    TEAM = "team_budget"
+
+
+_WORDS = {
+    BudgetScope.CALL: ("that one call may cost", "raise budgets.call_usd, or lower the model's max_output_tokens"),
+    BudgetScope.JOB: ("that the job has left", "raise budgets.cost_usd"),
+    BudgetScope.TEAM: ("that the team has left in this period", "wait for the next period, or ask for a larger quota"),
+}
+
+
+class CostBudgetReached(CupilotError):
+    """A call could cost more than what is left for it; it was not made."""
+
+    code = "cost_budget"
+    status = 402
+
+    def __init__(self, worst_cost_usd: float, left_usd: float, scope: BudgetScope = BudgetScope.JOB) -> None:
+        words, hint = _WORDS[scope]
+        left = f"${max(left_usd, 0):.4f}"
+        super().__init__(f"a model call of up to ${worst_cost_usd:.4f} does not fit the {left} {words}", hint=hint)
+        self.code = scope.value
+        self.scope = scope

@@ -1,0 +1,138 @@
+"""The closed vocabularies of the schema. Which change is allowed is :mod:`cupilot.storage.db.transitions`' business."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Life of a job."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    EVOLVING = "evolving"
+    PAUSED = "paused"
+    """Nothing of it begins; what runs is finished."""
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing follows."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.BUDGET_EXHAUSTED)
+
+
+class ExperimentState(StrEnum):
+    """Where an experiment stands; follows from its jobs and is stored nowhere."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class GenerationState(StrEnum):
+    """Life of a generation."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class CandidateState(StrEnum):
+    """Life of a candidate."""
+
+    ACTIVE = "active"
+    """Somewhere in its pipeline."""
+    EVALUATED = "evaluated"
+    """Final, with an evaluation (whatever the verdict)."""
+    DUPLICATE = "duplicate"
+    """Dropped before anything was paid: the job already has this strategy or kernel."""
+    FAILED = "failed"
+    """Final without an evaluation; ``reason`` says why."""
+    CANCELLED = "cancelled"
+
+
+class StepKind(StrEnum):
+    """What a step does: ``prepare``, ``check``, ``evaluate``, ``confirm`` and ``attribute`` on a device."""
+
+    PREPARE = "prepare"
+    INITIALISE = "initialise"
+    CROSS = "cross"
+    TRANSLATE = "translate"
+    MERGE = "merge"
+    CONVERT = "convert"
+    CHECK = "check"
+    WRITE = "write"
+    EVALUATE = "evaluate"
+    REVISE = "revise"
+    ALIGN = "align"
+    CONFIRM = "confirm"
+    ABLATE = "ablate"
+    """Write the winner without each of its techniques."""
+    ATTRIBUTE = "attribute"
+    """Measure one of those."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a GPU worker does it."""
+        on_device = (StepKind.PREPARE, StepKind.CHECK, StepKind.EVALUATE, StepKind.CONFIRM, StepKind.ATTRIBUTE)
+        return self in on_device
+
+
+class StepState(StrEnum):
+    """Life of a step."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class StrategyOrigin(StrEnum):
+    """How a strategy came about."""
+
+    IDEA = "idea"
+    POOL = "pool"
+    CROSSOVER = "crossover"
+    REVISION = "revision"
+    ALIGNMENT = "alignment"
+    ABLATION = "ablation"
+    """The winner's, without one technique."""
+    MERGE = "merge"
+    """Claimed for a kernel that was merged from two: what both parents' did."""
+    CODE = "code"
+    """Read from a kernel that was written freely."""
+
+
+class EvaluationPurpose(StrEnum):
+    """Why a kernel was measured."""
+
+    EVALUATE = "evaluate"
+    CONFIRM = "confirm"
+    """In fresh processes, against every baseline, for ``reproduced``."""
+    ATTRIBUTE = "attribute"
+    """Without one technique, to see what that is worth. Not the candidate's own kernel."""
+
+
+class LlmCallState(StrEnum):
+    """Life of a model call."""
+
+    STARTED = "started"
+    ANSWERED = "answered"
+    FAILED = "failed"
+    """No answer came, and nothing was charged."""
+    LOST = "lost"
+    """No answer came, and nobody knows whether it was charged: the worker died, or the connection broke. Its worst cost
+    stays reserved."""
+
+
+class WorkerKind(StrEnum):
+    """What a worker can do."""
+
+    AGENT = "agent"
+    GPU = "gpu"

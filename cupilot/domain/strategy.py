@@ -1,0 +1,93 @@
+"""A strategy: an ordered set of techniques with parameters and a rationale. The unit of crossover.
+
+Says whether a strategy is well formed against the catalogue; choosing one is the agents' and the method's business.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.technique import Catalogue, Scalar
+from cupilot.domain.value import Value, digest
+
+MAX_TECHNIQUES = 12
+
+MAX_MEANING = 600
+"""Characters that say what an invented technique does: it stands in prompts, and a model may have written it."""
+
+
+class TechniqueUse(Value):
+    """A technique as a strategy uses it."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]{1,63}$")
+    parameters: dict[str, Scalar] = {}
+    meaning: str = Field(default="", max_length=MAX_MEANING)
+    """What it does to the code, of one that the catalogue does not know; prose, which asks for no other code."""
+
+
+class Strategy(Value):
+    """An ordered set of techniques; order is the order in which they are applied."""
+
+    techniques: tuple[TechniqueUse, ...] = Field(max_length=MAX_TECHNIQUES)
+    """May be empty: the plain, unoptimised kernel is a strategy too."""
+    rationale: str = Field(default="", max_length=4000)
+
+    @model_validator(mode="after")
+    def _each_technique_once(self) -> Strategy:
+        ids = self.ids()
+        if len(set(ids)) != len(ids):
+            raise ValueError("a technique appears twice in the strategy")
+        return self
+
+    def ids(self) -> tuple[str, ...]:
+        """The techniques' ids, in order."""
+        return tuple(use.id for use in self.techniques)
+
+    def use(self, technique_id: str) -> TechniqueUse | None:
+        """How the strategy uses this technique, or None."""
+        return next((use for use in self.techniques if use.id == technique_id), None)
+
+    def signature(self) -> str:
+        """Equal for strategies that ask for the same code: order of techniques and prose do not count."""
+        return digest(sorted([use.id, sorted(use.parameters.items())] for use in self.techniques))
+
+    def _identity(self) -> Any:
+        return self.model_dump(mode="json", exclude={"rationale": True, "techniques": {"__all__": {"meaning"}}})
+
+
+def union(first: Strategy, second: Strategy) -> Strategy:
+    """Every technique of both, as the first uses it where both do: what a kernel made of both kernels may claim."""
+    added = tuple(use for use in second.techniques if first.use(use.id) is None)
+    return Strategy(
+        techniques=(*first.techniques, *added)[:MAX_TECHNIQUES],
+        rationale="Two kernels in one; claims what both did, until its code is looked at.",
+    )
+
+
+def problems_with(strategy: Strategy, catalogue: Catalogue, target: Target, policy: NumericsPolicy) -> list[str]:
+    """Why the strategy breaks the catalogue's rules for this target and policy; empty when it does not.
+
+    Techniques that the catalogue does not know are allowed (they are novel), so they are no problem here.
+    """
+    found: list[str] = []
+    ids = set(strategy.ids())
+    for use in strategy.techniques:
+        technique = catalogue.get(use.id)
+        if technique is None:
+            continue
+        if target not in technique.targets:
+            found.append(f"{use.id} is not for target {target.value}")
+        if technique.policies and policy.value not in technique.policies:
+            found.append(f"{use.id} is not allowed under policy {policy.value}")
+        found += [f"{use.id} requires {other}" for other in technique.requires if other not in ids]
+        found += [f"{use.id} conflicts with {other}" for other in technique.conflicts if other in ids]
+        for name, value in use.parameters.items():
+            parameter = technique.parameters.get(name)
+            if parameter is None:
+                found.append(f"{use.id} has no parameter {name}")
+            elif value not in parameter.choices:
+                found.append(f"{use.id}.{name} = {value!r} is not one of {list(parameter.choices)}")
+    return found

@@ -1,0 +1,1 @@
+"""The life of a job: submission, planning, flow, confirmation, attribution, budgets, steering, learning."""

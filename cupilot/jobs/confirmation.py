@@ -1,0 +1,82 @@
+"""The end of a job: its best kernel is measured again in fresh processes, and only then called ``reproduced``.
+
+A kernel that does not hold is corrected to what the second measurement says, and the next best is tried.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.states import JobState, StepKind
+from cupilot.jobs.attribution import begin_attribution
+from cupilot.jobs.budget import Exhausted
+from cupilot.jobs.explanation import no_valid_kernel
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.jobs.endings import end_job
+from cupilot.storage.jobs.evolving import choose_best
+from cupilot.storage.jobs.progress import best_unconfirmed, evaluation_of, preparation_of
+from cupilot.storage.queue.steps import add_step, device_queue
+
+MAX_TRIES = 3
+"""Kernels that are measured again at most; if none of three holds, the measurements are the problem."""
+
+
+def begin_confirmation(session: Session, job: Job, reached: Exhausted | None, tried: int = 0) -> None:
+    """Queue the confirmation of the best kernel that has had none, or end the job where there is nothing to confirm.
+
+    ``reached`` is the budget that ended the evolution, if one did.
+    """
+    candidate = best_unconfirmed(session, job) if tried < MAX_TRIES else None
+    if candidate is None:
+        conclude(session, job, reached)
+        return
+    add_step(
+        session,
+        job,
+        StepKind.CONFIRM,
+        f"confirm/{tried}",
+        queue=device_queue(preparation_of(job).environment.device),
+        avoids=_measured_on(session, job, candidate),
+        candidate=candidate,
+        generation=session.get_one(Generation, candidate.generation_id),
+        payload={"tried": tried, "reached": reached.value if reached else None},
+    )
+
+
+def _measured_on(session: Session, job: Job, candidate: Candidate) -> str:
+    """The device of the time that is to be confirmed: what another one reproduces is no peculiarity of the first."""
+    assert candidate.evaluation_id is not None
+    evaluation = evaluation_of(session, candidate.evaluation_id)
+    return (evaluation.environment or preparation_of(job).environment).device.uid
+
+
+def after_confirmation(session: Session, job: Job, step: Step, verdict: Verdict) -> None:
+    """End the job with the kernel that held, or try the next best."""
+    best = choose_best(session, job)
+    reached = reached_before(step)
+    if verdict is Verdict.REPRODUCED:
+        if reached is not None or best is None or not begin_attribution(session, job, best):
+            conclude(session, job, reached)
+    else:
+        begin_confirmation(session, job, reached, step.payload["tried"] + 1)
+
+
+def reached_before(step: Step) -> Exhausted | None:
+    """The budget that ended the evolution before this confirmation."""
+    value = step.payload["reached"]
+    return Exhausted(value) if value else None
+
+
+def conclude(session: Session, job: Job, reached: Exhausted | None, unconfirmed: str = "not_reproduced") -> None:
+    """End the job as what it has come to; ``unconfirmed`` is the reason given where its best is not reproduced."""
+    best = choose_best(session, job)
+    if reached is not None:
+        end_job(session, job, JobState.BUDGET_EXHAUSTED, reason=reached.value, message=reached.message)
+    elif best is None:
+        end_job(session, job, JobState.FAILED, reason="no_valid_kernel", message=no_valid_kernel(session, job))
+    elif best.verdict is Verdict.REPRODUCED:
+        end_job(session, job, JobState.SUCCEEDED)
+    else:
+        message = "the best kernel is audited, but its speed was not reproduced"
+        end_job(session, job, JobState.SUCCEEDED, reason=unconfirmed, message=message)

@@ -1,0 +1,104 @@
+"""Jobs that go on where others stopped: a retry of an ended job, a fork from one of its candidates.
+
+Both are new jobs, linked to what they continue. An ended job stays as it ended: what was reported of it stays true.
+Kernels that are taken over are measured again in the new job, like any others.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from cupilot.domain.errors import Conflict
+from cupilot.domain.imported import ImportedFile
+from cupilot.domain.job import JobSpec
+from cupilot.domain.states import JobState
+from cupilot.domain.steering import DirectiveKind
+from cupilot.jobs.importing import judges_a_file
+from cupilot.storage.db.tables.jobs import Candidate, Directive, Job
+from cupilot.storage.jobs.jobs import get_job, submit_job
+from cupilot.storage.jobs.progress import kernel_of, strategy_of
+from cupilot.storage.jobs.steering import add_injection, candidate_of_job, in_force
+
+TAKEN_OVER = 16
+"""Kernels of the old job that a retry begins with at most: its survivors, and of those the fittest."""
+
+
+def retry_job(
+    session: Session,
+    team_id: uuid.UUID,
+    job_id: uuid.UUID,
+    spec: JobSpec,
+    *,
+    author: str,
+    idempotency_key: str | None,
+    request_hash: str,
+) -> tuple[Job, bool]:
+    """A new job that goes on with what an ended one had found, and keeps its bans; ``spec`` has the new budgets.
+
+    (job, False) for a repeated key. Raises :class:`Conflict` for a job that goes on, or that has succeeded.
+    """
+    old = get_job(session, team_id, job_id)
+    if not old.state.final:
+        raise Conflict(f"the job has not ended: {old.state.value}", hint="steer it, or cancel it first")
+    if judges_a_file(session, old):
+        raise ImportedFile("the job judged a file, which does not go on", hint="judge the file again")
+    if old.state is JobState.SUCCEEDED:
+        raise Conflict("the job has succeeded", hint="fork one of its candidates to go on from there")
+    job, is_new = submit_job(
+        session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash, author=author
+    )
+    if is_new:
+        job.retry_of_id = old.id
+        for survivor in _survivors(session, old)[: min(TAKEN_OVER, spec.budgets.candidates)]:
+            _take_over(session, job, survivor, author)
+        for known in in_force(session, old.id, DirectiveKind.BAN):
+            values = {name: getattr(known, name) for name in ("kind", "technique", "strategy", "signature", "author")}
+            session.add(Directive(id=uuid.uuid4(), job_id=job.id, **values))
+        session.flush()
+    return job, is_new
+
+
+def fork_job(
+    session: Session,
+    team_id: uuid.UUID,
+    job_id: uuid.UUID,
+    candidate: str,
+    spec: JobSpec,
+    *,
+    author: str,
+    idempotency_key: str | None,
+    request_hash: str,
+) -> tuple[Job, bool]:
+    """A new job whose first generation has the candidate's strategy and kernel; (job, False) for a repeated key.
+
+    Raises :class:`Conflict` for a candidate without a kernel.
+    """
+    source = candidate_of_job(session, get_job(session, team_id, job_id), candidate)
+    if source.kernel_hash is None or (source.aligned_strategy_id or source.strategy_id) is None:
+        raise Conflict(f"candidate {source.ordinal} has no kernel to begin from")
+    job, is_new = submit_job(
+        session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash, author=author
+    )
+    if is_new:
+        job.forked_from_id = source.id
+        _take_over(session, job, source, author)
+    return job, is_new
+
+
+def _survivors(session: Session, job: Job) -> list[Candidate]:
+    """Candidates that count: what selection kept first, and of equals the fitter."""
+    query = (
+        select(Candidate)
+        .where(Candidate.job_id == job.id, Candidate.speedup.is_not(None), Candidate.kernel_hash.is_not(None))
+        .order_by(Candidate.survives.desc(), Candidate.fitness.desc(), Candidate.ordinal)
+    )
+    return list(session.scalars(query.limit(TAKEN_OVER)))
+
+
+def _take_over(session: Session, job: Job, source: Candidate, author: str) -> None:
+    assert source.kernel_hash is not None
+    kernel = kernel_of(session, source.kernel_hash)
+    add_injection(session, job, author, strategy=strategy_of(session, source), kernel=kernel, source=source)

@@ -1,0 +1,67 @@
+"""Judging a file that somebody has: a job of its own that measures the file, and asks no agent for anything.
+
+A job, so that budgets, quotas, cancelling, fair share and recovery from any fault hold for it as for every other. Its
+first step prepares the problem; that step's payload says which file follows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.job import AgentKind, JobSpec, Learning, Priority
+from cupilot.domain.problem import Problem
+from cupilot.domain.states import StepKind
+from cupilot.domain.value import digest
+from cupilot.jobs.remeasuring import MAX_LABELS, ONE_KERNEL, ONE_MEASUREMENT
+from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.jobs import submit_job
+
+PAYLOAD = "imports"
+"""Key, in the payload of the first step, of the file's hash."""
+LABEL = "imported"
+"""Label of the job: the file's hash, so that such jobs can be listed."""
+
+
+def submit_import(
+    session: Session,
+    team: uuid.UUID,
+    problem: Problem,
+    kernel: ImportedKernel,
+    *,
+    author: str,
+    labels: Mapping[str, str] | None = None,
+    priority: Priority = Priority.NORMAL,
+    learning: Learning | None = None,
+    idempotency_key: str | None = None,
+    request_hash: str | None = None,
+) -> tuple[Job, bool]:
+    """A job that judges the file against the problem, and whether it is new. ``request_hash``: else its spec's."""
+    spec = JobSpec(
+        problem=problem,
+        target=kernel.target,
+        method=ONE_KERNEL,
+        agents=AgentKind.PLAYBOOK,
+        budgets=ONE_MEASUREMENT,
+        priority=priority,
+        labels=dict(list((labels or {}).items())[: MAX_LABELS - 1]) | {LABEL: kernel.content_hash()},
+        learning=learning or Learning(),
+    )
+    request = request_hash or digest([PAYLOAD, kernel.content_hash(), spec.model_dump(mode="json")])
+    job, is_new = submit_job(session, team, spec, idempotency_key=idempotency_key, request_hash=request, author=author)
+    if is_new:
+        first = session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
+        first.payload = {**first.payload, PAYLOAD: keep_kernel(session, kernel)}
+        session.flush()
+    return job, is_new
+
+
+def judges_a_file(session: Session, job: Job) -> bool:
+    """Whether the job is one of these."""
+    first = session.scalars(select(Step.payload).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
+    return PAYLOAD in first

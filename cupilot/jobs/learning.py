@@ -1,0 +1,68 @@
+"""What the strategy pool learns from a measurement. The entry is written with the measurement, and corrected by it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from cupilot.domain.evaluation import Evaluation
+from cupilot.domain.imported import KernelKind
+from cupilot.domain.job import Learning
+from cupilot.domain.pool import Provenance, Sharing, entry_of
+from cupilot.domain.strategy import Strategy
+from cupilot.settings import settings
+from cupilot.storage.db.tables.jobs import EvaluationRow, Job
+from cupilot.storage.jobs.jobs import problem_of
+from cupilot.storage.jobs.progress import parent_hash, preparation_of
+from cupilot.storage.pool.rows import recall, remember
+
+
+def learn(session: Session, job: Job, row: EvaluationRow, evaluation: Evaluation, strategy: Strategy) -> None:
+    """Remember a measurement, with the strategy that the kernel was asked to follow."""
+    preparation = preparation_of(job)
+    placement = evaluation.placement or preparation.placement
+    entry = entry_of(
+        evaluation,
+        id=str(row.id),
+        team=str(job.team_id),
+        problem_name=problem_of(session, job).name,
+        facts=preparation.facts,
+        target=job.target,
+        device_class=(evaluation.environment or preparation.environment).device.device_class,
+        zone=placement.zone,
+        strategy=strategy,
+        created_at=datetime.now(UTC).isoformat(),
+        provenance=Provenance(
+            job=str(job.id),
+            candidate=str(row.candidate_id),
+            method=_method(job, evaluation),
+            agents=job.agents.value if evaluation.kernel_kind is KernelKind.PLANNED else None,
+            kernel_kind=evaluation.kernel_kind,
+        ),
+        parent_hash=parent_hash(session, row.candidate_id),
+    )
+    wanted = Learning.model_validate(job.learning).sharing
+    remember(session, entry, wanted or Sharing(settings().pool_sharing))
+
+
+def correct(
+    session: Session, row: EvaluationRow, *, strategy: Strategy | None = None, evaluation: Evaluation | None = None
+) -> None:
+    """Correct what was remembered of a measurement: to what the code really does, or to what a second one says."""
+    entry = recall(session, row.id)
+    if strategy is not None:
+        asked = entry.asked or entry.strategy
+        changed = {"strategy": strategy, "asked": asked if asked.signature() != strategy.signature() else None}
+        entry = entry.model_copy(update=changed)
+    if evaluation is not None:
+        failure = evaluation.failure.kind if evaluation.failure else None
+        outcome = {"verdict": evaluation.verdict, "speedup": evaluation.speedup, "failure": failure}
+        entry = entry.model_copy(update=outcome)
+    remember(session, entry)
+
+
+def _method(job: Job, evaluation: Evaluation) -> str | None:
+    """What made the kernel; no method makes an imported file."""
+    planned = evaluation.kernel_kind is KernelKind.PLANNED
+    return (str(job.method.get("name", "")) or None) if planned else None

@@ -1,0 +1,59 @@
+"""Measuring an old winner, or a kernel in quarantine, again: a job that begins from the kernel, not from agents.
+
+A job, so that budgets, cancelling, fair share and recovery from any fault hold for it as for every other. Its first
+step prepares the problem afresh, since driver, PyTorch and device may be others now; its payload says what follows.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import AgentKind, Budgets, JobSpec, Learning
+from cupilot.domain.states import StepKind
+from cupilot.domain.value import digest
+from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.jobs.jobs import get_job, job_spec, submit_job
+
+PAYLOAD = "remeasures"
+"""Key, in the payload of the first step, of the candidate whose kernel is measured."""
+LABEL = "remeasures"
+"""Label of the job: the candidate, so that such jobs can be listed."""
+MAX_LABELS = 16
+ONE_KERNEL = SceConfig(population=2, generations=1, elites=1, repair_rounds=0, pool=False, alignment=False)
+"""Of a job that measures a kernel which is there: no agents, no second generation."""
+ONE_MEASUREMENT = Budgets(candidates=1, wall_seconds=3_600.0, cost_usd=0)
+
+
+def request_hash(candidate: uuid.UUID) -> str:
+    """What tells a request to measure this candidate from others under the same key."""
+    return digest({LABEL: str(candidate)})
+
+
+def submit_remeasurement(
+    session: Session, team: uuid.UUID, candidate: Candidate, *, author: str, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """A job that measures the kernel of a candidate, and whether it is new."""
+    before = job_spec(session, get_job(session, team, candidate.job_id))
+    labels = dict(list(before.labels.items())[: MAX_LABELS - 1]) | {LABEL: str(candidate.id)}
+    spec = JobSpec(
+        problem=before.problem,
+        target=before.target,
+        method=ONE_KERNEL,
+        agents=AgentKind.PLAYBOOK,
+        budgets=ONE_MEASUREMENT,
+        priority=before.priority,
+        labels=labels,
+        learning=Learning(),
+    )
+    job, is_new = submit_job(
+        session, team, spec, idempotency_key=idempotency_key, request_hash=request_hash(candidate.id), author=author
+    )
+    if is_new:
+        first = session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
+        first.payload = {**first.payload, PAYLOAD: str(candidate.id)}
+        session.flush()
+    return job, is_new

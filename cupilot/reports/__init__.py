@@ -1,0 +1,1 @@
+"""Reports of jobs and experiments: text, figures, spreadsheets."""

@@ -1,0 +1,282 @@
+"""What a result means, in words: the headline, what to try next, and the report as Markdown.
+
+Words only what was measured; a kernel that is slower than PyTorch is called slower. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from cupilot.domain.attribution import Credit, CreditOutcome
+from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Interval, Verdict
+from cupilot.domain.imported import KernelKind, file_name
+from cupilot.domain.job import AgentKind
+from cupilot.domain.problem import NumericsPolicy, Target
+from cupilot.domain.roofline import NEAR_FLOOR
+from cupilot.domain.states import JobState
+from cupilot.domain.strategy import Strategy
+from cupilot.schemas import CandidateView, JobView, KernelView, Report, Spending
+
+BASELINE_NAMES = {
+    Baseline.EAGER: "PyTorch eager",
+    Baseline.COMPILE: "torch.compile",
+    Baseline.MAX_AUTOTUNE: "torch.compile max-autotune",
+}
+
+SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
+"""What a kernel's source is called where it is written out."""
+AFTER_QUARANTINE = "It comes of a kernel in quarantine, which beat the floor: read it before you use it."
+
+
+def factor(speedup: Interval) -> str:
+    """A speedup with its interval, e.g. ``1.84x (95 % interval 1.82 to 1.86)``."""
+    return f"{_times(speedup.median)} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
+
+
+def difference_words(speedup: Interval) -> str:
+    """What the interval shows: faster, slower, or neither."""
+    if speedup.low > 1.0:
+        return "faster"
+    return "slower" if speedup.high < 1.0 else "no clear difference"
+
+
+def comparison_words(speedup: Interval, baseline: str) -> str:
+    """One clause that claims no more than the interval shows."""
+    if speedup.low > 1.0:
+        return f"{_times(speedup.median)} as fast as {baseline} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
+    if speedup.high < 1.0:
+        return f"slower than {baseline}: {factor(speedup)} of its speed"
+    return f"no faster and no slower than {baseline} as far as can be told: {factor(speedup)}"
+
+
+def headline(evaluation: Evaluation, verdict: Verdict, *, final: bool) -> str:
+    """One honest sentence about a kernel that counts; ``final`` says whether a better one may still come."""
+    clauses = [
+        comparison_words(item.speedup, name)
+        for baseline, name in BASELINE_NAMES.items()
+        if (item := evaluation.comparison(baseline)) is not None
+    ]
+    if evaluation.comparison(Baseline.COMPILE) is None:
+        clauses.append("not compared with torch.compile")
+    imported = evaluation.kernel_kind is KernelKind.IMPORTED
+    subject = "The imported file" if imported else f"The best kernel{'' if final else ' so far'}"
+    return f"{subject} is {'; '.join(clauses)}. Verdict: {verdict.value}."
+
+
+def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
+    """What a user can sensibly try now, the most promising first."""
+    if evaluation.kernel_kind is KernelKind.IMPORTED:
+        return _steps_of_import(job, evaluation)
+    eager = evaluation.comparison(Baseline.EAGER)
+    steps = _search_steps(job, floor_share(evaluation)) + _policy_steps(job, evaluation)
+    if eager is not None and eager.speedup.low <= 1.0 <= eager.speedup.high:
+        steps.insert(0, "Measure on a quieter machine: the interval is too wide to say which of the two is faster.")
+    if job.agents is AgentKind.PLAYBOOK and job.final and (floor_share(evaluation) or 0.0) < NEAR_FLOOR:
+        steps.append("Let a model go on from the playbook's kernels (agents hybrid), where the service has one.")
+    if evaluation.verdict is Verdict.AUDITED and job.final:
+        steps.append("Run the job again before relying on the number: it was not reproduced in fresh processes.")
+    steps.append("Start the next job on a similar operator: it begins from what this one taught the strategy pool.")
+    return steps
+
+
+def _steps_of_import(job: JobView, evaluation: Evaluation) -> list[str]:
+    steps = [f"Evolve kernels for the same problem, and compare: cupilot compare JOB {job.id}."]
+    if evaluation.handover_us is not None:
+        steps.append("Read the speedup as a lower bound: copying the result to the judge is part of the time.")
+    if evaluation.unchecked:
+        steps.append(f"Look at the file yourself for what was not checked: {'; '.join(evaluation.unchecked)}.")
+    return steps
+
+
+def _search_steps(job: JobView, share: float | None) -> list[str]:
+    if share is not None and share >= NEAR_FLOOR:
+        return [f"Nothing under this policy: the kernel runs at {share:.0%} of what the device's peaks allow."]
+    if job.state == JobState.BUDGET_EXHAUSTED:
+        return [f"Raise the budget that ran out ({job.reason or 'see the job'}): the search was cut off."]
+    if share is not None:
+        reached = f"the kernel runs at {share:.0%} of what the device's peaks allow"
+        return [f"Search longer (more generations, a larger population): {reached}."]
+    return []
+
+
+def floor_share(evaluation: Evaluation) -> float | None:
+    """Floor time over kernel time, 0 to 1; None where either is unknown."""
+    eager = evaluation.comparison(Baseline.EAGER)
+    if eager is None or evaluation.placement is None or eager.kernel_us.median <= 0:
+        return None
+    return evaluation.placement.floor_us / eager.kernel_us.median
+
+
+def _policy_steps(job: JobView, evaluation: Evaluation) -> list[str]:
+    placement = evaluation.placement
+    if job.target is not Target.CUDA or placement is None or job.problem.policy is NumericsPolicy.HALF:
+        return []
+    if job.preparation is None or job.preparation.op_class not in ("matmul", "conv", "attention"):
+        return []
+    return ["Allow tensor cores (policy tf32 or half) if your model tolerates their precision."]
+
+
+def markdown(report: Report) -> str:
+    """The report as it lies in the download."""
+    candidate, job = report.candidate, report.job
+    sections = [
+        f"# {job.problem.name} on {job.target.value}, policy {job.problem.policy.value}",
+        report.headline,
+        _comparisons(candidate.evaluation),
+        _evidence(candidate.evaluation),
+        _strategy(candidate),
+        _credits(candidate.credits),
+        _lineage(candidate),
+        _models(job),
+        "## What to try next\n\n" + "\n".join(f"- {step}" for step in report.next_steps),
+        _reproduce(job, report.candidate.kernel),
+        f"Job `{job.id}`, candidate {candidate.ordinal} of generation {candidate.generation + 1},"
+        f" {job.candidates} candidates, {job.gpu_seconds:.0f} s on the device, {job.cost_usd:.2f} USD.",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def technique_lines(strategy: Strategy) -> list[str]:
+    """Each technique with its parameters, e.g. ``vector_loads (width=4)``."""
+    lines = []
+    for use in strategy.techniques:
+        parameters = ", ".join(f"{name}={value}" for name, value in use.parameters.items())
+        lines.append(f"{use.id} ({parameters})" if parameters else use.id)
+    return lines or ["none: the plain kernel"]
+
+
+def spending_lines(job: JobView) -> list[str]:
+    """What each role spent on each model, e.g. ``translator on openai/x: 12 calls (3 cached), 40,000 tokens, ...``."""
+    lines = []
+    for one in job.spending:
+        notes = [f"{count} {word}" for count, word in _counted(one) if count]
+        extra = f" ({', '.join(notes)})" if notes else ""
+        tokens = f"{one.prompt_tokens + one.completion_tokens:,} tokens"
+        reserved = f", {one.reserved_usd:.4f} reserved" if one.reserved_usd else ""
+        lines.append(f"{one.role} on {one.model}: {one.calls} calls{extra}, {tokens}, {one.cost_usd:.4f} USD{reserved}")
+    return lines
+
+
+def _counted(one: Spending) -> list[tuple[int, str]]:
+    return [(one.cached, "cached"), (one.unusable, "unusable"), (one.unanswered, "unanswered")]
+
+
+def _models(job: JobView) -> str:
+    lines = spending_lines(job)
+    return "## Model calls\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+
+
+def _comparisons(evaluation: Evaluation | None) -> str:
+    if evaluation is None or not evaluation.comparisons:
+        return ""
+    rows = "\n".join(_comparison_row(item) for item in evaluation.comparisons)
+    return (
+        "## Measured\n\n| baseline | kernel | baseline | speedup | 95 % interval | pairs |\n"
+        f"|---|---|---|---|---|---|\n{rows}"
+    ) + _measured_as(evaluation)
+
+
+def _measured_as(evaluation: Evaluation) -> str:
+    """How the times came about, where that is not plain."""
+    lines = []
+    if evaluation.tunables:
+        values = ", ".join(f"{name} = {value}" for name, value in sorted(evaluation.tunables.items()))
+        lines.append(f"With the tunables {values}.")
+    graphs = [item.baseline.value for item in evaluation.comparisons if item.graphs]
+    if graphs:
+        lines.append(f"Both sides launched through CUDA graphs, against {' and '.join(graphs)}.")
+    return "\n\n" + " ".join(lines) if lines else ""
+
+
+def _comparison_row(item: Comparison) -> str:
+    return (
+        f"| {item.baseline.value} | {item.kernel_us.median:.1f} us | {item.baseline_us.median:.1f} us"
+        f" | {_times(item.speedup.median)} | {item.speedup.low:.3f} to {item.speedup.high:.3f} | {item.pairs} |"
+    )
+
+
+def _evidence(evaluation: Evaluation | None) -> str:
+    if evaluation is None:
+        return ""
+    lines = [
+        f"- input law `{law.law}`: {'passed' if law.passed else 'failed'}, error {law.error:.3g} of the output's"
+        f" spread; accepted {law.tolerance:.3g}, PyTorch's own {law.reference_error:.3g}"
+        for law in evaluation.laws
+    ]
+    if evaluation.environment is not None:
+        environment = evaluation.environment
+        parts = [environment.device.name, *(item for item in (environment.driver, environment.cuda) if item)]
+        lines.append(f"- measured on {', '.join(parts)}; torch {environment.torch}; sandbox {environment.sandbox}")
+    share = floor_share(evaluation)
+    if share is not None:
+        lines.append(f"- {share:.1%} of the speed that the device's measured peaks allow")
+    return "## Evidence\n\n" + "\n".join(lines) if lines else ""
+
+
+def _strategy(candidate: CandidateView) -> str:
+    strategy = candidate.aligned_strategy or candidate.strategy
+    if strategy is None:
+        return ""
+    numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(technique_lines(strategy), 1))
+    return f"## Strategy\n\n{numbered}\n\n{strategy.rationale}".rstrip()
+
+
+def credit_words(credit: Credit) -> str:
+    """What a technique was measured to be worth, in one clause that claims no more than the interval shows."""
+    together = f" (with {', '.join(credit.removed)}, which need it)" if credit.removed else ""
+    if credit.factor is not None:
+        return f"{credit.technique}{together}: {factor(credit.factor)}, {_worth(credit.factor)}"
+    words = {
+        CreditOutcome.SAME_CODE: "the code is the same without it",
+        CreditOutcome.BROKEN: f"the kernel does not pass without it ({credit.failure or 'no timing'})",
+        CreditOutcome.NOT_SEPARABLE: f"cannot be taken away by itself: {credit.note or 'unknown reason'}",
+        CreditOutcome.NOT_MEASURED: f"not measured: {credit.note or 'unknown reason'}",
+    }
+    return f"{credit.technique}{together}: {words.get(credit.outcome, 'not timed')}"
+
+
+def _worth(share: Interval) -> str:
+    if share.low > 1.0:
+        return "it helps"
+    return "it hurts" if share.high < 1.0 else "no clear effect"
+
+
+def _credits(credits: list[Credit]) -> str:
+    if not credits:
+        return ""
+    lines = "\n".join(f"- {credit_words(credit)}" for credit in credits)
+    head = "Speed of this kernel over the same one without the technique, by the same judge:"
+    return f"## What each technique is worth\n\n{head}\n\n{lines}"
+
+
+def _lineage(candidate: CandidateView) -> str:
+    ordinals = {entry.candidate: entry.ordinal for entry in candidate.lineage}
+    lines = []
+    for entry in candidate.lineage:
+        parents = " and ".join(str(ordinals.get(parent, "?")) for parent in entry.parents)
+        speedup = _times(entry.speedup) if entry.speedup is not None else (entry.verdict or "unmeasured")
+        origin = f"{entry.operator} of {parents}" if parents else entry.operator
+        lines.append(
+            f"- candidate {entry.ordinal}, generation {entry.generation + 1}, {origin}: {speedup};"
+            f" {', '.join(entry.techniques) or 'plain'}"
+        )
+    if candidate.after_quarantine:
+        lines.append(f"\n{AFTER_QUARANTINE}")
+    return "## Lineage\n\n" + "\n".join(lines) if lines else ""
+
+
+def _reproduce(job: JobView, kernel: KernelView | None) -> str:
+    source = SOURCE_FILES[job.target]
+    if kernel is not None and kernel.plan is None:
+        return (
+            "## Judge it again\n\n```\n"
+            f"python -m gpu_worker judge problem.py {file_name(kernel.source, job.target)}"
+            f" --policy {job.problem.policy.value} --target {job.target.value} --json\n```"
+        )
+    return (
+        "## Judge it again\n\n```\n"
+        f"python -m gpu_worker evaluate --problem problem.py --kernel {source} --plan plan.json"
+        f" --policy {job.problem.policy.value} --target {job.target.value} --sweep 0 --json\n```"
+    )
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x"

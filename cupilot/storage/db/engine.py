@@ -1,0 +1,103 @@
+"""Connections and transactions: one short transaction a request or a step, committed at the edge.
+
+Knows no table. A session is never held across a model call or an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session, sessionmaker
+
+from cupilot.domain.errors import Unavailable
+from cupilot.settings import settings
+from cupilot.storage.db.json_text import to_json
+
+CONNECTIONS = 5
+"""That a process keeps where it does not say otherwise; it may open as many again while they are busy."""
+STATEMENT_TIMEOUT_MS = 30_000
+LOCK_TIMEOUT_MS = 10_000
+IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
+"""Above the relay's worst case: a batch of messages published to a broker that answers slowly."""
+
+CHANNEL = "cupilot_work"
+"""Postgres notification channel: something may be ready for the scheduler. Only shortens a wait."""
+
+
+def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
+    """An engine whose connections give up rather than wait for ever, and notice a dead server."""
+    timeouts = (
+        f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
+        f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS} -c timezone=UTC"
+    )
+    return create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=10,
+        pool_pre_ping=True,
+        pool_recycle=1_800,
+        json_serializer=to_json,
+        connect_args={
+            "options": timeouts,
+            "connect_timeout": 5,
+            "keepalives_idle": 15,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "application_name": "cupilot",
+        },
+    )
+
+
+class Database:
+    """An engine and the sessions made from it."""
+
+    def __init__(self, url: str, *, pool_size: int = CONNECTIONS) -> None:
+        self.engine = make_engine(url, pool_size=pool_size)
+        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A session whose transaction commits at the end and rolls back on any exception.
+
+        Raises :class:`Unavailable` where the server cannot be reached or gave up waiting.
+        """
+        with self._sessions() as session:
+            try:
+                with session.begin():
+                    yield session
+            except (OperationalError, PoolTimeout) as error:
+                raise Unavailable("the database does not answer", hint="try again in a moment") from error
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise Unavailable("the database went away", hint="try again in a moment") from error
+                raise
+
+    def ready(self) -> None:
+        """Raise :class:`Unavailable` unless the server answers."""
+        with self.transaction() as session:
+            session.execute(text("SELECT 1"))
+
+    def forget(self) -> None:
+        """In a forked child: leave the parent's connections alone and begin with none."""
+        self.engine.dispose(close=False)
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self.engine.dispose()
+
+
+@cache
+def database() -> Database:
+    """The database of this process, as its settings say."""
+    return Database(settings().database_url.get_secret_value())
+
+
+def notify(session: Session) -> None:
+    """Wake the scheduler when this transaction commits."""
+    session.execute(text(f"SELECT pg_notify('{CHANNEL}', '')"))

@@ -1,0 +1,197 @@
+"""The single owner of every state change: which edges exist, guarded updates, one event a transition.
+
+Says that a job may go from ``preparing`` to ``evolving``; why it does is the workers' business. Whoever changes more
+than one row locks in the order job, generation, step (:func:`lock_job` first): that is what keeps finishing,
+cancelling and reaping from deadlocking. Locks are ``NO KEY UPDATE``, so that rows which refer to a locked row, such as
+events, can still be inserted by others.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, case, func, update
+from sqlalchemy.orm import Session
+
+from cupilot.domain.errors import Conflict
+from cupilot.domain.states import CandidateState, GenerationState, JobState, StepState
+from cupilot.storage.db.changes import note
+from cupilot.storage.db.engine import notify
+from cupilot.storage.db.tables.jobs import Candidate, Event, Generation, Job, Step
+from cupilot.storage.db.usage import charge_gpu
+
+_ENDS = frozenset({JobState.CANCELLED, JobState.FAILED, JobState.BUDGET_EXHAUSTED})
+JOB_EDGES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.PREPARING, JobState.PAUSED, JobState.CANCELLED, JobState.FAILED}),
+    JobState.PREPARING: _ENDS | {JobState.EVOLVING, JobState.PAUSED, JobState.CANCELLING},
+    JobState.EVOLVING: _ENDS | {JobState.SUCCEEDED, JobState.PAUSED, JobState.CANCELLING},
+    # Back to where it was, or to an end that what still ran has come to.
+    JobState.PAUSED: _ENDS
+    | {JobState.QUEUED, JobState.PREPARING, JobState.EVOLVING, JobState.SUCCEEDED, JobState.CANCELLING},
+    JobState.CANCELLING: frozenset({JobState.CANCELLED}),
+}
+GENERATION_EDGES: Mapping[GenerationState, frozenset[GenerationState]] = {
+    GenerationState.RUNNING: frozenset({GenerationState.FINISHED}),
+}
+CANDIDATE_EDGES: Mapping[CandidateState, frozenset[CandidateState]] = {
+    CandidateState.ACTIVE: frozenset(
+        {CandidateState.EVALUATED, CandidateState.DUPLICATE, CandidateState.FAILED, CandidateState.CANCELLED}
+    ),
+}
+STEP_EDGES: Mapping[StepState, frozenset[StepState]] = {
+    StepState.QUEUED: frozenset({StepState.RUNNING, StepState.CANCELLED}),
+    StepState.RUNNING: frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED, StepState.QUEUED}),
+}
+
+
+class IllegalTransition(Conflict):
+    """No such edge: a bug in the caller, or a request that comes too late."""
+
+    code = "illegal_transition"
+
+
+class Stale(Conflict):
+    """The row is no longer in the state, or at the attempt, that the caller knew."""
+
+    code = "stale"
+
+
+def lock_job(session: Session, job_id: uuid.UUID) -> Job:
+    """The job's row, locked until the transaction ends."""
+    return session.get_one(Job, job_id, with_for_update={"key_share": True}, populate_existing=True)
+
+
+def lock_generation(session: Session, generation_id: uuid.UUID) -> Generation:
+    """The generation's row, locked; its job must be locked already."""
+    return session.get_one(Generation, generation_id, with_for_update={"key_share": True}, populate_existing=True)
+
+
+def move_job(
+    session: Session, job: Job, to: JobState, *, reason: str | None = None, message: str | None = None
+) -> None:
+    """Change a locked job's state; ``reason`` and ``message`` replace the former ones."""
+    values: dict[str, Any] = {"reason": reason, "message": message}
+    if to is JobState.PREPARING:
+        values["started_at"] = func.coalesce(Job.started_at, func.now())
+    if to is JobState.PAUSED:
+        values["paused_at"] = func.now()
+    if job.state is JobState.PAUSED:
+        begun = func.coalesce(_seconds(func.now() - func.greatest(Job.paused_at, Job.started_at)), 0)
+        pause = case((Job.started_at.is_not(None), begun), else_=0)
+        values |= {"paused_at": None, "paused_seconds": Job.paused_seconds + pause}
+    if to is JobState.CANCELLING:
+        values["cancel_requested_at"] = func.coalesce(Job.cancel_requested_at, func.now())
+    if to.final:
+        values["finished_at"] = func.now()
+    note(session, "job.state", job.state, to)
+    _move(session, job, to, JOB_EDGES, values)
+    data = {name: value for name, value in (("reason", reason), ("message", message)) if value}
+    record_event(session, job.id, f"job.{to.value}", data=data)
+
+
+def move_generation(session: Session, generation: Generation, to: GenerationState) -> None:
+    """Change a locked generation's state; one that is finished waits for nobody, also where its job was ended early."""
+    values = {"finished_at": func.now(), "pending": 0} if to is GenerationState.FINISHED else {}
+    _move(session, generation, to, GENERATION_EDGES, values)
+    record_event(session, generation.job_id, f"generation.{to.value}", data={"number": generation.number})
+
+
+def move_candidate(session: Session, candidate: Candidate, to: CandidateState, *, reason: str | None = None) -> None:
+    """Change the state of a candidate of a locked job."""
+    values = {"reason": reason, "finished_at": func.now()}
+    _move(session, candidate, to, CANDIDATE_EDGES, values)
+    data: dict[str, Any] = {"ordinal": candidate.ordinal}
+    if reason:
+        data["reason"] = reason
+    if candidate.verdict is not None:
+        data |= {"verdict": candidate.verdict.value, "speedup": candidate.speedup}
+    record_event(session, candidate.job_id, f"candidate.{to.value}", candidate_id=candidate.id, data=data)
+
+
+def move_step(
+    session: Session,
+    step: Step,
+    to: StepState,
+    *,
+    attempt: int,
+    held: float | None = None,
+    values: Mapping[str, Any] | None = None,
+    event: str | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Change the state of a step of a locked job, provided that it is still at ``attempt`` (the fencing token).
+
+    ``held`` are the seconds for which its worker had it, by that one's own clock, which nobody sets; of a worker that
+    cannot be asked it is None, and then the database's clock counts, no further than the lease went. ``values`` are
+    further columns; ``event`` names the event where the state's name does not say enough.
+    """
+    changes: dict[str, Any] = dict(values or {})
+    was_running = step.state is StepState.RUNNING
+    if was_running:
+        until = func.least(func.clock_timestamp(), Step.lease_expires_at)
+        changes["busy_seconds"] = Step.busy_seconds + (_seconds(until - Step.started_at) if held is None else held)
+    before = step.busy_seconds
+    if to is StepState.QUEUED:
+        changes |= {"dispatched_at": None}
+    if to is not StepState.RUNNING:
+        changes |= {"lease_owner": None, "lease_expires_at": None}
+        changes |= {} if to is StepState.QUEUED else {"finished_at": func.now()}
+    _move(session, step, to, STEP_EDGES, changes, Step.attempt == attempt)
+    if was_running and step.kind.on_device:
+        charge_gpu(session, step.job_id, step.busy_seconds - before)
+    details = {"key": step.key, "kind": step.kind.value, "attempt": step.attempt, **(data or {})}
+    record_event(
+        session,
+        step.job_id,
+        event or f"step.{to.value}",
+        candidate_id=step.candidate_id,
+        step_id=step.id,
+        data=details,
+    )
+    if to is not StepState.RUNNING:
+        notify(session)  # a slot is free
+
+
+def record_event(
+    session: Session,
+    job_id: uuid.UUID,
+    kind: str,
+    *,
+    candidate_id: uuid.UUID | None = None,
+    step_id: uuid.UUID | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Append to the job's history."""
+    session.add(Event(job_id=job_id, kind=kind, candidate_id=candidate_id, step_id=step_id, data=dict(data or {})))
+
+
+def _seconds(span: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Of a span of the database's clock, which may have been set back meanwhile: then none, for nothing is less."""
+    return func.greatest(func.extract("epoch", span), 0)
+
+
+def _move(
+    session: Session,
+    row: Any,
+    to: StrEnum,
+    edges: Mapping[Any, frozenset[Any]],
+    values: Mapping[str, Any],
+    *conditions: ColumnElement[bool],
+) -> None:
+    table, current = type(row), row.state
+    noun = table.__tablename__[:-1]
+    if to not in edges.get(current, frozenset()):
+        raise IllegalTransition(f"a {noun} cannot go from {current.value} to {to.value}")
+    session.flush()
+    moved = session.scalars(
+        update(table)
+        .where(table.id == row.id, table.state == current, *conditions)
+        .values(state=to, **values)
+        .returning(table)
+        .execution_options(synchronize_session=False, populate_existing=True)
+    ).one_or_none()
+    if moved is None:
+        raise Stale(f"the {noun} is no longer {current.value}, or is at another attempt")

@@ -1,0 +1,1 @@
+"""Jobs, problems and candidates in the database."""

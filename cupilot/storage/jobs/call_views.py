@@ -1,0 +1,125 @@
+"""Model calls as the REST boundary shows them: a job's or a candidate's, one whole, and what they cost."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, case, func, select, tuple_
+from sqlalchemy.orm import Session, defer
+
+from cupilot.domain.errors import NotFound, Pruned
+from cupilot.domain.states import LlmCallState
+from cupilot.schemas import CallPage, CallSummary, CallView, Spending, Turn
+from cupilot.storage.db.cursor import decode_cursor, encode_cursor
+from cupilot.storage.db.tables.jobs import Candidate, Step
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.jobs.candidate_views import candidate_is
+from cupilot.storage.jobs.jobs import get_job
+
+_Row = Select[LlmCall, str, int]
+"""A call, its step's key and its candidate's ordinal."""
+
+
+def list_calls(
+    session: Session,
+    team: UUID,
+    job_id: UUID,
+    *,
+    candidate: str | None = None,
+    role: str | None = None,
+    state: LlmCallState | None = None,
+    cursor: str | None,
+    limit: int,
+) -> CallPage:
+    """A job's calls, oldest first; ``candidate`` is an id or an ordinal. NotFound for another team's job."""
+    query = _rows().where(LlmCall.job_id == get_job(session, team, job_id).id).options(defer(LlmCall.request))
+    if candidate is not None:
+        query = query.where(candidate_is(candidate))
+    if role is not None:
+        query = query.where(LlmCall.role == role)
+    if state is not None:
+        query = query.where(LlmCall.state == state)
+    if cursor:
+        query = query.where(tuple_(LlmCall.created_at, LlmCall.id) > decode_cursor(cursor))
+    rows = session.execute(query.order_by(LlmCall.created_at, LlmCall.id).limit(limit + 1)).all()
+    page = rows[:limit]
+    return CallPage(
+        items=[CallSummary(**_fields(*row)) for row in page],
+        next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id) if len(rows) > limit else None,
+    )
+
+
+def call_view(session: Session, team: UUID, job_id: UUID, call_id: UUID) -> CallView:
+    """One call with prompt and answer; NotFound where the team's job has none such."""
+    job = get_job(session, team, job_id)
+    row = session.execute(_rows().where(LlmCall.job_id == job.id, LlmCall.id == call_id)).one_or_none()
+    if row is None:
+        raise NotFound("the job has no such model call", hint="list them with GET .../calls", where="call")
+    call, request, response = row[0], row[0].request, row[0].response or {}
+    if not request:
+        raise Pruned("the model call's prompt and answer", job.pruned_at)
+    return CallView(
+        **_fields(*row),
+        job=call.job_id,
+        messages=[Turn(**message) for message in request["messages"]],
+        prompt_hash=request["prompt_hash"],
+        parameters=request.get("parameters", {}),
+        answer=response.get("text"),
+        finish_reason=response.get("finish_reason"),
+        reasoning_tokens=response.get("reasoning_tokens"),
+        seconds=response.get("seconds"),
+    )
+
+
+def spending(session: Session, job_id: UUID) -> list[Spending]:
+    """What a job's calls cost by role and model, the dearest first."""
+    answered, cached = LlmCall.state == LlmCallState.ANSWERED, LlmCall.cached
+    paid = answered & ~cached
+    query = (
+        select(
+            LlmCall.role,
+            LlmCall.model,
+            func.count().label("calls"),
+            func.count().filter(cached).label("cached"),
+            func.count(LlmCall.complaint).label("unusable"),
+            func.count().filter(LlmCall.state.in_((LlmCallState.FAILED, LlmCallState.LOST))).label("unanswered"),
+            func.coalesce(func.sum(LlmCall.prompt_tokens).filter(paid), 0).label("prompt_tokens"),
+            func.coalesce(func.sum(LlmCall.completion_tokens).filter(paid), 0).label("completion_tokens"),
+            func.sum(case((answered, LlmCall.cost_usd), else_=0.0)).label("cost_usd"),
+            func.sum(case((answered, 0.0), else_=LlmCall.cost_usd)).label("reserved_usd"),
+        )
+        .where(LlmCall.job_id == job_id)
+        .group_by(LlmCall.role, LlmCall.model)
+        .order_by(func.sum(LlmCall.cost_usd).desc(), LlmCall.role, LlmCall.model)
+    )
+    return [Spending(**row) for row in session.execute(query).mappings()]
+
+
+def _rows() -> _Row:
+    return (
+        select(LlmCall, Step.key, Candidate.ordinal)
+        .join(Step, Step.id == LlmCall.step_id)
+        .outerjoin(Candidate, Candidate.id == Step.candidate_id)
+    )
+
+
+def _fields(call: LlmCall, key: str, ordinal: int | None) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "candidate": ordinal,
+        "step": key,
+        "role": call.role,
+        "purpose": call.purpose,
+        "attempt": call.sequence,
+        "model": call.model,
+        "state": call.state,
+        "cached": call.cached,
+        "complaint": call.complaint,
+        "error": (call.response or {}).get("error"),
+        "prompt_tokens": call.prompt_tokens,
+        "completion_tokens": call.completion_tokens,
+        "cost_usd": call.cost_usd,
+        "created_at": call.created_at,
+        "finished_at": call.finished_at,
+    }

@@ -1,0 +1,43 @@
+"""What a winner's techniques are worth: written once each, read in the strategy's order."""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain.attribution import Credit
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow
+from cupilot.storage.db.tables.pool import CreditRow
+from cupilot.storage.db.transitions import record_event
+
+
+def give_credit(
+    session: Session, candidate: Candidate, position: int, credit: Credit, evaluation: EvaluationRow | None = None
+) -> None:
+    """Keep a technique's credit; a second one for the same technique is ignored."""
+    made = session.execute(
+        insert(CreditRow)
+        .values(
+            id=uuid.uuid4(),
+            candidate_id=candidate.id,
+            position=position,
+            technique=credit.technique,
+            evaluation_id=evaluation.id if evaluation else None,
+            body=credit.model_dump(mode="json"),
+        )
+        .on_conflict_do_nothing(index_elements=["candidate_id", "technique"])
+        .returning(CreditRow.id)
+    ).scalar_one_or_none()
+    if made is not None:
+        factor = credit.factor.median if credit.factor else None
+        data = {"technique": credit.technique, "outcome": credit.outcome.value, "factor": factor}
+        record_event(session, candidate.job_id, "candidate.credited", candidate_id=candidate.id, data=data)
+
+
+def credits_of(session: Session, candidate_id: uuid.UUID) -> list[Credit]:
+    """A candidate's credits, in the order of its strategy; empty where nothing was attributed."""
+    query = select(CreditRow.body).where(CreditRow.candidate_id == candidate_id).order_by(CreditRow.position)
+    return [Credit.model_validate(body) for body in session.scalars(query)]

@@ -1,0 +1,76 @@
+"""What a job like this is likely to use, judged by the team's own earlier ones. Promises nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from uuid import UUID
+
+from sqlalchemy import Float, cast, extract, func, select
+from sqlalchemy.orm import Session
+
+from cupilot.domain.job import JobSpec
+from cupilot.domain.states import JobState
+from cupilot.schemas import JobGuess
+from cupilot.storage.db.scope import scoped
+from cupilot.storage.db.tables.jobs import Job, ProblemRow
+from cupilot.storage.db.tables.models import LlmCall
+
+NEWEST = 20
+"""Jobs that a guess rests on at most: the newest, since devices, models and this program change."""
+WHOLE = (JobState.SUCCEEDED, JobState.BUDGET_EXHAUSTED)
+"""Ends of jobs that were not cut off by a fault or a person."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What an earlier job used for each of its candidates."""
+
+    wall_seconds: float
+    gpu_seconds: float
+    cost_usd: float
+    tokens: float
+
+
+def guess(session: Session, team: UUID, spec: JobSpec, candidates: int) -> JobGuess | None:
+    """By jobs on the same problem where there are any, else by those on all problems; None where there are none."""
+    for problem in (spec.problem.content_hash(), None):
+        used = _used(session, team, spec, problem)
+        if used:
+            return JobGuess(
+                jobs=len(used),
+                same_problem=problem is not None,
+                wall_seconds=candidates * median(one.wall_seconds for one in used),
+                gpu_seconds=candidates * median(one.gpu_seconds for one in used),
+                cost_usd=candidates * median(one.cost_usd for one in used),
+                tokens=round(candidates * median(one.tokens for one in used)),
+            )
+    return None
+
+
+def _used(session: Session, team: UUID, spec: JobSpec, problem: str | None) -> list[_Use]:
+    wall = cast(extract("epoch", Job.finished_at - Job.started_at), Float) - Job.paused_seconds
+    query = (
+        scoped(select(Job.id, Job.candidates, wall, Job.gpu_seconds, Job.cost_usd), team)
+        .where(Job.target == spec.target, Job.agents == spec.agents, Job.state.in_(WHOLE))
+        .where(Job.method["name"].astext == spec.method.name)
+        .where(Job.candidates > 1)  # one candidate has a job that measures a kernel which is there
+        .order_by(Job.created_at.desc())
+        .limit(NEWEST)
+    )
+    if problem is not None:
+        query = query.join(ProblemRow, ProblemRow.id == Job.problem_id).where(ProblemRow.hash == problem)
+    rows = session.execute(query).all()
+    tokens = _tokens(session, [job for job, *_ in rows])
+    return [
+        _Use(max(seconds, 0.0) / count, gpu / count, cost / count, tokens.get(job, 0) / count)
+        for job, count, seconds, gpu, cost in rows
+    ]
+
+
+def _tokens(session: Session, jobs: Sequence[UUID]) -> dict[UUID, int]:
+    """Of calls that were made, not of answers that were used again."""
+    total = func.sum(func.coalesce(LlmCall.prompt_tokens, 0) + func.coalesce(LlmCall.completion_tokens, 0))
+    query = select(LlmCall.job_id, total).where(LlmCall.job_id.in_(jobs), ~LlmCall.cached).group_by(LlmCall.job_id)
+    return {job: int(count) for job, count in session.execute(query)}

@@ -1,0 +1,245 @@
+"""What a job's evolution writes: generations, candidates, strategies, kernels, evaluations.
+
+The job must be locked. What comes next is decided in ``workers``; states change through
+:mod:`cupilot.storage.db.transitions`; reading is :mod:`cupilot.storage.jobs.progress`' business.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.evolution import fitness
+from cupilot.domain.evolution.notes import Notes
+from cupilot.domain.evolution.novelty import kernel_key
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import EvaluationPurpose, StrategyOrigin
+from cupilot.domain.strategy import Strategy
+from cupilot.storage.db.tables.jobs import (
+    Candidate,
+    CandidateParent,
+    EvaluationRow,
+    Generation,
+    Job,
+    KernelRow,
+    Step,
+    StrategyRow,
+)
+from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.db.transitions import record_event
+from cupilot.storage.jobs.progress import NO_PLAN, best_first, preparation_of
+
+
+def set_preparation(session: Session, job: Job, preparation: Preparation) -> None:
+    """Keep what is known of the job's problem."""
+    _set(session, job, preparation=preparation.model_dump(mode="json"))
+
+
+def add_generation(session: Session, job: Job, number: int, pending: int) -> Generation:
+    """Begin a round; ``pending`` is what has to become final before it ends."""
+    generation = Generation(id=uuid.uuid4(), job_id=job.id, number=number, pending=pending)
+    session.add(generation)
+    _set(session, job, generation=number)
+    record_event(session, job.id, "generation.running", data={"number": number})
+    return generation
+
+
+def count_down(session: Session, generation: Generation, change: int = -1) -> int:
+    """Change a locked generation's fan-in counter; the new value."""
+    _set(session, generation, pending=Generation.pending + change)
+    return generation.pending
+
+
+def cut_short(session: Session, generation: Generation) -> None:
+    """Note that a budget allowed less than the method asked for."""
+    _set(session, generation, cut_short=True)
+
+
+def add_candidate(
+    session: Session,
+    job: Job,
+    generation: Generation,
+    operator: Operator,
+    parents: Sequence[uuid.UUID] = (),
+    *,
+    notes: Notes | None = None,
+) -> Candidate:
+    """A new individual with the job's next ordinal; ``parents`` the fitter first."""
+    candidate = Candidate(
+        id=uuid.uuid4(),
+        job_id=job.id,
+        generation_id=generation.id,
+        ordinal=job.candidates,
+        operator=operator,
+        notes=(notes or Notes()).model_dump(mode="json"),
+    )
+    session.add(candidate)
+    _set(session, job, candidates=Job.candidates + 1)
+    session.add_all(
+        CandidateParent(candidate_id=candidate.id, position=position, parent_id=parent)
+        for position, parent in enumerate(parents)
+    )
+    record_event(
+        session,
+        job.id,
+        "candidate.active",
+        candidate_id=candidate.id,
+        data={"ordinal": candidate.ordinal, "operator": operator.value, "generation": generation.number},
+    )
+    return candidate
+
+
+def add_strategy(
+    session: Session, job: Job, strategy: Strategy, origin: StrategyOrigin, pool_entry: str | None = None
+) -> StrategyRow:
+    """Keep a strategy of the job; ``pool_entry`` is where it came from, if the pool's truth still has that."""
+    entry = session.get(PoolRow, uuid.UUID(pool_entry)) if pool_entry else None
+    row = StrategyRow(
+        id=uuid.uuid4(),
+        job_id=job.id,
+        hash=strategy.content_hash(),
+        signature=strategy.signature(),
+        origin=origin,
+        body=strategy.model_dump(mode="json"),
+        pool_entry_id=entry.id if entry else None,
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def give_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> None:
+    """What the candidate is asked to be, from now on."""
+    _set(session, candidate, strategy_id=row.id)
+
+
+def give_kernel(session: Session, candidate: Candidate, kernel: Kernel | ImportedKernel, *, repair_round: int) -> str:
+    """The candidate's code, from now on; its hash."""
+    kept = keep_kernel(session, kernel)
+    _set(session, candidate, kernel_hash=kept, repair_rounds=repair_round)
+    return kept
+
+
+def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
+    """Store a kernel, once however many arrive at it, again where retention has emptied it; its hash."""
+    row = {
+        "hash": kernel.content_hash(),
+        "target": kernel.target,
+        "source": kernel.source,
+        "plan": kernel.plan.model_dump(mode="json") if isinstance(kernel, Kernel) else NO_PLAN,
+        "likeness": kernel_key(kernel) if isinstance(kernel, Kernel) else None,
+    }
+    known = insert(KernelRow).values(row)
+    again = {"source": known.excluded.source, "pruned_at": None}
+    # Locks a known row also where nothing is to be done: retention leaves it alone until this transaction ends.
+    statement = known.on_conflict_do_update(index_elements=["hash"], set_=again, where=KernelRow.pruned_at.is_not(None))
+    session.execute(statement.execution_options(synchronize_session=False))
+    return kernel.content_hash()
+
+
+def give_notes(session: Session, candidate: Candidate, **fields: Any) -> None:
+    """Add to what is noted of the candidate; fields of :class:`cupilot.domain.evolution.notes.Notes`."""
+    notes = Notes.model_validate({**candidate.notes, **fields})
+    _set(session, candidate, notes=notes.model_dump(mode="json"))
+
+
+def give_alignment(session: Session, candidate: Candidate, row: StrategyRow, fidelity: float) -> None:
+    """What the candidate's code really does."""
+    _set(session, candidate, aligned_strategy_id=row.id, fidelity=fidelity)
+
+
+def add_evaluation(
+    session: Session,
+    job: Job,
+    candidate: Candidate,
+    step: Step,
+    evaluation: Evaluation,
+    *,
+    purpose: EvaluationPurpose,
+    utilisation_weight: float,
+) -> EvaluationRow:
+    """Keep a measurement and let the candidate stand by it."""
+    row = keep_evaluation(session, job, candidate, step, evaluation, purpose=purpose)
+    placement = evaluation.placement or preparation_of(job).placement
+    _set(
+        session,
+        candidate,
+        evaluation_id=row.id,
+        verdict=evaluation.verdict,
+        speedup=evaluation.speedup,
+        fitness=fitness.fitness(evaluation, placement, utilisation_weight),
+        utilisation=fitness.utilisation(evaluation.profile, placement.zone),
+    )
+    data = {
+        "ordinal": candidate.ordinal,
+        "purpose": purpose.value,
+        "verdict": evaluation.verdict.value,
+        "speedup": evaluation.speedup,
+        "failure": evaluation.failure.kind.value if evaluation.failure else None,
+    }
+    record_event(session, job.id, "candidate.measured", candidate_id=candidate.id, step_id=step.id, data=data)
+    return row
+
+
+def keep_evaluation(
+    session: Session, job: Job, candidate: Candidate, step: Step, evaluation: Evaluation, *, purpose: EvaluationPurpose
+) -> EvaluationRow:
+    """Keep a measurement, and charge the job for it."""
+    row = EvaluationRow(
+        id=uuid.uuid4(),
+        job_id=job.id,
+        candidate_id=candidate.id,
+        step_id=step.id,
+        kernel_hash=evaluation.kernel_hash,
+        problem_hash=evaluation.problem_hash,
+        purpose=purpose,
+        verdict=evaluation.verdict,
+        body=evaluation.model_dump(mode="json"),
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def choose_best(session: Session, job: Job) -> Candidate | None:
+    """Point the job to its best kernel: a reproduced one before an audited one, then the faster, then the older."""
+    best = session.scalars(best_first(job).limit(1)).one_or_none()
+    chosen = best.id if best else None
+    if chosen != job.best_candidate_id:
+        _set(session, job, best_candidate_id=chosen)
+        if best is not None:
+            data = {"ordinal": best.ordinal, "speedup": best.speedup}
+            record_event(session, job.id, "job.best", candidate_id=best.id, data=data)
+    return best
+
+
+def set_survivors(session: Session, job: Job, survivors: Sequence[str]) -> None:
+    """Mark which candidates go on to the next generation; all others do not."""
+    chosen = [uuid.UUID(one) for one in survivors]
+    session.execute(
+        update(Candidate)
+        .where(Candidate.job_id == job.id, Candidate.survives != Candidate.id.in_(chosen))
+        .values(survives=~Candidate.survives)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _set(session: Session, row: Any, **values: Any) -> None:
+    """Write columns of a row and read it back, so that expressions over the stored values are seen."""
+    session.flush()
+    table = type(row)
+    session.scalars(
+        update(table)
+        .where(table.id == row.id)
+        .values(**values)
+        .returning(table)
+        .execution_options(synchronize_session=False, populate_existing=True)
+    ).one()

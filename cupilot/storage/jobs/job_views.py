@@ -1,0 +1,315 @@
+"""Jobs and their events as the REST boundary shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, func, or_, select, text, tuple_
+from sqlalchemy.orm import Session, defer
+
+from cupilot.domain.evaluation import Baseline, Evaluation
+from cupilot.domain.evolution.methods import read_config
+from cupilot.domain.job import Budgets, Learning, Priority
+from cupilot.domain.problem import Target
+from cupilot.domain.states import JobState
+from cupilot.domain.strategy import Strategy
+from cupilot.schemas import (
+    BestSummary,
+    EventPage,
+    EventView,
+    JobPage,
+    JobSummary,
+    JobView,
+    PreparationSummary,
+    ProblemRef,
+    StateEntry,
+)
+from cupilot.storage.db.cursor import decode_cursor, encode_cursor
+from cupilot.storage.db.feed import events_after, settled
+from cupilot.storage.db.scope import scoped
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
+from cupilot.storage.jobs.call_views import spending
+from cupilot.storage.jobs.jobs import get_job, problem_of
+from cupilot.storage.jobs.wall_time import wall_seconds
+
+Order = Literal["newest", "oldest"]
+"""Which of a list comes first."""
+_PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """What to list; an empty filter lists everything."""
+
+    states: Sequence[JobState] = ()
+    target: Target | None = None
+    problem: str | None = None
+    """The problem's name."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a job must have, with these values."""
+    author: str | None = None
+    """The user who asked for it."""
+    device: str | None = None
+    """Part of the device's name, in any case; jobs that are not prepared yet have none."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """When it was submitted; the end is not included."""
+
+
+def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
+    """Everything about a job's progress; NotFound for another team's."""
+    job = get_job(session, team, job_id)
+    verdicts, states = _counts(session, job.id)
+    method = read_config(job.method)
+    wall = wall_seconds(job, lambda: session.execute(select(func.now())).scalar_one())
+    return JobView(
+        id=job.id,
+        state=job.state,
+        final=job.state.final,
+        reason=job.reason,
+        message=job.message,
+        problem=_problem_ref(problem_of(session, job)),
+        target=job.target,
+        agents=job.agents,
+        method=method,
+        budgets=Budgets.model_validate(job.budgets),
+        seed=job.seed,
+        priority=job.priority,
+        labels=job.labels,
+        learning=Learning.model_validate(job.learning),
+        generation=job.generation,
+        generations=method.rounds,
+        candidates=job.candidates,
+        verdicts=verdicts,
+        candidate_states=states,
+        best=_best(session, job),
+        queue_position=_queue_position(session, job),
+        wall_seconds=wall,
+        gpu_seconds=job.gpu_seconds,
+        cost_usd=job.cost_usd,
+        spending=spending(session, job.id),
+        preparation=_preparation(job),
+        author=job.author,
+        history=_history(session, job),
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        pruned_at=job.pruned_at,
+        cancel_requested_at=job.cancel_requested_at,
+        paused_at=job.paused_at,
+        retry_of=job.retry_of_id,
+        forked_from=job.forked_from_id,
+        retry_after_seconds=_retry_after(job, wall),
+    )
+
+
+def list_jobs(
+    session: Session,
+    team: UUID,
+    filters: JobFilter,
+    *,
+    order: Order = "newest",
+    cursor: str | None,
+    limit: int,
+) -> JobPage:
+    """The team's jobs in this order of submission, from a cursor on."""
+    place, bound = tuple_(Job.created_at, Job.id), "" if order == "newest" else order
+    query = (
+        scoped(select(Job, ProblemRow, Candidate), team)
+        .join(ProblemRow, ProblemRow.id == Job.problem_id)
+        .outerjoin(Candidate, Candidate.id == Job.best_candidate_id)
+        .options(defer(Job.preparation), defer(ProblemRow.source))
+        .order_by(*(column.desc() if order == "newest" else column for column in (Job.created_at, Job.id)))
+        .limit(limit + 1)
+    )
+    query = query.where(*_conditions(filters))
+    if cursor:
+        start = decode_cursor(cursor, bound)
+        query = query.where(place < start if order == "newest" else place > start)
+    rows = session.execute(query).all()
+    page = rows[:limit]
+    return JobPage(
+        items=[job_summary(job, problem, best) for job, problem, best in page],
+        next_cursor=encode_cursor(page[-1][0].created_at, page[-1][0].id, bound) if len(rows) > limit else None,
+    )
+
+
+def _conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if filters.states:
+        conditions.append(Job.state.in_(filters.states))
+    if filters.target is not None:
+        conditions.append(Job.target == filters.target)
+    if filters.problem is not None:
+        conditions.append(ProblemRow.name == filters.problem)
+    if filters.labels:
+        conditions.append(Job.labels.contains(dict(filters.labels)))
+    if filters.author is not None:
+        conditions.append(Job.author == filters.author)
+    if filters.device is not None:
+        name = Job.preparation["environment"]["device"]["name"].astext
+        conditions.append(name.icontains(filters.device, autoescape=True))
+    if filters.since is not None:
+        conditions.append(Job.created_at >= filters.since)
+    if filters.until is not None:
+        conditions.append(Job.created_at < filters.until)
+    return conditions
+
+
+def list_events(session: Session, team: UUID, job_id: UUID, *, after: int, limit: int) -> EventPage:
+    """A job's events with ids above ``after``, in order; none that a later page would have to go back for."""
+    job = get_job(session, team, job_id)
+    return _event_page(events_after(session, after, settled(session), limit, job=job.id), after)
+
+
+def list_team_events(session: Session, team: UUID, *, after: int, limit: int) -> EventPage:
+    """The same of all jobs of a team."""
+    return _event_page(events_after(session, after, settled(session), limit, team=team), after)
+
+
+def event_view(row: Event) -> EventView:
+    """One event."""
+    return EventView(
+        id=row.id,
+        kind=row.kind,
+        job=row.job_id,
+        candidate=row.candidate_id,
+        step=row.step_id,
+        data=row.data,
+        created_at=row.created_at,
+    )
+
+
+def _event_page(rows: Sequence[tuple[Event, UUID]], after: int) -> EventPage:
+    items = [event_view(event) for event, _ in rows]
+    return EventPage(items=items, next_after=items[-1].id if items else after)
+
+
+def _best(session: Session, job: Job) -> BestSummary | None:
+    row = session.execute(
+        select(Candidate, EvaluationRow.body, StrategyRow.body, Generation.number)
+        .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
+        .join(StrategyRow, StrategyRow.id == func.coalesce(Candidate.aligned_strategy_id, Candidate.strategy_id))
+        .join(Generation, Generation.id == Candidate.generation_id)
+        .where(Candidate.id == job.best_candidate_id)
+    ).one_or_none()
+    if row is None:
+        return None
+    candidate, body, strategy, generation = row
+    evaluation = Evaluation.model_validate(body)
+    eager = evaluation.comparison(Baseline.EAGER)
+    if eager is None or candidate.verdict is None or not candidate.verdict.counts:
+        return None
+    compiled = evaluation.comparison(Baseline.COMPILE)
+    return BestSummary(
+        candidate=candidate.id,
+        ordinal=candidate.ordinal,
+        generation=generation,
+        verdict=candidate.verdict,
+        speedup=eager.speedup,
+        speedup_over_compile=compiled.speedup if compiled else None,
+        kernel_us=eager.kernel_us,
+        strategy=Strategy.model_validate(strategy),
+        kernel_kind=evaluation.kernel_kind,
+    )
+
+
+def _counts(session: Session, job: UUID) -> tuple[dict[str, int], dict[str, int]]:
+    query = (
+        select(Candidate.verdict, Candidate.state, func.count())
+        .where(Candidate.job_id == job)
+        .group_by(Candidate.verdict, Candidate.state)
+    )
+    verdicts: dict[str, int] = {}
+    states: dict[str, int] = {}
+    for verdict, state, count in session.execute(query):
+        states[state.value] = states.get(state.value, 0) + count
+        if verdict is not None:
+            verdicts[verdict.value] = verdicts.get(verdict.value, 0) + count
+    return verdicts, states
+
+
+def _history(session: Session, job: Job) -> list[StateEntry]:
+    """From the events of a job's transitions, which an index of their own keeps together."""
+    states = {f"job.{state.value}": state for state in JobState}
+    query = select(Event.kind, Event.created_at, Event.data["reason"].astext).where(
+        Event.job_id == job.id, Event.kind.like(text("'job.%'"))
+    )
+    rows = session.execute(query.order_by(Event.id))
+    return [StateEntry(state=states[kind].value, at=at, reason=reason) for kind, at, reason in rows if kind in states]
+
+
+def _queue_position(session: Session, job: Job) -> int | None:
+    """An estimate: fair share between teams may let a later job of another team begin first."""
+    if job.state is not JobState.QUEUED:
+        return None
+    earlier = tuple_(Job.created_at, Job.id) < (job.created_at, job.id)
+    return queued_before(session, job.target, job.priority, earlier)
+
+
+def queued_before(session: Session, target: Target, priority: Priority, earlier: ColumnElement[bool]) -> int:
+    """How many queued jobs come before one of this priority: all of a higher one, and those of its own that are
+    ``earlier``."""
+    above = _PRIORITIES[_PRIORITIES.index(priority) + 1 :]
+    before = or_(Job.priority.in_(above), (Job.priority == priority) & earlier)
+    return session.execute(
+        select(func.count()).where(
+            Job.state == JobState.QUEUED, Job.finished_at.is_(None), Job.target == target, before
+        )
+    ).scalar_one()
+
+
+def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:
+    """A job as a list shows it."""
+    return JobSummary(
+        id=job.id,
+        state=job.state,
+        final=job.state.final,
+        reason=job.reason,
+        problem=_problem_ref(problem),
+        target=job.target,
+        agents=job.agents,
+        priority=job.priority,
+        labels=job.labels,
+        generation=job.generation,
+        generations=read_config(job.method).rounds,
+        candidates=job.candidates,
+        best_verdict=best.verdict if best else None,
+        best_speedup=best.speedup if best else None,
+        cost_usd=job.cost_usd,
+        author=job.author,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+    )
+
+
+def _problem_ref(row: ProblemRow) -> ProblemRef:
+    return ProblemRef(id=row.id, name=row.name, policy=row.policy, hash=row.hash)
+
+
+def _preparation(job: Job) -> PreparationSummary | None:
+    if job.preparation is None:
+        return None
+    # Read without validating it all: a large reference's graph has thousands of nodes, and this is polled.
+    placement = job.preparation["placement"]
+    return PreparationSummary(
+        op_class=job.preparation["facts"]["op_class"],
+        zone=placement["zone"],
+        intensity=placement["intensity"],
+        floor_us=placement["floor_us"],
+        baseline_us=job.preparation["baseline_us"],
+        device=job.preparation["environment"]["device"]["name"],
+        notes=job.preparation["notes"],
+    )
+
+
+def _retry_after(job: Job, wall: float) -> float | None:
+    """A sixtieth of the job's age, from one second to ten: a job of an hour does not change every second."""
+    if job.state.final:
+        return None
+    return min(max(1.0, wall / 60.0), 10.0)

@@ -1,0 +1,196 @@
+"""Jobs as a team sees them: submit, look, list, cancel. How a job moves on is the workers' business."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot import tracing
+from cupilot.domain.errors import Conflict, InvalidInput, NotFound
+from cupilot.domain.job import JobSpec, Priority, check_playable
+from cupilot.domain.states import JobState, StepKind, StepState
+from cupilot.storage.db.engine import notify
+from cupilot.storage.db.scope import scoped
+from cupilot.storage.db.tables.experiments import Experiment
+from cupilot.storage.db.tables.jobs import Job, ProblemRow, Step
+from cupilot.storage.db.transitions import lock_job, move_job, record_event
+from cupilot.storage.jobs.endings import end_job, stop_queued_work
+from cupilot.storage.jobs.problems import ensure_problem, problem_value
+from cupilot.storage.people.quotas import FIRST_STEP, check_queue
+from cupilot.storage.queue.steps import add_step, device_queue
+
+KEYS_KEPT = timedelta(days=7)
+"""How long a repeated idempotency key gives the earlier job; clients repeat for minutes, people for days."""
+MAX_LABELS = 16
+
+
+class IdempotencyMismatch(Conflict):
+    """The idempotency key was used before, for another request."""
+
+    code = "idempotency_mismatch"
+    status = 422
+
+
+def submit_job(
+    session: Session,
+    team_id: uuid.UUID,
+    spec: JobSpec,
+    *,
+    idempotency_key: str | None,
+    request_hash: str,
+    author: str | None = None,
+) -> tuple[Job, bool]:
+    """Make a job and its first step; (job, True), or (the earlier job, False) for a repeated idempotency key.
+
+    Raises :class:`IdempotencyMismatch` where the key belongs to another request, and
+    :class:`cupilot.domain.job.MethodNeedsModel` or :class:`cupilot.domain.quota.QuotaExceeded`.
+    """
+    check_playable(spec.method, spec.agents)
+    problem = ensure_problem(session, team_id, spec.problem)
+    values = {
+        "id": uuid.uuid4(),
+        "team_id": team_id,
+        "problem_id": problem.id,
+        "target": spec.target,
+        "method": spec.method.model_dump(mode="json"),
+        "agents": spec.agents,
+        "budgets": spec.budgets.model_dump(mode="json"),
+        "seed": spec.seed,
+        "priority": spec.priority,
+        "labels": dict(spec.labels),
+        "learning": spec.learning.model_dump(mode="json"),
+        "idempotency_key": idempotency_key,
+        "request_hash": request_hash,
+        "author": author,
+        "traceparent": tracing.current(),
+    }
+    # A key that another transaction is inserting right now makes this wait for it, then do nothing.
+    made = session.execute(
+        insert(Job)
+        .values(values)
+        .on_conflict_do_nothing(index_elements=["team_id", "idempotency_key"])
+        .returning(Job.id)
+    ).scalar_one_or_none()
+    if made is None:
+        earlier = earlier_job(session, team_id, idempotency_key, request_hash)
+        assert earlier is not None
+        return earlier, False
+    check_queue(session, team_id)
+    job = session.get_one(Job, made)
+    record_event(session, job.id, "job.queued")
+    add_step(session, job, StepKind.PREPARE, FIRST_STEP, queue=device_queue(spec.target))
+    notify(session)
+    return job, True
+
+
+def earlier_job(session: Session, team_id: uuid.UUID, idempotency_key: str | None, request_hash: str) -> Job | None:
+    """What this key made before; None for no key. :class:`IdempotencyMismatch` where the key is another request's."""
+    if idempotency_key is None:
+        return None
+    query = scoped(select(Job), team_id).where(Job.idempotency_key == idempotency_key)
+    job = session.scalars(query).one_or_none()
+    if job is not None and job.request_hash != request_hash:
+        raise IdempotencyMismatch(
+            "this idempotency key was used for a different request", hint="use a new key for a new request"
+        )
+    return job
+
+
+def get_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:
+    """One job of the team; raises :class:`NotFound`."""
+    job = session.scalars(scoped(select(Job), team_id).where(Job.id == job_id)).one_or_none()
+    if job is None:
+        raise NotFound(f"no job {job_id}")
+    return job
+
+
+def request_cancel(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:
+    """Stop a job: at once where nothing of it runs, else as soon as its workers let go. Repeating it is harmless.
+
+    Raises :class:`NotFound`, and :class:`Conflict` where the job has ended otherwise.
+    """
+    get_job(session, team_id, job_id)
+    job = lock_job(session, job_id)
+    if job.state in (JobState.CANCELLING, JobState.CANCELLED):
+        return job
+    if job.state.final:
+        raise Conflict(f"the job has ended already: {job.state.value}")
+    if job.state is not JobState.QUEUED:
+        move_job(session, job, JobState.CANCELLING, reason="cancel_requested")
+    stop_queued_work(session, job)
+    if not anything_running(session, job):
+        end_job(session, job, JobState.CANCELLED, reason="cancel_requested")
+    notify(session)
+    return job
+
+
+def change_job(
+    session: Session,
+    team_id: uuid.UUID,
+    job_id: uuid.UUID,
+    author: str,
+    *,
+    labels: Mapping[str, str | None],
+    priority: Priority | None,
+) -> Job:
+    """Add, replace or (with None) remove labels, and set the priority of a job that has not ended.
+
+    Raises :class:`NotFound`, :class:`Conflict` for the priority of an ended job, :class:`InvalidInput` for too many.
+    """
+    get_job(session, team_id, job_id)
+    job = lock_job(session, job_id)
+    changed = {key: value for key, value in {**job.labels, **labels}.items() if value is not None}
+    if len(changed) > MAX_LABELS:
+        raise InvalidInput(f"a job has at most {MAX_LABELS} labels", where="body.labels")
+    if priority is not None and job.state.final:
+        raise Conflict(f"the job has ended already: {job.state.value}")
+    if changed != job.labels or priority not in (None, job.priority):
+        job.labels, job.priority = changed, priority or job.priority
+        data = {"labels": changed, "priority": job.priority.value, "by": author}
+        record_event(session, job.id, "job.changed", data=data)
+        notify(session)
+    return job
+
+
+def release_keys(session: Session) -> None:
+    """Forget idempotency keys that are old enough to be used again."""
+    for table in (Job, Experiment):
+        session.execute(
+            update(table)
+            .where(table.idempotency_key.is_not(None), table.created_at < func.now() - KEYS_KEPT)
+            .values(idempotency_key=None)
+            .execution_options(synchronize_session=False)
+        )
+
+
+def problem_of(session: Session, job: Job) -> ProblemRow:
+    """The problem that a job works on."""
+    return session.get_one(ProblemRow, job.problem_id)
+
+
+def job_spec(session: Session, job: Job) -> JobSpec:
+    """The job's specification, as it was submitted."""
+    return JobSpec.model_validate(
+        {
+            "problem": problem_value(problem_of(session, job)),
+            "target": job.target,
+            "method": job.method,
+            "agents": job.agents,
+            "budgets": job.budgets,
+            "seed": job.seed,
+            "priority": job.priority,
+            "labels": job.labels,
+            "learning": job.learning,
+        }
+    )
+
+
+def anything_running(session: Session, job: Job) -> bool:
+    """Whether a worker holds a step of the job."""
+    query = select(func.count()).where(Step.job_id == job.id, Step.state == StepState.RUNNING)
+    return session.execute(query).scalar_one() > 0

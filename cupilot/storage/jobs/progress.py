@@ -1,0 +1,230 @@
+"""How far a job's evolution has come, as value objects: what its next steps are made from. Changes nothing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Uuid, cast, func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from cupilot.domain.errors import Pruned
+from cupilot.domain.evaluation import Evaluation, Preparation
+from cupilot.domain.evolution import fitness
+from cupilot.domain.evolution.notes import Notes
+from cupilot.domain.evolution.novelty import kernel_key
+from cupilot.domain.evolution.population import Member
+from cupilot.domain.imported import ImportedFile, ImportedKernel
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import EvaluationPurpose, StepKind, StepState
+from cupilot.domain.strategy import Strategy
+from cupilot.storage.db.tables.jobs import (
+    Candidate,
+    CandidateParent,
+    Directive,
+    EvaluationRow,
+    Generation,
+    Job,
+    KernelRow,
+    Step,
+    StrategyRow,
+)
+
+NO_PLAN: dict[str, Any] = {}
+"""In place of a launch plan, of an imported file."""
+
+MEASURING = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
+"""Steps that count against the budget of candidates; a confirmation does not."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One kernel of a candidate that was measured."""
+
+    strategy: Strategy
+    kernel: Kernel
+    evaluation: Evaluation
+
+
+def preparation_of(job: Job) -> Preparation:
+    """What is known of the job's problem; it must have been prepared."""
+    return Preparation.model_validate(job.preparation)
+
+
+def best_first(job: Job) -> Any:
+    """Query for the candidates of a job that count, the best first."""
+    return (
+        select(Candidate)
+        .where(Candidate.job_id == job.id, Candidate.speedup.is_not(None))
+        .order_by(Candidate.verdict.desc(), Candidate.speedup.desc(), Candidate.ordinal)
+        .execution_options(populate_existing=True)
+    )
+
+
+def best_unconfirmed(session: Session, job: Job) -> Candidate | None:
+    """The best candidate that counts and has not been measured a second time."""
+    second = select(EvaluationRow.id).where(
+        EvaluationRow.candidate_id == Candidate.id, EvaluationRow.purpose == EvaluationPurpose.CONFIRM
+    )
+    found: Candidate | None = session.scalars(best_first(job).where(~second.exists()).limit(1)).one_or_none()
+    return found
+
+
+def evaluations_asked(session: Session, job: Job) -> int:
+    """Kernels that the job has evaluated or is about to."""
+    query = select(func.count()).where(
+        Step.job_id == job.id, Step.kind.in_(MEASURING), Step.state != StepState.CANCELLED
+    )
+    return session.execute(query).scalar_one()
+
+
+def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
+    """Every strategy that the job has: its candidates were asked for it or follow it, oldest first, or it is banned."""
+    query = (
+        select(StrategyRow.body)
+        .join(Candidate, or_(Candidate.strategy_id == StrategyRow.id, Candidate.aligned_strategy_id == StrategyRow.id))
+        .where(Candidate.job_id == job_id)
+        .order_by(Candidate.ordinal, StrategyRow.created_at)
+    )
+    banned = select(Directive.strategy).where(
+        Directive.job_id == job_id, Directive.signature.is_not(None), Directive.lifted_at.is_(None)
+    )
+    bodies = [*session.scalars(query), *session.scalars(banned)]
+    return [Strategy.model_validate(body) for body in bodies]
+
+
+def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:
+    """Whether a candidate of the job has, or had and measured, this kernel or one like it."""
+    alike = select(KernelRow.hash).where(
+        or_(KernelRow.hash == kernel.content_hash(), KernelRow.likeness == kernel_key(kernel))
+    )
+    held = select(Candidate.id).where(Candidate.job_id == job.id, Candidate.kernel_hash.in_(alike))
+    measured = select(EvaluationRow.id).where(EvaluationRow.job_id == job.id, EvaluationRow.kernel_hash.in_(alike))
+    return session.execute(select(or_(held.exists(), measured.exists()))).scalar_one()
+
+
+def notes_of(candidate: Candidate) -> Notes:
+    """What is noted of a candidate."""
+    return Notes.model_validate(candidate.notes)
+
+
+def candidates_of(session: Session, ids: Sequence[str]) -> list[Candidate]:
+    """The candidates of these ids, in this order; those that are not there any more are left out."""
+    wanted = [uuid.UUID(one) for one in ids]
+    found = {one.id: one for one in session.scalars(select(Candidate).where(Candidate.id.in_(wanted)))}
+    return [found[one] for one in wanted if one in found]
+
+
+def ancestors_of(session: Session, candidate: Candidate) -> list[Candidate]:
+    """All that a candidate comes from, the oldest first."""
+    tree = select(CandidateParent.parent_id.label("id")).where(CandidateParent.candidate_id == candidate.id)
+    above = tree.cte("ancestors", recursive=True)
+    link = aliased(CandidateParent)
+    above = above.union(select(link.parent_id).join(above, link.candidate_id == above.c.id))
+    query = select(Candidate).where(Candidate.id.in_(select(above.c.id))).order_by(Candidate.ordinal)
+    return list(session.scalars(query))
+
+
+def parents_of(session: Session, candidate: Candidate) -> list[Candidate]:
+    """The candidate's parents, the fitter first."""
+    query = (
+        select(Candidate)
+        .join(CandidateParent, CandidateParent.parent_id == Candidate.id)
+        .where(CandidateParent.candidate_id == candidate.id)
+        .order_by(CandidateParent.position)
+    )
+    return list(session.scalars(query))
+
+
+def parent_hash(session: Session, candidate_id: uuid.UUID) -> str | None:
+    """The kernel that a candidate was made from: its fitter parent's, of a crossover."""
+    query = (
+        select(Candidate.kernel_hash)
+        .join(CandidateParent, CandidateParent.parent_id == Candidate.id)
+        .where(CandidateParent.candidate_id == candidate_id, CandidateParent.position == 0)
+    )
+    return session.scalars(query).one_or_none()
+
+
+def strategy_of(session: Session, candidate: Candidate) -> Strategy:
+    """What the candidate's code does, as far as is known: aligned, else as asked for."""
+    row = session.get_one(StrategyRow, candidate.aligned_strategy_id or candidate.strategy_id)
+    return Strategy.model_validate(row.body)
+
+
+def file_of(session: Session, kernel_hash: str) -> Kernel | ImportedKernel:
+    """A kernel by its hash, or the imported file that this is the hash of; :class:`Pruned` where its source is gone."""
+    row = session.get_one(KernelRow, kernel_hash)
+    if row.pruned_at is not None:
+        raise Pruned("the kernel's source", row.pruned_at)
+    if row.plan == NO_PLAN:
+        return ImportedKernel(target=row.target, source=row.source)
+    return Kernel.model_validate({"target": row.target, "source": row.source, "plan": row.plan})
+
+
+def kernel_of(session: Session, kernel_hash: str) -> Kernel:
+    """A kernel by its hash; raises :class:`ImportedFile` for a file without a launch plan."""
+    found = file_of(session, kernel_hash)
+    if isinstance(found, ImportedKernel):
+        raise ImportedFile("an imported file has no launch plan", hint="it can be judged, compared and downloaded")
+    return found
+
+
+def kernel_as_measured(session: Session, candidate: Candidate) -> Kernel | None:
+    """The candidate's kernel with the tunable values that its times belong to; None where it has none."""
+    if candidate.kernel_hash is None:
+        return None
+    kernel = kernel_of(session, candidate.kernel_hash)
+    if candidate.evaluation_id is None:
+        return kernel
+    return kernel.tuned(evaluation_of(session, candidate.evaluation_id).tunables)
+
+
+def evaluation_of(session: Session, evaluation_id: uuid.UUID) -> Evaluation:
+    """A measurement by its id."""
+    return Evaluation.model_validate(session.get_one(EvaluationRow, evaluation_id).body)
+
+
+def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
+    """Every kernel of the candidate that was measured, in order: the first and each repair."""
+    asked = cast(Step.payload["strategy"].astext, Uuid)  # the other way about, no index would be of use
+    query = (
+        select(StrategyRow.body, EvaluationRow)
+        .join(Step, EvaluationRow.step_id == Step.id)
+        .join(StrategyRow, StrategyRow.id == asked)
+        .where(EvaluationRow.candidate_id == candidate.id, EvaluationRow.purpose == EvaluationPurpose.EVALUATE)
+        .order_by(Step.payload["round"].as_integer())
+    )
+    return [
+        Round(Strategy.model_validate(body), kernel_of(session, row.kernel_hash), Evaluation.model_validate(row.body))
+        for body, row in session.execute(query).all()
+    ]
+
+
+def members(session: Session, job: Job, generation: Generation, utilisation_weight: float) -> list[Member]:
+    """What selection looks at: earlier survivors and the candidates of this generation that were measured."""
+    preparation = preparation_of(job)
+    query = (
+        select(Candidate, Generation.number, EvaluationRow.body)
+        .join(Generation, Candidate.generation_id == Generation.id)
+        .join(EvaluationRow, Candidate.evaluation_id == EvaluationRow.id)
+        .where(Candidate.job_id == job.id, or_(Candidate.survives, Candidate.generation_id == generation.id))
+        .order_by(Candidate.ordinal)
+    )
+    found = []
+    for candidate, number, body in session.execute(query).all():
+        evaluation = Evaluation.model_validate(body)
+        found.append(
+            fitness.member(
+                candidate=str(candidate.id),
+                ordinal=candidate.ordinal,
+                generation=number,
+                strategy=strategy_of(session, candidate),
+                evaluation=evaluation,
+                placement=evaluation.placement or preparation.placement,
+                utilisation_weight=utilisation_weight,
+            )
+        )
+    return found

@@ -1,0 +1,290 @@
+"""Steering a job: pause and resume, and directives (pin, ban, inject) that its evolution then obeys.
+
+Every change is made with the job locked, as is everything that finishes a step, so that none falls between two
+others. What the evolution makes of directives is the workers' flow.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from cupilot.domain.errors import Conflict, InvalidInput, NotFound
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.states import CandidateState, GenerationState, JobState, StepState
+from cupilot.domain.steering import DirectiveKind
+from cupilot.domain.strategy import Strategy
+from cupilot.storage.db.engine import notify
+from cupilot.storage.db.tables.jobs import Candidate, Directive, Generation, Job, Step, StrategyRow
+from cupilot.storage.db.transitions import lock_job, move_job, record_event
+from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.jobs import get_job
+from cupilot.storage.people.quotas import check_resume
+
+MAX_OPEN = 200
+"""Directives that one job may have in force."""
+
+
+class SearchEnded(Conflict):
+    """The job proposes nothing any more."""
+
+    code = "search_ended"
+
+
+def pause_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: str) -> Job:
+    """Let nothing of the job begin; what runs is finished. Repeating it is harmless.
+
+    Raises :class:`NotFound`, and :class:`Conflict` for a job that has ended or is being cancelled.
+    """
+    job = _locked(session, team_id, job_id)
+    if job.state is JobState.PAUSED:
+        return job
+    _refuse_ended(job)
+    move_job(session, job, JobState.PAUSED, reason="pause_requested", message=f"paused by {author}")
+    _call_back(session, job)
+    notify(session)
+    return job
+
+
+def _call_back(session: Session, job: Job) -> None:
+    """Take back what was handed out and nobody has claimed: the scheduler hands it out again after a resume.
+
+    The rows are locked in the order of their ids, as the dispatcher locks them, so that the two cannot deadlock.
+    """
+    unclaimed = select(Step.id).where(Step.job_id == job.id, Step.state == StepState.QUEUED)
+    steps = session.scalars(unclaimed.order_by(Step.id).with_for_update(key_share=True)).all()
+    session.execute(
+        update(Step)
+        .where(Step.id.in_(steps))
+        .values(dispatched_at=None, dispatches=0)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def resume_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: str) -> Job:
+    """Let a paused job go on where it stands. Harmless where it is not paused.
+
+    Raises :class:`NotFound`, :class:`Conflict` for a job that has ended, and
+    :class:`cupilot.domain.quota.QuotaExceeded` where its team may not run another one now.
+    """
+    job = _locked(session, team_id, job_id)
+    if job.state is not JobState.PAUSED:
+        _refuse_ended(job)
+        return job
+    record_event(session, job.id, "job.resumed", data={"by": author})
+    if job.started_at is None:
+        move_job(session, job, JobState.QUEUED)
+    else:
+        check_resume(session, job)
+        move_job(session, job, JobState.EVOLVING if job.preparation is not None else JobState.PREPARING)
+    notify(session)
+    return job
+
+
+def pin(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, candidate: str, author: str) -> Directive:
+    """Let a candidate survive every selection of its job. Repeating it is harmless."""
+    job = _steered(session, team_id, job_id)
+    row = candidate_of_job(session, job, candidate)
+    if row.state not in (CandidateState.ACTIVE, CandidateState.EVALUATED):
+        raise Conflict(f"candidate {row.ordinal} was never measured: {row.reason or row.state.value}")
+    known = next((one for one in in_force(session, job.id, DirectiveKind.PIN) if one.candidate_id == row.id), None)
+    if known is not None:
+        return known
+    if row.state is CandidateState.EVALUATED:
+        row.survives = True  # selection may have dropped it before
+    return _add(session, job, author, kind=DirectiveKind.PIN, candidate_id=row.id)
+
+
+def ban(
+    session: Session,
+    team_id: uuid.UUID,
+    job_id: uuid.UUID,
+    author: str,
+    *,
+    technique: str | None = None,
+    strategy: Strategy | None = None,
+    candidate: str | None = None,
+) -> Directive:
+    """Have a technique, a strategy, or a candidate's strategy not proposed again. Repeating it is harmless."""
+    job = _steered(session, team_id, job_id)
+    candidate_id = None
+    if candidate is not None:
+        row = candidate_of_job(session, job, candidate)
+        candidate_id, strategy = row.id, _strategy(session, row)
+    signature = strategy.signature() if strategy else None
+    for known in in_force(session, job.id, DirectiveKind.BAN):
+        if (known.technique, known.signature) == (technique, signature):
+            return known
+    body = strategy.model_dump(mode="json") if strategy else None
+    return _add(
+        session,
+        job,
+        author,
+        kind=DirectiveKind.BAN,
+        technique=technique,
+        strategy=body,
+        signature=signature,
+        candidate_id=candidate_id,
+    )
+
+
+def inject(
+    session: Session,
+    team_id: uuid.UUID,
+    job_id: uuid.UUID,
+    author: str,
+    *,
+    strategy: Strategy,
+    kernel: Kernel | None = None,
+) -> Directive:
+    """Make a strategy, perhaps with its kernel, a candidate of the job's next generation."""
+    job = _steered(session, team_id, job_id)
+    if job.state is JobState.EVOLVING or job.preparation is not None:
+        going_on = select(Generation.id).where(Generation.job_id == job.id, Generation.state == GenerationState.RUNNING)
+        if session.scalars(going_on).first() is None:
+            raise SearchEnded(
+                "the job's search has ended; its best kernel is being confirmed", hint="fork a candidate instead"
+            )
+    if kernel is not None and kernel.target is not job.target:
+        raise InvalidInput(f"the kernel is for {kernel.target.value}, the job for {job.target.value}", where="kernel")
+    banned = banned_in(session, job.id, strategy)
+    if banned is not None:
+        raise Conflict(f"{banned} is banned in this job", hint="lift the ban first")
+    return add_injection(session, job, author, strategy=strategy, kernel=kernel)
+
+
+def add_injection(
+    session: Session,
+    job: Job,
+    author: str,
+    *,
+    strategy: Strategy,
+    kernel: Kernel | None = None,
+    source: Candidate | None = None,
+) -> Directive:
+    """The same without questions; ``source`` is the candidate that it was taken from. The job is locked, or new."""
+    return _add(
+        session,
+        job,
+        author,
+        kind=DirectiveKind.INJECT,
+        strategy=strategy.model_dump(mode="json"),
+        kernel_hash=keep_kernel(session, kernel) if kernel else None,
+        candidate_id=source.id if source else None,
+    )
+
+
+def lift(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, directive_id: uuid.UUID, author: str) -> Directive:
+    """Take a directive back. Repeating it is harmless; an injection that became a candidate is a :class:`Conflict`."""
+    job = _locked(session, team_id, job_id)
+    query = select(Directive).where(Directive.id == directive_id, Directive.job_id == job.id)
+    directive = session.scalars(query).one_or_none()
+    if directive is None:
+        raise NotFound(f"no directive {directive_id}")
+    if directive.lifted_at is not None:
+        return directive
+    if directive.done_at is not None:
+        raise Conflict("it has become a candidate already", hint="ban the candidate's strategy instead")
+    directive.lifted_at = func.now()
+    session.flush()
+    session.refresh(directive)
+    data = {"directive": str(directive.id), "kind": directive.kind.value, "by": author}
+    record_event(session, job.id, "directive.lifted", candidate_id=directive.candidate_id, data=data)
+    return directive
+
+
+def in_force(session: Session, job_id: uuid.UUID, kind: DirectiveKind | None = None) -> Sequence[Directive]:
+    """A job's directives that were not lifted and, of injections, not done; the oldest first."""
+    query = select(Directive).where(
+        Directive.job_id == job_id, Directive.lifted_at.is_(None), Directive.done_at.is_(None)
+    )
+    if kind is not None:
+        query = query.where(Directive.kind == kind)
+    return session.scalars(query.order_by(Directive.created_at, Directive.id)).all()
+
+
+def directives(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Sequence[Directive]:
+    """All directives of a job, the oldest first."""
+    job = get_job(session, team_id, job_id)
+    query = select(Directive).where(Directive.job_id == job.id)
+    return session.scalars(query.order_by(Directive.created_at, Directive.id)).all()
+
+
+def banned_techniques(session: Session, job_id: uuid.UUID) -> tuple[str, ...]:
+    """Techniques that the job may not propose, in order of their names."""
+    return tuple(sorted(one.technique for one in in_force(session, job_id, DirectiveKind.BAN) if one.technique))
+
+
+def banned_strategies(session: Session, job_id: uuid.UUID) -> list[Strategy]:
+    """Strategies that the job may not propose."""
+    bans = in_force(session, job_id, DirectiveKind.BAN)
+    return [Strategy.model_validate(one.strategy) for one in bans if one.strategy]
+
+
+def banned_in(session: Session, job_id: uuid.UUID, strategy: Strategy) -> str | None:
+    """What of a strategy is banned, in words; None where nothing is."""
+    techniques = sorted(set(strategy.ids()) & set(banned_techniques(session, job_id)))
+    if techniques:
+        return ", ".join(techniques)
+    if strategy.signature() in {one.signature() for one in banned_strategies(session, job_id)}:
+        return "the strategy"
+    return None
+
+
+def candidate_of_job(session: Session, job: Job, reference: str) -> Candidate:
+    """A candidate of the job by id or by ordinal; raises :class:`NotFound`."""
+    named = Candidate.ordinal == int(reference) if reference.isdecimal() and len(reference) < 10 else None
+    if named is None:
+        try:
+            named = Candidate.id == uuid.UUID(reference)
+        except ValueError:
+            raise NotFound(f"no candidate {reference}") from None
+    row = session.scalars(select(Candidate).where(Candidate.job_id == job.id, named)).one_or_none()
+    if row is None:
+        raise NotFound(f"no candidate {reference}")
+    return row
+
+
+def _strategy(session: Session, candidate: Candidate) -> Strategy:
+    given = candidate.aligned_strategy_id or candidate.strategy_id
+    if given is None:
+        raise Conflict(f"candidate {candidate.ordinal} has no strategy")
+    return Strategy.model_validate(session.get_one(StrategyRow, given).body)
+
+
+def _steered(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:
+    job = _locked(session, team_id, job_id)
+    _refuse_ended(job)
+    if len(in_force(session, job.id)) >= MAX_OPEN:
+        raise Conflict(f"the job has {MAX_OPEN} directives in force", hint="lift some of them")
+    return job
+
+
+def _locked(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:
+    get_job(session, team_id, job_id)
+    return lock_job(session, job_id)
+
+
+def _refuse_ended(job: Job) -> None:
+    if job.state.final or job.state is JobState.CANCELLING:
+        raise Conflict(f"the job has ended already: {job.state.value}", hint="retry it, or fork one of its candidates")
+
+
+def _add(session: Session, job: Job, author: str, **values: object) -> Directive:
+    # By the clock, not by the transaction: several that are given in one keep their order.
+    now = func.clock_timestamp()
+    directive = Directive(id=uuid.uuid4(), job_id=job.id, author=author, created_at=now, **values)
+    session.add(directive)
+    session.flush()
+    session.refresh(directive)
+    data = {
+        "directive": str(directive.id),
+        "kind": directive.kind.value,
+        "by": author,
+        "technique": directive.technique,
+    }
+    record_event(session, job.id, "directive.given", candidate_id=directive.candidate_id, data=data)
+    return directive

@@ -1,0 +1,114 @@
+"""Jobs' wall time: how much it is, whose is used up, and what is taken out of it because nobody could work.
+
+Wall time is reckoned from moments that the database wrote, since it outlives every process: from a job's start to now,
+without its ``paused_seconds``. Those hold its pauses, steps of the database's clock, and absences, in which no
+scheduler looked and no worker had anything of the job. Ends no job, and does not say when to look: that is
+``workers/reaper.py`` and ``workers/clock.py``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain.states import JobState
+from cupilot.storage.db.tables.jobs import Job, SchedulerLook
+
+TAKE_OUT = text("""
+WITH begun AS (
+    SELECT id, started_at, paused_at FROM jobs WHERE started_at IS NOT NULL AND finished_at IS NULL
+), accounted (job_id, first, last) AS (
+    SELECT id, :since, started_at FROM begun
+    UNION ALL SELECT id, paused_at, :until FROM begun WHERE paused_at IS NOT NULL
+    UNION ALL SELECT job_id, :since, created_at FROM events JOIN begun ON begun.id = job_id
+        WHERE kind LIKE 'job.%' AND kind = 'job.resumed' AND created_at > :since
+    UNION ALL SELECT job_id, steps.started_at, coalesce(finished_at, lease_expires_at) FROM steps
+        JOIN begun ON begun.id = job_id
+        WHERE steps.started_at IS NOT NULL AND coalesce(finished_at, lease_expires_at) > :since
+), absent AS (
+    SELECT job_id,
+        tstzmultirange(tstzrange(:since, :until)) - range_agg(tstzrange(first, greatest(first, last))) AS spans
+    FROM accounted GROUP BY job_id
+), lost AS (
+    SELECT job_id, (SELECT sum(extract(epoch FROM upper(span) - lower(span))) FROM unnest(spans) span) AS seconds
+    FROM absent
+)
+UPDATE jobs SET paused_seconds = paused_seconds + lost.seconds FROM lost
+WHERE jobs.id = lost.job_id AND lost.seconds > 0 AND finished_at IS NULL
+RETURNING jobs.id
+""")
+"""Of the time in question everything that is accounted for otherwise stays: before the job began, its pauses, and what
+workers had of it, to the end of the lease where they fell silent, which is how far they are charged for.
+
+When a job was paused that has been resumed since is in no row, so all until then stays. Spans, not the last sign of
+work: a worker that is started before the scheduler may have claimed a step when that one looks for the first time.
+"""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The last one: whose it was, and when by the database's clock, in seconds since 1970."""
+
+    scheduler: uuid.UUID
+    at: float
+
+
+def wall_seconds(job: Job, now: Callable[[], datetime]) -> float:
+    """A job's wall time; ``now`` is the database's, and asked where time goes on. Never negative: clocks are set."""
+    if job.started_at is None:
+        return 0.0
+    end = job.finished_at or job.paused_at or now()
+    return max((end - job.started_at).total_seconds() - job.paused_seconds, 0.0)
+
+
+def over_time(session: Session) -> Sequence[uuid.UUID]:
+    """Jobs whose wall time is used up."""
+    wall = Job.budgets["wall_seconds"].as_float()
+    elapsed = func.extract("epoch", func.now() - Job.started_at) - Job.paused_seconds
+    begun = Job.state.in_((JobState.PREPARING, JobState.EVOLVING)) & Job.finished_at.is_(None)
+    return session.scalars(select(Job.id).where(begun, elapsed > wall)).all()
+
+
+def database_seconds(session: Session) -> float:
+    """The database's clock, in seconds since 1970."""
+    return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+
+def last_look(session: Session) -> Look | None:
+    """The last look of a scheduler in charge, locked: what follows from it is done once. None before the first."""
+    query = select(SchedulerLook.scheduler, func.extract("epoch", SchedulerLook.at)).with_for_update()
+    found = session.execute(query).one_or_none()
+    return None if found is None else Look(found[0], float(found[1]))
+
+
+def note_look(session: Session, look: Look) -> None:
+    """Write down that a scheduler looked."""
+    values = {"scheduler": look.scheduler, "at": func.to_timestamp(look.at)}
+    row = insert(SchedulerLook).values(single=True, **values)
+    session.execute(row.on_conflict_do_update(index_elements=[SchedulerLook.single], set_=values))
+
+
+def shift_wall_time(session: Session, seconds: float) -> None:
+    """The clock was set by so many seconds just now: for jobs that had begun before, count them as a pause.
+
+    A paused job's own pause covers them.
+    """
+    before = Job.started_at < func.clock_timestamp() - timedelta(seconds=seconds)
+    session.execute(
+        update(Job)
+        .where(Job.state.in_((JobState.PREPARING, JobState.EVOLVING)), before)
+        .values(paused_seconds=Job.paused_seconds + seconds)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def take_out(session: Session, since: float, until: float) -> int:
+    """Nobody looked in between: count as a pause what no worker had of it, for each job; how many lost something."""
+    moments = {"since": datetime.fromtimestamp(since, UTC), "until": datetime.fromtimestamp(until, UTC)}
+    return len(session.execute(TAKE_OUT, moments).all())

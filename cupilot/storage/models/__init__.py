@@ -1,0 +1,1 @@
+"""Calls of language models: records, rate limits, money."""

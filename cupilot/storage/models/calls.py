@@ -1,0 +1,171 @@
+"""Model calls on record: begun before they are made, answered before their answers are used, each in one transaction.
+
+The job's row is locked for each, which serialises what its calls may still spend. A call whose worker died before the
+answer was stored may have been paid all the same: it ends as ``lost``, and its worst cost stays reserved. Should that
+worker live after all and bring the answer later, the call is answered and charged what it cost.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from cupilot.domain.job import Budgets
+from cupilot.domain.model_call import Answer, BudgetScope, Call
+from cupilot.domain.states import LlmCallState
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.transitions import lock_generation, lock_job, record_event
+from cupilot.storage.jobs.evolving import cut_short
+from cupilot.storage.models.money import check_budgets, warn_of_budgets
+from cupilot.storage.queue.steps import Claim, lock_claimed
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A call on record."""
+
+    id: uuid.UUID
+    answer: Answer | None
+    """What is known already; None where the call is to be made now."""
+
+
+def begin_call(session: Session, claim: Claim, call: Call) -> Begun:
+    """Record that the claimed step makes this call now, or find the stored answer where it was answered before.
+
+    A step's earlier attempt asked for the same purpose, if perhaps in other words (what the job has tried meanwhile is
+    part of some prompts): its answer is paid for, so it stands. Where the job allows it, so does the answer to an equal
+    call of another step or job of the team, which costs nothing. Raises
+    :class:`cupilot.domain.model_call.CostBudgetReached`, and :class:`cupilot.storage.db.transitions.Stale` where the
+    claim is lost: a worker that came too late must not pay.
+    """
+    job, _ = lock_claimed(session, claim)
+    # This step runs here, so whoever began a call of it before is gone.
+    lose_open_calls(session, job, [claim.step_id])
+    known = _rows(session, claim, call)
+    for row in known:
+        if row.state is LlmCallState.ANSWERED:
+            return Begun(row.id, Answer.model_validate(row.response))
+    found = _answer_of_team(session, job, call) if Budgets.model_validate(job.budgets).reuse_answers else None
+    row = _row(job, claim, call, len(known))
+    if found is not None:
+        session.add(_answered_before(row, found))
+        return Begun(row.id, found)
+    check_budgets(session, job, call)
+    session.add(row)
+    return Begun(row.id, None)
+
+
+def answer_call(session: Session, call_id: uuid.UUID, answer: Answer) -> None:
+    """Store the answer and charge its true cost, also for a worker that came too late: the money is spent.
+
+    May be repeated: a worker whose connection broke during the commit cannot know whether it was done.
+    """
+    row = session.get_one(LlmCall, call_id)
+    job = lock_job(session, row.job_id)
+    session.refresh(row)
+    if row.state is LlmCallState.ANSWERED:
+        return
+    lost_usd = row.cost_usd if row.state is LlmCallState.LOST else 0.0
+    row.state = LlmCallState.ANSWERED
+    row.response = answer.model_dump(mode="json")
+    row.prompt_tokens, row.completion_tokens = answer.prompt_tokens, answer.completion_tokens
+    row.cost_usd = answer.cost_usd
+    row.finished_at = func.now()
+    job.cost_usd += answer.cost_usd
+    warn_of_budgets(session, job, answer.cost_usd - lost_usd)
+
+
+def fail_call(session: Session, call_id: uuid.UUID, reason: str, *, lost: bool) -> None:
+    """No answer came. Nothing is charged; where it is not known whether the provider does, the worst stays reserved."""
+    row = session.get_one(LlmCall, call_id)
+    job = lock_job(session, row.job_id)
+    session.refresh(row)
+    added_usd = row.cost_usd if lost and row.state is LlmCallState.STARTED else 0.0
+    row.state = LlmCallState.LOST if lost else LlmCallState.FAILED
+    row.response = {"error": reason[:2_000]}
+    row.cost_usd = row.cost_usd if lost else 0.0
+    row.finished_at = func.now()
+    warn_of_budgets(session, job, added_usd)
+
+
+def lose_open_calls(session: Session, job: Job, steps: Sequence[uuid.UUID]) -> None:
+    """Calls on their way whose worker is gone: nobody knows what they cost, so their worst cost stays reserved.
+
+    The steps' job is locked.
+    """
+    lost_usd = session.scalars(
+        update(LlmCall)
+        .where(LlmCall.step_id.in_(steps), LlmCall.state == LlmCallState.STARTED)
+        .values(
+            state=LlmCallState.LOST,
+            response={"error": "the worker was lost before the answer was stored; it may have been paid"},
+            finished_at=func.now(),
+        )
+        .returning(LlmCall.cost_usd)
+    ).all()
+    warn_of_budgets(session, job, sum(lost_usd))
+
+
+def reject_answer(session: Session, call_id: uuid.UUID, complaint: str) -> None:
+    """The answer could not be used: kept with what was wrong, and never given to another step."""
+    session.get_one(LlmCall, call_id).complaint = complaint[:2_000]
+
+
+def stop_spending(session: Session, claim: Claim, scope: BudgetScope) -> None:
+    """A call did not fit its budget: the job makes no further ones, and ends once its open work is done."""
+    job, _ = lock_claimed(session, claim)
+    if job.spending_stopped is None:
+        job.spending_stopped = scope.value
+        if claim.generation_id is not None:
+            cut_short(session, lock_generation(session, claim.generation_id))
+        record_event(session, job.id, "budget.reached", step_id=claim.step_id, data={"budget": scope.value})
+
+
+def _rows(session: Session, claim: Claim, call: Call) -> list[LlmCall]:
+    query = select(LlmCall).where(LlmCall.step_id == claim.step_id, LlmCall.purpose == call.purpose)
+    return list(session.scalars(query.order_by(LlmCall.sequence)))
+
+
+def _row(job: Job, claim: Claim, call: Call, sequence: int) -> LlmCall:
+    return LlmCall(
+        id=uuid.uuid4(),
+        team_id=job.team_id,
+        job_id=claim.job_id,
+        step_id=claim.step_id,
+        role=call.role,
+        purpose=call.purpose,
+        sequence=sequence,
+        model=call.model,
+        request=call.model_dump(mode="json"),
+        request_hash=call.request_hash(),
+        cost_usd=call.worst_cost_usd,
+    )
+
+
+def _answered_before(row: LlmCall, found: Answer) -> LlmCall:
+    row.state = LlmCallState.ANSWERED
+    row.cached = True
+    row.cost_usd = 0.0
+    row.response = found.model_dump(mode="json")
+    row.prompt_tokens, row.completion_tokens = found.prompt_tokens, found.completion_tokens
+    row.finished_at = func.now()
+    return row
+
+
+def _answer_of_team(session: Session, job: Job, call: Call) -> Answer | None:
+    query = (
+        select(LlmCall.response)
+        .where(LlmCall.team_id == job.team_id, LlmCall.request_hash == call.request_hash())
+        .where(LlmCall.state == LlmCallState.ANSWERED, LlmCall.complaint.is_(None))
+        .order_by(LlmCall.created_at)
+        .limit(1)
+    )
+    stored = session.scalars(query).one_or_none()
+    if stored is None:
+        return None
+    return Answer.model_validate(stored).model_copy(update={"cached": True, "cost_usd": 0.0, "seconds": 0.0})

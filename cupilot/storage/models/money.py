@@ -1,0 +1,119 @@
+"""What may still be spent on model calls, and warnings on the way there. Calls themselves are in ``llm_calls``.
+
+Money is counted from the rows of calls: charged where answered, the worst case where started or lost. So nothing that
+restarts can forget it. Budgets of a call and a job are the job's; a team's is per calendar period, UTC.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from cupilot.domain.job import Budgets
+from cupilot.domain.model_call import BudgetScope, Call, CostBudgetReached
+from cupilot.domain.states import LlmCallState
+from cupilot.settings import settings
+from cupilot.storage.db.tables.jobs import Job, Team
+from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.transitions import record_event
+
+COST_UNKNOWN = (LlmCallState.STARTED, LlmCallState.LOST)
+"""Calls on their way, or lost: their rows carry the worst that they may cost."""
+WARNED_SHARES = (0.5, 0.8)
+"""Shares of a budget at which an event ``budget.warned`` says so."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """A team's money for models in the present period."""
+
+    limit_usd: float
+    period: str
+    since: datetime
+    """Begin of the period."""
+    spent_usd: float
+    """Charged, and reserved for calls whose cost is not known."""
+
+    @property
+    def left_usd(self) -> float:
+        """What may still be spent; below zero never more than a rounding error."""
+        return self.limit_usd - self.spent_usd
+
+
+def allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
+    """What the team may spend on models in this period, by its quota, else by the settings; None for no limit."""
+    team = session.get_one(Team, team_id)
+    limit, period = settings().team_model_usd, settings().team_model_period
+    if team.model_usd is not None:
+        limit, period = team.model_usd, team.period.value
+    if limit is None:
+        return None
+    since = session.scalars(select(func.date_trunc(period, func.now()))).one()
+    spent = select(func.sum(LlmCall.cost_usd)).where(LlmCall.team_id == team_id, LlmCall.created_at >= since)
+    return Allowance(limit, period, since, session.scalars(spent).one() or 0.0)
+
+
+def check_budgets(session: Session, job: Job, call: Call) -> None:
+    """Raise :class:`CostBudgetReached` where the call could break a budget. Locks the team where it has one."""
+    budgets = Budgets.model_validate(job.budgets)
+    worst = call.worst_cost_usd
+    if budgets.call_usd is not None and worst > budgets.call_usd:
+        raise CostBudgetReached(worst, budgets.call_usd, BudgetScope.CALL)
+    left = budgets.cost_usd - job.cost_usd - reserved(session, job.id, *COST_UNKNOWN)
+    if worst > left:
+        raise CostBudgetReached(worst, left, BudgetScope.JOB)
+    team = _locked_allowance(session, job.team_id) if worst else None
+    if team is not None and worst > team.left_usd:
+        raise CostBudgetReached(worst, team.left_usd, BudgetScope.TEAM)
+
+
+def reserved(session: Session, job_id: uuid.UUID, *states: LlmCallState) -> float:
+    """Worst cost of the job's calls in these states, in which the true cost is not known: on their way, or lost."""
+    query = select(func.sum(LlmCall.cost_usd)).where(LlmCall.job_id == job_id, LlmCall.state.in_(states))
+    return session.scalars(query).one() or 0.0
+
+
+def warn_of_budgets(session: Session, job: Job, added_usd: float) -> None:
+    """Warn of budgets that ``added_usd`` brings near their end: what was charged to the locked job, or lost, just now.
+
+    A lost call's worst cost stays reserved, and counts; that of a call on its way does not, as most cost much less. The
+    rows of the calls have their costs already.
+    """
+    if added_usd <= 0:
+        return
+    session.flush()
+    spent = job.cost_usd + reserved(session, job.id, LlmCallState.LOST)
+    limit = Budgets.model_validate(job.budgets).cost_usd
+    _warn(session, job, BudgetScope.JOB, (spent - added_usd, spent), limit)
+    team = _locked_allowance(session, job.team_id)
+    if team is not None:
+        spent = _settled(session, job.team_id, team.since)
+        _warn(session, job, BudgetScope.TEAM, (spent - added_usd, spent), team.limit_usd)
+
+
+def _locked_allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
+    """The allowance, with the team's row locked so that two jobs cannot spend the same dollar."""
+    if allowance(session, team_id) is None:
+        return None
+    session.get_one(Team, team_id, with_for_update={"key_share": True}, populate_existing=True)
+    return allowance(session, team_id)
+
+
+def _settled(session: Session, team_id: uuid.UUID, since: datetime) -> float:
+    """What the team's calls that are over cost, or may have cost."""
+    query = select(func.sum(LlmCall.cost_usd)).where(
+        LlmCall.team_id == team_id, LlmCall.created_at >= since, LlmCall.state != LlmCallState.STARTED
+    )
+    return session.scalars(query).one() or 0.0
+
+
+def _warn(session: Session, job: Job, scope: BudgetScope, spent: tuple[float, float], limit: float) -> None:
+    before, after = spent
+    for share in WARNED_SHARES:
+        if limit > 0 and before < share * limit <= after:
+            data = {"budget": scope.value, "share": share, "spent_usd": after, "limit_usd": limit}
+            record_event(session, job.id, "budget.warned", data=data)

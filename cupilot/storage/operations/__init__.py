@@ -1,0 +1,1 @@
+"""What operators see and set: metrics, retention, the state of the system."""

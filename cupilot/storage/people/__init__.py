@@ -1,0 +1,1 @@
+"""Teams, users, keys, quotas and the audit log."""

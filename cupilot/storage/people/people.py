@@ -1,0 +1,288 @@
+"""Who is in which team and as what, as admins see and change it. Keys are made in :mod:`cupilot.storage.people.teams`.
+
+A team is found by its name. What the caller may not see does not exist: NotFound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, func, select, true, tuple_
+from sqlalchemy.orm import Session
+
+from cupilot.domain.errors import Conflict, NotFound
+from cupilot.domain.people import Caller, ClusterAdminOnly, KeyOutlivesMaker, Role, Scope
+from cupilot.domain.quota import Quota
+from cupilot.storage.db.changes import note
+from cupilot.storage.db.engine import notify
+from cupilot.storage.db.tables.jobs import ApiKey, Job, Membership, Team, User
+from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
+
+
+class LastAdmin(Conflict):
+    """Nobody would be left who could undo it."""
+
+    code = "last_admin"
+
+
+def team_for(session: Session, caller: Caller, name: str) -> Team:
+    """The team of this name, if the caller may know it: its own, or any for a cluster admin."""
+    team = session.scalars(select(Team).where(Team.name == name)).one_or_none()
+    if team is None or not (team.id == caller.team_id or caller.rules):
+        raise NotFound(f"no team {name}")
+    return team
+
+
+def team_of_job(session: Session, caller: Caller, job_id: UUID) -> UUID:
+    """The team as which the caller asks for a job: its own; for a cluster admin the one that has the job."""
+    found = session.scalar(select(Job.team_id).where(Job.id == job_id)) if caller.rules else None
+    return found or caller.team_id
+
+
+def administered(session: Session, caller: Caller, name: str) -> Team:
+    """The same, for a caller who must be its admin; raises :class:`cupilot.domain.people.Forbidden`."""
+    team = team_for(session, caller, name)
+    caller.needs(Role.ADMIN)
+    return team
+
+
+def teams_for(
+    session: Session, caller: Caller, *, after: str | None = None, limit: int | None = None
+) -> Sequence[Team]:
+    """The teams that the caller may know, by name; those above ``after``, and one more than ``limit``."""
+    query = select(Team).order_by(Team.name).limit(_one_more(limit))
+    if not caller.rules:
+        query = query.where(Team.id == caller.team_id)
+    return session.scalars(query if after is None else query.where(Team.name > after)).all()
+
+
+def make_team(session: Session, name: str, weight: float, quota: Quota) -> Team:
+    """A new team; raises :class:`Conflict` where the name is taken."""
+    if session.scalars(select(Team.id).where(Team.name == name)).first() is not None:
+        raise Conflict(f"there is a team {name} already")
+    note(session, "team.name", None, name)
+    return change_team(session, ensure_team(session, name), weight, quota)
+
+
+def change_team(session: Session, team: Team, weight: float | None, quota: Quota | None) -> Team:
+    """Set what is given; it is in force from the scheduler's next look on."""
+    if weight is not None:
+        team.weight = weight
+    for name, value in dict(quota or {}).items():
+        setattr(team, name, value)
+    session.flush()
+    notify(session)
+    return team
+
+
+def members_of(
+    session: Session, team: Team, *, after: tuple[str, UUID] | None = None, limit: int | None = None
+) -> Sequence[tuple[User, Membership]]:
+    """Everybody in the team, by name and id; those above ``after``, and one more than ``limit``."""
+    query = (
+        select(User, Membership)
+        .join(Membership, Membership.user_id == User.id)
+        .where(Membership.team_id == team.id)
+        .order_by(User.name, User.id)
+        .limit(_one_more(limit))
+    )
+    if after is not None:
+        query = query.where(tuple_(User.name, User.id) > after)
+    return [(user, membership) for user, membership in session.execute(query)]
+
+
+def count_members(session: Session, team: Team) -> int:
+    """How many are in the team."""
+    return session.execute(select(func.count()).where(Membership.team_id == team.id)).scalar_one()
+
+
+def person(session: Session, name: str) -> User:
+    """The person of this name; raises :class:`NotFound`."""
+    user = session.scalars(select(User).where(User.name == name, User.team_id.is_(None))).one_or_none()
+    if user is None:
+        hint = f"a cluster admin makes them known: cupilot user create {name}"
+        raise NotFound(f"no user {name}", hint=hint)
+    return user
+
+
+def member(session: Session, team: Team, name: str) -> tuple[User, Membership]:
+    """Somebody in the team by name, a service account before a person; raises :class:`NotFound`."""
+    found = [pair for pair in members_of(session, team) if pair[0].name == name]
+    if not found:
+        raise NotFound(f"no {name} in team {team.name}", hint=f"put them in: cupilot team add {team.name} {name}")
+    return min(found, key=lambda pair: pair[0].team_id is None)
+
+
+def put_member(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:
+    """Give a member, or a person who is known, this role in the team."""
+    try:
+        user, _ = member(session, team, name)
+    except NotFound:
+        user = person(session, name)
+    return user, set_role(session, team, user, role)
+
+
+def remove_member(session: Session, team: Team, name: str) -> None:
+    """Take somebody out of the team; their keys for it are accepted no more. A service account is disabled with it."""
+    user, membership = member(session, team, name)
+    if user.team_id is not None:
+        user.disabled_at = func.now()
+    session.delete(membership)
+    session.flush()
+
+
+def make_service_account(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:
+    """A new service account of the team; raises :class:`Conflict` where the name is taken."""
+    if session.scalars(select(User.id).where(User.name == name, User.team_id == team.id)).first() is not None:
+        raise Conflict(f"there is a service account {name} in team {team.name} already")
+    note(session, "user.name", None, name)
+    user = ensure_user(session, name, team=team)
+    return user, set_role(session, team, user, role)
+
+
+def make_person(session: Session, name: str, *, cluster_admin: bool) -> User:
+    """A new person; raises :class:`Conflict` where the name is taken."""
+    if session.scalars(select(User.id).where(User.name == name, User.team_id.is_(None))).first() is not None:
+        raise Conflict(f"there is a user {name} already")
+    note(session, "user.name", None, name)
+    user = ensure_user(session, name)
+    user.cluster_admin = cluster_admin
+    session.flush()
+    return user
+
+
+def change_person(session: Session, user: User, *, cluster_admin: bool | None, disabled: bool | None) -> User:
+    """Set what is given; raises :class:`LastAdmin` where no cluster admin would be left."""
+    if user.cluster_admin and (cluster_admin is False or disabled):
+        admins = select(User).where(User.cluster_admin, User.disabled_at.is_(None)).order_by(User.id)
+        others = [one for one in session.scalars(admins.with_for_update()) if one.id != user.id]
+        if not others:
+            raise LastAdmin(f"{user.name} is the last cluster admin")
+    if cluster_admin is not None:
+        user.cluster_admin = cluster_admin
+    if disabled is not None:
+        user.disabled_at = func.now() if disabled else None
+    session.flush()
+    session.refresh(user)
+    return user
+
+
+def people(session: Session, *, after: str | None, limit: int) -> Sequence[User]:
+    """Persons by name, those above ``after``; one more than ``limit``, where there are more."""
+    query = select(User).where(User.team_id.is_(None)).order_by(User.name).limit(limit + 1)
+    return session.scalars(query.where(User.name > after) if after is not None else query).all()
+
+
+def roles_of(session: Session, user: User) -> dict[str, Role]:
+    """A user's roles, by team."""
+    query = select(Team.name, Membership.role).join(Membership, Membership.team_id == Team.id)
+    rows = session.execute(query.where(Membership.user_id == user.id).order_by(Team.name))
+    return {row.name: row.role for row in rows}
+
+
+def make_key(
+    session: Session,
+    caller: Caller,
+    name: str,
+    *,
+    scope: Scope,
+    lifetime: timedelta | None,
+    shorten: bool,
+    user: str | None,
+    team: str | None,
+) -> tuple[ApiKey, User, Team, str]:
+    """A key for the caller, or by an admin for a member of the team; with its secret, which cannot be had again.
+
+    A key gives no more than its maker's own, and for no longer: raises :class:`cupilot.domain.people.Forbidden`. With
+    ``shorten`` one that would outlive it expires together with it instead.
+    """
+    home = team_for(session, caller, team or caller.team)
+    owner = session.get_one(User, caller.user_id)
+    if user is not None and user != owner.name:
+        caller.needs(Role.ADMIN)
+        owner, _ = member(session, home, user)
+    if owner.cluster_admin and owner.id != caller.user_id and not caller.rules:
+        raise ClusterAdminOnly("only a cluster admin may make a key for one")
+    caller.needs(scope.role)
+    left = _lifetime_left(session, caller)
+    if left is not None and (lifetime is None or lifetime > left):
+        if not shorten:
+            raise KeyOutlivesMaker(
+                f"the key that asks expires in {left / timedelta(days=1):.2f} days, and makes none that lives longer",
+                hint="leave expires_days (--days) out for one that expires together with it, or have a key that lives "
+                "longer make it: those who run the service have one, or make it with cupilot.storage.keys",
+                where="expires_days",
+            )
+        lifetime = left
+    key, secret = create_api_key(session, home, name, user=owner, scope=scope, lifetime=lifetime)
+    session.refresh(key)
+    return key, owner, home, secret
+
+
+def _lifetime_left(session: Session, caller: Caller) -> timedelta | None:
+    """Of the key that asks; None where it does not expire. A cluster admin's counts too: whoever finds a key of short
+    life must not get one that stays."""
+    expires, now = session.execute(select(ApiKey.expires_at, func.now()).where(ApiKey.id == caller.key_id)).one()
+    return None if expires is None else expires - now
+
+
+def keys_for(
+    session: Session,
+    caller: Caller,
+    team: str | None = None,
+    *,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int | None = None,
+) -> Sequence[tuple[ApiKey, User, Team]]:
+    """The caller's keys for its team; all of the team's for an admin; the newest first, one more than ``limit``.
+
+    ``team`` is another one, for cluster admins; NotFound for anybody else.
+    """
+    home = team_for(session, caller, team or caller.team)
+    which = ApiKey.team_id == home.id
+    if caller.acts_as is not Role.ADMIN:
+        which &= ApiKey.user_id == caller.user_id
+    if before is not None:
+        which &= tuple_(ApiKey.created_at, ApiKey.id) < before
+    return _keys(session, which, limit)
+
+
+def revoke_key(session: Session, caller: Caller, reference: str) -> tuple[ApiKey, User, Team]:
+    """Refuse a key of the team, for a cluster admin of any team, from now on, by id or prefix. Repeating is harmless.
+
+    Raises :class:`NotFound`, and :class:`cupilot.domain.people.Forbidden` for another user's key where the caller is no
+    admin.
+    """
+    mine = true() if caller.rules else ApiKey.team_id == caller.team_id
+    for key, user, team in _keys(session, mine):
+        if reference in (str(key.id), key.prefix):
+            if user.id != caller.user_id:
+                caller.needs(Role.ADMIN)
+            if key.revoked_at is None:
+                key.revoked_at = func.now()
+                session.flush()
+                session.refresh(key)
+            return key, user, team
+    raise NotFound(f"no key {reference}")
+
+
+def _keys(
+    session: Session, which: ColumnElement[bool], limit: int | None = None
+) -> Sequence[tuple[ApiKey, User, Team]]:
+    query = (
+        select(ApiKey, User, Team)
+        .select_from(ApiKey)
+        .join(User, User.id == ApiKey.user_id)
+        .join(Team, Team.id == ApiKey.team_id)
+        .where(which)
+        .order_by(ApiKey.created_at.desc(), ApiKey.id.desc())
+        .limit(_one_more(limit))
+    )
+    return [(key, user, team) for key, user, team in session.execute(query)]
+
+
+def _one_more(limit: int | None) -> int | None:
+    """Of a page, so that it is known whether there is another one; None for everything."""
+    return None if limit is None else limit + 1

@@ -1,0 +1,160 @@
+"""Teams, their users, and API keys. A key is shown once; only its SHA-256 is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import uuid
+from datetime import timedelta
+
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain.people import Caller, Role, Scope
+from cupilot.storage.db.changes import note
+from cupilot.storage.db.tables.jobs import ApiKey, Membership, Team, User
+
+KEY_MARK = "cpk"
+USE_RESOLUTION = timedelta(minutes=1)
+"""How often ``last_used_at`` is written at most: a key in use would otherwise cost a write a request."""
+
+
+def ensure_team(session: Session, name: str) -> Team:
+    """The team of this name, made where there is none."""
+    session.execute(insert(Team).values(id=uuid.uuid4(), name=name).on_conflict_do_nothing())
+    return session.scalars(select(Team).where(Team.name == name)).one()
+
+
+def ensure_user(session: Session, name: str, *, team: Team | None = None) -> User:
+    """The person of this name, or the service account of the team; made where there is none."""
+    values = {"id": uuid.uuid4(), "name": name, "team_id": team.id if team else None}
+    session.execute(insert(User).values(values).on_conflict_do_nothing())
+    home = User.team_id.is_(None) if team is None else User.team_id == team.id
+    return session.scalars(select(User).where(User.name == name, home)).one()
+
+
+def set_role(session: Session, team: Team, user: User, role: Role) -> Membership:
+    """Make the user a member of the team in this role, whatever it was before."""
+    key = (Membership.team_id == team.id) & (Membership.user_id == user.id)
+    note(session, "member.role", session.scalar(select(Membership.role).where(key)), role)
+    values = {"team_id": team.id, "user_id": user.id, "role": role}
+    session.execute(
+        insert(Membership)
+        .values(values)
+        .on_conflict_do_update(index_elements=["team_id", "user_id"], set_={"role": role})
+    )
+    return session.get_one(Membership, (team.id, user.id), populate_existing=True)
+
+
+def create_api_key(
+    session: Session,
+    team: Team,
+    name: str,
+    *,
+    user: User | None = None,
+    scope: Scope = Scope.ADMIN,
+    lifetime: timedelta | None = None,
+) -> tuple[ApiKey, str]:
+    """A new key for a team, and its secret, which cannot be had again; without a ``lifetime`` it does not expire.
+
+    Without a ``user`` it is that of a service account of the key's name, which is made an admin of the team.
+    """
+    prefix = f"{KEY_MARK}_{secrets.token_hex(4)}"
+    secret = f"{prefix}_{secrets.token_urlsafe(32)}"
+    key = ApiKey(
+        team_id=team.id,
+        user_id=(user or _own_account(session, team, name)).id,
+        name=name,
+        prefix=prefix,
+        hash=_hash(secret),
+        scope=scope,
+        expires_at=None if lifetime is None else func.now() + lifetime,
+    )
+    session.add(key)
+    session.flush()
+    return key, secret
+
+
+def adopt_api_key(session: Session, team: Team, name: str, secret: str, *, user: User | None = None) -> ApiKey:
+    """Make a secret that exists already (in a file, in a secret store) a key of the team; repeating it is harmless."""
+    prefix = prefix_of(secret)
+    if prefix is None:
+        raise ValueError(f"not an API key: it must look like {KEY_MARK}_<8 hex digits>_<32 or more characters>")
+    owner = user or _own_account(session, team, name)
+    values = {"team_id": team.id, "user_id": owner.id, "name": name, "prefix": prefix, "hash": _hash(secret)}
+    session.execute(insert(ApiKey).values({"id": uuid.uuid4(), **values}).on_conflict_do_nothing())
+    return session.scalars(select(ApiKey).where(ApiKey.prefix == prefix, ApiKey.hash == _hash(secret))).one()
+
+
+def authenticate(session: Session, secret: str) -> ApiKey | None:
+    """The key that this secret is, unless it is unknown, revoked or expired, or its user is disabled."""
+    prefix = prefix_of(secret)
+    if prefix is None:
+        return None
+    valid = (
+        ApiKey.revoked_at.is_(None),
+        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
+        User.disabled_at.is_(None),
+    )
+    query = select(ApiKey).join(User, User.id == ApiKey.user_id).where(ApiKey.prefix == prefix, *valid)
+    key = session.scalars(query).one_or_none()
+    if key is None or not hmac.compare_digest(key.hash, _hash(secret)):
+        return None
+    stale = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
+    session.execute(
+        update(ApiKey)
+        .where(ApiKey.id == key.id, stale)
+        .values(last_used_at=func.now())
+        .execution_options(synchronize_session=False)
+    )
+    return key
+
+
+def identify(session: Session, secret: str) -> Caller | None:
+    """Whose secret it is; None where :func:`authenticate` knows no such key, or its user has left the team."""
+    key = authenticate(session, secret)
+    if key is None:
+        return None
+    in_team = (Membership.team_id == Team.id) & (Membership.user_id == User.id)
+    query = (
+        select(Team, User, Membership.role)
+        .select_from(Team)
+        .join(User, User.id == key.user_id)
+        .outerjoin(Membership, in_team)
+        .where(Team.id == key.team_id)
+    )
+    team, user, role = session.execute(query).one()
+    if user.cluster_admin:
+        role = Role.ADMIN
+    if role is None:
+        return None
+    return Caller(
+        key_id=key.id,
+        team_id=team.id,
+        user_id=user.id,
+        user=user.name,
+        team=team.name,
+        role=role,
+        scope=key.scope,
+        cluster_admin=user.cluster_admin,
+    )
+
+
+def prefix_of(secret: str) -> str | None:
+    """The start by which a secret's key is found; None for what has not the form of a key."""
+    parts = secret.split("_", 2)
+    if len(parts) != 3 or parts[0] != KEY_MARK or len(parts[1]) != 8 or len(parts[2]) < 32:
+        return None
+    return f"{parts[0]}_{parts[1]}"
+
+
+def _own_account(session: Session, team: Team, name: str) -> User:
+    account = ensure_user(session, name, team=team)
+    set_role(session, team, account, Role.ADMIN)
+    return account
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""The strategy pool: rows in the database, vectors in Chroma, search."""

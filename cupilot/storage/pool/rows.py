@@ -1,0 +1,115 @@
+"""The strategy pool's truth: one row an evaluation, with the columns that it is searched by.
+
+Decides which entries other teams may see. A reference that a team wrote may lie about its operator, for example sleep,
+so that every kernel looks fast; so only entries on built-in problems are ever shared. Imported claims are not: nobody
+here measured that they are about the problem whose hash they name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from math import log
+from typing import Any
+
+from sqlalchemy import ColumnElement, select, union_all
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain.attribution import Credit
+from cupilot.domain.pool import PoolEntry, Sharing
+from cupilot.domain.value import in_utc
+from cupilot.storage.db.tables.pool import PoolReference, PoolRow
+from cupilot.storage.jobs.builtin import builtin_name
+from cupilot.storage.pool.references import FORMER, drop_unused, ensure_reference, reference_of, shared_reference_of
+
+
+def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None) -> None:
+    """Keep what was learned from an evaluation, or correct it; ``sharing`` stays as it is where none is given.
+
+    An entry that may not be shared becomes private, whatever ``sharing`` says.
+    """
+    key = uuid.UUID(entry.id)
+    if sharing is None:
+        known = session.scalars(select(PoolRow.sharing).where(PoolRow.id == key)).one_or_none()
+        sharing = Sharing(known) if known else Sharing.PRIVATE
+    values = {"team_id": uuid.UUID(entry.team), **_columns(session, entry, sharing)}
+    row = insert(PoolRow).values(id=key, **values)
+    session.execute(row.on_conflict_do_update(index_elements=["id"], set_=values))
+
+
+def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry:
+    """What was learned from an evaluation."""
+    return PoolEntry.model_validate(session.get_one(PoolRow, evaluation_id, populate_existing=True).body)
+
+
+def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[Credit]) -> None:
+    """Keep what the techniques of an entry's strategy are worth."""
+    entry = recall(session, evaluation_id)
+    remember(session, entry.model_copy(update={"credits": tuple(credits)}))
+
+
+def may_be_shared(session: Session, entry: PoolEntry) -> bool:
+    """Return whether other teams may see the entry: this cluster measured it, on a built-in problem."""
+    return _shared_name(session, entry) is not None
+
+
+def share(session: Session, rows: Sequence[PoolRow], sharing: Sharing) -> None:
+    """Show entries to all teams, or withdraw them; those that may not be shared stay private."""
+    for row in rows:
+        remember(session, PoolEntry.model_validate(row.body), sharing)
+    drop_unused(session)
+
+
+def read_old(session: Session, limit: int) -> int:
+    """Write entries of releases before as this one does: the columns, and who may see them; how many were left."""
+    unread = select(PoolRow.id).where(PoolRow.reference_id.is_(None))
+    shared = (
+        select(PoolRow.id)
+        .join(PoolReference, PoolReference.id == PoolRow.shared_reference_id)
+        .where(PoolReference.scope == FORMER, PoolRow.sharing != Sharing.PRIVATE.value)
+    )
+    rows = session.scalars(select(PoolRow).where(PoolRow.id.in_(union_all(unread, shared).limit(limit)))).all()
+    for row in rows:
+        remember(session, PoolEntry.model_validate(row.body), Sharing(row.sharing))
+    if session.execute(select(_anything_former())).scalar_one():
+        drop_unused(session)
+    return len(rows)
+
+
+def anything_unindexed(session: Session) -> bool:
+    """Whether the vector index lacks something, or entries are still as a release before wrote them."""
+    unread = select(PoolRow.id).where(PoolRow.reference_id.is_(None)).exists()
+    unindexed = select(PoolReference.id).where(PoolReference.indexed_at.is_(None)).exists()
+    return session.execute(select(unread | unindexed | _anything_former())).scalar_one()
+
+
+def _anything_former() -> ColumnElement[bool]:
+    return select(PoolReference.id).where(PoolReference.scope == FORMER).exists()
+
+
+def _shared_name(session: Session, entry: PoolEntry) -> str | None:
+    """The built-in problem's name, of an entry that may be shared."""
+    return builtin_name(session, entry.problem_hash) if entry.measured_here else None
+
+
+def _columns(session: Session, entry: PoolEntry, wanted: Sharing) -> dict[str, Any]:
+    counts = entry.verdict.counts and entry.speedup is not None and entry.speedup > 0
+    name = None if wanted is Sharing.PRIVATE else _shared_name(session, entry)
+    sharing = wanted if name is not None else Sharing.PRIVATE
+    shared = None if name is None else ensure_reference(session, shared_reference_of(entry, sharing, name))
+    return {
+        "body": entry.model_dump(mode="json"),
+        "sharing": sharing.value,
+        "reference_id": ensure_reference(session, reference_of(entry)),
+        "shared_reference_id": shared,
+        "problem_hash": entry.problem_hash[:64],
+        "signature": entry.strategy.signature(),
+        "techniques": list(entry.strategy.ids()),
+        "device_class": entry.device_class[:64],
+        "gain": log(entry.speedup) if counts and entry.speedup else None,
+        "failure": entry.failure.value if entry.failure else None,
+        "imported": not entry.evidence,
+        "measured_at": in_utc(datetime.fromisoformat(entry.created_at)),
+    }

@@ -1,0 +1,187 @@
+"""Techniques that a team's agents invent: entering them, and what the pool's entries say of techniques.
+
+Standings are :mod:`cupilot.domain.standing`'s business. Only what the team itself measured counts: nothing that was
+imported, nothing of other teams, whose words would come into this team's prompts otherwise.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any
+
+from sqlalchemy import Subquery, func, literal, select
+from sqlalchemy.dialects.postgresql import array, insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.pool import FAILURE_GAIN
+from cupilot.domain.problem import Target
+from cupilot.domain.standing import LearnedTechnique, Place, Record, Standing, Sums, effect_of
+from cupilot.domain.states import StrategyOrigin
+from cupilot.domain.strategy import MAX_MEANING, Strategy
+from cupilot.domain.technique import catalogue
+from cupilot.storage.db.scope import scoped
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.pool import NovelTechnique, PoolReference, PoolRow
+
+MAX_LEARNED = 12
+"""Promoted techniques that a prompt lists, those of the largest effect."""
+
+UNINFORMATIVE = (FailureKind.INFRASTRUCTURE.value, FailureKind.INVALID_PROBLEM.value)
+
+
+class UnknownTechnique(InvalidInput):
+    """A name that neither the catalogue nor the team's agents use."""
+
+    code = "unknown_technique"
+
+    def __init__(self, technique: str, near: Sequence[str]) -> None:
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        hint += "GET /v1/techniques lists all; any_name bans it all the same"
+        super().__init__(f"no technique is called {technique}", hint=hint, where="technique")
+
+
+Key = tuple[str, str]
+"""Technique and target: what helps on one may hurt on the other."""
+
+
+def enter_techniques(session: Session, job: Job, strategies: Sequence[Strategy], origin: StrategyOrigin) -> None:
+    """Enter what the catalogue does not know as novel, once for the job's team and target; known ones stay as they are.
+
+    Call it once a transaction: rows are written in order of their names, so that two jobs never wait for each other.
+    """
+    found: dict[str, str] = {}
+    for strategy in strategies:
+        for use in strategy.techniques:
+            if use.id not in catalogue():
+                found.setdefault(use.id, (use.meaning or strategy.rationale)[:MAX_MEANING])
+    known = select(NovelTechnique.technique).where(
+        NovelTechnique.team_id == job.team_id,
+        NovelTechnique.target == job.target.value,
+        NovelTechnique.technique.in_(found),
+    )
+    new = sorted(set(found) - set(session.scalars(known))) if found else []
+    if not new:
+        return
+    shared = {"team_id": job.team_id, "target": job.target.value, "origin": origin.value, "job_id": job.id}
+    rows = [{"id": uuid.uuid4(), "technique": name, "meaning": found[name], **shared} for name in new]
+    session.execute(insert(NovelTechnique).values(rows).on_conflict_do_nothing())
+
+
+def check_known(session: Session, team: uuid.UUID, technique: str) -> None:
+    """Raises :class:`UnknownTechnique`, with the names that come near, where nobody has heard of a technique."""
+    invented = session.scalars(select(NovelTechnique.technique).where(NovelTechnique.team_id == team).distinct())
+    names = sorted({one.id for one in catalogue()} | set(invented))
+    if technique not in names:
+        raise UnknownTechnique(technique, get_close_matches(technique, names, n=3))
+
+
+def learned_techniques(
+    session: Session, team: uuid.UUID, target: Target, before: datetime
+) -> tuple[LearnedTechnique, ...]:
+    """What results before a time have promoted for a target, the best proven first; at most :data:`MAX_LEARNED`."""
+    query = scoped(select(NovelTechnique), team).where(
+        NovelTechnique.target == target.value, NovelTechnique.created_at < before
+    )
+    rows = [one for one in session.scalars(query) if one.technique not in catalogue()]
+    found = records(session, team, [one.technique for one in rows], before=before) if rows else {}
+    learned = [
+        LearnedTechnique(id=one.technique, meaning=one.meaning, record=found.get((one.technique, one.target), Record()))
+        for one in rows
+    ]
+    promoted = [one for one in learned if one.record.standing is Standing.PROMOTED]
+    return tuple(sorted(promoted, key=_best_proven)[:MAX_LEARNED])
+
+
+def records(
+    session: Session, team: uuid.UUID, names: Collection[str], *, before: datetime | None = None
+) -> dict[Key, Record]:
+    """What kernels with each of these techniques came to, by technique and target; those never tried are left out."""
+    if not names:
+        return {}
+    each = _each(team, names, before)
+    key = (each.c.technique, each.c.target)
+    place = (each.c.problem_hash, each.c.device_class)
+    query = select(*key, *place, func.min(each.c.op_class), func.count(each.c.gain), *_sums(each))
+    used: dict[Key, dict[tuple[str, str], Sums]] = defaultdict(dict)
+    wins: dict[Key, list[tuple[int, str, str]]] = defaultdict(list)
+    for technique, target, problem, device, op_class, won, *sums in session.execute(query.group_by(*key, *place)):
+        used[technique, target][problem, device] = Sums(*sums)
+        wins[technique, target].append((won, problem, op_class))
+    everything = _everything(session, team, {problem for places in used.values() for problem, _ in places}, before)
+    failures = _failures(session, each)
+    return {
+        key: Record(
+            tries=sum(one.count for one in places.values()),
+            wins=sum(won for won, _, _ in wins[key]),
+            problems=len({problem for won, problem, _ in wins[key] if won}),
+            families=tuple(sorted({family for won, _, family in wins[key] if won})),
+            failures=failures.get(key, {}),
+            effect=effect_of(
+                [Place(one, everything[key[1], *where].less(one)) for where, one in sorted(places.items())]
+            ),
+        )
+        for key, places in used.items()
+    }
+
+
+def _best_proven(one: LearnedTechnique) -> tuple[float, str]:
+    effect = one.record.effect
+    return (-(effect.gain - effect.deviation) if effect else 0.0, one.id)
+
+
+def _entries(team: uuid.UUID, before: datetime | None) -> Any:
+    """The team's entries that say something about their strategy, as a query to be narrowed."""
+    query = (
+        select(
+            PoolReference.target,
+            PoolReference.op_class,
+            PoolRow.problem_hash,
+            PoolRow.device_class,
+            PoolRow.gain,
+            PoolRow.failure,
+            func.coalesce(PoolRow.gain, literal(FAILURE_GAIN)).label("value"),
+        )
+        .join(PoolReference, PoolReference.id == PoolRow.reference_id)
+        .where(PoolRow.team_id == team, ~PoolRow.imported)
+        .where(PoolRow.failure.is_(None) | PoolRow.failure.not_in(UNINFORMATIVE))
+    )
+    return query if before is None else query.where(PoolRow.created_at < before)
+
+
+def _each(team: uuid.UUID, names: Collection[str], before: datetime | None) -> Subquery:
+    """One row an entry and technique of these."""
+    wanted = array(sorted(set(names)))
+    technique = func.jsonb_array_elements_text(PoolRow.techniques).label("technique")
+    every = _entries(team, before).add_columns(technique).where(PoolRow.techniques.has_any(wanted)).subquery("every")
+    return select(every).where(every.c.technique.in_(set(names))).subquery("each")
+
+
+def _everything(
+    session: Session, team: uuid.UUID, problems: Collection[str], before: datetime | None
+) -> dict[tuple[str, str, str], Sums]:
+    """All entries of these problems, by target, problem and class of device."""
+    rows = _entries(team, before).where(PoolRow.problem_hash.in_(problems)).subquery("rows")
+    key = (rows.c.target, rows.c.problem_hash, rows.c.device_class)
+    return {
+        (target, problem, device): Sums(*sums)
+        for target, problem, device, *sums in session.execute(select(*key, *_sums(rows)).group_by(*key))
+    }
+
+
+def _failures(session: Session, each: Subquery) -> dict[Key, dict[str, int]]:
+    key = (each.c.technique, each.c.target)
+    query = select(*key, each.c.failure, func.count()).where(each.c.failure.is_not(None))
+    found: dict[Key, dict[str, int]] = {}
+    for technique, target, failure, count in session.execute(query.group_by(*key, each.c.failure)):
+        found.setdefault((technique, target), {})[failure] = count
+    return found
+
+
+def _sums(rows: Subquery) -> tuple[Any, Any, Any]:
+    return func.count(), func.sum(rows.c.value), func.sum(rows.c.value * rows.c.value)

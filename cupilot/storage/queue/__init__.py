@@ -1,0 +1,1 @@
+"""Steps, their dispatch to workers, and the cards of the cluster."""

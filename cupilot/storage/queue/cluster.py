@@ -1,0 +1,198 @@
+"""The cluster as everybody sees it: workers with the age of their heartbeat, queues with what stands in them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, case, delete, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain.hardware import Device
+from cupilot.domain.states import StepState, WorkerKind
+from cupilot.settings import settings
+from cupilot.storage.db.engine import notify
+from cupilot.storage.db.tables.jobs import Drain, Step, WorkerRow
+from cupilot.storage.queue.cards import give_card_back, take_card
+
+SCHEDULER_LOCK = 0x6375_7069_0000_0001
+"""Key of the Postgres advisory lock that the scheduler in charge holds ("cupi" and a number)."""
+
+WORKER_KEPT = timedelta(minutes=10)
+"""How long a silent worker stays in the overview before its row is pruned."""
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """A worker and how long ago it last reported."""
+
+    worker: WorkerRow
+    heartbeat_age_seconds: float
+    live: bool
+    """Healthy and heard of within the lease time: the scheduler counts on its slots."""
+    busy: int
+    """Steps it holds now."""
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """What there is and what waits for it."""
+
+    workers: Sequence[WorkerView]
+    queues: Mapping[str, Mapping[StepState, int]]
+    """Open steps by queue and state."""
+    scheduler_alive: bool
+
+
+def register_worker(
+    session: Session,
+    name: str,
+    kind: WorkerKind,
+    *,
+    queues: Sequence[str],
+    slots: int,
+    version: str,
+    device: Device | None,
+) -> None:
+    """Report a worker that has come up and holds its card; one of the same name is replaced.
+
+    Raises :class:`cupilot.storage.queue.cards.CardTaken` where another worker has the card.
+    """
+    take_card(session, device, name)
+    values = {
+        "kind": kind,
+        "queues": list(queues),
+        "slots": slots,
+        "device": device.model_dump(mode="json") if device else None,
+        "version": version,
+        "healthy": True,
+        "note": None,
+        "started_at": func.now(),
+        "heartbeat_at": func.now(),
+    }
+    row = insert(WorkerRow).values(name=name, **values)
+    session.execute(row.on_conflict_do_update(index_elements=["name"], set_=values))
+    notify(session)
+
+
+def beat(session: Session, name: str) -> WorkerRow | None:
+    """Report that a worker is alive, and keep its card; None where its row is gone, so that it registers again.
+
+    Raises :class:`cupilot.storage.queue.cards.CardTaken` where another worker has got the card meanwhile.
+    """
+    alive = update(WorkerRow).where(WorkerRow.name == name).values(heartbeat_at=func.now())
+    alive = alive.returning(WorkerRow).execution_options(synchronize_session=False)
+    row = session.scalars(alive).one_or_none()
+    if row is not None and row.device is not None:
+        take_card(session, Device.model_validate(row.device), name)
+    return row
+
+
+def untaken_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.UUID, int]:
+    """How often steps have been sent that the worker has room for and has not taken, of the oldest ones.
+
+    Those that avoid its device are not expected of it.
+    """
+    worker = session.get(WorkerRow, name)
+    if worker is None:
+        return {}
+    held = select(func.count()).where(Step.state == StepState.RUNNING, Step.lease_owner == name).scalar_subquery()
+    sent = (
+        select(Step.id, Step.dispatches)
+        .where(Step.state == StepState.QUEUED, Step.queue.in_(worker.queues), Step.dispatches > 0)
+        .where(held < worker.slots, Step.avoids.is_distinct_from((worker.device or {}).get("uid", "")))
+        .order_by(Step.created_at)
+        .limit(limit)
+    )
+    return {step: count for step, count in session.execute(sent)}  # noqa: C416 - rows are no pairs to mypy
+
+
+def mark_unhealthy(session: Session, name: str, note: str) -> None:
+    """Take a worker's slots out of the count, with the reason."""
+    session.execute(
+        update(WorkerRow)
+        .where(WorkerRow.name == name)
+        .values(healthy=False, note=note)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def forget_worker(session: Session, name: str) -> None:
+    """Remove a worker that has stopped in good order; one that was not healthy stays visible for a while."""
+    session.execute(delete(WorkerRow).where(WorkerRow.name == name, WorkerRow.healthy))
+    give_card_back(session, name)
+    notify(session)
+
+
+def prune_workers(session: Session) -> None:
+    """Remove workers that have been silent for long."""
+    session.execute(delete(WorkerRow).where(WorkerRow.heartbeat_at < func.now() - WORKER_KEPT))
+
+
+def live_workers(session: Session) -> Sequence[WorkerRow]:
+    """Workers that the scheduler can count on."""
+    return session.scalars(select(WorkerRow).where(is_live())).all()
+
+
+def anyone_listens(session: Session, queue: str) -> bool:
+    """Whether a live worker takes steps from this queue."""
+    return any(queue in worker.queues for worker in live_workers(session))
+
+
+def device_of(session: Session, worker: str | None) -> str | None:
+    """The uid of the device that a worker serves; None of an agent worker, and of one that is not known."""
+    return session.scalar(select(WorkerRow.device["uid"].astext).where(WorkerRow.name == worker))
+
+
+def another_serves(session: Session, queue: str, uid: str) -> bool:
+    """Whether a live worker with another device than ``uid`` takes steps from this queue now."""
+    drained = select(Drain.scope).where(Drain.scope == WorkerRow.name).exists()
+    others = is_live() & (WorkerRow.device["uid"].astext != uid) & WorkerRow.queues.contains([queue])
+    return session.scalar(select(select(WorkerRow.name).where(others, ~drained).exists())) is True
+
+
+def cluster_overview(session: Session) -> ClusterView:
+    """Every worker that is known, and the open steps of every queue."""
+    busy = (
+        select(Step.lease_owner, func.count().label("busy"))
+        .where(Step.state == StepState.RUNNING)
+        .group_by(Step.lease_owner)
+        .subquery()
+    )
+    age = func.extract("epoch", func.now() - WorkerRow.heartbeat_at)
+    workers = (
+        select(WorkerRow, age, case((is_live(), True), else_=False), func.coalesce(busy.c.busy, 0))
+        .outerjoin(busy, busy.c.lease_owner == WorkerRow.name)
+        .order_by(WorkerRow.name)
+    )
+    queues: dict[str, dict[StepState, int]] = {}
+    counts = select(Step.queue, Step.state, func.count()).where(Step.finished_at.is_(None))
+    for queue, state, count in session.execute(counts.group_by(Step.queue, Step.state)):
+        queues.setdefault(queue, {})[state] = count
+    seen = session.execute(workers).all()
+    return ClusterView(
+        workers=[WorkerView(row, max(float(seconds), 0.0), live, held) for row, seconds, live, held in seen],
+        queues=queues,
+        scheduler_alive=scheduler_alive(session),
+    )
+
+
+def scheduler_alive(session: Session) -> bool:
+    """Whether a scheduler holds the lock of the one that is in charge."""
+    held = text(
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND classid = :high AND objid = :low AND objsubid = 1)"
+    )
+    key = {"high": SCHEDULER_LOCK >> 32, "low": SCHEDULER_LOCK & 0xFFFFFFFF}
+    return bool(session.execute(held, key).scalar_one())
+
+
+def is_live() -> ColumnElement[bool]:
+    """Condition on a worker row: healthy, and heard of within the lease time."""
+    silent = timedelta(seconds=settings().lease_seconds)
+    # One from the future was sent before the database's clock was set back.
+    return WorkerRow.healthy & WorkerRow.heartbeat_at.between(func.now() - silent, func.now() + silent)

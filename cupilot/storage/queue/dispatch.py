@@ -1,0 +1,270 @@
+"""What the scheduler does to steps: dispatch fairly, reap, dispatch again; and the outbox it relays.
+
+A *dispatched* step has a message on its way; the backlog stays in Postgres, so that priorities, fair share and cancel
+act at once. Ending a job or a candidate over a step that is given up is the workers' flow.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from cupilot.domain.problem import Target
+from cupilot.domain.states import JobState, StepKind, StepState
+from cupilot.settings import settings
+from cupilot.storage.db.tables.jobs import Job, Outbox, Step
+from cupilot.storage.people.quotas import may_begin
+from cupilot.storage.queue.fairness import in_turn, step_seconds, touched
+from cupilot.storage.queue.steps import LONGEST_RETRY
+
+STEP_TOPIC = "step"
+POOL_TOPIC = "pool.index"
+SENT_KEPT = timedelta(hours=1)
+"""How long sent messages stay, for whoever looks into an incident."""
+CLOCK_SET_BACK = 20
+"""A lease, a sending, or a postponed attempt, that lies this many times its length ahead was written before the
+database's clock was set back; it would otherwise be waited for until the clock has caught up."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What stands in a queue."""
+
+    running: int = 0
+    published: int = 0
+    """Dispatched and not claimed yet."""
+
+
+def loads(session: Session) -> Mapping[str, Load]:
+    """The load of each queue that has steps which run or wait; what waits is not counted, it may be a great deal."""
+    running = func.count().filter(Step.state == StepState.RUNNING)
+    published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))
+    query = (
+        select(Step.queue, running, published)
+        .join(Job, Job.id == Step.job_id)
+        .where(Step.finished_at.is_(None), touched())
+        .where(or_(Job.state != JobState.PAUSED, Step.state == StepState.RUNNING))
+        .group_by(Step.queue)
+    )
+    counted = {queue: Load(*counts) for queue, *counts in session.execute(query)}
+    return {queue: counted.get(queue, Load()) for queue in sorted({*counted, *_queues_with_waiting(session)})}
+
+
+def _queues_with_waiting(session: Session) -> Sequence[str]:
+    """From queue to queue along the index, so that the steps between are not read."""
+    first = select(func.min(Step.queue).label("queue")).where(_waits()).cte("queues", recursive=True)
+    beyond = select(func.min(Step.queue)).where(_waits(), Step.queue > first.c.queue).scalar_subquery()
+    queues = first.union_all(select(beyond).where(first.c.queue.is_not(None)))
+    return session.scalars(select(queues.c.queue).where(queues.c.queue.is_not(None))).all()
+
+
+def dispatch_ready(session: Session, queue: str, free: int) -> int:
+    """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; how many."""
+    before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
+    ready = _waits() & or_(Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back)
+    query = in_turn(_goes_on(), ready, queue, step_seconds(session, queue), free)
+    return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
+
+
+def next_up(session: Session, queue: str, kinds: Sequence[StepKind], count: int) -> Sequence[uuid.UUID]:
+    """The steps of these kinds that a queue's workers will get next, the nearest first.
+
+    Only looked at: neither locked nor changed, so that whoever asks has no claim to them.
+    """
+    wanted = Step.kind.in_(kinds)
+    sent = (
+        select(Step.id)
+        .join(Job, Job.id == Step.job_id)
+        .where(_goes_on(), Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatches > 0, wanted)
+        .order_by(Step.dispatched_at)
+        .limit(count)
+    )
+    found = [*session.scalars(sent)]
+    if len(found) < count:
+        waiting = in_turn(_goes_on(), _waits() & wanted, queue, step_seconds(session, queue), count - len(found))
+        found += [each for each in session.scalars(waiting) if each not in found]
+    return found
+
+
+def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:
+    """Publish once more what was dispatched long ago and nobody claimed: its message is lost. How many."""
+    long_ago = or_(Step.dispatched_at < func.now() - after, Step.dispatched_at > func.now() + CLOCK_SET_BACK * after)
+    lost = (
+        select(Step.id)
+        .join(Job, Job.id == Step.job_id)
+        .where(Job.state != JobState.PAUSED)
+        .where(Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatches > 0, long_ago)
+        .order_by(Step.dispatched_at)
+        .limit(limit)
+    )
+    return _publish(session, session.scalars(lost).all(), long_ago)
+
+
+def anything_unsent(session: Session) -> bool:
+    """Whether messages wait for the broker."""
+    return session.execute(select(select(Outbox.id).where(Outbox.sent_at.is_(None)).exists())).scalar_one()
+
+
+def place_steps(session: Session, unplaced: str, queue: str) -> None:
+    """Move steps from where no worker looks to the queue of a live device class."""
+    session.execute(
+        update(Step)
+        .where(Step.state == StepState.QUEUED, Step.queue == unplaced, Step.dispatched_at.is_(None))
+        .values(queue=queue)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def place_again(session: Session, left: Sequence[str], queue: str) -> None:
+    """Move first steps of CUDA jobs from classes of devices that have left to the queue of a live one.
+
+    An experiment's jobs have to run on their class. Messages that were sent there may lie there for ever: the steps are
+    sent again, and if a worker comes back and reads the old ones, each is claimed once.
+    """
+    unbound = select(Job.id).where(Job.id == Step.job_id, Job.target == Target.CUDA, Job.experiment_id.is_(None))
+    session.execute(
+        update(Step)
+        .where(Step.state == StepState.QUEUED, Step.finished_at.is_(None), Step.queue.in_(left))
+        .where(Step.kind == StepKind.PREPARE, unbound.exists())
+        .values(queue=queue, dispatched_at=None, dispatches=0)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uuid.UUID]]:
+    """(job id, step id) of running steps whose worker has fallen silent."""
+    query = (
+        select(Step.job_id, Step.id)
+        .where(Step.state == StepState.RUNNING, _expired())
+        .order_by(Step.lease_expires_at)
+        .limit(limit)
+    )
+    return [(job, step) for job, step in session.execute(query)]
+
+
+def lock_expired(session: Session, step_id: uuid.UUID) -> Step | None:
+    """The step, locked, if its lease is still expired; its job must be locked already."""
+    query = select(Step).where(Step.id == step_id, Step.state == StepState.RUNNING, _expired())
+    locked = query.with_for_update(key_share=True).execution_options(populate_existing=True)
+    return session.scalars(locked).one_or_none()
+
+
+def _expired() -> ColumnElement[bool]:
+    """Run out; or further ahead than any lease is given for."""
+    longest = timedelta(seconds=CLOCK_SET_BACK * settings().lease_seconds)
+    return or_(Step.lease_expires_at < func.now(), Step.lease_expires_at > func.now() + longest)
+
+
+def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:
+    """Jobs whose workers did not let go within ``after``, or have nothing running any more."""
+    running = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.RUNNING).exists()
+    query = select(Job.id).where(
+        Job.state == JobState.CANCELLING,
+        Job.finished_at.is_(None),
+        or_(Job.cancel_requested_at < func.now() - after, ~running),
+    )
+    return session.scalars(query).all()
+
+
+def note_missing_workers(
+    session: Session, live_queues: Sequence[str], *, on_device: bool, reason: str, message: str
+) -> None:
+    """Write on each open job whether it waits for a queue that no live worker serves: of devices, or of agents."""
+    kinds = [kind for kind in StepKind if kind.on_device is on_device]
+    _note_waiting(session, Step.kind.in_(kinds) & Step.queue.not_in(live_queues), reason, message)
+
+
+def note_draining(session: Session, drained_queues: Sequence[str]) -> None:
+    """Write on each open job whether it waits for a queue of which every live worker is being drained."""
+    message = "the workers that it waits for are being drained; it goes on when they take work again"
+    _note_waiting(session, Step.queue.in_(drained_queues), "draining", message)
+
+
+def _note_waiting(session: Session, where: ColumnElement[bool], reason: str, message: str) -> None:
+    waits = (Step.state == StepState.QUEUED) & Step.finished_at.is_(None)
+    stuck = select(Step.id).where(Step.job_id == Job.id, waits, where).exists()
+    open_jobs = Job.finished_at.is_(None) & Job.cancel_requested_at.is_(None)
+    changes = (
+        (stuck & Job.reason.is_(None), {"reason": reason, "message": message}),
+        (~stuck & (Job.reason == reason), {"reason": None, "message": None}),
+    )
+    for condition, values in changes:
+        session.execute(
+            update(Job).where(open_jobs, condition).values(values).execution_options(synchronize_session=False)
+        )
+
+
+def request_pool_index(session: Session, queue: str) -> None:
+    """Have an agent worker bring the pool's index up to date."""
+    session.add(Outbox(topic=POOL_TOPIC, payload={"queue": queue}))
+
+
+def take_messages(session: Session, limit: int) -> Sequence[Outbox]:
+    """The oldest unsent messages, locked; those that another relay holds are left out."""
+    query = select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(limit)
+    return session.scalars(query.with_for_update(skip_locked=True)).all()
+
+
+def mark_sent(session: Session, message: Outbox) -> None:
+    """Note that the broker has the message."""
+    _update_message(session, message, sent_at=func.now())
+
+
+def count_attempt(session: Session, message: Outbox) -> None:
+    """Note that the broker did not take the message."""
+    _update_message(session, message, attempts=Outbox.attempts + 1)
+
+
+def prune_sent(session: Session) -> None:
+    """Remove messages that were sent long ago."""
+    session.execute(delete(Outbox).where(Outbox.sent_at < func.now() - SENT_KEPT))
+
+
+def _waits() -> ColumnElement[bool]:
+    """Condition on a step: it is in Postgres only."""
+    return (Step.state == StepState.QUEUED) & Step.dispatched_at.is_(None)
+
+
+def _goes_on() -> ColumnElement[bool]:
+    """Condition on a job: its steps may be done."""
+    return and_(
+        Job.finished_at.is_(None),
+        Job.cancel_requested_at.is_(None),
+        Job.state != JobState.PAUSED,
+        or_(Job.state != JobState.QUEUED, may_begin()),
+    )
+
+
+def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: ColumnElement[bool]) -> int:
+    """Mark steps as dispatched, locked in the order of their ids, and write their messages in the order given."""
+    if not steps:
+        return 0
+    still = select(Step.id).where(Step.id.in_(steps), Step.state == StepState.QUEUED, *conditions)
+    locked = still.order_by(Step.id).with_for_update(key_share=True).cte("locked")
+    rows = session.execute(
+        update(Step)
+        .where(Step.id == locked.c.id, Job.id == Step.job_id)
+        .values(dispatched_at=func.clock_timestamp(), dispatches=Step.dispatches + 1)
+        .returning(Step.id, Step.attempt, Step.queue, Job.traceparent)
+        .execution_options(synchronize_session=False)
+    )
+    rank = {each: position for position, each in enumerate(steps)}
+    messages = [
+        {"topic": STEP_TOPIC, "payload": {"step": str(each), "attempt": attempt, "queue": queue, "trace": trace}}
+        for each, attempt, queue, trace in sorted(rows, key=lambda row: rank[row[0]])
+    ]
+    if messages:
+        session.execute(insert(Outbox), messages)
+    return len(messages)
+
+
+def _update_message(session: Session, message: Outbox, **values: Any) -> None:
+    session.execute(
+        update(Outbox).where(Outbox.id == message.id).values(**values).execution_options(synchronize_session=False)
+    )

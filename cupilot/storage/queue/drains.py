@@ -1,0 +1,81 @@
+"""Drains: the whole service, or one worker, finishes what runs and takes nothing new until it is told to go on.
+
+Jobs are still accepted and wait in Postgres. The scheduler dispatches nothing to what is drained, and a drained worker
+hands messages back that were on their way already; running steps are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain.errors import NotFound
+from cupilot.domain.states import StepState
+from cupilot.storage.db.changes import note
+from cupilot.storage.db.engine import notify
+from cupilot.storage.db.tables.jobs import Drain, Step, WorkerRow
+
+SERVICE = "*"
+"""In place of a worker's name: all of them."""
+
+
+@dataclass(frozen=True)
+class DrainView:
+    """What is drained, and what it still does."""
+
+    scope: str
+    """A worker's name, or :data:`SERVICE`."""
+    reason: str
+    since: datetime
+    running: int
+    """Steps that are not finished yet; 0: drained."""
+
+
+def begin_drain(session: Session, scope: str, reason: str) -> None:
+    """Drain a worker or the service; again changes the reason only. Raises :class:`NotFound` for an unknown worker."""
+    if scope != SERVICE and session.get(WorkerRow, scope) is None:
+        raise NotFound(f"no worker is called {scope}", hint="GET /v1/cluster names them all")
+    note(session, "drain.reason", session.scalar(select(Drain.reason).where(Drain.scope == scope)), reason)
+    row = insert(Drain).values(scope=scope, reason=reason)
+    session.execute(row.on_conflict_do_update(index_elements=["scope"], set_={"reason": reason}))
+
+
+def end_drain(session: Session, scope: str) -> bool:
+    """Let it take work again; whether it was drained."""
+    ended = session.scalars(delete(Drain).where(Drain.scope == scope).returning(Drain.reason)).one_or_none()
+    note(session, "drain.reason", ended, None)
+    notify(session)
+    return ended is not None
+
+
+def drains(session: Session) -> Sequence[DrainView]:
+    """Everything that is drained, the service first."""
+    running = (
+        select(func.count())
+        .where(Step.state == StepState.RUNNING, (Drain.scope == SERVICE) | (Step.lease_owner == Drain.scope))
+        .correlate(Drain)
+        .scalar_subquery()
+    )
+    query = select(Drain.scope, Drain.reason, Drain.since, running).order_by(Drain.scope)
+    return [DrainView(*row) for row in session.execute(query)]
+
+
+def drained_scopes(session: Session) -> frozenset[str]:
+    """Names of what is drained; :data:`SERVICE` among them means everything."""
+    return frozenset(session.scalars(select(Drain.scope)))
+
+
+def is_drained(session: Session, worker: str) -> bool:
+    """Whether a worker is to take nothing new."""
+    return session.scalar(select(Drain.scope).where(Drain.scope.in_([worker, SERVICE])).limit(1)) is not None
+
+
+def prune_drains(session: Session) -> None:
+    """Forget drains of workers that are gone."""
+    known = select(WorkerRow.name)
+    session.execute(delete(Drain).where(Drain.scope != SERVICE, Drain.scope.not_in(known)))

@@ -1,0 +1,336 @@
+"""Webhook endpoints and their deliveries. Events are the outbox: a delivery is made from each settled event once.
+
+:func:`fan_out` moves a position over the events in the transaction that makes the deliveries, so that none is missed or
+made twice. :func:`claim` counts an attempt before it is made, and :func:`record` accepts a result only for the attempt
+that is still the last one; an attempt whose process died is due again when its lease ends. Sending is the workers'.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from cupilot.domain import webhooks
+from cupilot.domain.errors import Conflict, NotFound
+from cupilot.schemas import EventView
+from cupilot.storage.db.feed import CHANNEL, events_after, settled
+from cupilot.storage.db.json_text import to_json
+from cupilot.storage.db.scope import scoped
+from cupilot.storage.db.tables.jobs import Event
+from cupilot.storage.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookPosition
+
+PAGE = 500
+SECRET_OVERLAP = timedelta(hours=24)
+"""How long messages are signed with a replaced secret too."""
+MAX_ENDPOINTS = 20
+DELIVERED, FAILED = "delivered", "failed"
+GONE = 410
+"""The receiver says that it wants no more (Standard Webhooks)."""
+
+
+class TooManyEndpoints(Conflict):
+    """The team has as many as it may have."""
+
+    code = "too_many_webhooks"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is to be sent now."""
+
+    delivery: uuid.UUID
+    endpoint: uuid.UUID
+    number: int
+    url: str
+    secrets: Sequence[str]
+    body: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """How an attempt went."""
+
+    outcome: str
+    """``ok``, or a word for what went wrong."""
+    status: int | None
+    milliseconds: int
+    excerpt: str | None
+
+
+def create_endpoint(
+    session: Session, team: uuid.UUID, url: str, events: Sequence[str], description: str
+) -> WebhookEndpoint:
+    """A new endpoint, with a secret; events from now on are sent to it."""
+    _ensure_position(session)
+    count = select(func.count()).where(WebhookEndpoint.team_id == team)
+    if session.execute(count).scalar_one() >= MAX_ENDPOINTS:
+        raise TooManyEndpoints(f"a team has at most {MAX_ENDPOINTS} webhooks", hint="delete one that is not used")
+    row = WebhookEndpoint(
+        team_id=team, url=url, events=list(events), description=description, secret=webhooks.new_secret()
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def get_endpoint(session: Session, team: uuid.UUID, endpoint: uuid.UUID, *, lock: bool = False) -> WebhookEndpoint:
+    """One of the team's endpoints; NotFound for any other."""
+    query = scoped(select(WebhookEndpoint), team).where(WebhookEndpoint.id == endpoint)
+    row = session.scalars(query.with_for_update(key_share=True) if lock else query).one_or_none()
+    if row is None:
+        raise NotFound("no such webhook", hint="GET /v1/webhooks lists them", where="webhook")
+    return row
+
+
+def delete_endpoint(session: Session, team: uuid.UUID, endpoint: uuid.UUID) -> None:
+    """Remove it with its log; what is under way is not recorded any more."""
+    session.delete(get_endpoint(session, team, endpoint, lock=True))
+
+
+def rotate_secret(row: WebhookEndpoint) -> None:
+    """Sign with a new secret from now on, and with the old one too for a day. The row is locked."""
+    row.previous_secret, row.secret = row.secret, webhooks.new_secret()
+    row.previous_until = func.now() + SECRET_OVERLAP
+
+
+def enable(row: WebhookEndpoint) -> None:
+    """Send again, beginning with what still waits; earlier failures are forgotten."""
+    row.enabled, row.disabled_reason, row.failing_since = True, None, None
+
+
+def disable(row: WebhookEndpoint, reason: str) -> None:
+    """Send nothing, and make no new deliveries, until it is enabled again."""
+    row.enabled, row.disabled_reason = False, reason
+
+
+def ping(session: Session, row: WebhookEndpoint) -> WebhookDelivery:
+    """Have a test message sent; Conflict for a disabled endpoint."""
+    _check_enabled(row)
+    now = session.execute(select(func.now())).scalar_one()
+    body = {"type": webhooks.PING, "timestamp": now.isoformat(), "data": {"webhook": str(row.id)}}
+    made = WebhookDelivery(endpoint_id=row.id, kind=webhooks.PING, body=to_json(body), max_attempts=1, event_id=None)
+    session.add(made)
+    session.flush()
+    _wake(session)
+    return made
+
+
+def redeliver(session: Session, row: WebhookEndpoint, delivery: uuid.UUID) -> WebhookDelivery:
+    """Have a message sent again, with its old id; Conflict where it is still being tried."""
+    _check_enabled(row)
+    found = get_delivery(session, row, delivery, lock=True)
+    if found.finished_at is None:
+        raise Conflict("the message is still being delivered", hint="its log says when it is tried again")
+    found.outcome, found.finished_at = None, None
+    found.max_attempts = found.attempts + webhooks.MAX_ATTEMPTS
+    found.next_attempt_at = func.now()
+    session.flush()
+    session.refresh(found)
+    _wake(session)
+    return found
+
+
+def get_delivery(session: Session, row: WebhookEndpoint, delivery: uuid.UUID, *, lock: bool = False) -> WebhookDelivery:
+    """A delivery of this endpoint; NotFound for any other."""
+    query = select(WebhookDelivery).where(WebhookDelivery.id == delivery, WebhookDelivery.endpoint_id == row.id)
+    found = session.scalars(query.with_for_update() if lock else query).one_or_none()
+    if found is None:
+        raise NotFound("no such delivery of this webhook", where="delivery")
+    return found
+
+
+def fan_out(session: Session) -> bool:
+    """Make deliveries of what happened since the last time; whether there is more."""
+    up_to = settled(session)
+    position = _position(session)
+    if up_to <= position.event_id:
+        return False
+    anybody = session.execute(select(select(WebhookEndpoint.id).where(WebhookEndpoint.enabled).exists())).scalar_one()
+    rows = events_after(session, position.event_id, up_to, PAGE) if anybody else []
+    endpoints = session.scalars(
+        select(WebhookEndpoint).where(WebhookEndpoint.enabled, WebhookEndpoint.team_id.in_({team for _, team in rows}))
+    ).all()
+    made = [
+        {
+            "id": uuid.uuid4(),
+            "endpoint_id": endpoint.id,
+            "event_id": event.id,
+            "kind": event.kind,
+            "body": _body(event),
+            "max_attempts": webhooks.MAX_ATTEMPTS,
+        }
+        for event, team in rows
+        for endpoint in endpoints
+        if endpoint.team_id == team
+        and event.created_at >= endpoint.created_at
+        and webhooks.wants(endpoint.events, event.kind)
+    ]
+    if made:
+        session.execute(insert(WebhookDelivery).values(made).on_conflict_do_nothing())
+    full = len(rows) == PAGE
+    position.event_id = rows[-1][0].id if full else up_to
+    return full
+
+
+def claim(
+    session: Session, limit: int, per_endpoint: int, busy: Collection[uuid.UUID], lease: timedelta
+) -> Sequence[Attempt]:
+    """Take up to ``limit`` due deliveries, those that are due the longest first, none of a ``busy`` endpoint.
+
+    Each counts as tried from now on, and is due again after ``lease`` unless a result is recorded.
+    """
+    turn = func.row_number().over(
+        partition_by=WebhookDelivery.endpoint_id, order_by=(WebhookDelivery.next_attempt_at, WebhookDelivery.event_id)
+    )
+    is_due = and_(WebhookDelivery.finished_at.is_(None), _is_time(lease))
+    due = (
+        select(WebhookDelivery.id, WebhookDelivery.next_attempt_at.label("due_at"), turn.label("turn"))
+        .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+        .where(is_due, WebhookEndpoint.enabled, WebhookEndpoint.id.not_in(list(busy)))
+        .subquery()
+    )
+    chosen = select(due.c.id).where(due.c.turn <= per_endpoint).order_by(due.c.due_at).limit(limit)
+    locked = session.execute(
+        select(WebhookDelivery, WebhookEndpoint)
+        .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+        .where(WebhookDelivery.id.in_(session.scalars(chosen).all()), is_due)
+        .order_by(WebhookDelivery.next_attempt_at, WebhookDelivery.event_id)
+        .with_for_update(skip_locked=True, of=WebhookDelivery)
+    ).all()
+    now = session.execute(select(func.now())).scalar_one()
+    taken = []
+    for row, endpoint in locked:
+        row.attempts += 1
+        row.max_attempts = max(row.max_attempts, row.attempts)
+        row.next_attempt_at = now + lease
+        session.add(WebhookAttempt(delivery_id=row.id, number=row.attempts))
+        keys = [endpoint.secret]
+        if endpoint.previous_secret and endpoint.previous_until and endpoint.previous_until > now:
+            keys.append(endpoint.previous_secret)
+        taken.append(Attempt(row.id, endpoint.id, row.attempts, endpoint.url, keys, row.body))
+    return taken
+
+
+def _is_time(lease: timedelta) -> ColumnElement[bool]:
+    """Condition on a delivery: its wait is over; or lies further ahead than any that follows so many attempts, for it
+    was written before the database's clock was set back."""
+    tries = func.greatest(WebhookDelivery.attempts - 1, 0)
+    backoff = func.least(
+        webhooks.FIRST_RETRY_SECONDS * func.power(webhooks.RETRY_FACTOR, tries), webhooks.LONGEST_RETRY_SECONDS
+    )
+    longest = func.greatest(webhooks.SPREAD * backoff, lease.total_seconds())
+    ahead = func.extract("epoch", WebhookDelivery.next_attempt_at - func.now())
+    return or_(WebhookDelivery.next_attempt_at <= func.now(), ahead > longest)
+
+
+def record(session: Session, attempt: Attempt, result: Result, *, luck: float, disable_after: timedelta) -> str | None:
+    """Write an attempt's result and what follows; the reason where its endpoint was disabled over it.
+
+    A result that came after another attempt had begun is kept in the log and decides nothing, unless it is a success.
+    """
+    row = session.get(WebhookDelivery, attempt.delivery, with_for_update=True, populate_existing=True)
+    if row is None:
+        return None
+    logged = session.get_one(WebhookAttempt, (attempt.delivery, attempt.number))
+    logged.outcome, logged.status = result.outcome, result.status
+    logged.milliseconds, logged.excerpt = result.milliseconds, result.excerpt
+    endpoint = session.get_one(WebhookEndpoint, row.endpoint_id, with_for_update={"key_share": True})
+    if row.finished_at is not None:
+        return None
+    now = session.execute(select(func.now())).scalar_one()
+    if result.outcome == "ok":
+        row.outcome, row.finished_at, endpoint.failing_since = DELIVERED, now, None
+        return None
+    if row.attempts != attempt.number:
+        return None
+    if row.attempts >= row.max_attempts:
+        row.outcome, row.finished_at = FAILED, now
+    else:
+        row.next_attempt_at = now + timedelta(seconds=webhooks.retry_seconds(attempt.number, luck))
+    if row.event_id is None:
+        return None  # a ping is a question, and its answer no reason to stop
+    endpoint.failing_since = endpoint.failing_since or now
+    reason = "gone" if result.status == GONE else "failing" if now - endpoint.failing_since > disable_after else None
+    if reason and endpoint.enabled:
+        disable(endpoint, reason)
+        return reason
+    return None
+
+
+def waiting_seconds(session: Session) -> float:
+    """How long the oldest message has been due, or the oldest event has not been looked at; 0 where nobody waits.
+
+    Events count too: where no process delivers, nothing becomes a delivery.
+    """
+    anybody = select(WebhookEndpoint.id).where(WebhookEndpoint.enabled).exists()
+    if not session.execute(select(anybody)).scalar_one():
+        return 0.0
+    due = (
+        select(func.min(WebhookDelivery.next_attempt_at))
+        .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
+        .where(WebhookDelivery.finished_at.is_(None), WebhookEndpoint.enabled)
+    )
+    position = select(WebhookPosition.event_id).scalar_subquery()
+    unseen = select(Event.created_at).where(Event.id > position).order_by(Event.id).limit(1)
+    oldest = func.least(due.scalar_subquery(), unseen.scalar_subquery())  # of the two that there are
+    waited = session.execute(select(func.extract("epoch", func.now() - oldest))).scalar_one()
+    return max(float(waited), 0.0) if waited is not None else 0.0
+
+
+def prune_deliveries(session: Session, kept: timedelta) -> None:
+    """Forget what was finished long ago; and what waits for an endpoint that has been disabled for as long."""
+    old = func.now() - kept
+    waiting = and_(WebhookDelivery.finished_at.is_(None), WebhookDelivery.next_attempt_at < old)
+    session.execute(delete(WebhookDelivery).where(or_(WebhookDelivery.finished_at < old, waiting)))
+    session.execute(
+        update(WebhookEndpoint)
+        .where(WebhookEndpoint.previous_until < func.now())
+        .values(previous_secret=None, previous_until=None)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _position(session: Session) -> WebhookPosition:
+    """The one row, locked."""
+    _ensure_position(session)
+    return session.get_one(WebhookPosition, 1, with_for_update=True, populate_existing=True)
+
+
+def _ensure_position(session: Session) -> None:
+    """Begin at what is settled now, where nobody has begun yet."""
+    if session.get(WebhookPosition, 1) is None:
+        first = insert(WebhookPosition).values(id=1, event_id=settled(session))
+        session.execute(first.on_conflict_do_nothing())
+
+
+def _body(event: Event) -> str:
+    view = EventView(
+        id=event.id,
+        kind=event.kind,
+        job=event.job_id,
+        candidate=event.candidate_id,
+        step=event.step_id,
+        data=event.data,
+        created_at=event.created_at,
+    )
+    message = {"type": event.kind, "timestamp": event.created_at.isoformat(), "data": view.model_dump(mode="json")}
+    body = to_json(message)
+    if len(body.encode()) <= webhooks.MAX_BODY_BYTES:
+        return body
+    message["data"] = view.model_copy(update={"data": {"truncated": True}}).model_dump(mode="json")
+    return to_json(message)
+
+
+def _check_enabled(row: WebhookEndpoint) -> None:
+    if not row.enabled:
+        raise Conflict(f"the webhook is disabled ({row.disabled_reason})", hint="enable it first")
+
+
+def _wake(session: Session) -> None:
+    session.execute(text(f"SELECT pg_notify('{CHANNEL}', '')"))
