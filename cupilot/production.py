@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING
+from typing import Protocol
 from urllib.parse import urlsplit
+
+from pydantic import SecretStr
 
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.webhooks import networks
-
-if TYPE_CHECKING:
-    from cupilot.settings import Settings
 
 KNOWN_PASSWORDS = frozenset({"", "cupilot", "postgres", "redis", "password", "secret", "changeme", "admin"})
 LEAST_TOKEN_LENGTH = 16
@@ -41,7 +40,28 @@ class UnsafeProduction(CupilotError):
     status = 500
 
 
-def unsafe(settings: Settings) -> list[str]:
+class Checked(Protocol):
+    """The settings that these rules look at; see :class:`cupilot.settings.Settings`."""
+
+    database_url: SecretStr
+    redis_url: SecretStr
+    metrics_token: SecretStr | None
+    webhook_networks: str
+    trusted_proxies: str
+    heartbeat_seconds: float
+    lease_seconds: float
+    visibility_timeout_seconds: int
+    prepare_timeout_seconds: float
+    evaluate_timeout_seconds: float
+    confirm_timeout_seconds: float
+    agent_timeout_seconds: float
+
+    @property
+    def log_level(self) -> str:
+        """Least level of what is logged."""
+
+
+def unsafe(settings: Checked) -> list[str]:
     """A sentence for each setting that production must not have; empty where it may start."""
     found = []
     if _password(settings.database_url.get_secret_value()) in KNOWN_PASSWORDS:
@@ -76,7 +96,7 @@ def check_model_urls(urls: Iterable[str]) -> None:
         )
 
 
-def _networks(settings: Settings) -> Iterator[str]:
+def _networks(settings: Checked) -> Iterator[str]:
     wrong = [
         str(network)
         for network in networks(settings.webhook_networks)
@@ -95,14 +115,18 @@ def _networks(settings: Settings) -> Iterator[str]:
         )
 
 
-def _times(settings: Settings) -> Iterator[str]:
+def _times(settings: Checked) -> Iterator[str]:
     if settings.heartbeat_seconds * 2 > settings.lease_seconds:
         yield (
             "CUPILOT_HEARTBEAT_SECONDS is more than half of CUPILOT_LEASE_SECONDS: one late heartbeat loses the step; "
             "a sixth is right"
         )
-    limits = ("prepare", "evaluate", "confirm", "agent")
-    longest = max(getattr(settings, f"{name}_timeout_seconds") for name in limits)
+    longest = max(
+        settings.prepare_timeout_seconds,
+        settings.evaluate_timeout_seconds,
+        settings.confirm_timeout_seconds,
+        settings.agent_timeout_seconds,
+    )
     if settings.visibility_timeout_seconds <= longest:
         yield (
             f"CUPILOT_VISIBILITY_TIMEOUT_SECONDS is not above the longest step ({longest:.0f} s): the broker would "
