@@ -36,7 +36,7 @@ doctor: $(INSTALLED) ## say what this machine has and lacks
 # since tests wait for processes half of their time; each has servers of its own, and a file's tests stay together for
 # what they share. TESTS_AT_ONCE=0: one after the other, in this process.
 TESTS_AT_ONCE := 2
-test: $(INSTALLED) ## all tests that need no GPU
+test: $(INSTALLED) build/helm/DIGEST ## all tests that need no GPU
 	@$(PYTHON) -m pytest -q -rfER -m "not gpu" -p no:randomly -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
@@ -47,6 +47,10 @@ check: $(INSTALLED) ## lint, format check, types, and what can be said of depend
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
 	@$(PYTHON) deploy/dependencies.py
+
+# Where Helm's library cannot be had, tests of the chart are skipped.
+build/helm/DIGEST: $(INSTALLED) $(shell find deploy/helm -type f)
+	@sh deploy/helm/render.sh || [ $$? -eq 2 ]
 
 check-deploy: $(INSTALLED) ## render and check the Helm chart, alert rules and dashboard (says what it could not)
 	@sh deploy/helm/check.sh

@@ -5,10 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-import yaml
 from sqlalchemy import func, text, update
 
 from cupilot.domain.problem import Target
@@ -24,16 +22,11 @@ from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
 from cupilot.storage.queue.steps import claim_step
 from tests.service.doubles import device
 from tests.service.rig import Rig
+from tests.unit.deploy.rendering import of_kind
 from workers.dispatcher import note_missing
 
 pytestmark = pytest.mark.service
 
-RENDERED = Path(__file__).parents[3] / "deploy/helm/rendered/everything.yaml"
-QUERIES = {
-    one["metadata"]["name"]: one["spec"]["triggers"][0]["metadata"]["query"]
-    for one in yaml.safe_load_all(RENDERED.read_text())
-    if one["kind"] == "ScaledObject"
-}
 CARDS, AGENTS = "cupilot-worker-h200", "cupilot-agents"
 
 
@@ -42,11 +35,17 @@ def rig(database: Database, settings: Settings) -> Rig:
     return Rig(database, settings)
 
 
+def query(role: str) -> str:
+    """Return the SQL by which KEDA scales a role."""
+    scaled = of_kind("everything", "ScaledObject")[role]
+    return str(scaled["spec"]["triggers"][0]["metadata"]["query"])
+
+
 def wanted(rig: Rig, role: str = CARDS) -> int:
     """What KEDA is told, after the scheduler has looked."""
     note_missing(rig.database)
     with rig.database.transaction() as session:
-        return int(session.execute(text(QUERIES[role])).scalar_one())
+        return int(session.execute(text(query(role))).scalar_one())
 
 
 def submit(rig: Rig) -> uuid.UUID:
@@ -72,10 +71,8 @@ def claim(rig: Rig, job: uuid.UUID) -> None:
 
 
 def test_both_kinds_of_workers_are_scaled_by_the_same_query() -> None:
-    assert set(QUERIES) == {CARDS, AGENTS}
-    assert QUERIES[CARDS].replace("'gpu.sm_90', 'gpu.cuda'", "") == QUERIES[AGENTS].replace(
-        "'agents', 'agents.llm'", ""
-    )
+    assert set(of_kind("everything", "ScaledObject")) == {CARDS, AGENTS}
+    assert query(CARDS).replace("'gpu.sm_90', 'gpu.cuda'", "") == query(AGENTS).replace("'agents', 'agents.llm'", "")
 
 
 def test_steps_that_wait_and_steps_that_run_are_counted(rig: Rig) -> None:

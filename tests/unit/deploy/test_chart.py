@@ -1,14 +1,10 @@
-"""The Helm chart as it was rendered: who may hold what, who reaches whom, and that nothing names what does not exist.
-
-Rendered by `make check-deploy`; a digest tells when the chart has changed since.
-"""
+"""The Helm chart as rendered: who may hold what, who reaches whom, and that nothing names what does not exist."""
 
 from __future__ import annotations
 
 import copy
 import json
 import re
-import runpy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,11 +16,11 @@ import yaml
 from cupilot.settings import Settings
 from tests.unit.deploy import operator_objects
 from tests.unit.deploy.kubernetes_objects import BUILT_IN, problems
+from tests.unit.deploy.rendering import RENDERED, of_kind, rendered
 
 ROOT = Path(__file__).parents[3]
 HELM = ROOT / "deploy/helm"
 CHART = HELM / "cupilot"
-RENDERED = {path.stem: list(yaml.safe_load_all(path.read_text())) for path in (HELM / "rendered").glob("*.yaml")}
 OBJECTS = [
     pytest.param(found, id=f"{name}: {found['kind']} {found['metadata']['name']}")
     for name, objects in RENDERED.items()
@@ -63,25 +59,16 @@ def _merge(into: dict[str, Any], given: dict[str, Any]) -> None:
             into[name] = value
 
 
-def of_kind(rendered: str, kind: str) -> dict[str, dict[str, Any]]:
-    return {one["metadata"]["name"]: one for one in RENDERED[rendered] if one["kind"] == kind}
-
-
 def test_the_page_counts_the_objects_that_were_rendered() -> None:
     said = re.search(r"(\d+) and (\d+) objects", (ROOT / "deploy/README.md").read_text())
     assert said is not None
-    assert [int(one) for one in said.groups()] == [len(RENDERED[name]) for name in ("default", "everything")]
-
-
-def test_what_was_rendered_is_this_chart() -> None:
-    now = runpy.run_path(str(HELM / "digest.py"))["digest"]()
-    assert (HELM / "rendered/DIGEST").read_text().strip() == now, "run make check-deploy"
+    assert [int(one) for one in said.groups()] == [len(rendered(name)) for name in ("default", "everything")]
 
 
 def test_traces_go_to_the_collector_that_is_named_and_nowhere_else() -> None:
-    for name, objects in RENDERED.items():
+    for name in ("default", "everything"):
         endpoint = values(*(["everything.yaml"] if name == "everything" else []))["traces"]["otlpEndpoint"]
-        for workload in (one for one in objects if one["kind"] in ("Deployment", "Job")):
+        for workload in (one for one in rendered(name) if one["kind"] in ("Deployment", "Job")):
             given = {one["name"]: one.get("value") for one in container(workload)["env"]}
             assert given.get("OTEL_EXPORTER_OTLP_ENDPOINT", "") == endpoint
             assert given.get("CUPILOT_TRACES", "off") == ("otlp" if endpoint else "off")
@@ -143,7 +130,7 @@ def test_objects_are_valid_for_keda_and_the_prometheus_operator(found: dict[str,
     ],
 )
 def test_an_invalid_custom_object_is_seen(kind: str, path: str, value: object, problem: str) -> None:
-    found = copy.deepcopy(next(one for one in RENDERED["everything"] if one["kind"] == kind))
+    found = copy.deepcopy(next(one for one in rendered("everything") if one["kind"] == kind))
     *inner, last = path.split(".")
     place: Any = found
     for name in inner:
@@ -179,7 +166,7 @@ def test_an_invalid_object_is_seen(path: str, value: object, problem: str) -> No
 
 
 def test_custom_resources_are_of_two_operators() -> None:
-    others = {(one.values[0]["apiVersion"], one.values[0]["kind"]) for one in OBJECTS}  # type: ignore[index]
+    others = {(one["apiVersion"], one["kind"]) for name in ("default", "everything") for one in rendered(name)}
     assert {pair for pair in others if pair[0] not in BUILT_IN} == {
         ("keda.sh/v1alpha1", "ScaledObject"),
         ("keda.sh/v1alpha1", "TriggerAuthentication"),
@@ -321,7 +308,8 @@ def test_workers_that_run_kernels_reach_no_address_outside_but_one_that_is_named
 def test_every_role_of_the_compose_file_has_a_pod() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
     commands = {tuple(one["command"][:4]) for one in services if "build" in one}
-    started = {tuple(container(one.values[0])["args"][:4]) for one in WORKLOADS}  # type: ignore[arg-type]
+    objects = [*rendered("default"), *rendered("everything")]
+    started = {tuple(container(one)["args"][:4]) for one in objects if one["kind"] in ("Deployment", "Job")}
     assert started == commands
 
 
