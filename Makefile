@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down doctor test test-gpu check check-deploy audit format clean
+.PHONY: help install demo up down doctor test test-gpu check check-deploy prompts audit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ build/helm/DIGEST: $(INSTALLED) $(shell find deploy/helm -type f)
 
 check-deploy: $(INSTALLED) ## render and check the Helm chart, alert rules and dashboard (says what it could not)
 	@sh deploy/helm/check.sh
+
+prompts: $(INSTALLED) ## write what every agent is asked, for eight problems, into build/prompts
+	@$(PYTHON) -m benchmarks.prompt_pages
 
 audit: $(INSTALLED) ## known holes in what is pinned (needs the advisory database); writes build/sbom.json
 	@$(PYTHON) deploy/dependencies.py --sbom build/sbom.json

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.local_report import machine, write_json
+from benchmarks import records
+from benchmarks.local_report import machine
 from cupilot.domain import problems
 from cupilot.domain.evaluation import PreparationResult
 from cupilot.domain.problem import NumericsPolicy, Target
@@ -25,7 +26,8 @@ from gpu_worker.evaluator import Evaluator
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0 when every problem was admitted."""
     options = _options(arguments)
-    records: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    head = {**records.stamp(), "size": options.size, "policy": options.policy}
     known = _known(options)
     with Evaluator(Target(options.target), options.work_dir, device=options.device) as evaluator:
         print(f"{'problem':<50}{'class':<12}{'laws: tolerance':<146}null kernels rejected")
@@ -35,13 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
             if record is None:
                 result = evaluator.prepare(problem, timeout=options.timeout)
                 record = _record(name, problem.content_hash(), result)
-            records.append(record)
+                if result.preparation is not None:
+                    head["machine"] = machine(result.preparation.environment)
+            rows.append(record)
             print("\n".join(_lines(record)), flush=True)
             if options.out:
-                found = {"size": options.size, "policy": options.policy, "problems": [*records, *known.values()]}
-                write_json(options.out, found)
-    refused = [record["problem"] for record in records if record["failure"]]
-    print(f"{len(records) - len(refused)} of {len(records)} admitted, {datetime.now(UTC).date()}")
+                records.write(options.out, {**head, "problems": [*rows, *known.values()]})
+    refused = [record["problem"] for record in rows if record["failure"]]
+    print(f"{len(rows) - len(refused)} of {len(rows)} admitted, {datetime.now(UTC).date()}")
     if refused:
         print(f"refused: {', '.join(refused)}")
     return 1 if refused else 0
@@ -74,10 +77,9 @@ def _record(name: str, problem_hash: str, result: PreparationResult) -> dict[str
         "problem_hash": problem_hash,
         "failure": result.failure.model_dump(mode="json") if result.failure else None,
         "op_class": known.facts.op_class if known else None,
-        "tolerances": known.tolerances if known else {},
+        "tolerances": {law: float(f"{most:.5g}") for law, most in known.tolerances.items()} if known else {},
         "admission": known.admission if known else {},
         "notes": list(known.notes) if known else [],
-        "machine": machine(known.environment) if known else None,
     }
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from celery import Celery
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Budgets, JobSpec
@@ -35,8 +34,8 @@ TICKS = 7
 REDISPATCH = timedelta(hours=1)
 
 
-def measure(database: Database, app: Celery, lengths: list[int], plan: Path | None) -> dict[str, Any]:
-    """Ticks over each backlog; ``plan``: where to write how Postgres makes its choice from the longest."""
+def measure(database: Database, app: Celery, lengths: list[int]) -> dict[str, Any]:
+    """Measure ticks over each backlog."""
     _prepare(database)
     relay = Relay(database, app)
     found: dict[str, Any] = {}
@@ -51,8 +50,6 @@ def measure(database: Database, app: Celery, lengths: list[int], plan: Path | No
         ticks["one_free_over_that_with_the_shortest"] = round(
             ticks["one_worker_free"]["milliseconds"] / first["one_worker_free"]["milliseconds"], 2
         )
-    if plan is not None:
-        plan.write_text(_explain(database))
     return found
 
 
@@ -120,26 +117,6 @@ def _fill(database: Database, steps: int) -> None:
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for table in ("steps", "jobs"):
             connection.execute(text(f"VACUUM ANALYZE {table}"))
-
-
-def _explain(database: Database) -> str:
-    """The plan of the choice of one step, as Postgres carried it out."""
-    sent: list[tuple[str, Any]] = []
-
-    def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
-        if "LATERAL" in statement:
-            sent.append((statement, parameters))
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    try:
-        _free(database, 1)
-        dispatch(database, REDISPATCH)
-    finally:
-        event.remove(database.engine, "before_cursor_execute", note)
-    statement, parameters = sent[-1]
-    with database.engine.connect() as connection:
-        rows = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS) {statement}", parameters).all()
-    return "\n".join(row[0] for row in rows) + "\n"
 
 
 def _free(database: Database, slots: int) -> None:

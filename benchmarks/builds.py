@@ -8,6 +8,7 @@ what each part costs. Needs no GPU. Medians of wall seconds: let the machine do 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -18,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from agents.interface import Briefing
+from benchmarks import records
 from benchmarks.judge_kernels import NamedKernel, kernels_of
 from benchmarks.judge_throughput import PROBLEMS
-from benchmarks.machine import machine
 from benchmarks.prompt_pages import PAGES_OF, facts_of, recorded
 from cupilot.domain import problems
 from cupilot.domain.header import render
@@ -36,7 +37,7 @@ LIMIT_SECONDS = 120.0
 
 
 def main() -> int:
-    """Print the table; 0 when every kernel was built."""
+    """Print the record; 0 when every kernel was built."""
     options = _options()
     toolchain = CudaToolchain("sm_90")
     compiled, read = [], []
@@ -44,15 +45,22 @@ def main() -> int:
         with _folder(named.kernel.source, render(facts, named.kernel.plan.values())) as folder:
             compiled.append(_seconds(toolchain.compile_program(folder)))
             read.append(_seconds(toolchain.inspect_program(folder)))
-    whole = statistics.median(compiled)
-    print(f"Machine: {machine()}; {toolchain.compiler}, sm_90. Made by `python -m benchmarks.builds`.\n")
-    print(f"{len(compiled)} kernels: compiling takes {1e3 * whole:.0f} ms ({1e3 * min(compiled):.0f} to", end=" ")
-    print(f"{1e3 * max(compiled):.0f}), reading the machine code {1e3 * statistics.median(read):.0f} ms more.\n")
-    print("| part of compiling | ms |\n|---|---|")
-    before = 0.0
+    whole, before = statistics.median(compiled), 0.0
+    parts = {}
     for name, seconds in [*_parts(toolchain, options.repetitions), ("the kernel itself", whole)]:
-        print(f"| {name} | {1e3 * (seconds - before):.0f} |")
+        parts[name] = round(1e3 * (seconds - before))
         before = seconds
+    record = {
+        **records.stamp(),
+        "what": f"{toolchain.compiler}, sm_90",
+        "kernels": len(compiled),
+        "compile_ms": {"low": 1e3 * min(compiled), "median": 1e3 * whole, "high": 1e3 * max(compiled)},
+        "read_machine_code_ms": 1e3 * statistics.median(read),
+        "parts_ms": parts,
+    }
+    print(json.dumps(record, indent=1))
+    if options.out:
+        records.write(options.out, record)
     return 0
 
 
@@ -106,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__)
     parser.add_argument("--kernels", type=int, default=4, help="distinct kernels a problem")
     parser.add_argument("--repetitions", type=int, default=15, help="of each part")
+    parser.add_argument("--out", type=Path, help="the record as JSON")
     return parser.parse_args()
 
 

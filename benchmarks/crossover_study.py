@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from agents.interface import Agents, Briefing
 from agents.llm.models import from_environment
 from agents.playbook import agents as playbook
+from benchmarks import records
 from benchmarks.crossover_pairs import Size, pairs
 from benchmarks.crossover_report import draw, head, lines, summary
 from benchmarks.crossover_trials import Arm, Study, Trial
-from benchmarks.local_report import machine, write_json
+from benchmarks.local_report import machine
 from benchmarks.plain_judge import plain_judge
 from cupilot.domain import problems
 from cupilot.domain.errors import CupilotError, InvalidInput
@@ -40,7 +40,7 @@ def main() -> int:
     options = _options()
     players, who = _players(options.agents, options.cost)
     print(head(who), flush=True)
-    run: dict[str, Any] = {"begun": datetime.now(UTC).isoformat(timespec="seconds"), "players": who}
+    run: dict[str, Any] = {**records.stamp(), "players": who}
     trials: list[Trial] = []
     notes: list[str] = []
     target = Target(options.target)
@@ -48,7 +48,7 @@ def main() -> int:
         for name in options.problem:
             problem = problems.load(name, size=options.size, policy=NumericsPolicy(options.policy))
             study = _study(problem, judge, players, target)
-            run.setdefault("machine", machine(study.preparation.environment))
+            run["machine"] = machine(study.preparation.environment)
             for text in options.sizes:
                 made, told = _size(study, Size.parse(text), options)
                 trials += made
@@ -107,7 +107,7 @@ def _keep(out: Path, run: dict[str, Any], trials: list[Trial], notes: list[str])
     out.mkdir(parents=True, exist_ok=True)
     found = summary(trials)
     data = {**run, "summary": found, "notes": notes, "trials": [trial.record() for trial in trials]}
-    write_json(out / "crossover.json", data)
+    records.write(out / "crossover.json", data)
     for form in Format:
         (out / f"crossover.{form.value}").write_bytes(draw(found, str(run["players"]), form))
 

@@ -59,7 +59,7 @@ class Trial:
     def record(self) -> dict[str, Any]:
         """As JSON-compatible data."""
         failure = self.evaluation.failure if self.evaluation else None
-        return {
+        whole = {
             "problem": self.problem,
             "size": str(self.size),
             "arm": self.arm.value,
@@ -69,8 +69,8 @@ class Trial:
             "failure": failure.kind.value if failure else None,
             "absent": self.absent,
             "refusal": self.refusal,
-            "kernel_hash": self.kernel.content_hash() if self.kernel else None,
         }
+        return {name: value for name, value in whole.items() if value is not None}
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 Needs no database, queue, Chroma or network, only torch, numpy, pydantic and a compiler (``cuda``: cuda-bindings), so
 that it runs on a bare GPU box. Progress and comparisons go to standard output, records to ``--out``, and each problem's
-best kernel with its launch plan and evaluation into the folder of the same name.
+best kernel with its launch plan and evaluation into the folder of the same name. :mod:`benchmarks.evolved` makes the
+record that is kept of them.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from agents.playbook import agents
+from benchmarks import records
 from benchmarks.local_job import LocalJob
 from benchmarks.local_pipeline import Candidate
 from benchmarks.local_pool import LocalPool
-from benchmarks.local_report import comparison_line, machine, record, speedup_over, write_json, write_winner
+from benchmarks.local_report import comparison_line, machine, record, speedup_over, write_winner
 from cupilot.domain import problems
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.evaluation import Baseline, Preparation
@@ -87,10 +88,10 @@ def main() -> int:
     loaded = [_problem(name, NumericsPolicy(options.policy), options.size) for name in options.problem]
     pool = LocalPool()
     jobs: list[LocalJob] = []
-    run = {"begun": datetime.now(UTC).isoformat(timespec="seconds"), "command": sys.argv[1:]}
+    run = records.stamp()
 
     def save() -> None:
-        write_json(out, {**run, "jobs": [record(job) for job in jobs]})
+        records.write(out, {**run, "jobs": [record(job) for job in jobs]})
 
     with Evaluator(target, options.work_dir, device=options.device, threads=options.threads) as judge:
         for problem in loaded:

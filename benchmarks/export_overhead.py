@@ -4,7 +4,7 @@ The same small kernel is exported by this checkout and by the one in FOLDER. Bot
 process, and they and PyTorch's eager reference are called in turns, in an order that is drawn anew each round; a
 round's number is its quickest call, since machines are busy with other things, too. The tensors of the CPU case are so
 small that nearly all of the time is the host's. ``--target cuda`` does it on a GPU, where a call is timed until it
-returns, not until the kernel has ended. Prints Markdown; the last lines are the profile of a thousand calls. Best with
+returns, not until the kernel has ended. Prints the record, and the profile of a thousand calls. Best with
 OMP_NUM_THREADS=1.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import importlib
+import json
 import math
 import os
 import pstats
@@ -28,7 +29,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine
+from benchmarks import records
 
 ROOT = Path(__file__).resolve().parent.parent
 _EXPORT = """
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--against", type=Path, required=True, metavar="FOLDER", help="another checkout")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=200, help="rounds of 20 calls of each")
+    parser.add_argument("--out", type=Path, help="the record as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cupilot-exports-") as scratch, torch.no_grad():
         os.environ["XDG_CACHE_HOME"] = scratch
@@ -65,7 +67,10 @@ def main() -> int:
         calls = {name: _call(cls(*wanted).to(device), arguments) for name, cls in models.items()}
         for name in ("here", "there"):
             torch.testing.assert_close(calls[name](), calls["eager"](), rtol=1e-4, atol=1e-4)
-        _report(_times(calls, options.rounds), [list(tensor.shape) for tensor in arguments], options.target)
+        record = _record(_times(calls, options.rounds), [list(tensor.shape) for tensor in arguments], options.target)
+        print(json.dumps(record, indent=1))
+        if options.out:
+            records.write(options.out, record)
         _profile(calls["here"])
     return 0
 
@@ -102,18 +107,17 @@ def _times(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[f
     return found
 
 
-def _report(times: dict[str, list[float]], shapes: list[list[int]], target: str) -> None:
+def _record(times: dict[str, list[float]], shapes: list[list[int]], target: str) -> dict[str, Any]:
+    """Return first quartile, median and third quartile of all rounds: microseconds a call, and ratios of rounds."""
     device = f", {torch.cuda.get_device_name()}" if target == "cuda" else ""
-    print(f"Machine: {machine()}{device}, torch {torch.__version__}; layer norm of {shapes}, {target}\n")
-    print("| of a call | median, microseconds | middle half |")
-    print("|---|---|---|")
-    for name, values in times.items():
-        low, middle, high = statistics.quantiles(values, n=4)
-        print(f"| {name} | {middle:.1f} | {low:.1f} to {high:.1f} |")
+    record = records.stamp()
+    record["machine"] += f"{device}, torch {torch.__version__}"
+    record["what"] = f"layer norm of {shapes}, {target}"
+    record["microseconds_a_call"] = {name: statistics.quantiles(values, n=4) for name, values in times.items()}
     for over in ("there", "eager"):
         ratios = [other / mine for other, mine in zip(times[over], times["here"], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        print(f"\n{over} / here: {middle:.2f}, the middle half of {len(ratios)} rounds {low:.2f} to {high:.2f}")
+        record[f"{over}_over_here"] = statistics.quantiles(ratios, n=4)
+    return record
 
 
 def _profile(call: Callable[[], Any]) -> None:

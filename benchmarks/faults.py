@@ -9,7 +9,6 @@ process was left over, or a call was paid without a record.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from benchmarks import records
 from benchmarks.ending import end_well
-from benchmarks.machine import machine
 from tests.service.faults.matrix.audit import breaches, model_calls
 from tests.service.faults.matrix.cases import CASES, Case, run
 from tests.service.faults.matrix.service import Service
@@ -61,7 +60,7 @@ def main() -> int:
     arguments = parser.parse_args()
     end_well()
     adopt_orphans()
-    where = machine()
+    head = records.stamp()
     chosen = [case for case in CASES if arguments.only in case.name] * arguments.rounds
     groups = _groups(chosen)
     with (
@@ -82,7 +81,7 @@ def main() -> int:
             orphans_after = service.stop()
     lost = [one for one in outcomes if one.bad]
     report = {
-        "machine": where,
+        **head,
         "faults": len(outcomes),
         "not_begun_in_time": [case.name for case in left],
         "jobs": len(jobs),
@@ -97,8 +96,7 @@ def main() -> int:
     text = markdown(report)
     print(text)
     if not arguments.only:
-        (RESULTS / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
-        (RESULTS / "faults.md").write_text(text)
+        records.write(RESULTS / "faults.json", report)
     return 1 if lost or whole or orphans or orphans_after or calls.unrecorded else 0
 
 

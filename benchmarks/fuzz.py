@@ -1,8 +1,8 @@
 """Fuzzes every endpoint of a whole embedded stack from its own OpenAPI: ``python -m benchmarks.fuzz [--examples N]``.
 
 A request of each that succeeds, then valid and invalid input in equal parts, by schemathesis, seeded. Writes
-``benchmarks/results/service/fuzz.md``; exits 1 on any 5xx, any undocumented status or content type, any answer that is
-not of the documented form, any operation that never answered 2xx.
+``benchmarks/results/service/fuzz.json``; exits 1 on any 5xx, any undocumented status or content type, any answer that
+is not of the documented form, any operation that never answered 2xx.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import httpx
 
+from benchmarks import records
 from benchmarks.ending import end_well
-from benchmarks.machine import machine
 from cupilot import embedded
 from cupilot.client import Client
 from cupilot.domain.problem import Target
 from cupilot.schemas import JobRequest
 from cupilot.storage.db.engine import Database
-from tests.service.api.openapi_fuzz import Outcome, fuzz, operations, report
+from tests.service.api.openapi_fuzz import Outcome, fuzz, operations
 from tests.service.api.things import asker
 from tests.service.api.world import World
 
@@ -39,7 +40,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="operations whose name contains this")
     arguments = parser.parse_args()
-    where = machine()
+    head = records.stamp()
     end_well()
     with tempfile.TemporaryDirectory(prefix="cupilot-fuzz-") as folder, _stack(Path(folder)) as world:
         document = httpx.get(f"{world.url}/openapi.json", trust_env=False, timeout=120).json()
@@ -56,7 +57,7 @@ def main() -> int:
     for line in wrong:
         print(f"\n{line}", file=sys.stderr)
     if not arguments.only:
-        (RESULTS / "fuzz.md").write_text(_markdown(where, outcomes, arguments.examples, arguments.seed))
+        records.write(RESULTS / "fuzz.json", {**head, "operations": [_row(outcome) for outcome in outcomes]})
     return 1 if wrong else 0
 
 
@@ -85,18 +86,14 @@ def _finished(url: str, key: str) -> UUID:
         return client.wait(client.submit(request).id).id
 
 
-def _markdown(where: str, outcomes: list[Outcome], examples: int, seed: int) -> str:
-    calls = sum(one.calls for one in outcomes)
-    succeeded = sum(one.succeeded for one in outcomes)
-    errors = sum(count for one in outcomes for status, count in one.statuses.items() if status >= 500)
-    failures = sum(len(one.failures) for one in outcomes)
-    return (
-        f"# Fuzz report\n\nMachine: {where}.\n"
-        f"Made by `python -m benchmarks.fuzz --examples {examples} --seed {seed}`.\n\n"
-        f"- operations: {len(outcomes)}, of which {succeeded} answered 2xx at least once\n- calls: {calls}\n"
-        f"- answers with a status of 500 or above: {errors}\n"
-        f"- answers that the documentation does not promise: {failures}\n\n{report(outcomes)}"
-    )
+def _row(outcome: Outcome) -> dict[str, Any]:
+    statuses = {str(status): count for status, count in sorted(outcome.statuses.items())}
+    return {
+        "operation": outcome.operation,
+        "calls": outcome.calls,
+        "statuses": statuses,
+        "failures": outcome.failures,
+    }
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from benchmarks import records
 from cupilot.domain import device_headers
 from gpu_worker.targets.cuda.toolchain import CudaToolchain
 
@@ -61,17 +62,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--builds", type=int, default=5, help="builds of each kind; the least counts")
+    parser.add_argument("--out", type=Path, help="the record as JSON")
     options = parser.parse_args()
     toolchain = CudaToolchain(options.arch)
     processor_seconds(toolchain, f"{_WITH}{_KERNEL}", 1)  # makes the precompiled headers
-    print(f"{toolchain.compiler}, {options.arch}, least of {options.builds} builds, processor seconds\n")
-    print(f"{'header':<34} {'plain':>6} {'precompiled':>12}  chosen")
+    print(f"{'header':<34} {'plain':>6} {'precompiled':>12}  chosen, processor seconds")
+    rows = []
     for header in HEADERS:
         source = f"#include <{header}>\n{_KERNEL}"
         plain = processor_seconds(toolchain, _WITHOUT + source, options.builds)
         ready = processor_seconds(toolchain, _WITH + source, options.builds)
         chosen = "precompiled" if device_headers.wants_precompiled(source) else "plain"
         print(f"{header:<34} {plain:6.2f} {ready:12.2f}  {chosen}", flush=True)
+        rows.append({"header": header, "plain": plain, "precompiled": ready, "chosen": chosen})
+    if options.out:
+        unit = f"processor seconds, least of {options.builds} builds"
+        what = f"{toolchain.compiler}, {options.arch}"
+        records.write(options.out, {**records.stamp(), "what": what, "unit": unit, "headers": rows})
 
 
 if __name__ == "__main__":

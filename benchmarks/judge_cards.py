@@ -33,7 +33,7 @@ def main(given: list[str] | None = None) -> int:
         started = time.monotonic()
         results = _run(name, cards, options)
         found[name] = {"wall_seconds": time.monotonic() - started, "cards": results}
-        record.add(**found)
+        record.add(machine=results[0].get("machine"), **found)
         if not all(result.get("evaluations") for result in results):
             say(f"{name}: a card judged nothing")
             return 1

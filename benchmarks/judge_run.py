@@ -11,12 +11,12 @@ import shutil
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.local_report import machine, write_json
+from benchmarks import records
+from benchmarks.local_report import machine
 from cupilot.domain.evaluation import Evaluation, Preparation
 from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.evaluator import Evaluator
@@ -64,13 +64,14 @@ class Record:
         shown = {
             name: str(value) for name, value in vars(options).items() if name not in ("out", "work_dir", "from_pytest")
         }
-        self.data: dict[str, Any] = {"what": what, "begun": now(), "options": shown, "complete": False}
+        head = {name: value for name, value in records.stamp().items() if name != "machine"}
+        self.data: dict[str, Any] = {**head, "what": what, "options": shown, "complete": False}
         self._out: Path = options.out
 
     def add(self, **more: Any) -> None:
         """Say more, and write all."""
         self.data.update(more)
-        write_json(self._out, self.data)
+        records.write(self._out, self.data)
 
     def machine(self, preparation: Preparation) -> None:
         """Name the machine, once."""
@@ -78,11 +79,6 @@ class Record:
             line = machine(preparation.environment)
             say(f"machine  {line}")
             self.add(machine=line)
-
-
-def now() -> str:
-    """The time, UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def phases(evaluation: Evaluation) -> dict[str, float]:

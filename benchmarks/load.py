@@ -25,6 +25,7 @@ import psutil
 from pydantic import SecretStr
 from sqlalchemy.orm import Session
 
+from benchmarks import records
 from benchmarks.backlog import measure
 from benchmarks.ending import end_well
 from benchmarks.machine import machine
@@ -56,8 +57,7 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true", help="print only")
     arguments = parser.parse_args()
     end_well()
-    report: dict[str, Any] = {"machine": machine(), "arguments": vars(arguments)}
-    plan = None if arguments.dry else RESULTS / "load_plan.txt"
+    report: dict[str, Any] = {**records.stamp(), "arguments": vars(arguments)}
     with tempfile.TemporaryDirectory(prefix="cupilot-load-") as folder, ExitStack() as stack:
         postgres = start_postgres(Path(folder) / "postgres")
         stack.callback(postgres.stop)
@@ -71,11 +71,11 @@ def main() -> int:
         app = make_app(Settings(redis_url=SecretStr(valkey.url)))
         stack.callback(app.close)
         lengths = sorted({1_000, min(10_000, arguments.steps), arguments.steps})
-        report["scheduler"] = measure(database, app, lengths, plan)
+        report["scheduler"] = measure(database, app, lengths)
     report["machine_afterwards"] = machine()
     print(json.dumps(report["scheduler"], indent=1))
     if not arguments.dry:
-        (RESULTS / "load.json").write_text(json.dumps(report, indent=1) + "\n")
+        records.write(RESULTS / "load.json", report)
     return 1 if report["submissions"]["failed"] or report["polls"]["failed"] else 0
 
 

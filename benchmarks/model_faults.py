@@ -13,7 +13,6 @@ lets several run side by side, each with servers of its own.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 import tempfile
@@ -25,11 +24,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import SecretStr
 
+from benchmarks import records
 from benchmarks.ending import end_well
-from benchmarks.machine import machine
 from cupilot.domain.states import JobState
 from cupilot.embedded.servers import start_postgres
 from cupilot.settings import Settings
@@ -87,7 +87,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=1, help="methods that run side by side")
     arguments = parser.parse_args()
     only, quick = arguments.only, arguments.quick
-    where, started = machine(), time.monotonic()
+    head, started = records.stamp(), time.monotonic()
     lines: list[Line] = []
     # Started anew: a copy of this process would share its connections and its model's event loop.
     fresh = multiprocessing.get_context("spawn")
@@ -95,8 +95,8 @@ def main() -> int:
         for made in several.map(partial(_method, quick=quick), [name for name in METHODS if only in name]):
             lines += made
             if not only:
-                _write("model_faults_quick" if quick else "model_faults", where, lines, time.monotonic() - started)
-    print(_markdown(where, lines, time.monotonic() - started))
+                _write("model_faults_quick" if quick else "model_faults", head, lines, time.monotonic() - started)
+    print(_markdown(head["machine"], lines, time.monotonic() - started))
     return 1 if any(line.wrong for line in lines) else 0
 
 
@@ -110,10 +110,17 @@ def _method(method: str, *, quick: bool) -> list[Line]:
     return lines
 
 
-def _write(name: str, where: str, lines: list[Line], seconds: float) -> None:
-    report = {"machine": where, "jobs": [asdict(line) for line in lines]}
-    (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / f"{name}.md").write_text(_markdown(where, lines, seconds))
+def _write(name: str, head: dict[str, Any], lines: list[Line], seconds: float) -> None:
+    jobs = [{key: value for key, value in _kept(line).items() if value} for line in lines]
+    records.write(RESULTS / f"{name}.json", {**head, "seconds": round(seconds), "jobs": jobs})
+
+
+def _kept(line: Line) -> dict[str, Any]:
+    """Return what stays of a job: kills by point over all steps, the beginning of its message."""
+    kills: Counter[str] = Counter()
+    for name, count in line.kills.items():
+        kills[name.partition(": ")[2]] += count
+    return {**asdict(line), "kills": dict(kills), "message": (line.message or "")[:100]}
 
 
 @contextmanager

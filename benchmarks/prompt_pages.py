@@ -1,21 +1,17 @@
-"""Renders what every agent is asked, for five level-1 problems on an H200, one of them under two policies, and two on a
-CPU: ``docs/prompts/``.
+"""What every agent is asked, for five level-1 problems on an H200, one of them under two policies, and two on a CPU.
 
-A page of its own has what the methods that write code freely ask, for one of the problems.
-
-    python -m benchmarks.prompt_pages            writes the pages
-    python -m benchmarks.prompt_pages --check    says which of them differ from what the code asks now
+``python -m benchmarks.prompt_pages`` writes a page a problem into ``build/prompts``, and one of what the methods that
+write code freely ask; ``--examples`` brings the two short examples of ``docs/prompts`` up to date.
 
 Nothing is computed: references are traced with fake tensors, at the size that they have on the device. The device, its
-measured peaks, PyTorch's time and the parents with their measurements are those of real runs in ``benchmarks/results``:
-``h200_fp32``, ``h200_tf32``, ``cpu_level1``, and ``cpu_conv2d``, two kernels written by hand and judged by
-``python -m gpu_worker``, since the playbook has no template for a convolution.
+measured peaks, PyTorch's time and the parents with their measurements are those of recorded runs: ``h200_fp32``,
+``h200_tf32``, ``cpu_level1``, and ``cpu_conv2d``, two kernels written by hand and judged by ``python -m gpu_worker``,
+since the playbook has no template for a convolution.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -36,22 +32,20 @@ from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
 from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
-from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Preparation, Verdict
+from benchmarks import evolved
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Verdict
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.hardware import Device, Peaks
-from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Target
 from cupilot.domain.problems import load
 from cupilot.domain.roofline import place
-from cupilot.domain.strategy import Strategy
-from cupilot.reports.job import SOURCE_FILES
 from gpu_worker.judge import laws
 from gpu_worker.reference import trace
 from gpu_worker.reference.reference import Reference
 
 ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "docs/prompts"
-RESULTS = ROOT / "benchmarks/results"
+PAGES = ROOT / "build/prompts"
+SHOWN = ROOT / "docs/prompts"
 
 
 @dataclass(frozen=True)
@@ -82,6 +76,11 @@ RUNS = {
 BY_HAND = {PAGES_OF["conv2d_square_cpu"]: "cpu_conv2d"}
 FREE_PROBLEM = PAGES_OF["layer_norm_rows"]
 SEED = 0
+EXAMPLES = {
+    "strategies": ("layer_norm_rows", "SCE Manager: initial strategies"),
+    "alignment_cpu": ("conv2d_square_cpu", "Strategy Translator: alignment"),
+}
+"""What ``docs/prompts`` shows: a page, and the request on it."""
 
 
 class Asked(Exception):
@@ -127,48 +126,16 @@ class Record:
 
 def recorded(about: About) -> Record:
     """The record of a problem's run."""
-    if about in BY_HAND:
-        folder = RESULTS / BY_HAND[about]
-        known = Preparation.model_validate_json((folder / "preparation.json").read_bytes())
-        first, second = (_kept(folder / part, about.target) for part in ("blocked", "plain"))
-        environment = known.environment
-        return Record(environment.device, known.peaks, known.baseline_us.median, environment.compiler, first, second)
-    run = RUNS[about.target, about.policy]
-    jobs = json.loads((RESULTS / f"{run}.json").read_text(encoding="utf-8"))["jobs"]
-    job = next(one for one in jobs if one["problem"] == about.problem)
+    run = BY_HAND.get(about) or RUNS[about.target, about.policy]
+    job = evolved.job(run, about.problem)
     return Record(
         device=Device.model_validate(job["environment"]["device"]),
         peaks=Peaks.model_validate(job["peaks"]),
         baseline_us=job["baseline_us"]["median"],
         compiler=job["environment"]["compiler"],
-        first=_kept(RESULTS / run / about.problem, about.target),
-        second=_runner_up(job),
+        first=evolved.winner(run, about.problem),
+        second=evolved.runner_up(run, about.problem),
     )
-
-
-def _kept(folder: Path, target: Target) -> Attempt:
-    """A kernel with its strategy and what the judge said to it."""
-    source, plan = ((folder / part).read_text(encoding="utf-8") for part in (SOURCE_FILES[target], "plan.json"))
-    return Attempt(
-        strategy=Strategy.model_validate_json((folder / "strategy.json").read_bytes()),
-        kernel=Kernel(target=target, source=source, plan=json.loads(plan)),
-        evaluation=Evaluation.model_validate_json((folder / "evaluation.json").read_bytes()),
-    )
-
-
-def _runner_up(job: dict[str, Any]) -> Attempt:
-    """The fastest of a run's other strategies; its code is not on record, and no prompt shows it."""
-    best = next(one for one in job["candidates"] if one["id"] == job["best"])
-    found = [
-        Attempt(strategy=Strategy.model_validate(one["strategy"]), evaluation=_last(one))
-        for one in job["candidates"]
-        if one["attempts"] and one["strategy"]["techniques"] != best["strategy"]["techniques"]
-    ]
-    return max(found, key=lambda one: (one.evaluation and one.evaluation.speedup) or 0.0)
-
-
-def _last(candidate: dict[str, Any]) -> Evaluation:
-    return Evaluation.model_validate(candidate["attempts"][-1])
 
 
 def briefing(about: About) -> Briefing:
@@ -300,8 +267,7 @@ def page(about: About, asked: Mapping[str, Question]) -> str:
     policy = "" if about.policy is NumericsPolicy.FP32 else f" under {about.policy.value}"
     parts = [
         f"# {about.problem} on {where}{policy}: what the agents are asked",
-        "Made by `python -m benchmarks.prompt_pages`; a test holds it to the code. Every conversation begins with the"
-        " same system message; the rest of each is one user message.",
+        "Every conversation begins with the same system message; the rest of each is one user message.",
         _quoted(next(iter(asked.values())).messages[0]["content"]),
     ]
     for heading, question in asked.items():
@@ -309,6 +275,13 @@ def page(about: About, asked: Mapping[str, Question]) -> str:
         size = f"{len(content):,} characters, prompt file hash `{question.prompt_hash[:12]}`."
         parts += [f"## {heading}", size, _quoted(content)]
     return "\n\n".join(parts) + "\n"
+
+
+def example(title: str) -> str:
+    """A page with one request alone, as ``docs/prompts`` shows it."""
+    problem, heading = EXAMPLES[title]
+    about = PAGES_OF[problem]
+    return page(about, {heading: questions(about)[heading]})
 
 
 def _quoted(text: str) -> str:
@@ -323,20 +296,17 @@ def pages() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write or check the pages; how many differed."""
+    """Write the pages, or the examples of the documentation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a page differs")
-    check = parser.parse_args().check
-    differing = []
-    for name, text in pages().items():
-        path = PAGES / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            differing.append(name)
-            if not check:
-                PAGES.mkdir(exist_ok=True)
-                path.write_text(text, encoding="utf-8")
-    print(f"{'differ' if check else 'written'}: {', '.join(differing) or 'none'}")
-    return int(check and bool(differing))
+    parser.add_argument("--examples", action="store_true", help="write the examples in docs/prompts instead")
+    examples = parser.parse_args().examples
+    folder = SHOWN if examples else PAGES
+    texts = {f"{title}.md": example(title) for title in EXAMPLES} if examples else pages()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        print(folder / name)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,75 +1,140 @@
-"""The README's table of results, from ``benchmarks/results/*.json``: ``python -m benchmarks.readme [--write]``.
+"""The README's tables of results, from the records of evolved kernels: ``python -m benchmarks.readme [--write]``.
 
-Measures nothing: it reads what :mod:`benchmarks.evolve_local` recorded. A test holds the README against this output.
+Measures nothing. A test holds the README against this output.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import records
 from benchmarks.local_report import speedup_over
-from cupilot.domain.evaluation import Baseline, Evaluation
+from cupilot.domain.evaluation import Baseline, Comparison, Evaluation
+from cupilot.domain.problem import NumericsPolicy
 
-RESULTS = Path(__file__).parent / "results"
-README = Path(__file__).parent.parent / "README.md"
+README = records.ROOT / "README.md"
+RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32")
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->\n"
-HEAD = "| problem | policy | over PyTorch eager | over `torch.compile` | of the floor | verdict |"
 
 
-def section(folder: Path = RESULTS) -> str:
-    """What stands between the README's two marks: a table a device, a row for each job that has a proven kernel."""
-    rows: dict[str, list[str]] = {}
-    for job in _jobs(folder):
-        row = _row(job)
-        if row is not None:
-            rows.setdefault(_device(job), []).append(row)
-    tables = [
-        "\n".join([f"On {device}:", "", HEAD, "|---|---|---|---|---|---|", *rows[device]]) for device in sorted(rows)
-    ]
-    return "\n\n".join(tables) + "\n"
+@dataclass(frozen=True)
+class DataSheet:
+    """Peaks of a device model as its maker states them, bytes and operations a second, without sparsity."""
+
+    name: str
+    bandwidth: float
+    fp32: float
+    tf32: float
 
 
-def updated(readme: str, folder: Path = RESULTS) -> str:
-    """The README with the present results."""
+DATA_SHEETS = {"NVIDIA H200": DataSheet("H200 SXM", bandwidth=4.8e12, fp32=67e12, tf32=494.5e12)}
+"""NVIDIA H200 Tensor Core GPU data sheet: 4.8 TB/s HBM3e, 67 TFLOP/s fp32, 989 TFLOP/s tf32 with sparsity."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job with its winner's last evaluation."""
+
+    job: dict[str, Any]
+    winner: Evaluation
+
+    @property
+    def device(self) -> str:
+        """Name of the device, with the threads that a CPU kernel has."""
+        environment = self.job["environment"]
+        name, threads = environment["device"]["name"], environment["threads"]
+        return f"{name}, {threads} threads" if threads else f"one {name}"
+
+    @property
+    def fastest(self) -> Comparison:
+        """The comparison with the fastest baseline."""
+        return min(self.winner.comparisons, key=lambda comparison: comparison.speedup.median)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the kernel is faster than every baseline, beyond the interval and by half a percent at least."""
+        return self.fastest.speedup.low > 1 and self.fastest.speedup.median > 1.005
+
+    def share_of_peak(self) -> float | None:
+        """Return the share of the data sheet's peak that the kernel reaches; None for a device without one."""
+        sheet = DATA_SHEETS.get(self.job["environment"]["device"]["name"])
+        eager = self.winner.comparison()
+        if sheet is None or eager is None:
+            return None
+        peaks, placement = self.job["peaks"], self.job["placement"]
+        tensor = self.job["policy"] == NumericsPolicy.TF32.value and self.job["op_class"] == "matmul"
+        measured, stated = (
+            (peaks["tensor_flops"]["tf32"], sheet.tf32) if tensor else (peaks["scalar_flops"], sheet.fp32)
+        )
+        memory = placement["memory_floor_us"] * peaks["bandwidth"] / sheet.bandwidth
+        arithmetic = placement["compute_floor_us"] * measured / stated
+        return float(max(memory, arithmetic) / eager.kernel_us.median)
+
+
+def section(runs: tuple[str, ...] = RUNS) -> str:
+    """Return what stands between the README's two marks: for each device a table and what it comes to."""
+    devices: dict[str, list[Row]] = {}
+    for row in _rows(runs):
+        devices.setdefault(row.device, []).append(row)
+    return "\n".join("\n".join(_table(device, devices[device])) for device in sorted(devices))
+
+
+def updated(readme: str) -> str:
+    """Return the README with the present results."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{section(folder)}{END}{after}"
+    return f"{before}{BEGIN}{section()}{END}{after}"
 
 
-def _jobs(folder: Path) -> Iterator[dict[str, Any]]:
-    for path in sorted(folder.glob("*.json")):
-        yield from json.loads(path.read_text(encoding="utf-8"))["jobs"]
+def _rows(runs: tuple[str, ...]) -> Iterator[Row]:
+    for run in runs:
+        for job in records.read(run)["jobs"]:
+            if "winner" in job:
+                winner = Evaluation.model_validate(job["winner"]["evaluation"])
+                if winner.verdict.counts and winner.comparison():
+                    yield Row(job, winner)
 
 
-def _device(job: dict[str, Any]) -> str:
-    device, threads = job["environment"]["device"], job["environment"]["threads"]
-    return f"{device['name']}, {threads} threads" if threads else f"one {device['name']}"
+def _table(device: str, rows: list[Row]) -> Iterator[str]:
+    autotuned = any(row.winner.comparison(Baseline.MAX_AUTOTUNE) for row in rows)
+    baselines = [Baseline.EAGER, Baseline.COMPILE, *([Baseline.MAX_AUTOTUNE] if autotuned else [])]
+    heads = [*(f"over {_name(baseline)}" for baseline in baselines), "over the fastest of them"]
+    shares = [row.share_of_peak() for row in rows]
+    heads += ["of the peak"] if any(shares) else []
+    yield f"On {device}:\n"
+    yield f"| problem | policy | {' | '.join(heads)} | found in, ended by |"
+    yield "|---|---|" + "---|" * (len(heads) + 1)
+    for row, share in zip(rows, shares, strict=True):
+        cells = [row.job["problem"], row.job["policy"], *(speedup_over(row.winner, each) for each in baselines)]
+        cells += [f"{row.fastest.speedup.median:.2f}x", *([f"{share:.0%}"] if share else []), _search(row.job)]
+        yield f"| {' | '.join(cells)} |"
+    yield f"\n{_summary(rows)}\n"
 
 
-def _row(job: dict[str, Any]) -> str | None:
-    evaluation = _winner(job)
-    eager = evaluation.comparison(Baseline.EAGER) if evaluation else None
-    if evaluation is None or eager is None:
-        return None
-    share = job["placement"]["floor_us"] / eager.kernel_us.median
+def _name(baseline: Baseline) -> str:
+    return {Baseline.EAGER: "PyTorch eager", Baseline.COMPILE: "`torch.compile`"}.get(baseline, "max-autotune")
+
+
+def _search(job: dict[str, Any]) -> str:
+    generation = {candidate["id"]: candidate["generation"] for candidate in job["candidates"]}[job["best"]] + 1
+    ended = {"wall_seconds": "time", "near_floor": "near the bound", "generations": "generations"}
+    return f"generation {generation}, {ended.get(job['stop'], job['stop'])}"
+
+
+def _summary(rows: list[Row]) -> str:
+    mean = math.exp(sum(math.log(row.fastest.speedup.median) for row in rows) / len(rows))
+    ahead = sum(row.ahead for row in rows)
+    first = sum("generation 1," in _search(row.job) for row in rows)
+    late = sum(row.job["stop"] == "wall_seconds" for row in rows)
+    cut = f"; {late} searches were cut by their time limit" if late else ""
     return (
-        f"| {job['problem']} | {job['policy']} | {speedup_over(evaluation, Baseline.EAGER)}"
-        f" | {speedup_over(evaluation, Baseline.COMPILE)} | {share:.0%} | {evaluation.verdict.value} |"
+        f"Against the fastest baseline of each row, {ahead} of {len(rows)} are ahead, geometric mean {mean:.2f}x. "
+        f"{first} of {len(rows)} winners are of the first generation{cut}."
     )
-
-
-def _winner(job: dict[str, Any]) -> Evaluation | None:
-    """The last evaluation of the job's best candidate, where it counts."""
-    best = next((one for one in job["candidates"] if one["id"] == job["best"]), None)
-    if best is None:
-        return None
-    latest = best["confirmation"] or best["attempts"][-1]
-    evaluation = Evaluation.model_validate({**latest, "environment": None, "placement": None})
-    return evaluation if evaluation.verdict.counts else None
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from statistics import mean
 
 from sqlalchemy import select
 
+from benchmarks import records
 from benchmarks.retrieval_statistics import Left, Measured, judge, readable
 from cupilot.domain.pool import FAILURE_GAIN, PoolEntry, PoolQuestion
 from cupilot.embedded.servers import start_chroma, start_postgres
@@ -41,7 +42,7 @@ def main() -> int:
     """Judge the retrieval; 0 when there was enough to judge."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.retrieval", description=__doc__.splitlines()[0])
     parser.add_argument("--pool", type=Path, required=True, help="entries as lines of JSON")
-    parser.add_argument("--out", type=Path, required=True, help="the report as JSON; its table goes beside, as .txt")
+    parser.add_argument("--out", type=Path, required=True, help="the report as JSON")
     parser.add_argument("--seed", type=int, default=0, help="of the bootstrap")
     options = parser.parse_args()
     lines = options.pool.read_text(encoding="utf-8").splitlines()
@@ -49,10 +50,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         left, problems = _ask(Path(folder), [one for one in entries if one.informative])
     report = judge(left, problems, options.seed)
-    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    text = readable(report)
-    options.out.with_suffix(".txt").write_text(text, encoding="utf-8")
-    print(text, end="")
+    records.write(options.out, {**records.stamp(), **report})
+    print(readable(report), end="")
     return 0 if report["spearman"] else 1
 
 

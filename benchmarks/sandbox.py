@@ -1,7 +1,7 @@
 """Attacks the sandbox of this machine and reports: ``python -m benchmarks.sandbox``.
 
 Every attack of ``tests/exploits/attacks.py`` on each kind of sandbox that works here, and the harmless ones outside of
-any, where they must succeed. Writes ``benchmarks/results/sandbox.md``; exits 1 where one gets what it wants.
+any, where they must succeed. Writes ``benchmarks/results/sandbox.json``; exits 1 where one gets what it wants.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.machine import machine
+from benchmarks import records
 from gpu_worker.sandbox import confine
 from gpu_worker.sandbox.sandbox import Sandbox, separates_users, strongest
 from tests.exploits.attacks import ATTACKS, BREACHED, breached, clean, run, run_outside
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
@@ -28,7 +26,7 @@ def main() -> int:
     sandboxes = _sandboxes()
     kinds = list(sandboxes)
     os.environ["CUPILOT_SECRET"] = "what an attack looks for"
-    lines = [f"| attack | {' | '.join(kinds)} | without a sandbox |", "|---|" + "---|" * (len(kinds) + 1)]
+    outcomes: list[dict[str, object]] = []
     breaches: list[str] = []
     pointless: list[str] = []
     with (
@@ -39,33 +37,37 @@ def main() -> int:
         victim = subprocess.Popen(["sleep", "3600"])
         try:
             for attack in ATTACKS:
-                cells = []
+                repelled = 0
                 for kind, sandbox in sandboxes.items():
                     clean(folder)
                     through = breached(run(attack, sandbox, folder, port=port, victim=victim.pid))
                     through |= victim.poll() is not None
-                    cells.append("**BREACHED**" if through else "repelled")
+                    repelled += not through
                     breaches += [f"{attack.name} ({kind})"] if through else []
-                outside = ""
+                outcome: dict[str, object] = {"kind": attack.kind, "attack": attack.name, "repelled_by": repelled}
                 if attack.control:
                     clean(folder)
                     effective = BREACHED in run_outside(attack, folder, port=port, victim=victim.pid)
-                    outside = "succeeds" if effective else "**fails too**"
+                    outcome["succeeds_without"] = effective
                     pointless += [] if effective else [attack.name]
-                lines.append(f"| {attack.kind}: {attack.name} | {' | '.join(cells)} | {outside} |")
+                outcomes.append(outcome)
+                print(outcome, flush=True)
         finally:
             victim.kill()
             victim.wait()
-    text = (
-        f"# Sandbox report\n\nMachine: {machine()}, Linux {os.uname().release},"
-        f" landlock ABI {confine.landlock_abi()}.\n"
-        f"Made by `python -m benchmarks.sandbox`. In force here: {strongest()}, {_user(Sandbox())}.\n\n"
-        f"- attacks: {len(ATTACKS)}, on {len(kinds)} kinds of sandbox\n"
-        f"- breaches: {len(breaches)}\n- controls that fail without a sandbox too:"
-        f" {len(pointless)}\n\n" + "\n".join(lines) + "\n"
-    )
-    print(text)
-    (RESULTS / "sandbox.md").write_text(text)
+    head = records.stamp()
+    head["machine"] += f", Linux {os.uname().release}, landlock ABI {confine.landlock_abi()}"
+    record = {
+        **head,
+        "in_force": f"{strongest()}, {_user(Sandbox())}",
+        "sandboxes": kinds,
+        "attacks": len(ATTACKS),
+        "breaches": breaches,
+        "controls_that_fail": pointless,
+        "outcomes": outcomes,
+    }
+    print(f"{len(ATTACKS)} attacks on {len(kinds)} kinds of sandbox, {len(breaches)} breaches")
+    records.write(records.RESULTS / "sandbox.json", record)
     return 1 if breaches or pointless else 0
 
 

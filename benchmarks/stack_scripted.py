@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.interface import Briefing
+from benchmarks import records
 from benchmarks.embedded import cupilot, environment, running
-from benchmarks.machine import machine
 from benchmarks.scripted_engineer import ScriptedEngineer
 from cupilot.client import Client
 from cupilot.domain import problems
@@ -69,19 +69,33 @@ def main() -> int:
             rungs = _rungs(job["id"], within["CUPILOT_DATA"])
     best = [one.speedup for one in rungs]
     agree = round(charging.usd, 6) == round(Decimal(str(job["cost_usd"])), 6)
-    parts = [
-        f"# `sce` through the whole stack, {options.problem} on {options.target}",
-        f"Machine: {machine()}; kernels on {briefing.device.name}. "
-        f"Made by `{' '.join(['python -m benchmarks.stack_scripted', *sys.argv[1:]])}`.",
-        f"- end: `{job['state']}` ({job['reason']}), {job['candidates']} candidates, by verdict {job['verdicts']}",
-        f"- best so far after each generation: {', '.join(f'{one:.3f}x' for one in best)}",
-        table(rungs),
-        f"- asked of the model: {engineer.asked}",
-        f"- the model's server charged {charging.usd:.6f} USD; the job's books say {job['cost_usd']:.6f} USD",
-        f"## `cupilot {' '.join(wanted)}`\n\n```\n{seen}\n```",
-    ]
-    print("\n\n".join(parts))
+    print(seen, f"asked of the model: {engineer.asked}", table(rungs), sep="\n\n")
+    print(f"\nthe model's server charged {charging.usd:.6f} USD; the job's books say {job['cost_usd']:.6f} USD")
+    if options.out:
+        head = records.stamp()
+        head["machine"] += f"; kernels on {briefing.device.name}"
+        record = {
+            **head,
+            "what": f"cupilot {' '.join(wanted)}",
+            **{name: job[name] for name in ("state", "candidates", "verdicts")},
+            "generations": [_generation(number, rung) for number, rung in enumerate(rungs, 1)],
+            "result": next((line for line in seen.splitlines() if line.startswith("The best kernel")), ""),
+            "model_calls": engineer.asked,
+            "charged_usd": float(charging.usd),
+            "booked_usd": job["cost_usd"],
+        }
+        records.write(options.out, record)
     return 0 if agree and job["state"] == "succeeded" and improves(best) else 1
+
+
+def _generation(number: int, rung: Rung) -> dict[str, Any]:
+    known = rung.candidate
+    return {
+        "generation": number,
+        "best_so_far": rung.speedup,
+        "candidate": known.ordinal,
+        "techniques": known.techniques,
+    }
 
 
 def improves(best: Sequence[float]) -> bool:
@@ -166,6 +180,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--population", type=int, default=6)
     parser.add_argument("--generations", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="the record as JSON")
     options = parser.parse_args()
     options.size = options.size or ("full" if options.target == Target.CUDA.value else "small")
     return options

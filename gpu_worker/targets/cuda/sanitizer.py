@@ -31,7 +31,7 @@ TOOLS = tuple(_MEANS)
 SYNCCHECK_LARGEST_CLUSTER = 8
 """Blocks, as many as every device has room for. In clusters of 16, synccheck (CUDA 13.0, H200) calls warps divergent at
 a ``__syncthreads`` that all threads reach, once there are more blocks than the card holds, even where the cluster waits
-by cooperative groups' own ``sync``; in clusters of 8 it does not (benchmarks/results/judge/h200_synccheck.txt)."""
+by cooperative groups' own ``sync``; in clusters of 8 it does not (benchmarks/results/judge/h200_synccheck.json)."""
 
 _FINDING = re.compile(
     r"^=+ (?:Error: )?((?:Invalid|Uninitialized|Potential|Race|Warning: Race|Barrier|Misaligned|Address).*)$", re.M

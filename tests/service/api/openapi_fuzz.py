@@ -160,15 +160,3 @@ def _stand_in(case: Any, asked: Asked, *, place: bool, fields: bool) -> None:
         case.query.update(asked.query)
     if fields and asked.body and isinstance(case.body, dict):
         case.body.update(asked.body)
-
-
-def report(outcomes: Sequence[Outcome]) -> str:
-    """As Markdown: a table, and what it does not say."""
-    lines = ["| operation | calls | answers by status | 2xx | failures |", "|---|---|---|---|---|"]
-    for one in outcomes:
-        statuses = ", ".join(f"{status}: {count}" for status, count in sorted(one.statuses.items()))
-        succeeded = "yes" if one.succeeded else "never"
-        lines.append(f"| `{one.operation}` | {one.calls} | {statuses} | {succeeded} | {len(one.failures) or 'none'} |")
-    lines += ["", "Of the operations below, status and content type of answers are checked, their form is not:", ""]
-    lines += [f"- `{label}`: {reason}." for label, reason in NOT_CHECKED.items()]
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The prompts that ``docs/prompts`` shows are those that the code sends, and their examples are real kernels."""
+"""The prompts that the pages show are those that the code sends, and their examples are real kernels."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from tests.unit.agents.playbook.references import build_cpu
 FENCE = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("title", ["layer_norm_rows", "conv2d_square_cpu"])
-def test_the_pages_show_what_the_code_asks(title: str) -> None:
-    shown = (prompt_pages.PAGES / f"{title}.md").read_text(encoding="utf-8")
-    about = prompt_pages.PAGES_OF[title]
-    assert prompt_pages.page(about, prompt_pages.questions(about)) == shown, "python -m benchmarks.prompt_pages"
+@pytest.fixture(scope="module", name="pages")
+def _pages() -> dict[str, str]:
+    return prompt_pages.pages()
+
+
+@pytest.mark.parametrize("title", prompt_pages.EXAMPLES)
+def test_the_examples_in_the_documentation_are_what_the_code_asks(title: str) -> None:
+    shown = (prompt_pages.SHOWN / f"{title}.md").read_text(encoding="utf-8")
+    assert prompt_pages.example(title) == shown, "python -m benchmarks.prompt_pages --examples"
 
 
 def test_only_the_best_kernel_is_shown_with_its_profile_and_none_where_code_alone_is() -> None:
@@ -40,16 +44,16 @@ def test_only_the_best_kernel_is_shown_with_its_profile_and_none_where_code_alon
     }
 
 
-def test_every_parent_that_a_page_shows_was_measured() -> None:
+def test_every_parent_that_a_page_shows_was_measured(pages: dict[str, str]) -> None:
     for title in prompt_pages.PAGES_OF:
-        text = (prompt_pages.PAGES / f"{title}.md").read_text(encoding="utf-8")
+        text = pages[f"{title}.md"]
         assert "Not measured" not in text, title
         assert text.count("times as fast as PyTorch eager (95 % interval") >= 2, title
 
 
-def test_there_is_a_page_for_each_problem_with_every_role() -> None:
+def test_there_is_a_page_for_each_problem_with_every_role(pages: dict[str, str]) -> None:
     for name in prompt_pages.PAGES_OF:
-        text = (prompt_pages.PAGES / f"{name}.md").read_text(encoding="utf-8")
+        text = pages[f"{name}.md"]
         for role in (
             "SCE Manager: initial",
             "SCE Manager: crossover",
@@ -61,9 +65,9 @@ def test_there_is_a_page_for_each_problem_with_every_role() -> None:
         assert not re.search(r"\$[a-z_]+", re.sub(r"<data.*?</data>", "", text, flags=re.S)), "an unfilled placeholder"
 
 
-def test_no_prompt_file_is_without_a_page_or_outside_of_every_hash() -> None:
-    """A change of any file changes what a call is recorded with, and is seen in ``docs/prompts``."""
-    shown = set(re.findall(r"prompt file hash `(\w+)`", "".join(map(Path.read_text, prompt_pages.PAGES.glob("*.md")))))
+def test_no_prompt_file_is_without_a_page_or_outside_of_every_hash(pages: dict[str, str]) -> None:
+    """A change of any file changes what a call is recorded with, and is seen in the pages."""
+    shown = set(re.findall(r"prompt file hash `(\w+)`", "".join(pages.values())))
     names = {path.stem for path in Path(prompt.__file__).parents[1].joinpath("prompts").glob("*.md")}
     assert names - set(prompt.PARTS) == {name for name in names if prompt.prompt(name).hash[:12] in shown}
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,6 +9,7 @@ from agents.interface import Alignment
 from agents.playbook import agents
 from agents.playbook.evidence import missing
 from agents.playbook.ladders import parse
+from benchmarks import evolved, records
 from cupilot.domain.evaluation import BuildReport, Evaluation, Verdict
 from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Workspace
 from cupilot.domain.problem import NumericsPolicy, Target
@@ -24,7 +22,7 @@ from tests.unit.agents.playbook.references import trace
 
 PLAYBOOK = agents()
 FACTS, _ = trace(lambda x: torch.softmax(x, 1), {"x": torch.zeros(64, 1024)})
-RECORDED = sorted((Path(__file__).parents[4] / "benchmarks/results/h200_fp32").glob("*/strategy.json"))
+RECORDED = [job["problem"] for job in records.read("h200_fp32")["jobs"]]
 BRIEF = briefing(FACTS, Target.CUDA)
 
 
@@ -185,13 +183,12 @@ def test_the_approximate_units_must_be_in_the_binary() -> None:
     assert aligned(strategy, kernel, build_report(instructions=counts)).struck == ()
 
 
-@pytest.mark.parametrize("recorded", RECORDED, ids=lambda path: path.parent.name)
-def test_kernels_that_were_built_and_measured_on_a_gpu_keep_their_techniques(recorded: Path) -> None:
-    folder = recorded.parent
-    strategy = Strategy.model_validate_json(recorded.read_bytes())
-    plan = json.loads((folder / "plan.json").read_bytes())
-    kernel = Kernel(target=Target.CUDA, source=(folder / "kernel.cu").read_text(encoding="utf-8"), plan=plan)
-    build = Evaluation.model_validate_json((folder / "evaluation.json").read_bytes()).build
+@pytest.mark.parametrize("problem", RECORDED)
+def test_kernels_that_were_built_and_measured_on_a_gpu_keep_their_techniques(problem: str) -> None:
+    recorded = evolved.winner("h200_fp32", problem)
+    strategy, kernel = recorded.strategy, recorded.kernel
+    assert kernel is not None
+    build = recorded.evaluation and recorded.evaluation.build
     assert build is not None
     assert build.instructions
     assert missing(strategy, kernel, build) == {}

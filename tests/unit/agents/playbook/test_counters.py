@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -11,50 +11,62 @@ import torch
 from agents.interface import Attempt, Briefing, Diagnosis
 from agents.playbook import agents
 from agents.playbook.counters import Finding, counted
-from cupilot.domain.evaluation import Evaluation
-from cupilot.domain.kernel import Kernel
+from benchmarks import evolved
+from cupilot.domain.evaluation import Profile, ProfileSource
 from cupilot.domain.problem import NumericsPolicy, Target
-from cupilot.domain.roofline import Zone
-from cupilot.domain.strategy import Strategy
+from cupilot.domain.roofline import Placement, Zone
+from cupilot.domain.strategy import Strategy, TechniqueUse
 from tests.unit.agents.playbook.briefings import briefing, placement
 from tests.unit.agents.playbook.evaluations import attempt, audited
 from tests.unit.agents.playbook.references import trace
 
-RESULTS = Path(__file__).parents[4] / "benchmarks/results/h200_fp32"
-JOBS = {job["problem"]: job for job in json.loads(RESULTS.with_suffix(".json").read_bytes())["jobs"]}
-BANDWIDTH = JOBS["softmax"]["peaks"]["bandwidth"]
+RUN = "h200_fp32"
+SOFTMAX = evolved.job(RUN, "softmax")
+BANDWIDTH = SOFTMAX["peaks"]["bandwidth"]
 """Bytes a second, as measured in that run."""
-READS_THRICE = {"vector_loads", "warp_shuffle_reduction", "loop_unrolling"}
+THREE_READINGS = {
+    "memory_throughput_pct": 46.9965, "compute_throughput_pct": 2.07328, "floor_pct": 46.9965,
+    "operations_a_byte": 0.625, "registers": 32.0, "spill_bytes": 0.0, "static_shared_bytes": 512.0,
+    "register_occupancy_pct": 100.0, "kernel_time_us": 6095.776, "dram_throughput_pct": 87.79,
+    "sm_throughput_pct": 29.84, "achieved_occupancy_pct": 96.51, "issue_active_pct": 29.78, "l1_hit_pct": 0.0,
+    "l2_hit_pct": 25.77, "load_efficiency_pct": 100.0, "store_efficiency_pct": 100.0, "tensor_pipe_pct": 0.41,
+    "fma_pipe_pct": 16.22, "shared_bank_conflicts": 12369585.0, "dram_read_bytes": 19327601664.0,
+    "dram_write_bytes": 6423679232.0, "local_load_instructions": 0.0, "local_store_instructions": 0.0,
+    "branch_efficiency_pct": 100.0, "waves_per_unit": 15.52, "stall_long_scoreboard": 45.71,
+    "stall_short_scoreboard": 0.44, "stall_barrier": 1.89, "stall_mio_throttle": 0.21, "stall_lg_throttle": 0.01,
+    "stall_math_pipe_throttle": 0.09, "stall_no_instruction": 0.09, "stall_wait": 1.3,
+    "load_sectors_per_request": 16.0, "l2_throughput_pct": 91.07, "store_sectors_per_request": 16.0,
+    "l1_throughput_pct": 17.73, "l2_read_hit_pct": 0.0, "lsu_pipe_pct": 3.54, "tma_load_bytes": 0.0,
+    "occupancy_pct": 100.0,
+}  # fmt: skip
+"""What an H200 counted for a softmax of that run which reads its rows three times."""
 
 
 def measured(name: str, brief: Briefing) -> tuple[Briefing, Attempt]:
     """A winner of the H200, in a job whose facts have the size that it was measured at."""
-    folder = RESULTS / name
-    evaluation = Evaluation.model_validate_json((folder / "evaluation.json").read_bytes())
-    strategy = Strategy.model_validate_json((folder / "strategy.json").read_bytes())
-    kernel = Kernel(
-        target=Target.CUDA,
-        source=(folder / "kernel.cu").read_text(encoding="utf-8"),
-        plan=json.loads((folder / "plan.json").read_text(encoding="utf-8")),
-    )
-    return whole(brief, evaluation), Attempt(strategy=strategy, kernel=kernel, evaluation=evaluation)
+    return whole(brief, evolved.winner(RUN, name), evolved.job(RUN, name)["placement"])
 
 
 def three_readings(brief: Briefing) -> tuple[Briefing, Attempt]:
-    """The H200's softmax that keeps nothing of its rows; the record has no source of it."""
-    candidates = JOBS["softmax"]["candidates"]
-    found = next(one for one in candidates if {use["id"] for use in one["strategy"]["techniques"]} == READS_THRICE)
-    evaluation = Evaluation.model_validate({**found["attempts"][0], "placement": JOBS["softmax"]["placement"]})
-    return whole(brief, evaluation), Attempt(strategy=Strategy.model_validate(found["strategy"]), evaluation=evaluation)
+    """The H200's softmax that keeps nothing of its rows."""
+    counts = {"float_arithmetic": 435, "global_load": 15, "instructions": 1136, "shared_memory": 7, "shuffle": 30,
+              "special_function": 62, "vector_load_128": 15, "vector_store_128": 5}  # fmt: skip
+    profile = Profile(source=ProfileSource.MEASURED, metrics=THREE_READINGS)
+    evaluation = audited({}, registers=32, spill_bytes=0, instructions=counts)
+    evaluation = evaluation.model_copy(update={"profile": profile})
+    uses = (TechniqueUse(id="vector_loads", parameters={"width": 4}), TechniqueUse(id="warp_shuffle_reduction"))
+    strategy = Strategy(techniques=(*uses, TechniqueUse(id="loop_unrolling", parameters={"factor": 4})))
+    return whole(brief, attempt(strategy, evaluation), SOFTMAX["placement"])
 
 
-def whole(brief: Briefing, evaluation: Evaluation) -> Briefing:
+def whole(brief: Briefing, one: Attempt, placement: Mapping[str, Any]) -> tuple[Briefing, Attempt]:
     """The job with facts of the size that the kernel was measured at."""
-    place = evaluation.placement
-    assert place is not None
+    place = Placement.model_validate(placement)
     least = round(place.memory_floor_us * 1e-6 * BANDWIDTH)
     facts = brief.facts.model_copy(update={"compulsory_bytes": least})
-    return brief.model_copy(update={"facts": facts, "placement": place})
+    assert one.evaluation is not None
+    placed = one.model_copy(update={"evaluation": one.evaluation.model_copy(update={"placement": place})})
+    return brief.model_copy(update={"facts": facts, "placement": place}), placed
 
 
 def rows() -> Briefing:

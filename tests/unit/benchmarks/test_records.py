@@ -1,0 +1,56 @@
+"""Records of measurements are compact, say where they come from, and lose nothing on their way to a file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import records
+
+RECORDS = sorted(records.RESULTS.rglob("*.json"))
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_is_small_and_names_its_command_and_commit(path: Path) -> None:
+    assert path.stat().st_size <= records.MOST_BYTES
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert record["command"]
+    assert record["commit"]
+    assert "machine" in record or any("environment" in job for job in record["jobs"]) or record["alone"]["cards"]
+
+
+def test_only_records_and_kernels_are_kept() -> None:
+    kept = {path.suffix for path in records.RESULTS.rglob("*") if path.is_file()}
+    assert kept == {".json", ".cu", ".cpp"}
+
+
+def test_a_row_is_a_line_and_numbers_have_six_digits(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    rows = [{"name": f"row {number}", "value": number / 7, "words": "many " * 20} for number in range(9)]
+    records.write(path, {"command": "make", "rows": rows, "none": None})
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert sum("row " in line for line in lines) == 9
+    found = json.loads("\n".join(lines))
+    assert found["rows"][3] == {**rows[3], "value": 0.428571}
+    assert found["none"] is None
+
+
+def test_a_commit_says_whether_the_tree_had_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(records, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert records.commit() == "unknown"
+    git("init", "-q")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-qm", "one")
+    clean = records.commit()
+    assert len(clean) >= 7
+    (tmp_path / "file").write_text("two")
+    assert records.commit() == f"{clean}-dirty"
