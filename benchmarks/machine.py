@@ -1,4 +1,4 @@
-"""The machine that a number was taken on, in one line: no number without it."""
+"""The machine that a number was taken on, in one line. Needs the standard library only."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import os
 import platform
 from pathlib import Path
 
-import psutil
-
 
 def machine() -> str:
     """Cores and their model, memory, Python, user, and what else the machine was doing."""
     models = {
         line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     }
-    memory = psutil.virtual_memory().total / 2**30
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
     user = "root" if os.geteuid() == 0 else "a normal user"
     load = os.getloadavg()[0]

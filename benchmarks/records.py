@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 MOST_BYTES = 50 * 1024
 _WIDTH = 500
 """Characters of a line; what is longer is broken into its parts."""
-_DIGITS = 6
+_DIGITS = 7
 
 
 def stamp() -> dict[str, Any]:

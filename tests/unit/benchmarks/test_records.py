@@ -27,14 +27,14 @@ def test_only_records_and_kernels_are_kept() -> None:
     assert kept == {".json", ".cu", ".cpp"}
 
 
-def test_a_row_is_a_line_and_numbers_have_six_digits(tmp_path: Path) -> None:
+def test_a_row_is_a_line_and_numbers_have_seven_digits(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     rows = [{"name": f"row {number}", "value": number / 7, "words": "many " * 20} for number in range(9)]
     records.write(path, {"command": "make", "rows": rows, "none": None})
     lines = path.read_text(encoding="utf-8").splitlines()
     assert sum("row " in line for line in lines) == 9
     found = json.loads("\n".join(lines))
-    assert found["rows"][3] == {**rows[3], "value": 0.428571}
+    assert found["rows"][3] == {**rows[3], "value": 0.4285714}
     assert found["none"] is None
 
 
