@@ -34,8 +34,9 @@ _LEAST_SHARE = 0.005
 def section(results: Path = RESULTS) -> str:
     """The text of the section, heading included, one blank line at its end."""
     records = {what: _read(results / f"h200_{what}.json") for what in NAMES}
-    lines = [HEAD.rstrip(), "", "What the judge costs and how far its numbers can be trusted, on one H200. Written by",
-             "`python -m benchmarks.judge_report` from the records in", "[results](../benchmarks/results/judge).", "",
+    lines = [HEAD.rstrip(), "",
+             "What the judge costs and how far its numbers can be trusted, on H200s. Made by",
+             "`python -m benchmarks.judge_report` from [records](../benchmarks/results/judge).", "",
              "| what | aim | measured | script |", "|---|---|---|---|"]  # fmt: skip
     lines += list(_rows(records))
     machines = sorted(
@@ -105,8 +106,7 @@ def _side_by_side(record: dict[str, Any] | None) -> str | None:
 
 
 def _row(what: str, aim: str, measured: str | None, name: str) -> str:
-    script = f"[{NAMES[name]}](../benchmarks/{NAMES[name]}.py)"
-    return f"| {what} | {aim} | {measured or 'not measured yet'} | {script} |"
+    return f"| {what} | {aim} | {measured or 'not measured yet'} | `{NAMES[name]}` |"
 
 
 def _phases(record: dict[str, Any]) -> Iterator[str]:
@@ -130,19 +130,14 @@ def _four(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _opening(record: dict[str, Any]) -> Iterator[str]:
-    yield "What grows most is `load`, for the driver: each kernel gets a fresh process, and the driver starts processes"
-    yield "and opens cards one after the other, for all cards of a host. The next kernel's process is therefore started"
-    yield "while a kernel is audited, sees its own card alone, and asks for one hardware queue. Milliseconds of opening"
-    yield f"a card, one alone and {len(record['options']['cards'].split(','))} at the same time, again and again"
-    yield "([judge_open](../benchmarks/judge_open.py)):"
+    """Say what opening a card takes, with and without what runners do about it."""
+    together = f"{len(record['options']['cards'].split(','))} at the same time"
+    yield f"Opening a card for a fresh process takes, in milliseconds, alone and {together}:"
     yield ""
-    told = record["milliseconds"]
-    columns = [(name, many) for name in told for many in ("alone", "together")]
-    yield "| part | " + " | ".join(f"{name}, {many}" for name, many in columns) + " |"
-    yield "|---|" + "---|" * len(columns)
-    parts = [part for part in next(iter(told.values()))["alone"] if part != "openings"]
-    for part in parts:
-        yield f"| {part} | " + " | ".join(f"{told[name][many][part]:.0f}" for name, many in columns) + " |"
+    yield "| | alone | together |"
+    yield "|---|---|---|"
+    for name, told in record["milliseconds"].items():
+        yield f"| {name} | {told['alone']['all']:.0f} | {told['together']['all']:.0f} |"
 
 
 def _means(card: dict[str, Any]) -> dict[str, float]:
@@ -151,17 +146,15 @@ def _means(card: dict[str, Any]) -> dict[str, float]:
 
 
 def _against_ncu(record: dict[str, Any]) -> Iterator[str]:
-    yield "Against Nsight Compute, with caches as launches over rotating slots leave them, and flushed before each"
-    yield "launch (which leaves out output that is still to be written back when the launch ends). The last column is"
-    yield "the same launches over rotating slots between two events, without the profiler: where it and the judge agree"
-    yield "against Nsight Compute, the kernel takes longer under the profiler."
+    yield "Against Nsight Compute, with caches as launches leave them; the last columns are the same launches between"
+    yield "two events, without the profiler:"
     yield ""
-    yield "| kernel | judge us | ncu us, rotating | added | ncu us, flushed | added | events us | added |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| kernel | judge us | ncu us | added | events us | added |"
+    yield "|---|---|---|---|---|---|"
     for row in record.get("kernels", []):
         cells = [
             f"{row[f'{told}_us']:.1f} | {row[f'added_over_{how}']:+.1%}" if row.get(f"{told}_us") else "- | -"
-            for told, how in (("ncu_rotating", "rotating"), ("ncu_flushed", "flushed"), ("events", "events"))
+            for told, how in (("ncu_rotating", "rotating"), ("events", "events"))
         ]
         yield f"| {row['problem']} | {row['judge_us']:.1f} | {' | '.join(cells)} |"
 
