@@ -20,14 +20,10 @@ PAGE = ROOT / "docs/admission.md"
 
 _HEAD = """# Admission of level 1
 
-What the judge found out about each built-in problem before any kernel was judged on it: the input laws that are
-meaningful for its operator with the tolerance that was calibrated for each (largest error, in units of the output's
-spread; under `integers` in its own units), and the null kernels that were run and rejected. A problem on which a null
-kernel passes is refused. How tolerances come about stands in [the judge](judge.md).
-
-Written by `python -m benchmarks.admission_page` from
-[what the run printed](../benchmarks/results/judge/h200_admission.json). Machine: {machine}. Sizes: {size}; policy:
-`{policy}`.
+With this page you can look up what a built-in problem holds a kernel to: the input laws that are meaningful for it with
+their tolerances (largest error in units of the output's spread; under `integers` in its own units), and the null
+kernels that were rejected. How tolerances come about: [the judge](judge.md). Sizes: {size}; policy: `{policy}`;
+machine: {machine} ([record](../benchmarks/results/judge/h200_admission.json), `python -m benchmarks.admission_page`).
 
 {admitted} of {total} problems are admitted. {laws}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +53,6 @@ def write_winner(job: LocalJob, folder: Path) -> None:
     (folder / f"kernel{_SUFFIX[job.spec.target]}").write_text(best.kernel.source, encoding="utf-8")
     for name, value in (("plan", plan), ("strategy", best.strategy), ("evaluation", best.latest)):
         (folder / f"{name}.json").write_text(value.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Replace a file by ``data``; a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(".part")
-    scratch.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    scratch.replace(path)
 
 
 def machine(environment: Environment) -> str:
