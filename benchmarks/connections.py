@@ -2,7 +2,7 @@
 
 Measures nothing: it counts with the constants that the processes open their pools with. A pool may open as many
 connections again as it keeps while those are busy, so the worst case is twice what is kept. ``docs/scale.md`` states
-what this prints; it is kept in ``benchmarks/results/service/connections.txt``.
+what this prints.
 """
 
 from __future__ import annotations

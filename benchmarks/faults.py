@@ -2,7 +2,7 @@
 
 Real Postgres, Valkey, scheduler, API and Celery workers; the judge and the model are doubles, so that only the
 machinery is under test. The matrix itself is ``tests/service/faults/matrix``, whose short form runs with the tests.
-Writes ``benchmarks/results/service/faults.json`` and ``faults.md``; exits 1 where a job was lost, a rule was broken, a
+Writes ``benchmarks/results/service/faults.json``; exits 1 where a job was lost, a rule was broken, a
 process was left over, or a call was paid without a record.
 """
 

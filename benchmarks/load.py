@@ -3,7 +3,7 @@
 The API is a process of its own on the loopback interface, the clients (:mod:`benchmarks.load_clients`) are another one.
 Measured: submissions; status polls of ``--clients`` clients among ``--jobs`` open jobs against one client alone; and a
 scheduler's tick over backlogs of up to ``--steps`` steps (:mod:`benchmarks.backlog`). Writes
-``benchmarks/results/service/load.json`` and ``load_plan.txt``. Read the ratios: times are those of the machine.
+``benchmarks/results/service/load.json``. Read the ratios: times are those of the machine.
 """
 
 from __future__ import annotations

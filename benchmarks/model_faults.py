@@ -5,7 +5,7 @@ stack over HTTP; the judge and the model are doubles. Each method's job is done 
 with every call dying there, once with all points in turn while the model misbehaves, and once for each fault with a
 model that does nothing else. ``--quick`` leaves it at the undisturbed job and the one with all points in turn. The
 machinery is ``tests/service/model_faults``, a short form of which runs with the tests. Writes
-``benchmarks/results/service/model_faults.json`` and ``.md`` (``model_faults_quick``), anew after each method; exits 1
+``benchmarks/results/service/model_faults.json`` (``model_faults_quick``), anew after each method; exits 1
 where the books do not agree or a job does not end as it should. Most of a method's time is waiting, so ``--at-once``
 lets several run side by side, each with servers of its own.
 """

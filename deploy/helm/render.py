@@ -24,7 +24,8 @@ VALUES = {"default": {}, "everything": yaml.safe_load((HERE / "examples/everythi
 def main(folder: Path) -> int:
     """Lint, check the values, render; the exit status."""
     print(f"Helm's library {helm.helm_sdk_version()}")
-    problems = [one for one in helm.lint(str(HERE / "cupilot"), strict=True)["messages"] if one["severity"] > INFO]
+    messages = helm.lint(str(HERE / "cupilot"), strict=True)["messages"]
+    problems = [message for message in messages if message["severity"] > INFO]
     print("lint, strict:", problems or "no message")
     folder.mkdir(parents=True, exist_ok=True)
     for name, values in VALUES.items():

@@ -34,4 +34,4 @@ def rendered(name: str) -> list[dict[str, Any]]:
 
 def of_kind(name: str, kind: str) -> dict[str, dict[str, Any]]:
     """Return the objects of one kind by their names."""
-    return {one["metadata"]["name"]: one for one in rendered(name) if one["kind"] == kind}
+    return {found["metadata"]["name"]: found for found in rendered(name) if found["kind"] == kind}
