@@ -100,6 +100,6 @@ class Catalogue:
 
 @cache
 def catalogue() -> Catalogue:
-    """The built-in catalogue, from ``cupilot/techniques.toml``."""
-    data = tomllib.loads(files("cupilot").joinpath("techniques.toml").read_text(encoding="utf-8"))
+    """The built-in catalogue, from ``techniques.toml`` beside this module."""
+    data = tomllib.loads(files("cupilot.domain").joinpath("techniques.toml").read_text(encoding="utf-8"))
     return Catalogue(tuple(Technique(id=key, **fields) for key, fields in data.items()))
