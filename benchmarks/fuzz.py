@@ -21,9 +21,9 @@ import httpx
 
 from benchmarks import records
 from benchmarks.ending import end_well
-from cupilot import embedded
 from cupilot.client import Client
 from cupilot.domain.problem import Target
+from cupilot.embedded import stack as embedded
 from cupilot.schemas import JobRequest
 from cupilot.storage.db.engine import Database
 from tests.service.api.openapi_fuzz import Outcome, fuzz, operations

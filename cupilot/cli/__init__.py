@@ -6,13 +6,27 @@ Whatever a command does not need stays unimported, so that ``cupilot --help`` is
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 
 def main() -> None:
     """Run the command line and end the process with its exit code (:mod:`cupilot.cli.outcome`)."""
     try:
-        from cupilot.cli.app import app
-
+        app = _load()
         app()
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _load() -> Callable[[], object]:
+    """Import the commands; end the process with a plain message where the extra ``client`` is not installed."""
+    try:
+        from cupilot.cli.app import app
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "cupilot":
+            raise
+        sys.exit(
+            f"error: the command line needs {package}, which is not installed\n  hint: pip install 'cupilot[client]'"
+        )
+    return app

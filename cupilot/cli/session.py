@@ -16,9 +16,10 @@ import typer
 from cupilot.client import ApiError, Client
 from cupilot.client.endpoint import URL_VARIABLE, data_folder
 from cupilot.domain.errors import NotFound, Unavailable
+from cupilot.embedded.checkout import require_service
 
 if TYPE_CHECKING:
-    from cupilot.embedded import Progress
+    from cupilot.embedded.report import Progress
 
 OPEN_STATES = ("queued", "preparing", "evolving", "cancelling")
 _TOLD = ("ready", "done", "failed", "restarting", "stopped")
@@ -61,9 +62,10 @@ def connect_or_start(server: str | None, data: Path | None, mine: Collection[uui
 
 
 def embedded_stack() -> ModuleType:
-    """:mod:`cupilot.embedded`; Unavailable where only the client is installed."""
+    """Return :mod:`cupilot.embedded.stack`; raise Unavailable where only the client is installed."""
+    require_service()
     try:
-        return import_module("cupilot.embedded")
+        return import_module("cupilot.embedded.stack")
     except ImportError as error:
         raise Unavailable(
             f"the embedded stack is not installed ({error})",

@@ -19,7 +19,7 @@ from cupilot.domain.errors import InvalidInput
 from cupilot.domain.problem import Target
 
 if TYPE_CHECKING:
-    from cupilot.embedded import Progress
+    from cupilot.embedded.report import Progress
 
 
 def up(
@@ -138,7 +138,6 @@ def doctor(data: Data = None, as_json: Json = False) -> None:
         cupilot doctor
     """
     with outcome(as_json=as_json):
-        embedded_stack()
         from cupilot.embedded.doctor import examine, exit_code
 
         checks = examine(data_folder(data))

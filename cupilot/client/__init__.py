@@ -12,6 +12,11 @@ Both have the same methods, each defined once (:mod:`cupilot.client.definitions`
 finds no server, or a busy one, is tried again where it may be repeated. Fields that a newer server adds are ignored.
 """
 
+try:
+    import httpx  # noqa: F401 - only to say which extra is missing
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("cupilot.client needs httpx: pip install 'cupilot[client]'", name="httpx") from error
+
 from cupilot.client.clients import AsyncClient, Client
 from cupilot.client.errors import (
     ApiError,

@@ -17,7 +17,8 @@ from pathlib import Path
 from cupilot.domain.errors import InvalidInput, NotFound, Unavailable
 from cupilot.embedded.errors import AlreadyRunning, BackupFailed
 from cupilot.embedded.folder import Folder, Identity, open_folder
-from cupilot.embedded.lifecycle import hold, running
+from cupilot.embedded.lifecycle import hold
+from cupilot.embedded.lookup import running
 from cupilot.embedded.servers import ROLE, Chroma, Postgres, Valkey, start_postgres
 
 

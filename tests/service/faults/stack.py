@@ -16,10 +16,10 @@ import psutil
 import redis
 from sqlalchemy import create_engine, text
 
-from cupilot import embedded
 from cupilot.client import Client
 from cupilot.domain.problem import Target
-from cupilot.embedded import PartState
+from cupilot.embedded import stack as embedded
+from cupilot.embedded.report import PartState
 from cupilot.schemas import JobRequest, JobView
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from cupilot import embedded
+from cupilot.embedded import stack as embedded
 from tests.service.faults.stack import Stack, ran_through, wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]

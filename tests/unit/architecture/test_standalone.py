@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
 
 import pytest
+from setuptools import find_packages
 
 from tests.unit.architecture.source_tree import ROOT
 
@@ -36,6 +39,32 @@ for name in {modules!r}:
         if not inner.name.endswith("__main__"):
             importlib.import_module(inner.name)
 print("torch" in sys.modules)
+"""
+
+
+RUN_ALONE = """
+import sys
+
+BLOCKED = {blocked!r}
+
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{{name}} is not on this machine", name=name)
+
+
+sys.meta_path.insert(0, Blocker())
+if not {service!r}:
+    from pathlib import Path
+
+    from cupilot.embedded import checkout
+
+    checkout.ROOT = Path("/nowhere")
+sys.argv = ["cupilot", *{arguments!r}]
+from cupilot.cli import main
+
+main()
 """
 
 
@@ -87,6 +116,22 @@ def import_alone(modules: list[str], blocked: set[str]) -> subprocess.CompletedP
     script = IMPORT_ALONE.format(blocked=blocked, modules=modules)
     return subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def run_command(
+    arguments: list[str], blocked: set[str], *, service: bool = True, folder: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    script = RUN_ALONE.format(arguments=arguments, blocked=blocked, service=service)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUPILOT_")}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -142,3 +187,47 @@ def test_supervising_processes_never_load_torch(module: str) -> None:
     script = f"import {module}, sys; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"importing {module} loads torch: {done.stderr[-1000:]}"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["list"]])
+def test_the_command_line_without_its_extra_names_the_extra(arguments: list[str]) -> None:
+    done = run_command(arguments, blocked({"pydantic"}))
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "error: the command line needs typer, which is not installed\n  hint: pip install 'cupilot[client]'\n"
+    )
+
+
+def test_the_python_client_without_its_extra_names_the_extra() -> None:
+    done = import_alone(["cupilot.client"], blocked({"pydantic"}))
+    assert "cupilot.client needs httpx: pip install 'cupilot[client]'" in done.stderr
+
+
+def test_the_wheel_holds_cupilot_alone() -> None:
+    """Names such as ``api`` and ``workers`` are too common to be taken in a user's site-packages."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    packages = find_packages(str(ROOT), include=settings["packages"]["find"]["include"])
+    assert {name.partition(".")[0] for name in packages} == {"cupilot"}
+    assert {"cupilot.client", "cupilot.cli", "cupilot.domain"} <= set(packages)
+
+
+def test_data_files_of_the_wheel_are_there() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    [(package, patterns)] = settings["package-data"].items()
+    assert package == "cupilot"
+    assert all(list((ROOT / package).glob(pattern)) for pattern in patterns)
+
+
+def test_the_doctor_of_a_client_says_what_it_cannot_check() -> None:
+    done = run_command(["doctor"], blocked(extra("client")), service=False)
+    assert done.returncode == 0, done.stderr
+    assert "service  not checked: compiler, sandbox, GPU, servers, roles" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["up"], ["down"], ["evolve", "softmax", "--data", "nowhere"]])
+def test_what_needs_the_checkout_says_so_to_a_client(arguments: list[str], tmp_path: Path) -> None:
+    done = run_command(arguments, blocked(CLIENT_BOX), service=False, folder=tmp_path)
+    assert done.returncode == 3
+    assert "error: this command needs the service's code, which is not part of the installed package" in done.stderr
+    assert "make install" in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from cupilot import embedded
+from cupilot.embedded import stack as embedded
 from cupilot.embedded.errors import StartFailed
 from cupilot.production import UnsafeProduction, check_environment, check_model_urls
 from cupilot.settings import Settings

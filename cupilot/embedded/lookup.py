@@ -1,0 +1,51 @@
+"""Tell from a data folder whether its stack runs, where it answers and how its parts are. Changes nothing.
+
+Standard library only, so that ``cupilot doctor`` works where the client alone is installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from cupilot.embedded.folder import Folder
+from cupilot.embedded.report import Endpoint, Status, load_status
+
+DEFAULT_DATA = Path(".cupilot")
+
+
+def status(data: Path = DEFAULT_DATA) -> Status:
+    """Return the state of a data folder's stack and of its parts."""
+    folder = Folder(data.expanduser().resolve())
+    saved = load_status(folder)
+    alive = is_locked(folder)
+    return replace(saved, running=alive, ready=alive and saved.ready, url=saved.url if alive else None)
+
+
+def running(data: Path = DEFAULT_DATA) -> Endpoint | None:
+    """Return where the stack of a data folder answers; None unless it runs and is ready."""
+    folder = Folder(data.expanduser().resolve())
+    with suppress(OSError):
+        if is_locked(folder):
+            return Endpoint(folder.url.read_text().strip(), folder.api_key.read_text().strip())
+    return None
+
+
+def is_locked(folder: Folder) -> bool:
+    """Whether a supervisor holds the folder."""
+    try:
+        with folder.lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def supervisor_pid(folder: Folder) -> int | None:
+    """The process id of the supervisor that holds the folder; None where none does."""
+    pid = folder.lock.read_text() if is_locked(folder) else ""
+    return int(pid) if pid else None

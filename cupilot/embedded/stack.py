@@ -1,0 +1,21 @@
+"""What the command line, benchmarks and tests call: the functions of the embedded stack in one place."""
+
+from cupilot.embedded.backups import addresses, backup, restore
+from cupilot.embedded.lifecycle import down, up
+from cupilot.embedded.lookup import running, status
+from cupilot.embedded.report import Endpoint, PartState, PartStatus, Progress, Status
+
+__all__ = [
+    "Endpoint",
+    "PartState",
+    "PartStatus",
+    "Progress",
+    "Status",
+    "addresses",
+    "backup",
+    "down",
+    "restore",
+    "running",
+    "status",
+    "up",
+]
