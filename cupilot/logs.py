@@ -1,6 +1,6 @@
-"""Log lines of every process: for people or as JSON, with what they belong to, and without secrets.
+"""Set up the log lines of every process: for people or as JSON, with their context, and without secrets.
 
-Standard library only. What a line belongs to (job, step, attempt, request, trace) travels in a context variable, so
+Standard library only. The context of a line (job, step, attempt, request, trace) travels in a context variable, so
 that code which logs need not know it. Secrets are removed from the finished text, exceptions included: a message may
 quote anything.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,39 +18,25 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
+from cupilot.domain.redaction import HIDDEN, SECRET_NAME, redact_message
+
 CONSOLE_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s %(message)s"
-HIDDEN = "***"
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SHORTEST_SECRET = 8
-"""Shorter values of secret-looking variables are words such as ``none``; hiding those would garble every line."""
-
-_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # The header in any writing; before the schemes, whose value it holds.
-    (re.compile(r"(authorization[\"']?\s*[:=,]\s*[\"']?)(?:(?:bearer|basic)\s+)?[^\s\"',}]+", re.IGNORECASE), r"\1***"),
-    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), r"\1***"),
-    (re.compile(r"(://[^\s:/@]*:)[^\s@]+(@)"), r"\1***\2"),
-    (re.compile(r"\b(cpk_[0-9a-f]{8})_[\w-]{8,}"), r"\1_***"),
-    (re.compile(r"\b(whsec_)[A-Za-z0-9+/=_-]{8,}"), r"\1***"),
-    (re.compile(r"\b((?:sk|rk|pk)-)[\w-]{12,}|\b(AIza|gsk_|hf_|xai-|ghp_)[\w-]{16,}"), r"\1\2***"),
-    (
-        re.compile(r"((?:api[_-]?key|token|secret|password|passwd)[\"']?\s*[:=]\s*[\"']?)[^\s\"',;&)}]{6,}", re.I),
-        r"\1***",
-    ),
-)
+"""Least length of a value to hide: shorter ones are words such as ``none``, and hiding those garbles every line."""
 
 _known: set[str] = set()
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default=MappingProxyType({}))
 
 
 def set_up_logs(level: str = "INFO", style: str = "console", secrets: Iterable[str] = ()) -> None:
-    """Log to standard error from now on; for every process, before anything else logs.
+    """Log to standard error from now on. Every process calls this before anything else logs.
 
-    ``secrets`` are values that no line may hold; secret-looking variables of the environment and the passwords of URLs
-    among all these are added.
+    ``secrets`` are values that no line may hold. Values of environment variables with secret-looking names, and the
+    passwords of URLs, are added to them.
     """
     hide(secrets)
-    hide(value for name, value in os.environ.items() if _SECRET_NAME.search(name))
+    hide(value for name, value in os.environ.items() if SECRET_NAME.search(name))
     hide(value for name, value in os.environ.items() if name.endswith("_URL") and urlsplit(value).password)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else ConsoleFormatter())
@@ -62,7 +47,7 @@ def set_up_logs(level: str = "INFO", style: str = "console", secrets: Iterable[s
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Remove these values from every later line; of a URL, its password."""
+    """Hide these values in every later line; of a URL, its password."""
     for secret in secrets:
         value = (urlsplit(secret).password or "") if "://" in secret else secret
         for form in {value, unquote(value)}:
@@ -71,18 +56,16 @@ def hide(secrets: Iterable[str]) -> None:
 
 
 def redact(text: str) -> str:
-    """The text without secrets: known values first, then whatever looks like one."""
+    """Return the text without secrets: known values first, then whatever looks like one."""
     for secret in _known:
         if secret in text:
             text = text.replace(secret, HIDDEN)
-    for pattern, replacement in _PATTERNS:
-        text = pattern.sub(replacement, text)
-    return text
+    return redact_message(text)
 
 
 @contextmanager
 def log_context(**values: object) -> Iterator[None]:
-    """Lines that are logged meanwhile, by this thread or task, say that they belong to this."""
+    """Add these names and values to every line that this thread or task logs meanwhile."""
     token = _context.set({**_context.get(), **{name: str(value) for name, value in values.items() if value}})
     try:
         yield
@@ -91,23 +74,23 @@ def log_context(**values: object) -> Iterator[None]:
 
 
 class ConsoleFormatter(logging.Formatter):
-    """One line for people; what it belongs to as ``name=value`` at its end, where the message does not say it."""
+    """Write one line for people, ending with the context that the message does not name itself as ``name=value``."""
 
     def __init__(self) -> None:
         super().__init__(CONSOLE_FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and an exception's trace below it."""
+        """Return the line, and an exception's traceback below it."""
         first, *trace = super().format(record).split("\n", 1)
-        belongs = [f"{name}={value}" for name, value in _context.get().items() if value not in first]
-        return redact("\n".join([" ".join([first, *belongs]), *trace]))
+        context = [f"{name}={value}" for name, value in _context.get().items() if value not in first]
+        return redact("\n".join([" ".join([first, *context]), *trace]))
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, process, message, what it belongs to, exception."""
+    """Write one JSON object a line: time, level, logger, process, message, context, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

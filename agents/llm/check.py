@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from agents.llm.models import Model, RoleModels
 from agents.llm.probe import Trouble, diagnose
-from agents.llm.redaction import without_secrets
 from agents.llm.transport import TransportError, complete, parameters, priced
 from cupilot.domain.model_call import Answer
+from cupilot.domain.redaction import redact_prompt
 
 SECONDS = 60.0
 SHOWN = 120
@@ -55,7 +55,7 @@ def _try(model: Model, roles: tuple[str, ...]) -> ModelCheck:
         # With all parameters as jobs send them, the limit of tokens too: a server may refuse any of them.
         answer = complete(hasty, MESSAGES, parameters(hasty, json_answer=True, seed=0))
     except TransportError as error:
-        found = f"{error.reason}: {without_secrets(str(error))}"
+        found = f"{error.reason}: {redact_prompt(str(error))}"
         why, advice = diagnose(hasty, error)
         return ModelCheck(model.name, roles, works=False, found=found, mend=advice, trouble=why)
     found = f"answers in {answer.seconds:.1f} s, {answer.prompt_tokens} + {answer.completion_tokens} tokens"
@@ -66,7 +66,7 @@ def _try(model: Model, roles: tuple[str, ...]) -> ModelCheck:
 def _shortcoming(model: Model, answer: Answer) -> tuple[Trouble | None, str | None]:
     """What will be in the way of a model that answers."""
     if not _is_json(answer.text):
-        said = " ".join(without_secrets(answer.text).split())[:SHOWN] or "nothing"
+        said = " ".join(redact_prompt(answer.text).split())[:SHOWN] or "nothing"
         advice = "a model that cannot do this cannot do the work: choose a more capable one"
         if answer.finish_reason == "length":
             advice = "it ran out of tokens: if it reasons, set reasoning in the models file"

@@ -15,9 +15,9 @@ from typing import TypeVar
 from agents.interface import AgentError
 from agents.llm.ledger import Ledger, Limits, NoLimits
 from agents.llm.models import AgentRole, Model, RoleModels
-from agents.llm.redaction import without_secrets
 from agents.llm.transport import TransportError, answer_tokens, complete, count_tokens, parameters, price
 from cupilot.domain.model_call import Answer, Call
+from cupilot.domain.redaction import redact_prompt
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class Gateway:
             raise
 
     def _answer(self, model: Model, question: Question) -> tuple[Call, Answer]:
-        messages = [{"role": turn["role"], "content": without_secrets(turn["content"])} for turn in question.messages]
+        messages = [{"role": turn["role"], "content": redact_prompt(turn["content"])} for turn in question.messages]
         call = Call(
             role=question.role.value,
             purpose=question.purpose,
@@ -128,7 +128,7 @@ class Gateway:
             try:
                 return call, self._try(model, call)
             except TransportError as error:
-                self._ledger.failed(call, f"{error.reason}: {without_secrets(str(error))}", lost=error.maybe_charged)
+                self._ledger.failed(call, f"{error.reason}: {redact_prompt(str(error))}", lost=error.maybe_charged)
                 lost += error.maybe_charged
                 asked_to_wait, backoff = error.retry_after or 0.0, _backoff(number)
                 others = _others_wait(error, backoff)
@@ -145,7 +145,7 @@ class Gateway:
         tokens = count_tokens(call.messages)
         self._wait_for_turn(model, tokens)
         answer = complete(model, call.messages, call.parameters)
-        answer = answer.model_copy(update={"text": without_secrets(answer.text)})
+        answer = answer.model_copy(update={"text": redact_prompt(answer.text)})
         self._ledger.answered(call, answer)
         if model.limited:
             self._limits.settle(model.endpoint, taken=tokens, used=answer.prompt_tokens + answer.completion_tokens)
@@ -198,7 +198,7 @@ _HINTS = {
 
 
 def _unavailable(model: Model, error: TransportError) -> ModelUnavailable:
-    text = f"{model.name} gave no answer ({error.reason}): {without_secrets(str(error))}"
+    text = f"{model.name} gave no answer ({error.reason}): {redact_prompt(str(error))}"
     return ModelUnavailable(text, hint=_HINTS.get(error.reason))
 
 

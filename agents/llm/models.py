@@ -11,8 +11,8 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, SecretStr, TypeAdapter, ValidationError
 
-from agents.llm.redaction import without_secrets
 from cupilot.domain.errors import InvalidInput
+from cupilot.domain.redaction import redact_prompt
 from cupilot.domain.value import Value
 
 
@@ -65,7 +65,7 @@ class Model(Value):
     @property
     def endpoint(self) -> str:
         """What rate limits are counted by: the model, and where it is, without a password."""
-        return without_secrets(f"{self.name} {self.api_base or ''}".strip())[:300]
+        return redact_prompt(f"{self.name} {self.api_base or ''}".strip())[:300]
 
     @property
     def limited(self) -> bool:

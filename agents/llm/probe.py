@@ -13,8 +13,8 @@ import urllib.request
 from enum import StrEnum
 
 from agents.llm.models import Model
-from agents.llm.redaction import without_secrets
 from agents.llm.transport import TransportError
+from cupilot.domain.redaction import redact_prompt
 
 SECONDS = 10.0
 NAMES_SHOWN = 12
@@ -47,7 +47,7 @@ def diagnose(model: Model, error: TransportError) -> tuple[Trouble, str]:
     if "LLM Provider NOT provided" in str(error):
         return Trouble.WRONG_MODEL, f"write the name as PROVIDER/NAME, e.g. openai/{model.name}; see docs/models.md"
     if not error.connected:
-        where = without_secrets(model.api_base or "the provider")
+        where = redact_prompt(model.api_base or "the provider")
         return Trouble.UNREACHABLE, f"nothing answers at {where}: check host and port, that it runs, proxy and firewall"
     if model.api_base:
         return _own_server(model, model.api_base.rstrip("/"), error)
@@ -57,7 +57,7 @@ def diagnose(model: Model, error: TransportError) -> tuple[Trouble, str]:
 
 
 def _own_server(model: Model, base: str, error: TransportError) -> tuple[Trouble, str]:
-    names, shown_base = _served(model, f"{base}/models"), without_secrets(base)
+    names, shown_base = _served(model, f"{base}/models"), redact_prompt(base)
     if names is not None and _name(model) not in names:
         shown = ", ".join(names[:NAMES_SHOWN]) or "none"
         return Trouble.WRONG_MODEL, f"the server at {shown_base} has no model {_name(model)}; it has: {shown}"

@@ -20,8 +20,8 @@ from typing import Any
 from pydantic import JsonValue
 
 from agents.llm.models import Model
-from agents.llm.redaction import without_secrets
 from cupilot.domain.model_call import Answer
+from cupilot.domain.redaction import redact_prompt
 
 CALL_THREAD = "model-call"
 """Name of the threads that ask."""
@@ -115,7 +115,7 @@ def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonV
     if json_answer:
         sent["response_format"] = {"type": "json_object"}
     if model.api_base:
-        sent["api_base"] = without_secrets(model.api_base)
+        sent["api_base"] = redact_prompt(model.api_base)
     return {name: value for name, value in (sent | model.extra).items() if name not in model.omit}
 
 

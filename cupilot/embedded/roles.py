@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from cupilot.domain.redaction import SECRET_NAME
 from cupilot.embedded.devices import Gpu
 from cupilot.embedded.folder import Folder
 from cupilot.embedded.process import Command
 from cupilot.settings import Settings
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _OURS = frozenset(f"CUPILOT_{name.upper()}" for name in Settings.model_fields)
 """The service's own settings, which a process needs whatever they are called: ``CUPILOT_RATE_LIMIT_KEY`` is a number,
 and without its ``CUPILOT_METRICS_TOKEN`` the API would leave ``/metrics`` open."""
@@ -232,7 +232,7 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
 
 def without_secrets(given: dict[str, str]) -> dict[str, str]:
     """For processes that call no model: no variable whose name says that it is a secret, but for our own settings."""
-    return {name: value for name, value in given.items() if name in _OURS or not _SECRET.search(name)}
+    return {name: value for name, value in given.items() if name in _OURS or not SECRET_NAME.search(name)}
 
 
 def _launch(module: str, *arguments: str, preload: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.llm.redaction import REMOVED, without_secrets
+from cupilot.domain.redaction import HIDDEN, REMOVED, redact_message, redact_prompt
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,12 @@ from agents.llm.redaction import REMOVED, without_secrets
     ],
 )
 def test_a_secret_is_blanked(text: str, secret: str) -> None:
-    clean = without_secrets(text)
+    clean = redact_prompt(text)
     assert secret not in clean
     assert REMOVED in clean
+    line = redact_message(text)
+    assert secret not in line
+    assert HIDDEN in line
 
 
 @pytest.mark.parametrize(
@@ -47,4 +50,4 @@ def test_a_secret_is_blanked(text: str, secret: str) -> None:
     ],
 )
 def test_code_stays_as_it_is(code: str) -> None:
-    assert without_secrets(code) == code
+    assert redact_prompt(code) == code
