@@ -62,7 +62,7 @@ class Checked(Protocol):
 
 
 def unsafe(settings: Checked) -> list[str]:
-    """A sentence for each setting that production must not have; empty where it may start."""
+    """Return a sentence for each setting that production must not have; empty where it may start."""
     found = []
     if _password(settings.database_url.get_secret_value()) in KNOWN_PASSWORDS:
         found.append("CUPILOT_DATABASE_URL has no password, a built-in one or a well-known one")

@@ -135,7 +135,9 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read from its environment once; :class:`WrongSettings` says all that is wrong."""
+    """Return the settings of this process, read from its environment once; :class:`WrongSettings` names all that is
+    wrong.
+    """
     try:
         return Settings()
     except ValidationError as error:
@@ -143,7 +145,7 @@ def settings() -> Settings:
 
 
 def _sentence(error: ValidationError) -> str:
-    """What is wrong, by variables and without their values."""
+    """Describe what is wrong, by variables and without their values."""
     found = []
     for one in error.errors(include_url=False, include_input=False):
         name = "_".join(str(part) for part in one["loc"]).upper()

@@ -51,7 +51,7 @@ def use_provider(provider: Any) -> None:
 
 @contextmanager
 def span(name: str, *, parent: str | None = None, cause: str | None = None, **attributes: Any) -> Iterator[None]:
-    """A span around what is done meanwhile; log lines of that time carry its trace's id.
+    """Open a span around what is done meanwhile; log lines of that time carry its trace's id.
 
     ``parent`` is the ``traceparent`` of another process's span (the present span of this one by default), ``cause``
     that of a span to be linked.
@@ -71,7 +71,7 @@ def span(name: str, *, parent: str | None = None, cause: str | None = None, **at
 
 
 def current() -> str | None:
-    """The present span as a ``traceparent``, to be stored; None without one."""
+    """Return the current span as a ``traceparent``, to be stored; None without one."""
     if _tracer is None:
         return None
     from opentelemetry import trace
@@ -91,7 +91,7 @@ def note(**attributes: Any) -> None:
 
 
 def record_phases(phases: Sequence[Phase], seconds: float) -> None:
-    """Spans of what another process did, which has just ended and took so many seconds."""
+    """Record spans of what another process did, which has just ended and took so many seconds."""
     if _tracer is None:
         return
     began = time.time_ns() - round(seconds * 1e9)
@@ -101,7 +101,7 @@ def record_phases(phases: Sequence[Phase], seconds: float) -> None:
 
 
 def _context(traceparent: str | None) -> Any:
-    """None, which means the present one, where there is no valid text."""
+    """Return the context of a ``traceparent``; None, which means the current one, where it is not valid."""
     from opentelemetry import trace
 
     found = _span_context(traceparent)

@@ -45,7 +45,7 @@ Pins = Mapping[str, str]
 
 
 def read_pins(text: str) -> dict[str, str]:
-    """Versions by name; ValueError for a line that is no exact pin, or a second one of a name."""
+    """Read versions by name; raise ValueError for a line that is no exact pin, or a second one of a name."""
     pins: dict[str, str] = {}
     for line in text.splitlines():
         pin = line.partition("#")[0].strip()
@@ -59,8 +59,9 @@ def read_pins(text: str) -> dict[str, str]:
 
 
 def installed_for(whole: str) -> dict[str, Distribution]:
-    """The installed distributions that a requirement needs, and theirs; those that this platform does not need are not
-    among them."""
+    """Return the installed distributions that a requirement needs, and theirs; those that this platform does not need
+    are not among them.
+    """
     found: dict[str, Distribution] = {}
     pending = [Requirement(whole)]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -81,12 +82,14 @@ def _needed(one: Requirement, extras: frozenset[str]) -> bool:
 
 
 def _exact(one: Requirement) -> bool:
-    """Of torch: a library of its CUDA build, which differs by machine and which it pins itself."""
+    """Return whether a requirement is exact; of torch, that is a library of its CUDA build, which differs by
+    machine.
+    """
     return [clause.operator for clause in one.specifier] == ["=="]
 
 
 def licence_of(found: Distribution) -> str:
-    """What the package's metadata say, in the order in which they are to be believed; empty where they say nothing."""
+    """Return the licence that the package's metadata name, most reliable field first; empty where they name none."""
     metadata = found.metadata
     kinds = [text.split("::")[-1].strip() for text in metadata.get_all("Classifier") or () if "License ::" in text]
     told = TOLD.get(canonicalize_name(found.name)) or metadata.get("License-Expression") or ", ".join(kinds)
@@ -94,7 +97,7 @@ def licence_of(found: Distribution) -> str:
 
 
 def complaints(pins: Pins, found: Mapping[str, Distribution]) -> Iterator[str]:
-    """A sentence for each thing that is not as it should be."""
+    """Yield a sentence for each fault."""
     for (name, version), why in HARMFUL.items():
         if pins.get(name) == version:
             yield f"{name} {version} is pinned: it {why}"
@@ -114,7 +117,7 @@ def complaints(pins: Pins, found: Mapping[str, Distribution]) -> Iterator[str]:
 
 
 def bill(found: Mapping[str, Distribution]) -> dict[str, object]:
-    """What is installed, as a CycloneDX 1.6 document (https://cyclonedx.org/docs/1.6/json)."""
+    """Return the installed packages as a CycloneDX 1.6 document (https://cyclonedx.org/docs/1.6/json)."""
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -133,7 +136,7 @@ def bill(found: Mapping[str, Distribution]) -> dict[str, object]:
 
 
 def main(given: list[str] | None = None) -> int:
-    """0 where nothing is to be complained of."""
+    """Check the dependencies and return 0 where nothing is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sbom", type=Path, metavar="FILE", help="also write what is installed, as CycloneDX JSON")
     options = parser.parse_args(given)

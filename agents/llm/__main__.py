@@ -12,7 +12,7 @@ from cupilot.domain.errors import InvalidInput
 
 
 def main() -> int:
-    """0 where every model works; 1 where one does not, or none is configured."""
+    """Return 0 where every model works; 1 where one does not, or none is configured."""
     try:
         models = from_environment()
     except InvalidInput as error:

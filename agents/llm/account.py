@@ -37,12 +37,12 @@ _UNCHANGING = re.compile(r"\b(?:const|constexpr)\b")
 
 
 def unhurried(briefing: Briefing) -> Briefing:
-    """The briefing without anything that tells how fast a kernel may be."""
+    """Return the briefing without anything that tells how fast a kernel may be."""
     return briefing.model_copy(update={"placement": None, "peaks": None, "baseline_us": None})
 
 
 def account(briefing: Briefing, attempt: Attempt) -> str:
-    """What has to be moved and what the kernel shows of moving it, as lines of text."""
+    """Return what has to be moved and what the kernel shows of moving it, as lines of text."""
     assert attempt.kernel is not None
     evaluation = attempt.evaluation
     kernel = attempt.kernel.tuned(evaluation.tunables) if evaluation else attempt.kernel
@@ -62,7 +62,7 @@ def _work(facts: ProblemFacts) -> list[str]:
 
 
 def _launches(kernel: Kernel, facts: ProblemFacts) -> list[str]:
-    """Each launch's threads against the elements of the outputs that it is given."""
+    """Return each launch's threads against the elements of the outputs that it is given."""
     try:
         plan = resolve(kernel, facts)
     except InvalidPlan as error:
@@ -84,7 +84,7 @@ def _launch(launch: ResolvedLaunch, outputs: dict[str, int], target: Target) -> 
 
 
 def _code(build: BuildReport | None) -> list[str]:
-    """Instructions that reach memory, as the binary has them: a loop's count once."""
+    """Return the instructions that reach memory, as the binary has them: a loop's count once."""
     counts = build.instructions if build else {}
     if not counts:
         return ["machine code: nothing is known of its loads and stores"]
@@ -94,7 +94,7 @@ def _code(build: BuildReport | None) -> list[str]:
 
 
 def _memory(kernel: Kernel) -> list[str]:
-    """Where results of an earlier launch could be kept."""
+    """Return where results of an earlier launch could be kept."""
     source = _COMMENT.sub("", kernel.source)
     declared = (found.group().strip(" \t;={") for found in _LASTING[kernel.target].finditer(source))
     lasting = [f"`{one[:120]}`" for one in declared if not _UNCHANGING.search(one)]

@@ -54,7 +54,7 @@ class LlmAligner:
         self._rules = rules
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
-        """The strategy as the code follows it; by the rules alone where the model gives no usable answer."""
+        """Return the strategy as the code follows it; by the rules alone where the model gives no usable answer."""
         if attempt.kernel is None:
             return self._rules.align(briefing, attempt)
         file = prompt.prompt("translator_align")
@@ -77,7 +77,7 @@ class LlmAligner:
 
 
 def build_facts(build: BuildReport | None) -> str:
-    """The build report as a model reads it: resources and telling instructions."""
+    """Return the build report as a model reads it: resources and telling instructions."""
     if build is None:
         return "Unknown."
     resources = {
@@ -91,7 +91,7 @@ def build_facts(build: BuildReport | None) -> str:
 
 
 def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
-    """The model's reading, without every claim that neither binary nor source shows."""
+    """Return the model's reading, without every claim that neither binary nor source shows."""
     assert attempt.kernel is not None
     answer = answers.checked(_Answer, answers.json_object(text))
     claims = list({claim.id: claim for claim in answer.techniques}.values())
@@ -112,7 +112,7 @@ def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
 
 
 def _claimed(claim: _Claim, asked: Strategy) -> dict[str, Any]:
-    """A claim as a technique of a strategy; what was asked for means what it meant."""
+    """Return a claim as a technique of a strategy; one that the strategy asked for keeps its meaning."""
     use = asked.use(claim.id)
     meaning = use.meaning if use and use.meaning else claim.meaning
     return {"id": claim.id, "parameters": claim.parameters, "meaning": meaning}
@@ -123,14 +123,16 @@ def _shown(use: TechniqueUse, quoted: set[str], kernel: Kernel) -> bool:
 
 
 def _struck(asked: Strategy, kept: tuple[TechniqueUse, ...], absent: dict[str, str]) -> dict[str, str]:
-    """The techniques that were asked for and are not there, each with the reason."""
+    """Return the techniques that were asked for and are not there, each with the reason."""
     there = {use.id for use in kept}
     reason = "the code was read and does not show it"
     return {use.id: absent.get(use.id, reason) for use in asked.techniques if use.id not in there}
 
 
 def _stands_in(quoted: str, source: str) -> bool:
-    """Whether the quotation is code of the source: blanks do not matter, comments are no evidence, nor is a bracket."""
+    """Return whether the quotation is code of the source: blanks do not matter, comments are no evidence, nor is a
+    bracket.
+    """
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
     wanted = "".join(re.sub(r"//.*", "", quoted).split())
     if len(wanted) >= MIN_EVIDENCE:

@@ -35,7 +35,7 @@ class StrategyList(BaseModel):
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The JSON object in an answer: the whole text, a fenced block, or what stands between the outer braces."""
+    """Return the JSON object in an answer: the whole text, a fenced block, or what stands between the outer braces."""
     fenced = [body for language, body in _FENCE.findall(text) if language.lower() in ("json", "")]
     start, end = text.find("{"), text.rfind("}")
     outer = [text[start : end + 1]] if 0 <= start < end else []
@@ -52,7 +52,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def checked(model: type[M], value: Any) -> M:
-    """The value as a model; the complaint names the first field that is wrong."""
+    """Parse a value; the complaint names the first field that is wrong."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -62,7 +62,7 @@ def checked(model: type[M], value: Any) -> M:
 
 
 def strategy(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
-    """A strategy that keeps the catalogue's rules; unknown fields are dropped, unknown techniques kept."""
+    """Return a strategy that keeps the catalogue's rules; unknown fields are dropped, unknown techniques kept."""
     if not isinstance(value, dict):
         raise AnswerError("a strategy must be a JSON object")
     known = {key: value[key] for key in ("techniques", "rationale") if key in value}
@@ -76,7 +76,7 @@ def strategy(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
 
 
 def proposed(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
-    """A strategy for a kernel that is yet to be written, which must keep the job's bans too."""
+    """Return a strategy for a kernel that is yet to be written, which must keep the job's bans too."""
     read = strategy(value, catalogue, briefing)
     banned = [name for name in read.ids() if name in briefing.banned]
     if banned:
@@ -85,7 +85,7 @@ def proposed(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
 
 
 def _use(value: Any, catalogue: Catalogue, briefing: Briefing) -> Any:
-    """A technique as it was answered, with a meaning where, and only where, the catalogue gives it none."""
+    """Return a technique as it was answered, with a meaning where, and only where, the catalogue gives it none."""
     if not isinstance(value, dict):
         return value
     name, said = value.get("id"), value.get("meaning")
@@ -95,7 +95,8 @@ def _use(value: Any, catalogue: Catalogue, briefing: Briefing) -> Any:
 
 
 def kernel(text: str, briefing: Briefing, before: Kernel | None = None) -> Kernel:
-    """The source and the plan in an answer, as a kernel whose plan fits the problem and that shows nothing banned.
+    """Return the source and the plan in an answer, as a kernel whose plan fits the problem and that shows nothing
+    banned.
 
     Where the kernel ``before`` is given, a patch of its source may stand for the whole; the plan may then be left out.
     """

@@ -39,7 +39,7 @@ class ModelCheck:
 
 
 def examine(models: RoleModels) -> list[ModelCheck]:
-    """One check for each different model, in the order of the configuration."""
+    """Return one check for each different model, in the order of the configuration."""
     roles: dict[str, list[str]] = {}
     named: dict[str, Model] = {}
     for role, several in [("default", models.default), *((role.value, each) for role, each in models.roles.items())]:
@@ -64,7 +64,7 @@ def _try(model: Model, roles: tuple[str, ...]) -> ModelCheck:
 
 
 def _shortcoming(model: Model, answer: Answer) -> tuple[Trouble | None, str | None]:
-    """What will be in the way of a model that answers."""
+    """Return what will be in the way of a model that answers."""
     if not _is_json(answer.text):
         said = " ".join(redact_prompt(answer.text).split())[:SHOWN] or "nothing"
         advice = "a model that cannot do this cannot do the work: choose a more capable one"

@@ -53,14 +53,16 @@ class LlmEngineer:
         self._gateway = gateway
 
     def convert(self, briefing: Briefing, attempts: Sequence[Conversion], seed: int) -> str:
-        """The problem's file with its computation in ``module_fn``; checked for form here, for meaning by the judge."""
+        """Return the problem's file with its computation in ``module_fn``; checked for form here, for meaning by the
+        judge.
+        """
         file = prompt.prompt("ai_cuda_convert")
         messages = file.messages(reference=prompt.reference(briefing), attempts=_remembered(attempts))
         question = Question(AgentRole.ENGINEER, f"convert/{len(attempts)}", messages, file.hash, seed)
         return self._gateway.ask(question, _converted)
 
     def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
-        """A kernel, by what the commission shows."""
+        """Return a kernel, by what the commission shows."""
         file = prompt.prompt(_PROMPTS[commission.operator])
         messages = file.messages(
             reference=prompt.reference(briefing),
@@ -75,7 +77,7 @@ class LlmEngineer:
         return self._gateway.ask(question, lambda text: draft(text, briefing))
 
     def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
-        """One call says what the error means; a second one mends the kernel, shown that summary and no more."""
+        """Mend a kernel in two calls: one says what the error means; the second is shown that summary and no more."""
         last = history[-1]
         if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
             return None
@@ -114,7 +116,7 @@ class LlmEngineer:
 
 
 def draft(text: str, briefing: Briefing) -> Draft:
-    """A reply's kernel, name and thought; the last two are empty where the reply has none."""
+    """Return a reply's kernel, name and thought; the last two are empty where the reply has none."""
     kernel = answers.kernel(text, briefing)
     prose = re.sub(r"```.*?```", "```", text, flags=re.DOTALL)
     name, thought = _NAME.search(prose), _THOUGHT.search(prose)
@@ -125,7 +127,7 @@ def draft(text: str, briefing: Briefing) -> Draft:
 
 
 def seen(kernel: Kernel, rationale: str) -> Strategy:
-    """The strategy that a freely written kernel shows: the techniques whose telling traces its source has."""
+    """Return the strategy that a freely written kernel shows: the techniques whose telling traces its source has."""
     return Strategy(
         techniques=tuple(TechniqueUse(id=name) for name in visible(kernel)[:MAX_TECHNIQUES]),
         rationale=rationale[:4_000],
@@ -147,7 +149,7 @@ def _converted(text: str) -> str:
 
 
 def _forgotten(failures: int) -> int:
-    """How many of the oldest failures are not shown any more."""
+    """Return how many of the oldest failures are not shown any more."""
     return (failures - 1) // FORGET_EVERY * FORGET_EVERY
 
 
@@ -166,7 +168,7 @@ def _reply(briefing: Briefing, *, explains: bool) -> str:
 
 
 def _material(commission: Commission) -> dict[str, str]:
-    """What the prompt of the commission's operator has places for."""
+    """Return what the prompt of the commission's operator has places for."""
     parents = [_kernel(one, commission) for one in commission.parents]
     # Of the best kernel alone the published prompts show a profile. Without one of its own, it is the first parent.
     best = _kernel(commission.best or next(iter(commission.parents), None), commission, profiled=True)
@@ -217,7 +219,9 @@ def _kernel(one: Attempt | None, commission: Commission, *, profiled: bool = Fal
 
 
 def _profile(evaluation: Evaluation | None) -> str:
-    """The profile in a line, as the published prompts have one; percentages are of the device's measured peaks."""
+    """Return the profile in a line, as the published prompts have one; percentages are of the device's measured
+    peaks.
+    """
     if evaluation is None or evaluation.profile is None or evaluation.comparison(Baseline.EAGER) is None:
         return ""
     values = (f"{name} {value:.4g}" for name, value in sorted(evaluation.profile.metrics.items()))

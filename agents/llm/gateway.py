@@ -83,7 +83,7 @@ class Gateway:
         self._sleep = sleep
 
     def ask(self, question: Question, parse: Callable[[str], T]) -> T:
-        """The parsed answer, after one repair turn if need be.
+        """Return the parsed answer, after one repair turn if need be.
 
         ``parse`` raises :class:`AnswerError`. Raises :class:`ModelUnavailable`, :class:`BadModelAnswer` or
         :class:`cupilot.domain.model_call.CostBudgetReached`.
@@ -141,7 +141,7 @@ class Gateway:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _try(self, model: Model, call: Call) -> Answer:
-        """One recorded try: the stored answer."""
+        """Make one recorded try and return the stored answer."""
         tokens = count_tokens(call.messages)
         self._wait_for_turn(model, tokens)
         answer = complete(model, call.messages, call.parameters)
@@ -203,12 +203,12 @@ def _unavailable(model: Model, error: TransportError) -> ModelUnavailable:
 
 
 def _backoff(number: int) -> float:
-    """Seconds to wait after a call's failed try of that number, from 1, where the provider names none."""
+    """Return seconds to wait after a call's failed try of that number, from 1, where the provider names none."""
     return min(FIRST_PAUSE_SECONDS * PAUSE_GROWTH ** (number - 1), MAX_PAUSE_SECONDS)
 
 
 def _others_wait(error: TransportError, backoff: float) -> float:
-    """Seconds for which no other call to the endpoint is made either, over one that failed; 0 for none.
+    """Return seconds for which no other call to the endpoint is made either, over one that failed; 0 for none.
 
     A rate limit is everybody's. Any other fault may be this call's alone: one that fails whenever it is sent would hold
     up all others for as long as its own waits grow, so they wait the first of them only. Where the provider is down,
@@ -222,7 +222,9 @@ def _others_wait(error: TransportError, backoff: float) -> float:
 
 
 def _jittered(seconds: float) -> float:
-    """Up to half as long again: workers that failed together do not come back together, nor do jobs of one seed."""
+    """Return the seconds plus up to half as many, so that workers that failed together, or jobs of one seed, do not
+    retry together.
+    """
     return seconds * SystemRandom().uniform(1.0, 1.5)
 
 

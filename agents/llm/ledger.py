@@ -48,7 +48,7 @@ class Limits(Protocol):
         ...
 
     def hold_off(self, model: str, seconds: float) -> None:
-        """The provider wants everybody to wait for so long."""
+        """Keep every caller waiting for the time that the provider asks for."""
         ...
 
 

@@ -32,7 +32,9 @@ class LlmManager:
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
-        """One call for all strategies; those that break the catalogue's rules are left out where others are good."""
+        """Ask for all strategies in one call; those that break the catalogue's rules are left out where others are
+        good.
+        """
         file = prompt.prompt("manager_initial")
         messages = file.messages(
             count=str(count),
@@ -53,7 +55,9 @@ class LlmManager:
     def crossover(
         self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
     ) -> Strategy:
-        """One strategy; a repetition of a taken one gets the repair turn, and is returned if it is repeated even so."""
+        """Return one strategy. A repetition of one in use gets the repair turn, and is returned if it is repeated even
+        so.
+        """
         file = prompt.prompt("manager_crossover")
         messages = file.messages(
             reference=prompt.reference(briefing),

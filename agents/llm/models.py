@@ -80,13 +80,13 @@ class RoleModels(Value):
     roles: dict[AgentRole, Annotated[tuple[Model, ...], Field(min_length=1)]] = {}
 
     def choose(self, role: AgentRole, seed: int) -> Model:
-        """One of the role's models, by weight; the same for the same seed."""
+        """Return one of the role's models, drawn by weight; the same for the same seed."""
         models = self.roles.get(role, self.default)
         return Random(seed).choices(models, [model.weight for model in models])[0]
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> RoleModels | None:
-    """The models that the environment names; None where it names none.
+    """Return the models that the environment names; None where it names none.
 
     ``CUPILOT_LLM_MODEL`` (with ``CUPILOT_LLM_API_BASE``, ``CUPILOT_LLM_API_KEY``) names one for every role;
     ``CUPILOT_LLM_MODELS_FILE`` a JSON file with the fields of :class:`RoleModels` for ensembles and roles.

@@ -19,12 +19,12 @@ _SHOWN = 120
 
 
 def is_patch(text: str) -> bool:
-    """Whether the answer has at least one complete part."""
+    """Return whether the answer has at least one complete part."""
     return _PART.search(text) is not None
 
 
 def patched(source: str, text: str) -> str:
-    """The source with every part of the answer applied, in order; raises AnswerError where one does not fit."""
+    """Return the source with every part of the answer applied, in order; raises AnswerError where one does not fit."""
     for number, match in enumerate(_PART.finditer(text), 1):
         search, replace = match["search"], match["replace"]
         if not search.strip():
@@ -41,5 +41,5 @@ def patched(source: str, text: str) -> str:
 
 
 def _count(source: str, part: str) -> int:
-    """Occurrences, overlapping ones too: ``aa`` stands in ``aaa`` twice."""
+    """Count occurrences, overlapping ones too: ``aa`` occurs in ``aaa`` twice."""
     return sum(source.startswith(part, place) for place in range(len(source)))

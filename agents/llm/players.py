@@ -37,7 +37,7 @@ from cupilot.domain.strategy import Strategy
 
 
 def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Agents:
-    """Models in every role that writes."""
+    """Return agents with models in every role that writes."""
     gateway = Gateway(models, ledger, limits)
     rules = playbook()
     # Rules diagnose well enough; a model words and ranks only where one is named for that role.
@@ -52,7 +52,9 @@ def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Age
 
 
 def hybrid(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Agents:
-    """The playbook writes the first generation, as far as its templates go; models do the rest."""
+    """Return agents of which the playbook writes the first generation, as far as its templates go, and models the
+    rest.
+    """
     model = llm(models, ledger, limits)
     rules = playbook()
     assert model.engineer is not None
@@ -73,15 +75,15 @@ class _Translator:
         self._reader = reader
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """The model's kernel."""
+        """Return the model's kernel."""
         return self._writer.translate(briefing, strategy, parent, seed)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
-        """The model's kernel."""
+        """Return the model's kernel."""
         return self._writer.merge(briefing, first, second, seed)
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
-        """What the model reads in the code, as far as source and binary show it."""
+        """Return what the model reads in the code, as far as source and binary show it."""
         return self._reader.align(briefing, attempt)
 
 
@@ -102,7 +104,9 @@ class _HybridManager:
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
-        """The playbook's where it has a template for the operator and nothing to begin from, else the model's."""
+        """Return the playbook's where it has a template for the operator and nothing to begin from, else the
+        model's.
+        """
         try:
             if not seeds:
                 return self._rules.manager.initial_strategies(briefing, pool, count, seed, taken=taken)
@@ -113,7 +117,7 @@ class _HybridManager:
     def crossover(
         self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
     ) -> Strategy:
-        """The model's."""
+        """Return the model's."""
         return self._model.manager.crossover(briefing, first, second, taken, seed)
 
 
@@ -125,7 +129,7 @@ class _HybridTranslator:
         self._model = model
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """From a template for the first generation, from a model that sees the parent's code for the others."""
+        """Translate by a template for the first generation, by a model that sees the parent's code for the others."""
         if parent is None:
             try:
                 return self._rules.translator.translate(briefing, strategy, None, seed)
@@ -134,11 +138,13 @@ class _HybridTranslator:
         return self._model.translator.translate(briefing, strategy, parent, seed)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
-        """The model's kernel."""
+        """Return the model's kernel."""
         return self._model.translator.merge(briefing, first, second, seed)
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
-        """By the rules where a template wrote the kernel, else what the model reads in it, as far as it shows."""
+        """Align by the rules where a template wrote the kernel, else by what the model reads in it and the code
+        shows.
+        """
         reader = self._rules if self._is_rendered(briefing, attempt) else self._model
         return reader.translator.align(briefing, attempt)
 
@@ -157,13 +163,15 @@ class _HybridEngineer:
         self._model = model
 
     def convert(self, briefing: Briefing, attempts: Sequence[Conversion], seed: int) -> str:
-        """The problem as it is where a template writes the first kernel: nobody would read a conversion."""
+        """Return the problem unconverted where a template writes the first kernel, which reads no conversion."""
         if self._seeds(briefing, 1):
             return briefing.problem.source
         return self._model.convert(briefing, attempts, seed)
 
     def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
-        """In generation 0 the template of the commission's place among the playbook's first strategies."""
+        """Write the first strategies of the playbook in generation 0, by the commission's place; later ask the
+        model.
+        """
         if commission.generation == 0:
             seeds = self._seeds(briefing, commission.places)
             if commission.place < len(seeds):
@@ -173,7 +181,7 @@ class _HybridEngineer:
         return self._model.write(briefing, commission, seed)
 
     def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
-        """The model's."""
+        """Return the model's."""
         return self._model.mend(briefing, history, seed)
 
     def _seeds(self, briefing: Briefing, count: int) -> list[Strategy]:

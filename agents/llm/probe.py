@@ -37,7 +37,7 @@ class Trouble(StrEnum):
 
 
 def diagnose(model: Model, error: TransportError) -> tuple[Trouble, str]:
-    """What is wrong, and how to mend it."""
+    """Return what is wrong, and how to mend it."""
     if error.status in (401, 403):
         return Trouble.WRONG_KEY, _key_advice(model)
     if error.reason == "rate_limited":
@@ -91,12 +91,12 @@ def _names_model(error: TransportError) -> bool:
 
 
 def _name(model: Model) -> str:
-    """The model as its server calls it."""
+    """Return the model as its server calls it."""
     return model.name.partition("/")[2] or model.name
 
 
 def _served(model: Model, url: str) -> list[str] | None:
-    """The names of the models that a server has; None where the URL is no such list."""
+    """Return the names of the models that a server has; None where the URL is no such list."""
     request = urllib.request.Request(url)
     if model.api_key:
         request.add_header("Authorization", f"Bearer {model.api_key.get_secret_value()}")

@@ -41,19 +41,20 @@ class Prompt:
     hash: str
 
     def messages(self, **values: str) -> tuple[dict[str, str], ...]:
-        """The conversation: the system's rule, then the file with its values filled in."""
+        """Return the conversation: the system's rule, then the file with its values filled in."""
         content = Template(self.text).substitute(values)
         return ({"role": "system", "content": system()}, {"role": "user", "content": content})
 
     def fill(self, **values: str) -> str:
-        """The file with its values filled in, as a part of another prompt."""
+        """Return the file with its values filled in, as a part of another prompt."""
         return Template(self.text).substitute(values)
 
 
 @cache
 def prompt(name: str) -> Prompt:
-    """The file ``agents/prompts/<name>.md``. The hash is of everything that a prompt made from it may say by itself:
-    the file, the system's rule and the parts that files are put together from."""
+    """Return the file ``agents/prompts/<name>.md``. The hash is of everything that a prompt made from it may say by
+    itself: the file, the system's rule and the parts that files are put together from.
+    """
     text = read(name)
     return Prompt(text, digest([text, *(read(part) for part in PARTS)]))
 
@@ -72,17 +73,17 @@ PARTS = (
 
 @cache
 def read(name: str) -> str:
-    """A prompt file's text."""
+    """Return a prompt file's text."""
     return files("agents").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
 
 
 def system() -> str:
-    """The rule that every conversation begins with."""
+    """Return the rule that every conversation begins with."""
     return read("system").strip()
 
 
 def data(label: str, text: str) -> str:
-    """Untrusted text, fenced so that it cannot close its own fence, and cut where it is too long."""
+    """Return untrusted text, fenced so that it cannot close its own fence, and cut where it is too long."""
     if len(text) > MAX_DATA_CHARACTERS:
         half = MAX_DATA_CHARACTERS // 2
         text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
@@ -91,12 +92,12 @@ def data(label: str, text: str) -> str:
 
 
 def reference(briefing: Briefing) -> str:
-    """The PyTorch reference, as data."""
+    """Return the PyTorch reference, as data."""
     return data("reference.py", briefing.problem.source)
 
 
 def facts(briefing: Briefing) -> str:
-    """What was found out about the problem, in a few lines."""
+    """Return what was found out about the problem, in a few lines."""
     known = briefing.facts
     named = (node.op for node in known.graph.nodes if node.op.startswith("aten."))
     calls = " ".join(op.removeprefix("aten.").removesuffix(".default") for op in named)
@@ -111,7 +112,7 @@ def facts(briefing: Briefing) -> str:
 
 
 def hardware(briefing: Briefing) -> str:
-    """The device with its limits, measured peaks where they may be shown, and what its generation can do."""
+    """Return the device with its limits, measured peaks where they may be shown, and what its generation can do."""
     return _gpu(briefing) if briefing.target is Target.CUDA else _cpu(briefing)
 
 
@@ -154,7 +155,7 @@ def _peaks(briefing: Briefing) -> list[str]:
 
 
 def roofline(briefing: Briefing) -> str:
-    """Zone, floor and what there is to gain; nothing where roofline guidance is off."""
+    """Return zone, floor and what there is to gain; empty where roofline guidance is off."""
     place = briefing.placement
     if place is None:
         return ""
@@ -200,7 +201,7 @@ def _time(microseconds: float) -> str:
 
 
 def tensors(briefing: Briefing) -> str:
-    """The tensors that a plan may name."""
+    """Return the tensors that a plan may name."""
     return "; ".join(_tensor(spec) for spec in briefing.facts.tensors)
 
 
@@ -210,7 +211,7 @@ def _tensor(spec: TensorSpec) -> str:
 
 
 def contract(briefing: Briefing) -> str:
-    """The rules that a kernel must keep, for the briefing's target, with one example."""
+    """Return the rules that a kernel must keep, for the briefing's target, with one example."""
     target, device = briefing.target.value, briefing.device
     rules = Template(read(f"contract_{target}")).substitute(
         arch=built_for(device.arch) if briefing.target is Target.CUDA else device.arch,
@@ -228,7 +229,7 @@ _COMPILERS = {Target.CUDA: "NVRTC", Target.CPU: "g++"}
 
 
 def _bans(briefing: Briefing) -> list[str]:
-    """What people have banned from the job; whoever writes code must know what the names mean."""
+    """Return what people have banned from the job; whoever writes code must know what the names mean."""
     if not briefing.banned:
         return []
     known = {name: catalogue().get(name) for name in briefing.banned}
@@ -237,18 +238,19 @@ def _bans(briefing: Briefing) -> list[str]:
 
 
 def built_for(arch: str) -> str:
-    """The architecture that device code is compiled for: from sm_90 on, the architecture-specific one."""
+    """Return the architecture that device code is compiled for: from sm_90 on, the architecture-specific one."""
     return f"{arch}a" if _generation(arch) >= 90 else arch
 
 
 def header(briefing: Briefing) -> str:
-    """``problem.h`` without tunables."""
+    """Return ``problem.h`` without tunables."""
     return data("problem.h", render(briefing.facts, {}))
 
 
 def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
-    """The techniques of the catalogue that fit target, device, policy and operator family, a few lines each, and what
-    the team's own jobs have proven."""
+    """Return the techniques of the catalogue that fit target, device, policy and operator family, a few lines each, and
+    what the team's own jobs have proven.
+    """
     offered = {one.id: one for one in catalogue if _fits(one, briefing, catalogue)}
     lines = [_technique(one, offered) for one in offered.values()]
     learned = [one for one in briefing.learned if one.id not in briefing.banned]
@@ -295,7 +297,7 @@ def _learned(one: LearnedTechnique) -> str:
 
 
 def strategy_json(strategy: Strategy) -> str:
-    """A strategy in the form in which models answer."""
+    """Return a strategy in the form in which models answer."""
     techniques = [
         {"id": use.id, "parameters": use.parameters} | ({"meaning": use.meaning} if use.meaning else {})
         for use in strategy.techniques
@@ -304,7 +306,7 @@ def strategy_json(strategy: Strategy) -> str:
 
 
 def outcome(evaluation: Evaluation | None) -> str:
-    """What was measured, digested to a line or two; raw counters stay in the database."""
+    """Return what was measured, digested to a line or two; raw counters stay in the database."""
     if evaluation is None:
         return "Not measured."
     text = f"Verdict {evaluation.verdict.value}"
@@ -321,13 +323,15 @@ def outcome(evaluation: Evaluation | None) -> str:
 
 
 def measured(evaluation: Evaluation | None) -> str:
-    """The same in a line of its own; as data where it tells of a failure, in words that may quote the kernel's."""
+    """Return the same in a line of its own; as data where it tells of a failure, in words that may quote the
+    kernel's.
+    """
     text = outcome(evaluation)
     return data("measured", text) if evaluation and evaluation.failure else f"Measured: {text}"
 
 
 def diagnosis(found: Diagnosis) -> str:
-    """The Prophet's diagnosis: what holds a kernel back, and what to try."""
+    """Return the Prophet's diagnosis: what holds a kernel back, and what to try."""
     if not found.advice and found.severity == "none":
         return f"Diagnosis: {found.cause} ({found.evidence})."
     lines = [f"Diagnosis ({found.severity}): {found.cause}; {found.evidence}."]
@@ -338,13 +342,13 @@ def diagnosis(found: Diagnosis) -> str:
 
 
 def attempt(one: Attempt, found: Diagnosis | None = None) -> str:
-    """A candidate's strategy, what it came to, and why it is not faster."""
+    """Return a candidate's strategy, what it came to, and why it is not faster."""
     text = f"{strategy_json(one.strategy)}\n{outcome(one.evaluation)}"
     return data("candidate", f"{text}\n{diagnosis(found)}" if found else text)
 
 
 def pool(matches: tuple[PoolMatch, ...]) -> str:
-    """Retrieved entries: what worked, and what failed as a warning."""
+    """Return the retrieved entries: what worked, and what failed as a warning."""
     if not matches:
         return "Nothing about similar operators."
     lines = []
@@ -364,7 +368,7 @@ def pool(matches: tuple[PoolMatch, ...]) -> str:
 
 
 def _credits(credits: tuple[Credit, ...]) -> str:
-    """What techniques of a winner were measured to be worth there, by taking each away."""
+    """Return what techniques of a winner were measured to be worth there, by taking each away."""
     worth = [f"{one.technique} {one.factor.median:.2f}x" for one in credits if one.factor is not None]
     worth += [f"{one.technique} nothing" for one in credits if one.outcome is CreditOutcome.SAME_CODE]
     return f"; measured worth of its techniques: {', '.join(worth)}" if worth else ""

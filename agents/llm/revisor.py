@@ -49,7 +49,7 @@ class LlmRevisor:
     def revise(
         self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
     ) -> Revision | None:
-        """A mended kernel; None where there is nothing to mend or the same kernel comes back."""
+        """Return a mended kernel; None where there is nothing to mend or the same kernel comes back."""
         last = history[-1]
         if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
             return None
@@ -74,7 +74,7 @@ class LlmRevisor:
         return self._mended(question, briefing, last)
 
     def _ask_about(self, briefing: Briefing, last: Attempt, seed: int) -> Revision | None:
-        """What a kernel that beat the floor leaves out, put in; None where the model finds that nothing is.
+        """Return what a kernel that beat the floor leaves out, put in; None where the model finds that nothing is.
 
         Shows no time of any kernel, and nothing that one can be reckoned from.
         """
@@ -99,7 +99,7 @@ class LlmRevisor:
 
 
 def report(failure: Failure) -> str:
-    """A failure as a repairing agent needs it: what kind, what to look for, the evidence."""
+    """Return a failure as a repairing agent needs it: what kind, what to look for, the evidence."""
     advice = _ADVICE.get(failure.kind, "It was rejected.")
     evidence = failure.message
     if failure.details:
@@ -108,7 +108,9 @@ def report(failure: Failure) -> str:
 
 
 def _tried(attempts: Sequence[Attempt], *, named: bool = False) -> str:
-    """Trials, a line each; ``named`` by their techniques, where these are not those of the kernel to be mended."""
+    """Return the trials, one a line; ``named`` by their techniques, where these are not those of the kernel to be
+    mended.
+    """
     if not attempts:
         return "Nothing."
     return prompt.data("history", "\n".join(_trial(one, named=named) for one in attempts))
@@ -121,7 +123,7 @@ def _trial(one: Attempt, *, named: bool) -> str:
 
 
 def revision(text: str, briefing: Briefing, last: Attempt) -> Revision:
-    """The mended kernel in an answer, given whole or as a patch, with its note and the techniques dropped."""
+    """Return the mended kernel in an answer, given whole or as a patch, with its note and the techniques dropped."""
     strategy, kernel = last.strategy, answers.kernel(text, briefing, last.kernel)
     note = _NOTE.search(text)
     dropped = _DROPPED.search(text)

@@ -22,7 +22,7 @@ class LlmTranslator:
         self._gateway = gateway
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """A kernel that follows the strategy, from the parent's code where there is any."""
+        """Return a kernel that follows the strategy, from the parent's code where there is any."""
         briefing = briefing.allowing(strategy)
         file = prompt.prompt("translator")
         messages = file.messages(
@@ -40,7 +40,7 @@ class LlmTranslator:
         return self._gateway.ask(question, lambda text: answers.kernel(text, briefing))
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
-        """One kernel that does what both parents' kernels do: crossover of code."""
+        """Return one kernel that does what both parents' kernels do: crossover of code."""
         file = prompt.prompt("translator_merge")
         messages = file.messages(
             reference=prompt.reference(briefing),
@@ -57,12 +57,12 @@ class LlmTranslator:
 
 
 def parent_text(one: Attempt) -> str:
-    """A measured kernel whose code is to be read: what it came to, source, plan."""
+    """Return a measured kernel whose code is to be read: what it came to, source, plan."""
     return f"{prompt.measured(one.evaluation)}\n{kernel_text(one.kernel) if one.kernel else 'It has no code.'}"
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """A kernel as it stands in a prompt: source and plan, both as data."""
+    """Return a kernel as it stands in a prompt: source and plan, both as data."""
     unused = None if kernel.plan.tensor_maps else {"tensor_maps"}
     plan = kernel.plan.model_dump_json(exclude=unused)
     return prompt.data("kernel", kernel.source) + "\n" + prompt.data("plan.json", plan)

@@ -56,7 +56,7 @@ class TransportError(Exception):
 
 
 def litellm() -> ModuleType:
-    """LiteLLM, imported late (it takes seconds) and silenced: local price list, no telemetry, no debug hints."""
+    """Return LiteLLM, imported late (it takes seconds) and silenced: local price list, no telemetry, no debug hints."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm as module
 
@@ -66,7 +66,9 @@ def litellm() -> ModuleType:
 
 
 def price(model: Model, prompt_tokens: int, completion_tokens: int) -> float:
-    """USD for these tokens: the model's own price where it is configured, else LiteLLM's local list, else 0."""
+    """Return the USD for these tokens: the model's own price where it is configured, else LiteLLM's local list, else
+    0.
+    """
     listed = _listed(model)
     million = 1e6
     per_input = model.input_usd_per_million
@@ -77,7 +79,7 @@ def price(model: Model, prompt_tokens: int, completion_tokens: int) -> float:
 
 
 def priced(model: Model) -> bool:
-    """Whether a price is known; a model without one costs nothing here, whatever its provider charges."""
+    """Return whether a price is known; a model without one costs nothing here, whatever its provider charges."""
     own = model.input_usd_per_million is not None and model.output_usd_per_million is not None
     return own or "output_cost_per_token" in _listed(model)
 
@@ -88,7 +90,8 @@ def _listed(model: Model) -> Mapping[str, Any]:
 
 
 def answer_tokens(model: Model) -> int:
-    """The most tokens that an answer may have: as configured, but no more than LiteLLM's local list allows the model.
+    """Return the most tokens that an answer may have: as configured, but no more than LiteLLM's local list allows the
+    model.
 
     Many providers refuse a request for more than that.
     """
@@ -97,7 +100,8 @@ def answer_tokens(model: Model) -> int:
 
 
 def count_tokens(messages: Sequence[Mapping[str, str]]) -> int:
-    """An upper estimate of the prompt's tokens without a tokenizer: one for two bytes, plus some for each message.
+    """Return an upper estimate of the prompt's tokens without a tokenizer: one for two bytes, plus some for each
+    message.
 
     Source code has about three bytes a token, CJK text three for one.
     """
@@ -105,7 +109,9 @@ def count_tokens(messages: Sequence[Mapping[str, str]]) -> int:
 
 
 def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonValue]:
-    """What is sent beside model and messages, without secrets; recorded, and part of what an answer is cached by."""
+    """Return what is sent beside model and messages, without secrets; recorded, and part of what an answer is cached
+    by.
+    """
     limit = "max_completion_tokens" if model.reasoning else "max_tokens"
     sent: dict[str, JsonValue] = {limit: answer_tokens(model), "seed": seed}
     if model.temperature is not None and not model.reasoning:
@@ -138,7 +144,7 @@ def complete(model: Model, messages: Sequence[Mapping[str, str]], sent: Mapping[
 
 
 def _within(seconds: float, ask: Callable[[], Any]) -> Any:
-    """What ``ask`` returns or raises, or a :class:`TransportError` when the time is up.
+    """Return what ``ask`` returns or raises, or a :class:`TransportError` when the time is up.
 
     LiteLLM's ``timeout`` bounds each read and not the call: a server that sends a byte now and then is read for ever.
     So the call has a thread of its own, which is ended when nobody waits for it any more.
@@ -239,12 +245,16 @@ def _translated(module: ModuleType, error: Exception) -> TransportError:
 
 
 def _is_refusal(status: object) -> bool:
-    """Client errors that the same request will meet again; not 408 (timeout), 409 (conflict) and 429 (rate limit)."""
+    """Return whether the same request will meet this client error again; not for 408 (timeout), 409 (conflict), 429
+    (rate limit).
+    """
     return isinstance(status, int) and 400 <= status < 500 and status not in (408, 409, 429)
 
 
 def _answered_with_error(error: BaseException) -> bool:
-    """Whether the server itself said that it failed. LiteLLM gives broken connections a status 500 of its own."""
+    """Return whether the server itself said that it failed. LiteLLM gives broken connections a status 500 of its
+    own.
+    """
     return any(
         _status_of(getattr(one, "response", None)) >= 400 and type(one).__module__.startswith("openai")
         for one in _chain(error)
@@ -272,7 +282,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Seconds of the provider's Retry-After header, which LiteLLM keeps on the error or on the one it wraps."""
+    """Return seconds of the provider's Retry-After header, which LiteLLM keeps on the error or on the one it wraps."""
     for source in _chain(error):
         headers = getattr(source, "litellm_response_headers", None) or getattr(
             getattr(source, "response", None), "headers", None
@@ -284,7 +294,7 @@ def _retry_after(error: Exception) -> float | None:
 
 
 def _seconds(value: str) -> float | None:
-    """Either form of the header (RFC 9110 section 10.2.3): seconds, or a date."""
+    """Parse either form of the header (RFC 9110 section 10.2.3): seconds, or a date."""
     try:
         return max(0.0, float(value))
     except ValueError:

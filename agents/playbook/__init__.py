@@ -14,7 +14,7 @@ from agents.playbook.translator import PlaybookTranslator
 
 
 def agents() -> Agents:
-    """The playbook's player for each role."""
+    """Return the playbook's player for each role."""
     return Agents(
         prophet=PlaybookProphet(),
         manager=PlaybookManager(),

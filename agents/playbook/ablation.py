@@ -38,7 +38,7 @@ class Ablation:
 
 
 def ablations(briefing: Briefing, strategy: Strategy, winner: Kernel) -> list[Ablation]:
-    """One for each technique of the strategy, in its order."""
+    """Return one ablation for each technique of the strategy, in its order."""
     rendered = _rendered(briefing, strategy, winner)
     if rendered is not None:
         return [_by_templates(briefing, strategy, rendered, technique) for technique in strategy.ids()]
@@ -46,7 +46,9 @@ def ablations(briefing: Briefing, strategy: Strategy, winner: Kernel) -> list[Ab
 
 
 def _rendered(briefing: Briefing, strategy: Strategy, winner: Kernel) -> Kernel | None:
-    """What the templates render for the strategy, if it is this very kernel but for tunable values that a sweep set."""
+    """Return what the templates render for the strategy, if it is this very kernel but for tunable values that a sweep
+    set.
+    """
     try:
         kernel = PlaybookTranslator().translate(briefing, strategy, None, 0)
     except AgentError:
@@ -86,14 +88,14 @@ def _by_tunables(strategy: Strategy, winner: Kernel, technique: str) -> Ablation
 
 
 def _fixed(kernel: Kernel, values: dict[str, int]) -> Kernel:
-    """With tunables that no sweep may set back."""
+    """Return the kernel with tunables that no sweep may set back."""
     fixed = {name: Tunable(value=value, choices=(value,)) for name, value in values.items()}
     plan = kernel.plan.model_copy(update={"tunables": kernel.plan.tunables | fixed})
     return kernel.model_copy(update={"plan": plan})
 
 
 def _without(strategy: Strategy, *techniques: str) -> tuple[Strategy, tuple[str, ...]]:
-    """The strategy without some techniques and those that require them; the ids of all that go but the first."""
+    """Return the strategy without some techniques and those that require them; the ids of all that go but the first."""
     gone = [*techniques]
     for _ in strategy.techniques:
         known = {use.id: catalogue().get(use.id) for use in strategy.techniques if use.id not in gone}
@@ -103,6 +105,6 @@ def _without(strategy: Strategy, *techniques: str) -> tuple[Strategy, tuple[str,
 
 
 def _code(kernel: Kernel) -> tuple[str, str]:
-    """Source without whole-line comments, which name the techniques, and the launch plan."""
+    """Return the source without whole-line comments, which name the techniques, and the launch plan."""
     lines = [line for line in kernel.source.splitlines() if not line.lstrip().startswith("//")]
     return "\n".join(lines), kernel.plan.model_dump_json()

@@ -15,7 +15,7 @@ from cupilot.domain.problem import Target
 
 
 def objections(case: Case, target: Target) -> dict[str, str]:
-    """The techniques of the strategy that do not apply, each with the reason."""
+    """Return the techniques of the strategy that do not apply, each with the reason."""
     table = checks(case.operator, target)
     found: dict[str, str] = {}
     for technique in case.options.techniques:
@@ -27,7 +27,7 @@ def objections(case: Case, target: Target) -> dict[str, str]:
 
 
 def checks(operator: Operator, target: Target) -> Mapping[str, Check]:
-    """The techniques that templates exist for, for the operator's family, with their conditions."""
+    """Return the techniques that templates exist for, for the operator's family, with their conditions."""
     if isinstance(operator, Pointwise):
         family = conditions_pointwise.CUDA, conditions_pointwise.CPU
     elif isinstance(operator, Rows):

@@ -22,7 +22,7 @@ class Case:
     options: Options
 
     def number(self, technique: str, parameter: str, without: int = 1) -> int:
-        """A parameter of the strategy."""
+        """Return a parameter of the strategy."""
         return self.options.number(technique, parameter, without)
 
 
@@ -31,22 +31,22 @@ Check = Callable[[Case], str | None]
 
 
 def always(_: Case) -> str | None:
-    """No condition."""
+    """Accept without a condition."""
     return None
 
 
 def polynomial(case: Case) -> str | None:
-    """The expression has a function that templates know a polynomial for."""
+    """Require a function in the expression that templates know a polynomial for."""
     return None if calls_any(case.operator, POLYNOMIAL) else "the expression has no exponential or similar function"
 
 
 def fast_unit(case: Case) -> str | None:
-    """The expression has a function that the hardware approximates."""
+    """Require a function in the expression that the hardware approximates."""
     return None if calls_any(case.operator, HARDWARE) else "the expression has no exponential or hyperbolic tangent"
 
 
 def launch_bounds(case: Case) -> str | None:
-    """The smallest block that a sweep may choose still fits as often as asked for."""
+    """Require that the smallest block that a sweep may choose still fits as often as asked for."""
     resident = case.number("launch_bounds", "min_blocks")
     limit = case.device.threads_per_unit or 1024
     smallest = 32 * case.number("warp_per_row", "warps", 2)

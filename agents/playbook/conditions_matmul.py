@@ -22,7 +22,7 @@ def _matmul(case: Case) -> Matmul:
 
 
 def _aligned(operator: Matmul) -> tuple[bool, bool]:
-    """Whether packs of four lie on 16-byte boundaries, of the first operand and of the second."""
+    """Return whether packs of four lie on 16-byte boundaries, of the first operand and of the second."""
     return (
         packs_aligned(operator.a, operator.m, operator.k, depth_is_row=False),
         packs_aligned(operator.b, operator.n, operator.k, depth_is_row=True),
@@ -51,7 +51,7 @@ def _split_k(case: Case) -> str | None:
 
 
 def _tile(case: Case) -> str | None:
-    """Threads and shared memory of a block, from all techniques that shape its tile."""
+    """Check threads and shared memory of a block, from all techniques that shape its tile."""
     operator, options = _matmul(case), case.options
     tiling = Tiling.of(operator, options)
     if tiling.m % tiling.rows or tiling.n % tiling.cols:

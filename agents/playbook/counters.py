@@ -101,7 +101,7 @@ _STALL_RULES = (
 
 
 def counted(briefing: Briefing, attempt: Attempt, zone: Zone) -> Iterator[Finding]:
-    """What the counters of a measured kernel show, the dearest first."""
+    """Yield what the counters of a measured kernel show, the dearest first."""
     evaluation = attempt.evaluation
     if evaluation is None or evaluation.profile is None:
         return
@@ -211,7 +211,7 @@ def _tail(metrics: Mapping[str, float]) -> Iterator[Finding]:
 
 
 def _stalls(metrics: Mapping[str, float], zone: Zone) -> Iterator[Finding]:
-    """What warps wait for, where one thing stands out."""
+    """Yield what warps wait for, where one thing stands out."""
     for rule in _STALL_RULES:
         if zone in rule.zones and _share(metrics, *rule.reasons) >= rule.share:
             values = ", ".join(f"{name} = {metrics.get(name, 0.0):.2f}" for name in rule.reasons)
@@ -220,7 +220,7 @@ def _stalls(metrics: Mapping[str, float], zone: Zone) -> Iterator[Finding]:
 
 
 def _share(metrics: Mapping[str, float], *reasons: str) -> float:
-    """The part of all stalls that these reasons are."""
+    """Return the part of all stalls that these reasons are."""
     total = _all_stalls(metrics)
     return sum(metrics.get(name, 0.0) for name in reasons) / total if total else 0.0
 

@@ -49,7 +49,7 @@ _PlanCheck = Callable[[Kernel, BuildReport | None], str | None]
 
 
 def missing(strategy: Strategy, kernel: Kernel | None, build: BuildReport | None) -> dict[str, str]:
-    """The techniques that a strategy claims and that are not there, each with what was looked for."""
+    """Return the techniques that a strategy claims and that are not there, each with what was looked for."""
     found: dict[str, str] = {}
     for use in strategy.techniques:
         reason = _in_source(use, kernel) or _in_plan(use, kernel, build)
@@ -62,7 +62,9 @@ def missing(strategy: Strategy, kernel: Kernel | None, build: BuildReport | None
 
 
 def visible(kernel: Kernel) -> tuple[str, ...]:
-    """The techniques for the kernel's target that its source shows by a telling trace, in the catalogue's order."""
+    """Return the techniques for the kernel's target that its source shows by a telling trace, in the catalogue's
+    order.
+    """
     code = _code(kernel.source)
     return tuple(
         one.id
@@ -75,7 +77,7 @@ def visible(kernel: Kernel) -> tuple[str, ...]:
 
 
 def leaves_trace(technique: str, target: Target) -> bool:
-    """Whether source or binary show this technique where it is; a plan alone never does."""
+    """Return whether source or binary show this technique where it is; a plan alone never does."""
     return technique in SOURCE or (target, technique) in _BINARY
 
 
@@ -92,7 +94,7 @@ def _in_plan(use: TechniqueUse, kernel: Kernel | None, build: BuildReport | None
 
 
 def _code(source: str) -> str:
-    """The source without comments: a claim in prose is no evidence."""
+    """Return the source without comments: a claim in prose is no evidence."""
     return re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
 
 
@@ -121,7 +123,9 @@ def _simd(build: BuildReport, use: TechniqueUse) -> str | None:
 
 
 def _tiles(build: BuildReport, _: TechniqueUse) -> str | None:
-    """Tensor cores may read tiles that the copy engine filled, without any load or store of a thread."""
+    """Check for tiles in shared memory; tensor cores may read what the copy engine filled, without any load or store of
+    a thread.
+    """
     filled = build.instructions.get("shared_memory") or build.instructions.get("async_copy")
     return None if filled else "the binary has no shared-memory accesses"
 
@@ -131,7 +135,9 @@ def _cluster(kernel: Kernel, _: BuildReport | None) -> str | None:
 
 
 def _second_stage(kernel: Kernel, _: BuildReport | None) -> str | None:
-    """Parts of different blocks meet in another launch, in scratch memory, in a cluster, or by atomics and fences."""
+    """Check that parts of different blocks meet: in another launch, in scratch memory, in a cluster, or by atomics and
+    fences.
+    """
     plan = kernel.plan
     several = len(plan.launches) > 1 or plan.workspace or any(one.cooperative for one in plan.launches)
     meets = several or _has_cluster(kernel) or re.search(_MEETING, _code(kernel.source))
@@ -145,14 +151,16 @@ def _tensor_map(kernel: Kernel, _: BuildReport | None) -> str | None:
 
 
 def _shared_memory(kernel: Kernel, build: BuildReport | None) -> str | None:
-    """Static shared memory is known from the build only."""
+    """Check for shared memory; static shared memory is known from the build only."""
     static = build.shared_bytes if build is not None and build.ok else None
     dynamic = any(launch.shared_bytes.strip() != "0" for launch in kernel.plan.launches)
     return "no kernel has shared memory" if static == 0 and not dynamic else None
 
 
 def _approximate_units(_: Kernel, build: BuildReport | None) -> str | None:
-    """Accurate functions use these units too, so they show nothing; but without them it is not there."""
+    """Check that approximate units are used at all; accurate functions use them too, so their presence shows
+    nothing.
+    """
     if build is None or not build.ok or not build.instructions or build.instructions.get("special_function"):
         return None
     return "the binary has no approximate units' instructions"

@@ -49,35 +49,37 @@ HARDWARE = ("exp", "expm1", "tanh")
 
 
 def const(value: float) -> Expr:
-    """A constant."""
+    """Return a constant."""
     return Expr("const", value=float(value))
 
 
 def element(name: str) -> Expr:
-    """An input that has a value for every element."""
+    """Return an input that has a value for every element."""
     return Expr("input", name=name, level=Level.ELEMENT)
 
 
 def row_value(name: str) -> Expr:
-    """An input that has one value a row."""
+    """Return an input that has one value a row."""
     return Expr("input", name=name, level=Level.ROW)
 
 
 def call(op: str, *args: Expr) -> Expr:
-    """An operator or function applied to values."""
+    """Return an operator or function applied to values."""
     level = max((arg.level for arg in args), default=Level.CONSTANT)
     return Expr(op, args, level=level, mask=op in COMPARISONS or op in LOGIC or op == "not")
 
 
 def reduce(kind: str, argument: Expr) -> Expr:
-    """A value of a row, made from all elements of that row."""
+    """Return a value of a row, made from all elements of that row."""
     if kind not in REDUCTIONS:
         raise ValueError(f"no accumulator {kind!r}")
     return Expr("reduce", (argument,), name=kind, level=Level.ROW)
 
 
 def walk(roots: Iterable[Expr], known: Iterable[Expr] = ()) -> list[Expr]:
-    """Every expression reachable from the roots but what is known, each once, arguments before what uses them."""
+    """Return every expression reachable from the roots but what is known, each once, arguments before what uses
+    them.
+    """
     order: list[Expr] = []
     seen: set[Expr] = set(known)
     stack = [(root, False) for root in reversed(list(roots))]
@@ -93,7 +95,7 @@ def walk(roots: Iterable[Expr], known: Iterable[Expr] = ()) -> list[Expr]:
 
 
 def depth(node: Expr) -> int:
-    """How many passes over a row must come before this value is known, its own included."""
+    """Return how many passes over a row must come before this value is known, its own included."""
     depths: dict[Expr, int] = {}
     for item in walk([node]):
         below = max((depths[arg] for arg in item.args), default=0)
@@ -102,7 +104,7 @@ def depth(node: Expr) -> int:
 
 
 def replace(root: Expr, table: Mapping[Expr, Expr]) -> Expr:
-    """The expression with some of its nodes replaced."""
+    """Return the expression with some of its nodes replaced."""
     made: dict[Expr, Expr] = dict(table)
     for node in walk([root]):
         if node in made:
@@ -114,7 +116,7 @@ def replace(root: Expr, table: Mapping[Expr, Expr]) -> Expr:
 
 
 def shared(roots: Iterable[Expr]) -> list[Expr]:
-    """The same expressions with equal subexpressions made one object."""
+    """Return the same expressions with equal subexpressions made one object."""
     table: dict[tuple[object, ...], Expr] = {}
     made: dict[Expr, Expr] = {}
     order = list(roots)
@@ -128,7 +130,7 @@ def shared(roots: Iterable[Expr]) -> list[Expr]:
 
 
 def literal(value: float) -> str:
-    """A float as C++ text."""
+    """Return a float as C++ text."""
     if isnan(value):
         return "FN_NAN"
     if value in (float("inf"), float("-inf")):
@@ -150,7 +152,7 @@ class Emitter:
     """Name and text of each intermediate value, in order."""
 
     def emit(self, *roots: Expr) -> list[str]:
-        """Names or short texts for the roots; intermediate values that they need are added to ``lines``."""
+        """Return names or short texts for the roots; intermediate values that they need are added to ``lines``."""
         missing = walk(roots, self.names)
         uses: dict[Expr, int] = {}
         for node in missing:

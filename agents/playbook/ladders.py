@@ -151,14 +151,14 @@ _LADDERS = {
 
 
 def ladder(operator: Operator, target: Target) -> list[Strategy]:
-    """The family's strategies, best first; the plain kernel last."""
+    """Return the family's strategies, best first; the plain kernel last."""
     family = "pointwise" if isinstance(operator, Pointwise) else "matmul" if isinstance(operator, Matmul) else "rows"
     plain = Strategy(techniques=(), rationale="the plain kernel: correct, simple, something to compare with")
     return [*(parse(text) for text in _LADDERS[target, family]), plain]
 
 
 def parse(text: str) -> Strategy:
-    """A strategy from its text form, ``technique(parameter=value), technique: rationale``."""
+    """Return a strategy from its text form, ``technique(parameter=value), technique: rationale``."""
     techniques, _, rationale = text.partition(": ")
     uses = []
     for name, inside in re.findall(r"(\w+)(?:\(([^)]*)\))?(?:, |$)", techniques):

@@ -36,7 +36,7 @@ class PlaybookManager:
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),  # noqa: ARG002 - a template begins from nothing but the strategy
     ) -> list[InitialStrategy]:
-        """Up to ``count`` renderable strategies with different signatures; raises NoTemplate."""
+        """Return up to ``count`` renderable strategies with different signatures; raises NoTemplate."""
         space = Space(briefing, operator_of(briefing))
         failed = {_signature(match.entry.strategy) for match in pool if _failed_here(match.entry, briefing)}
         chosen: list[InitialStrategy] = []
@@ -60,7 +60,7 @@ class PlaybookManager:
     def crossover(
         self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
     ) -> Strategy:
-        """A strategy made of both parents' techniques; different from those taken wherever one can be found."""
+        """Return a strategy made of both parents' techniques; different from those taken wherever one can be found."""
         rng = Random(seed)
         space = Space(briefing, operator_of(briefing))
         known = {_signature(strategy) for strategy in taken}
@@ -91,14 +91,14 @@ def _explained(strategy: Strategy, rationale: str) -> Strategy:
 
 
 def _failed_here(entry: PoolEntry, briefing: Briefing) -> bool:
-    """Whether an entry says that its strategy does not work for this very problem on this kind of device."""
+    """Return whether an entry says that its strategy does not work for this very problem on this kind of device."""
     same = entry.problem_hash == briefing.facts.problem_hash and entry.target is briefing.target
     blameless = entry.failure in (None, FailureKind.INFRASTRUCTURE)
     return same and entry.device_class == briefing.device.device_class and not blameless
 
 
 def _from_pool(space: Space, pool: Sequence[PoolMatch]) -> Iterator[InitialStrategy]:
-    """Strategies of entries that counted, best score first, without what cannot be applied here."""
+    """Yield strategies of entries that counted, best score first, without what cannot be applied here."""
     for match in sorted(pool, key=lambda item: -item.score):
         entry = match.entry
         if entry.target is not space.briefing.target or not entry.verdict.counts or not entry.speedup:
@@ -114,7 +114,7 @@ def _from_pool(space: Space, pool: Sequence[PoolMatch]) -> Iterator[InitialStrat
 
 
 def _from_ladder(space: Space) -> Iterator[InitialStrategy]:
-    """The family's ladder: first what applies as it stands, then what is left of the others."""
+    """Yield the family's ladder: first what applies as it stands, then what is left of the others."""
     rungs = ladder(space.operator, space.briefing.target)
     placement = space.briefing.placement
     if placement is not None:
@@ -176,7 +176,9 @@ def _conflicts(use: TechniqueUse, uses: Sequence[TechniqueUse]) -> bool:
 
 
 def _mutated(space: Space, strategy: Strategy, fitter: Attempt, rng: Random) -> tuple[Strategy, str]:
-    """One change beyond the parents: the diagnosis' advice where there is guidance, else a neighbour or a technique."""
+    """Return one change beyond the parents: the diagnosis' advice where there is guidance, else a neighbour or a
+    technique.
+    """
     wanted: list[str] = []
     if space.briefing.placement is not None and fitter.evaluation is not None:
         wanted = [item.technique for item in PlaybookProphet().diagnose(space.briefing, fitter).advice]

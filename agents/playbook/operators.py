@@ -94,7 +94,7 @@ class Rows:
         return max(depth(expr) for _, expr in self.outputs) + self.maps
 
     def reductions(self) -> tuple[tuple[Expr, ...], ...]:
-        """The reductions, grouped by the pass in which they can be made."""
+        """Return the reductions, grouped by the pass in which they can be made."""
         groups: dict[int, list[Expr]] = {}
         for node in walk(expr for _, expr in self.outputs):
             if node.op == "reduce":
@@ -139,7 +139,9 @@ Operator = Pointwise | Rows | Matmul
 
 
 def softmax_pair(operator: Rows) -> tuple[Expr, Expr] | None:
-    """The maximum and the sum of exponentials of a softmax, where the operator has exactly these two reductions."""
+    """Return the maximum and the sum of exponentials of a softmax, where the operator has exactly these two
+    reductions.
+    """
     groups = operator.reductions()
     if [len(group) for group in groups] != [1, 1]:
         return None
@@ -154,7 +156,9 @@ def softmax_pair(operator: Rows) -> tuple[Expr, Expr] | None:
 
 
 def moments_pair(operator: Rows) -> tuple[Expr, Expr] | None:
-    """The sum and the sum of squared deviations from the mean, where the operator has exactly these two reductions."""
+    """Return the sum and the sum of squared deviations from the mean, where the operator has exactly these two
+    reductions.
+    """
     groups = operator.reductions()
     if [len(group) for group in groups] != [1, 1]:
         return None
@@ -171,7 +175,8 @@ def moments_pair(operator: Rows) -> tuple[Expr, Expr] | None:
 
 
 def kept_value(operator: Rows) -> Expr | None:
-    """A value of the last statistics pass that can take the input's place afterwards, e.g. softmax's exponential.
+    """Return a value of the last statistics pass that can take the input's place afterwards, e.g. softmax's
+    exponential.
 
     None where the result needs the input itself again, or where there is more than one input.
     """
@@ -204,7 +209,7 @@ def _nodes_without(root: Expr, stop: Iterable[Expr]) -> list[Expr]:
 
 
 def calls_any(operator: Operator, functions: Iterable[str]) -> bool:
-    """Whether the operator computes one of these functions."""
+    """Return whether the operator computes one of these functions."""
     if isinstance(operator, Matmul):
         return False
     roots = [operator.expression] if isinstance(operator, Pointwise) else [expr for _, expr in operator.outputs]

@@ -13,7 +13,7 @@ from cupilot.domain.strategy import Strategy
 
 
 def unmet(briefing: Briefing, strategy: Strategy) -> str | None:
-    """The first technique that cannot be applied, and why; None where nothing is known against the strategy."""
+    """Return the first technique that cannot be applied, and why; None where nothing is known against the strategy."""
     try:
         operator = operator_of(briefing)
     except AgentError:

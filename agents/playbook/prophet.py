@@ -29,7 +29,7 @@ class PlaybookProphet:
     """Reads profile, build report and placement; the first rule that fits names the cause."""
 
     def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
-        """Why the kernel is not faster, and which techniques of the catalogue to try, best first."""
+        """Return why the kernel is not faster, and which techniques of the catalogue to try, best first."""
         found = findings(briefing, attempt)
         main = found[0]
         advice: list[Advice] = []
@@ -44,7 +44,7 @@ class PlaybookProphet:
 
 
 def _candidates(briefing: Briefing, strategy: Strategy, finding: Finding) -> Iterator[tuple[Technique, str]]:
-    """The finding's techniques that the strategy lacks and that fit the problem, in the finding's order.
+    """Yield the finding's techniques that the strategy lacks and that fit the problem, in the finding's order.
 
     Beside each the technique that it has to come with, or nothing. None that would take the place of one which the
     finding names before it: register blocking is no answer to slow tensor cores.
@@ -70,7 +70,9 @@ def _candidates(briefing: Briefing, strategy: Strategy, finding: Finding) -> Ite
 
 
 def _kept_by(briefing: Briefing, operator: Operator, strategy: Strategy, technique: Technique) -> str:
-    """The technique that this one applies together with, for some values of its parameters; nothing where none is."""
+    """Return the technique that this one applies together with, for some values of its parameters; nothing where none
+    is.
+    """
     for name in KEPT_BY.get(technique.id, ()):
         for values in product(*(each.choices for each in technique.parameters.values())):
             use = TechniqueUse(id=technique.id, parameters=dict(zip(technique.parameters, values, strict=True)))
@@ -80,7 +82,7 @@ def _kept_by(briefing: Briefing, operator: Operator, strategy: Strategy, techniq
 
 
 def _fits(briefing: Briefing, operator: Operator, strategy: Strategy, new: list[TechniqueUse]) -> bool:
-    """Whether new techniques apply beside the strategy's own, conflicting ones taken out."""
+    """Return whether new techniques apply beside the strategy's own, conflicting ones taken out."""
     table = checks(operator, briefing.target)
     known = [one for use in new if (one := catalogue().get(use.id))]
     gone = {name for one in known for name in one.conflicts} | {use.id for use in new}

@@ -72,7 +72,9 @@ class PlaybookRevisor:
     def revise(
         self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
     ) -> Revision | None:
-        """A kernel for a reduced strategy that is new to the candidate and its lineage; None where none is left."""
+        """Return a kernel for a reduced strategy that is new to the candidate and its lineage; None where none is
+        left.
+        """
         if not history or history[-1].evaluation is None or history[-1].evaluation.failure is None:
             return None
         last, failure = history[-1], history[-1].evaluation.failure
@@ -91,7 +93,7 @@ class PlaybookRevisor:
 
 
 def _reductions(space: Space, strategy: Strategy, failure: Failure) -> Iterator[tuple[Strategy, str]]:
-    """Smaller strategies, the most likely cure first; the plain kernel last."""
+    """Yield smaller strategies, the most likely cure first; the plain kernel last."""
     suspects = [name for name in SUSPECTS[failure.kind] if strategy.use(name) is not None]
     why = f"after {failure.kind.value}"
     if failure.kind in _RESOURCE_FAILURES:
@@ -107,7 +109,7 @@ def _reductions(space: Space, strategy: Strategy, failure: Failure) -> Iterator[
 
 
 def _shrunk(strategy: Strategy, name: str) -> Iterator[tuple[Strategy, str]]:
-    """The strategy with one parameter of the technique one choice lower."""
+    """Yield the strategy with one parameter of the technique one choice lower."""
     technique, use = catalogue().get(name), strategy.use(name)
     if name not in SHRINKABLE or technique is None or use is None:
         return

@@ -87,7 +87,7 @@ _COMPUTE = {
 
 
 def findings(briefing: Briefing, attempt: Attempt) -> list[Finding]:
-    """What the evaluation shows, worst first; never empty."""
+    """Return what the evaluation shows, worst first; never empty."""
     evaluation = attempt.evaluation
     if evaluation is None:
         return [Finding("major", "the kernel has not been evaluated", "no evaluation", _first_choice(briefing))]
@@ -165,7 +165,7 @@ def _profile(briefing: Briefing, evaluation: Evaluation) -> Iterator[Finding]:
 
 
 def _zone(briefing: Briefing, evaluation: Evaluation) -> Zone:
-    """The problem's zone; where it is not known, that of the busier resource."""
+    """Return the problem's zone; where it is not known, that of the busier resource."""
     placement = evaluation.placement or briefing.placement
     if placement is not None:
         return placement.zone

@@ -30,7 +30,7 @@ class Space:
     operator: Operator
 
     def techniques(self) -> list[Technique]:
-        """Techniques with a template for the operator's family, in the catalogue's order."""
+        """Return techniques with a template for the operator's family, in the catalogue's order."""
         table = checks(self.operator, self.briefing.target)
         policy = self.briefing.facts.policy.value
         return [
@@ -43,11 +43,11 @@ class Space:
         ]
 
     def valid(self, strategy: Strategy) -> bool:
-        """Whether the strategy can be rendered as it is."""
+        """Return whether the strategy can be rendered as it is."""
         return not complaints(self.briefing, self.operator, strategy)
 
     def fitted(self, strategy: Strategy) -> tuple[Strategy, tuple[str, ...]]:
-        """The strategy without what cannot be applied here, and the ids that were dropped."""
+        """Return the strategy without what cannot be applied here, and the ids that were dropped."""
         known = [use for use in strategy.techniques if use.id in catalogue() and use.id not in self.briefing.banned]
         dropped = [use.id for use in strategy.techniques if use not in known]
         current = with_defaults(Strategy(techniques=tuple(_known_parameters(use) for use in known)))
@@ -58,7 +58,9 @@ class Space:
         return Strategy(techniques=current.techniques, rationale=strategy.rationale), tuple(dropped)
 
     def _victim(self, strategy: Strategy) -> str:
-        """The technique to drop next: one that objects, else the last that requires or conflicts with something."""
+        """Return the technique to drop next: one that objects, else the last that requires or conflicts with
+        something.
+        """
         found = complaints(self.briefing, self.operator, strategy)
         objecting = [use.id for use in strategy.techniques if use.id in found]
         if objecting:
@@ -79,7 +81,7 @@ class Space:
         return target not in technique.targets or bool(technique.policies and policy not in technique.policies)
 
     def random(self, rng: Random) -> Strategy:
-        """A strategy drawn from the space, techniques meant for the problem's zone being likelier."""
+        """Return a strategy drawn from the space, techniques meant for the problem's zone being likelier."""
         uses: list[TechniqueUse] = []
         for technique in self.techniques():
             if rng.random() < self._weight(technique):
@@ -96,7 +98,7 @@ class Space:
         return ZONE_WEIGHT if placement.zone.value in technique.zones else OTHER_WEIGHT
 
     def _closed(self, uses: Iterable[TechniqueUse], rng: Random) -> Iterable[TechniqueUse]:
-        """The techniques in this order without conflicts, each preceded by what it requires."""
+        """Return the techniques in this order without conflicts, each preceded by what it requires."""
         taken: dict[str, TechniqueUse] = {}
         for use in uses:
             for item in [*self._required(use.id, rng), use]:
@@ -115,14 +117,14 @@ class Space:
         return found
 
     def with_technique(self, strategy: Strategy, technique: Technique, rng: Random) -> Strategy:
-        """The strategy with one technique more; what conflicts with it goes."""
+        """Return the strategy with one technique more; what conflicts with it goes."""
         new = TechniqueUse(id=technique.id, parameters=_drawn(technique, rng))
         needed = self._required(technique.id, rng)
         uses = list(self._closed([*needed, new, *strategy.techniques], rng))[:12]
         return self.fitted(_in_order(Strategy(techniques=tuple(uses))))[0]
 
     def neighbours(self, strategy: Strategy) -> list[tuple[Strategy, str]]:
-        """Every valid strategy one parameter, or one technique less, away, with what was changed."""
+        """Return every valid strategy one parameter, or one technique less, away, with what was changed."""
         found: list[tuple[Strategy, str]] = []
         for use in strategy.techniques:
             technique = catalogue().get(use.id)
@@ -138,7 +140,7 @@ class Space:
 
 
 def replaced(strategy: Strategy, technique: str, parameter: str, value: Scalar) -> Strategy:
-    """The strategy with one parameter changed."""
+    """Return the strategy with one parameter changed."""
     uses = tuple(
         TechniqueUse(id=use.id, parameters={**use.parameters, parameter: value}) if use.id == technique else use
         for use in strategy.techniques
@@ -151,7 +153,7 @@ def _drawn(technique: Technique, rng: Random) -> dict[str, Scalar]:
 
 
 def _known_parameters(use: TechniqueUse) -> TechniqueUse:
-    """The use without parameters, or values, that the catalogue does not know."""
+    """Return the use without parameters, or values, that the catalogue does not know."""
     technique = catalogue().get(use.id)
     choices = {name: parameter.choices for name, parameter in technique.parameters.items()} if technique else {}
     kept = {name: value for name, value in use.parameters.items() if value in choices.get(name, ())}
@@ -159,7 +161,7 @@ def _known_parameters(use: TechniqueUse) -> TechniqueUse:
 
 
 def _in_order(strategy: Strategy) -> Strategy:
-    """The techniques in the catalogue's order: what is required before what requires it."""
+    """Return the techniques in the catalogue's order: what is required before what requires it."""
     order = {technique.id: place for place, technique in enumerate(catalogue())}
     uses = sorted(strategy.techniques, key=lambda use: order.get(use.id, len(order)))
     return Strategy(techniques=tuple(uses), rationale=strategy.rationale)

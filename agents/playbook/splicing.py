@@ -14,7 +14,7 @@ from cupilot.domain.kernel import Kernel
 
 
 def spliced(first: Kernel, second: Kernel, seed: int) -> Kernel:
-    """A child of both texts; where more lines come from the second parent, so does the launch plan.
+    """Return a child of both texts; where more lines come from the second parent, so does the launch plan.
 
     At least one difference comes from each parent where there are two or more, so that the child is no copy.
     """

@@ -28,7 +28,7 @@ class NotApplicable(AgentError):
 
 
 def operator_of(briefing: Briefing) -> Operator:
-    """The operator of a job's problem; raises NoTemplate for one that no template can handle on this target."""
+    """Return the operator of a job's problem; raises NoTemplate for one that no template can handle on this target."""
     operator = recognise(briefing.facts)
     if briefing.target is Target.CUDA and isinstance(operator, Rows) and operator.length > INDEX_LIMIT:
         raise refuse(briefing.facts, f"rows of {operator.length} elements are too long")
@@ -36,12 +36,12 @@ def operator_of(briefing: Briefing) -> Operator:
 
 
 def case_of(briefing: Briefing, operator: Operator, strategy: Strategy) -> Case:
-    """What the checks of a strategy look at."""
+    """Return what the checks of a strategy look at."""
     return Case(operator, briefing.device, briefing.facts.policy, Options.of(strategy, catalogue()))
 
 
 def complaints(briefing: Briefing, operator: Operator, strategy: Strategy) -> dict[str, str]:
-    """Everything that keeps a strategy from being rendered: technique (or "strategy") and reason."""
+    """Return everything that keeps a strategy from being rendered: technique (or "strategy") and reason."""
     found = objections(case_of(briefing, operator, strategy), briefing.target)
     broken = problems_with(strategy, catalogue(), briefing.target, briefing.facts.policy)
     return {**found, **({"strategy": "; ".join(broken)} if broken else {})}
@@ -51,7 +51,9 @@ class PlaybookTranslator:
     """Renders strategies; never looks at a parent's code, because a template has all there is to know."""
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:  # noqa: ARG002
-        """The kernel of a strategy. Raises NoTemplate, or NotApplicable naming each technique and why it cannot be."""
+        """Return the kernel of a strategy. Raises NoTemplate, or NotApplicable naming each technique and why it cannot
+        be.
+        """
         operator = operator_of(briefing)
         found = complaints(briefing, operator, strategy)
         if found:
@@ -63,13 +65,13 @@ class PlaybookTranslator:
         return kernel
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:  # noqa: ARG002
-        """Both parents' texts, crossed line by line: see :mod:`agents.playbook.splicing`."""
+        """Return both parents' texts, crossed line by line: see :mod:`agents.playbook.splicing`."""
         if first.kernel is None or second.kernel is None:
             raise NotApplicable("a parent has no kernel to be crossed", where="parents")
         return spliced(first.kernel, second.kernel, seed)
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:  # noqa: ARG002
-        """The strategy without the techniques that neither source nor binary show."""
+        """Return the strategy without the techniques that neither source nor binary show."""
         build = attempt.evaluation.build if attempt.evaluation else None
         struck = missing(attempt.strategy, attempt.kernel, build)
         kept = tuple(use for use in attempt.strategy.techniques if use.id not in struck)
@@ -83,7 +85,7 @@ class PlaybookTranslator:
 
 
 def with_defaults(strategy: Strategy) -> Strategy:
-    """The strategy with every parameter written out, so that equal kernels have equal signatures."""
+    """Return the strategy with every parameter written out, so that equal kernels have equal signatures."""
     options = Options.of(strategy, catalogue())
     uses = tuple(TechniqueUse(id=name, parameters=parameters) for name, parameters in options.techniques.items())
     return Strategy(techniques=uses, rationale=strategy.rationale)

@@ -22,7 +22,9 @@ Dot = tuple[float, float, str, str]
 
 
 def progress(candidates: Sequence[CandidateSummary]) -> Markup:
-    """Each measured candidate's speedup by its number, and the best so far; empty where nothing counts yet."""
+    """Draw each measured candidate's speedup by its number, and the best so far; empty where no candidate is
+    measured.
+    """
     measured = [(float(one.ordinal), one.speedup) for one in candidates if one.speedup is not None]
     if not measured:
         return Markup()
@@ -37,7 +39,7 @@ def progress(candidates: Sequence[CandidateSummary]) -> Markup:
 
 
 def population(candidates: Sequence[CandidateSummary]) -> Markup:
-    """Each measured candidate by the two terms of its fitness; those that selection kept are ringed."""
+    """Draw each measured candidate by the two terms of its fitness; those that selection kept are ringed."""
     dots = [
         _dot(one, 100 * one.utilisation, one.speedup)
         for one in candidates
@@ -47,12 +49,14 @@ def population(candidates: Sequence[CandidateSummary]) -> Markup:
 
 
 def line(points: Sequence[Point], across: str, up: str) -> Markup:
-    """Something that grows; empty where there is nothing to draw."""
+    """Draw a line; empty where there is nothing to draw."""
     return _chart(points, across, up) if len(points) > 1 else Markup()
 
 
 def lineage(candidates: Sequence[CandidateSummary], base: str) -> Markup:
-    """The family tree: a column a generation, a line from each parent; ``base`` is where a candidate's page lies."""
+    """Draw the family tree: one column for each generation, a line from each parent; ``base`` is the URL of the
+    candidates' pages.
+    """
     places: dict[object, Point] = {}
     rows: dict[int, int] = {}
     for one in candidates:
@@ -146,7 +150,7 @@ def _dot(one: CandidateSummary, x: float, y: float) -> Dot:
 
 
 def _ticks(highest: float) -> tuple[float, int]:
-    """Distance and number of three to five round ticks above zero that reach ``highest``."""
+    """Return distance and number of three to five round ticks above zero that reach ``highest``."""
     scale = 10.0 ** math.floor(math.log10(highest / 4))
     step = next(scale * round_one for round_one in (1, 2, 2.5, 5, 10) if scale * round_one * 4.999 >= highest)
     return step, math.ceil(highest / step)

@@ -54,7 +54,7 @@ Reference = Annotated[str, Query(max_length=200)]
 
 @router.get("/login")
 def sign_in() -> Response:
-    """Where to give a key."""
+    """Show the form for a key."""
     return page("login", None, complaint=None)
 
 
@@ -90,13 +90,13 @@ def sign_out() -> Response:
 
 @router.get("/style.css")
 def style() -> Response:
-    """How it looks."""
+    """Return the style sheet."""
     return Response(STYLE, media_type="text/css", headers=CACHED)
 
 
 @router.get("/icon.svg")
 def icon() -> Response:
-    """What browsers show in a tab; they would ask for ``/favicon.ico`` otherwise."""
+    """Return the icon that browsers show in a tab; they would ask for ``/favicon.ico`` otherwise."""
     return Response(ICON, media_type="image/svg+xml", headers=CACHED)
 
 
@@ -110,7 +110,7 @@ def jobs(
     team: Text = None,
     cursor: Text = None,
 ) -> Response:
-    """The team's jobs, newest first; another's for cluster admins."""
+    """List the team's jobs, newest first; those of another team for cluster admins."""
     filters = JobFilter(states=[state] if state else (), author=plain_text("user", user))
     home = team_for(session, caller, plain_text("team", team) or caller.team)
     found = list_jobs(session, home.id, filters, cursor=cursor, limit=ROWS)
@@ -119,7 +119,7 @@ def jobs(
 
 @router.get("/jobs/{job}")
 def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
-    """A job: where it stands, its figures, its candidates by generation, its newest events."""
+    """Show a job: its state, figures, candidates by generation and newest events."""
     team = team_of_job(session, caller, job)
     view = job_view(session, team, job)
     found = list_candidates(session, team, job, limit=DRAWN)
@@ -144,7 +144,7 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
 
 @router.get("/jobs/{job}/candidates/{candidate}")
 def one_candidate(session: Transaction, caller: Visitor, job: UUID, candidate: str) -> Response:
-    """A candidate: strategy, kernel, what the judge found, lineage, what it changed, and which models wrote it."""
+    """Show a candidate: strategy, kernel, the judge's findings, lineage, what it changed, and which models wrote it."""
     team = team_of_job(session, caller, job)
     view = candidate_view(session, team, job, candidate)
     parents = [entry for entry in view.lineage if entry.candidate in view.parents]
@@ -158,19 +158,19 @@ def one_candidate(session: Transaction, caller: Visitor, job: UUID, candidate: s
 
 @router.get("/compare")
 def compare(session: Transaction, caller: Visitor, first: Reference, second: Reference) -> Response:
-    """Two candidates for one problem, side by side."""
+    """Show two candidates for one problem side by side."""
     return page("compare", caller, found=compare_candidates(session, caller.team_id, first, second))
 
 
 @router.get("/leaderboards")
 def boards(session: Transaction, caller: Visitor) -> Response:
-    """One for each problem and device."""
+    """List the leaderboards, one for each problem and device."""
     return page("boards", caller, found=list_leaderboards(session, Onlooker(caller.team_id), after=0, limit=200))
 
 
 @router.get("/leaderboards/{problem}")
 def board(session: Transaction, caller: Visitor, problem: str, device: Text = None) -> Response:
-    """Proven kernels, the fastest first."""
+    """List proven kernels, the fastest first."""
     device = plain_text("device", device)
     asked = plain_text("problem", problem) or ""
     found = leaderboard(session, Onlooker(caller.team_id), asked, device=device, after=0, limit=200)
@@ -179,13 +179,13 @@ def board(session: Transaction, caller: Visitor, problem: str, device: Text = No
 
 @router.get("/cluster")
 def cluster(session: Transaction, caller: Visitor) -> Response:
-    """Workers, devices and queues."""
+    """Show workers, devices and queues."""
     return page("cluster", caller, refresh=True, found=cluster_view(session), used=_days(timelines.gpu_days(session)))
 
 
 @router.get("/team")
 def team_page(session: Transaction, caller: Visitor) -> Response:
-    """What the team may use and has used, who is in it, and its keys."""
+    """Show the team's quota and use, its members and its keys."""
     members = members_of(session, session.get_one(Team, caller.team_id))
     return page(
         "team",
@@ -205,7 +205,7 @@ def _days(points: Sequence[plots.Point]) -> Markup:
 def audit(
     session: Transaction, caller: Visitor, before: Annotated[int | None, Query(ge=0, lt=2**63)] = None
 ) -> Response:
-    """Who asked for what; for the team's admins."""
+    """Show the audit log; for the team's admins."""
     caller.needs(Role.ADMIN)
     found = list_entries(session, caller.team_id, AuditFilter(), before=before, limit=ROWS)
     return page("audit", caller, found=found)
@@ -213,7 +213,7 @@ def audit(
 
 @router.get("/operations")
 def operations(session: Transaction, caller: Visitor) -> Response:
-    """What those who run the service look after, over all teams; for cluster admins."""
+    """Show what operators look after, over all teams; for cluster admins."""
     caller.needs_cluster_admin()
     teams = [quota_view(session, team.id, with_shares=False) for team in teams_for(session, caller)]
     return page(

@@ -29,7 +29,7 @@ class Row:
 
 
 def side_by_side(diff: str) -> list[Row]:
-    """The rows of a unified diff, its two lines of names left out; none of an empty one."""
+    """Return the rows of a unified diff, its two lines of names left out; none of an empty one."""
     return list(_rows(diff.splitlines()[2:]))
 
 

@@ -60,7 +60,7 @@ class PageRoute(APIRoute):
     """A route whose errors are pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, guarded."""
+        """Return the handler, with its errors turned into pages."""
         handler = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
@@ -77,7 +77,7 @@ class PageRoute(APIRoute):
 
 
 def visitor(request: Request, session: Transaction) -> Caller:
-    """Who looks, who must be a viewer at least; SignedOut without a valid key."""
+    """Return the caller, who must be a viewer at least; raise SignedOut without a valid key."""
     secret = request.cookies.get(COOKIE)
     caller = identify(session, secret) if secret else None
     if caller is None:
@@ -90,11 +90,11 @@ Visitor = Annotated[Caller, Depends(visitor)]
 
 
 def page(name: str, caller: Caller | None, *, status: int = 200, refresh: bool = False, **shown: Any) -> Response:
-    """A template as an answer; ``refresh`` has the browser look again every few seconds."""
+    """Render a template as a response; ``refresh`` has the browser look again every few seconds."""
     text = _templates.get_template(f"{name}.html").render(caller=caller, refresh=refresh, home=HOME, **shown)
     return HTMLResponse(text, status, headers=HEADERS)
 
 
 def failed(error: CupilotError) -> Response:
-    """An error as a page."""
+    """Render an error as a page."""
     return page("error", None, status=error.status, error=error)

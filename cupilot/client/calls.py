@@ -22,7 +22,9 @@ class ModelCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[CallPage]:
-        """A page of a job's model calls, oldest first; those of one candidate where its id or ordinal is given."""
+        """Return a page of a job's model calls, oldest first; those of one candidate where its id or ordinal is
+        given.
+        """
         where = path("v1", "jobs", job, "calls")
         if candidate is not None:
             where = path("v1", "jobs", job, "candidates", candidate, "calls")
@@ -33,7 +35,7 @@ class ModelCalls:
     def all_model_calls(
         self, job: JobId, *, candidate: JobId | int | None = None, role: str | None = None, state: str | None = None
     ) -> Stream[CallSummary]:
-        """All of them, fetched a page at a time."""
+        """Return all of them, fetched a page at a time."""
         return every(
             lambda cursor: ModelCalls.model_calls.ask(
                 self, job, candidate=candidate, role=role, state=state, cursor=cursor, limit=LONGEST_PAGE
@@ -43,5 +45,5 @@ class ModelCalls:
 
     @call
     def model_call(self, job: JobId, model_call: JobId) -> Call[CallView]:
-        """A model call with every message and the answer; secrets are removed."""
+        """Return a model call with every message and the answer; secrets are removed."""
         return Call(CallView, "GET", path("v1", "jobs", job, "calls", model_call))

@@ -59,8 +59,8 @@ class Calls(
         timeout: float = 30.0,
         retries: int = 4,
     ) -> None:
-        """Where url or key are not given, :func:`cupilot.client.endpoint.find_endpoint` finds them; NoServer if
-        nowhere.
+        """Find url or key, where they are not given, by :func:`cupilot.client.endpoint.find_endpoint`; NoServer where
+        it finds none.
 
         ``timeout`` is in seconds and for one attempt; ``retries`` counts the attempts after the first.
         """

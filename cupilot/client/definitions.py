@@ -62,7 +62,7 @@ class Scripted(Generic[P, T]):
         _look_like(self, source)
 
     def ask(self, client: Any, *args: P.args, **kwargs: P.kwargs) -> Script[T]:
-        """The same within another definition: ``view = yield from JobCalls.get.ask(self, job)``."""
+        """Run the call within another definition: ``view = yield from JobCalls.get.ask(self, job)``."""
         return self._definition(client, *args, **kwargs)
 
     @overload
@@ -90,7 +90,7 @@ class Streamed(Generic[P, T]):
         _look_like(self, definition)
 
     def steps(self, client: Any, *args: P.args, **kwargs: P.kwargs) -> Stream[T]:
-        """The same within another definition."""
+        """Run the script within another definition."""
         return self._definition(client, *args, **kwargs)
 
     @overload
@@ -116,7 +116,7 @@ def _look_like(wrapper: Any, wrapped: Any) -> None:
 
 
 def call(definition: Callable[Concatenate[Any, P], Call[T]]) -> Scripted[P, T]:
-    """A method that is one call."""
+    """Define a method that is one call."""
 
     def steps(client: Definitions, /, *args: P.args, **kwargs: P.kwargs) -> Script[T]:
         return perform(client.service, definition(client, *args, **kwargs))
@@ -125,10 +125,10 @@ def call(definition: Callable[Concatenate[Any, P], Call[T]]) -> Scripted[P, T]:
 
 
 def script(definition: Callable[Concatenate[Any, P], Script[T]]) -> Scripted[P, T]:
-    """A method of several calls and pauses."""
+    """Define a method of several calls and pauses."""
     return Scripted(definition, definition)
 
 
 def stream(definition: Callable[Concatenate[Any, P], Stream[T]]) -> Streamed[P, T]:
-    """A method that is iterated over."""
+    """Define a method that is iterated over."""
     return Streamed(definition)

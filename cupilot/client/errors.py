@@ -84,7 +84,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def unreachable(url: str, error: httpx.RequestError) -> UnreachableError:
-    """For a server that does not answer."""
+    """Return the error for a server that does not answer."""
     reason = str(error) or type(error).__name__
     return UnreachableError(
         "unreachable", f"no server answers at {url}: {reason}", hint="is it running? try cupilot up"
@@ -92,7 +92,7 @@ def unreachable(url: str, error: httpx.RequestError) -> UnreachableError:
 
 
 def refusal(response: httpx.Response) -> ApiError:
-    """What a response that is no success means."""
+    """Return the error that a response without success means."""
     status, request_id = response.status_code, response.headers.get("X-Request-ID")
     try:
         error = ErrorEnvelope.model_validate_json(response.content, extra="ignore").error
@@ -117,6 +117,6 @@ def refusal(response: httpx.Response) -> ApiError:
 
 
 def retry_after(response: httpx.Response) -> float | None:
-    """Seconds that the response asks to wait; None where it does not, or in the other form (a date)."""
+    """Return seconds that the response asks to wait; None where it does not, or in the other form (a date)."""
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isdigit() else None

@@ -43,12 +43,12 @@ class EventCalls:
 
     @call
     def team_events(self, *, after: int = 0, limit: int = 200) -> Call[EventPage]:
-        """A page of what happened to the team's jobs."""
+        """Return a page of what happened to the team's jobs."""
         return Call(EventPage, "GET", "/v1/events", params={"after": after, "limit": limit})
 
     @stream
     def all_team_events(self, *, after: int = 0) -> Stream[EventView]:
-        """Everything that has happened to the team's jobs so far."""
+        """Return everything that has happened to the team's jobs so far."""
         return every(
             lambda last: EventCalls.team_events.ask(self, after=last or after, limit=EVENTS_PAGE),
             lambda page: page.next_after if len(page.items) == EVENTS_PAGE else None,
@@ -56,7 +56,7 @@ class EventCalls:
 
     @stream
     def stream_events(self, job: JobId, *, after: int = 0) -> Stream[EventView]:
-        """A job's events from after that id on, each as it happens, until the job has ended.
+        """Return a job's events from after that id on, each as it happens, until the job has ended.
 
         A connection that breaks is made again, and nothing is lost or told twice; UnreachableError where that cannot
         be done.
@@ -65,7 +65,7 @@ class EventCalls:
 
     @stream
     def stream_team_events(self, *, after: int | None = None) -> Stream[EventView]:
-        """The same of all jobs of the team, without an end; from now on where ``after`` is not given."""
+        """Return the events of all jobs of the team, without an end; from now on where ``after`` is not given."""
         return _follow(self.service, "/v1/events/stream", after)
 
 

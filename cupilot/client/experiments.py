@@ -29,7 +29,7 @@ class ExperimentCalls:
 
     @call
     def plan_experiment(self, request: ExperimentRequest) -> Call[ExperimentPlan]:
-        """A dry run: how many jobs, and what they can use at most."""
+        """Plan an experiment without starting it: how many jobs, and what they can use at most."""
         return Call(ExperimentPlan, "POST", "/v1/experiments/plan", body=request, repeatable=True)
 
     @call
@@ -42,17 +42,17 @@ class ExperimentCalls:
 
     @call
     def experiment(self, experiment: ExperimentId) -> Call[ExperimentView]:
-        """Where an experiment stands."""
+        """Return the state of an experiment."""
         return Call(ExperimentView, "GET", path("v1", "experiments", experiment))
 
     @call
     def experiments(self, *, cursor: str | None = None, limit: int = 50) -> Call[ExperimentPage]:
-        """A page of the team's experiments, newest first."""
+        """Return a page of the team's experiments, newest first."""
         return Call(ExperimentPage, "GET", "/v1/experiments", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_experiments(self) -> Stream[ExperimentSummary]:
-        """All of the team's experiments, newest first, fetched a page at a time."""
+        """Return all of the team's experiments, newest first, fetched a page at a time."""
         return every(
             lambda cursor: ExperimentCalls.experiments.ask(self, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
@@ -62,13 +62,13 @@ class ExperimentCalls:
     def experiment_jobs(
         self, experiment: ExperimentId, *, arm: str | None = None, cursor: str | None = None, limit: int = 50
     ) -> Call[ExperimentJobPage]:
-        """A page of an experiment's jobs, in the order of work."""
+        """Return a page of an experiment's jobs, in the order of work."""
         parameters = {"arm": arm, "cursor": cursor, "limit": limit}
         return Call(ExperimentJobPage, "GET", path("v1", "experiments", experiment, "jobs"), params=parameters)
 
     @stream
     def all_experiment_jobs(self, experiment: ExperimentId, *, arm: str | None = None) -> Stream[ExperimentJob]:
-        """All of an experiment's jobs in the order of work, fetched a page at a time."""
+        """Return all of an experiment's jobs in the order of work, fetched a page at a time."""
         return every(
             lambda cursor: ExperimentCalls.experiment_jobs.ask(
                 self, experiment, arm=arm, cursor=cursor, limit=LONGEST_PAGE
@@ -83,23 +83,23 @@ class ExperimentCalls:
 
     @call
     def experiment_report(self, experiment: ExperimentId) -> Call[ExperimentReport]:
-        """What can be said about the arms, so far."""
+        """Return what can be said about the arms, so far."""
         return Call(ExperimentReport, "GET", path("v1", "experiments", experiment, "report"))
 
     @call
     def experiment_table(self, experiment: ExperimentId, table: str) -> Call[bytes]:
-        """A table of the report as CSV: arms, cells, comparisons, convergence or jobs."""
+        """Return a table of the report as CSV: arms, cells, comparisons, convergence or jobs."""
         return Call(bytes, "GET", path("v1", "experiments", experiment, "report", "tables", table))
 
     @call
     def experiment_figure(self, experiment: ExperimentId, figure: str, *, form: str = "svg") -> Call[bytes]:
-        """A figure of the report: convergence, speedups, comparisons or outcomes; as ``svg`` or ``png``."""
+        """Return a figure of the report: convergence, speedups, comparisons or outcomes; as ``svg`` or ``png``."""
         where = path("v1", "experiments", experiment, "report", "figures", figure)
         return Call(bytes, "GET", where, params={"format": form}, timeout=DRAWING_SECONDS)
 
     @call
     def experiment_download(self, experiment: ExperimentId) -> Call[bytes]:
-        """The report as a zip: JSON, Markdown, every table as CSV, every figure as SVG and PNG."""
+        """Return the report as a zip: JSON, Markdown, every table as CSV, every figure as SVG and PNG."""
         where = path("v1", "experiments", experiment, "report", "download")
         return Call(bytes, "GET", where, timeout=DRAWING_SECONDS)
 
@@ -111,7 +111,7 @@ class ExperimentCalls:
         *,
         timeout: float | None = None,
     ) -> Script[ExperimentView]:
-        """Until every job is final; TimeoutError after ``timeout`` seconds (the jobs go on)."""
+        """Wait until every job is final; raise TimeoutError after ``timeout`` seconds (the jobs go on)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             view = yield from ExperimentCalls.experiment.ask(self, experiment)

@@ -33,18 +33,18 @@ class JobCalls:
 
     @call
     def plan(self, request: JobRequest) -> Call[JobPlan]:
-        """A dry run: what the job can use at most, and what earlier ones like it used. Makes nothing."""
+        """Plan a job without starting it: what it can use at most, and what earlier ones like it used."""
         return Call(JobPlan, "POST", "/v1/jobs/plan", body=request, repeatable=True)
 
     @call
     def judge(self, request: ImportRequest, *, idempotency_key: str | None = None) -> Call[JobView]:
-        """A job that judges a file which you have against a problem. A key is made where none is given."""
+        """Start a job that judges your file against a problem. An idempotency key is made where none is given."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return Call(JobView, "POST", "/v1/imports", body=request, headers=headers)
 
     @call
     def get(self, job: JobId) -> Call[JobView]:
-        """Where a job stands."""
+        """Return the state of a job."""
         return Call(JobView, "GET", path("v1", "jobs", job))
 
     @call
@@ -64,7 +64,7 @@ class JobCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[JobPage]:
-        """A page of the team's jobs, the ``newest`` or the ``oldest`` first; a cursor goes with its order.
+        """Return a page of the team's jobs, the ``newest`` or the ``oldest`` first; a cursor goes with its order.
 
         ``device`` is part of a device's name, times are of submission; ``team`` is another one's, for cluster admins.
         """
@@ -99,7 +99,7 @@ class JobCalls:
         until: datetime | None = None,
         order: str = "newest",
     ) -> Stream[JobSummary]:
-        """All of the team's jobs, the ``newest`` or the ``oldest`` first, fetched a page at a time."""
+        """Return all of the team's jobs, the ``newest`` or the ``oldest`` first, fetched a page at a time."""
         return every(
             lambda cursor: JobCalls.list.ask(
                 self,
@@ -126,13 +126,15 @@ class JobCalls:
 
     @call
     def events(self, job: JobId, *, after: int = 0, limit: int = 200, wait: float = 0.0) -> Call[EventPage]:
-        """A page of what happened to a job; with ``wait``, the server waits that many seconds for something new."""
+        """Return a page of what happened to a job; with ``wait``, the server waits that many seconds for something
+        new.
+        """
         parameters = {"after": after, "limit": limit, "wait": wait}
         return Call(EventPage, "GET", path("v1", "jobs", job, "events"), params=parameters, timeout=wait + 30.0)
 
     @stream
     def all_events(self, job: JobId, *, after: int = 0) -> Stream[EventView]:
-        """Everything that has happened to a job so far."""
+        """Return everything that has happened to a job so far."""
         return every(
             lambda last: JobCalls.events.ask(self, job, after=last or after, limit=EVENTS_PAGE),
             lambda page: page.next_after if len(page.items) == EVENTS_PAGE else None,
@@ -142,7 +144,7 @@ class JobCalls:
     def follow(
         self, job: JobId, *, after: int = 0, silence: float = EVENTS_WAIT_SECONDS
     ) -> Stream[tuple[JobView, Sequence[EventView]]]:
-        """The job and its new events, at once and whenever something happens, until it is final.
+        """Return the job and its new events, at once and whenever something happens, until it is final.
 
         Where nothing happens for ``silence`` seconds the job is given again, since its clocks go on.
         """
@@ -163,7 +165,7 @@ class JobCalls:
         timeout: float | None = None,
         silence: float = EVENTS_WAIT_SECONDS,
     ) -> Script[JobView]:
-        """Until the job is final, and return it; TimeoutError after ``timeout`` seconds (the job goes on)."""
+        """Wait until the job is final and return it; raise TimeoutError after ``timeout`` seconds (the job goes on)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         after = 0
         while True:
@@ -179,7 +181,7 @@ class JobCalls:
 
 
 def _look(client: object, job: JobId, after: int) -> Script[tuple[JobView, Sequence[EventView]]]:
-    """The job, and all events after that one."""
+    """Return the job, and all events after that one."""
     view = yield from JobCalls.get.ask(client, job)
     events: list[EventView] = []
     while True:
@@ -191,6 +193,6 @@ def _look(client: object, job: JobId, after: int) -> Script[tuple[JobView, Seque
 
 
 def _sit_out(client: object, job: JobId, after: int, silence: float) -> Script[None]:
-    """Until something happens to the job, or nothing has for so many seconds."""
+    """Wait until something happens to the job, or nothing has for so many seconds."""
     yield Pause(LOOK_SECONDS)
     yield from JobCalls.events.ask(client, job, after=after, limit=1, wait=silence)

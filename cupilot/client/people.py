@@ -32,29 +32,29 @@ class PeopleCalls:
 
     @call
     def me(self) -> Call[CallerView]:
-        """The user, team and role behind the key."""
+        """Return the user, team and role behind the key."""
         return Call(CallerView, "GET", "/v1/me")
 
     @call
     def teams(self, *, cursor: str | None = None, limit: int | None = None) -> Call[TeamList]:
-        """The key's team; all of them for a cluster admin, or a page of them by name."""
+        """Return the key's team; all of them for a cluster admin, or a page of them by name."""
         return Call(TeamList, "GET", "/v1/teams", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_teams(self) -> Stream[TeamView]:
-        """All of them, fetched a page at a time."""
+        """Return all of them, fetched a page at a time."""
         return every(
             lambda cursor: PeopleCalls.teams.ask(self, cursor=cursor, limit=LONGEST_PAGE), lambda page: page.next_cursor
         )
 
     @call
     def team(self, team: str) -> Call[TeamView]:
-        """A team by name."""
+        """Return a team by name."""
         return Call(TeamView, "GET", path("v1", "teams", team))
 
     @call
     def make_team(self, request: TeamRequest) -> Call[TeamView]:
-        """A new team; for cluster admins."""
+        """Make a team; for cluster admins."""
         return Call(TeamView, "POST", "/v1/teams", body=request)
 
     @call
@@ -64,13 +64,13 @@ class PeopleCalls:
 
     @call
     def members(self, team: str, *, cursor: str | None = None, limit: int | None = None) -> Call[MemberList]:
-        """Who is in a team, and as what: everybody, or a page of them by name."""
+        """Return the members of a team with their roles: all, or a page of them by name."""
         where = path("v1", "teams", team, "members")
         return Call(MemberList, "GET", where, params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_members(self, team: str) -> Stream[MemberView]:
-        """Everybody in a team, fetched a page at a time."""
+        """Yield all members of a team, fetched a page at a time."""
         return every(
             lambda cursor: PeopleCalls.members.ask(self, team, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
@@ -89,25 +89,25 @@ class PeopleCalls:
 
     @call
     def make_service_account(self, team: str, name: str, role: Role | str = Role.MEMBER) -> Call[MemberView]:
-        """A user of this team only, for a program; for its admins."""
+        """Make a service account: a user of this team only, for a program; for its admins."""
         body = ServiceAccountRequest(name=name, role=Role(role))
         return Call(MemberView, "POST", path("v1", "teams", team, "accounts"), body=body)
 
     @call
     def users(self, *, cursor: str | None = None, limit: int = 50) -> Call[UserPage]:
-        """A page of users, by name; for cluster admins."""
+        """Return a page of users, by name; for cluster admins."""
         return Call(UserPage, "GET", "/v1/users", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_users(self) -> Stream[UserView]:
-        """All users, fetched a page at a time."""
+        """Return all users, fetched a page at a time."""
         return every(
             lambda cursor: PeopleCalls.users.ask(self, cursor=cursor, limit=LONGEST_PAGE), lambda page: page.next_cursor
         )
 
     @call
     def user(self, user: str) -> Call[UserView]:
-        """A user by name; for cluster admins."""
+        """Return a user by name; for cluster admins."""
         return Call(UserView, "GET", path("v1", "users", user))
 
     @call
@@ -122,7 +122,7 @@ class PeopleCalls:
 
     @call
     def keys(self, *, team: str | None = None, cursor: str | None = None, limit: int | None = None) -> Call[KeyList]:
-        """Your keys for your key's team; all of the team's for an admin; or a page of them, newest first.
+        """Return your keys for your key's team; all of the team's for an admin; or a page of them, newest first.
 
         Another ``team``'s for a cluster admin.
         """
@@ -130,7 +130,7 @@ class PeopleCalls:
 
     @stream
     def all_keys(self, *, team: str | None = None) -> Stream[KeyView]:
-        """The same keys, fetched a page at a time."""
+        """Return the same keys, fetched a page at a time."""
         return every(
             lambda cursor: PeopleCalls.keys.ask(self, team=team, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
@@ -138,7 +138,7 @@ class PeopleCalls:
 
     @call
     def make_key(self, request: KeyRequest) -> Call[NewKeyView]:
-        """A new key with its secret, which is shown this once."""
+        """Make a key and return its secret, which is shown this once."""
         return Call(NewKeyView, "POST", "/v1/keys", body=request)
 
     @call

@@ -47,7 +47,7 @@ class PoolCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[PoolPage]:
-        """A page of the team's pool entries, newest first; with ``shared`` also those that other teams share."""
+        """Return a page of the team's pool entries, newest first; with ``shared`` also those that other teams share."""
         parameters = {
             "shared": shared,
             "target": target,
@@ -61,7 +61,7 @@ class PoolCalls:
 
     @stream
     def all_pool_entries(self, *, shared: bool = False, job: JobId | None = None) -> Stream[PoolEntryView]:
-        """All of the team's pool entries, fetched a page at a time."""
+        """Return all of the team's pool entries, fetched a page at a time."""
         return every(
             lambda cursor: PoolCalls.pool_entries.ask(self, shared=shared, job=job, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
@@ -69,14 +69,14 @@ class PoolCalls:
 
     @call
     def pool_entry(self, entry: uuid.UUID | str) -> Call[PoolEntryView]:
-        """One pool entry."""
+        """Return one pool entry."""
         return Call(PoolEntryView, "GET", path("v1", "pool", "entries", entry))
 
     @call
     def pool_search(
         self, question: PoolQuestion | None = None, *, job: uuid.UUID | None = None, limit: int = 8
     ) -> Call[PoolFound]:
-        """What the pool knows about a question, or about what a prepared job works on."""
+        """Return what the pool knows about a question, or about what a prepared job works on."""
         body = PoolSearch(**({"job": job} if job else {"question": question}), limit=limit)
         return Call(PoolFound, "POST", "/v1/pool/search", body=body, repeatable=True)
 
@@ -90,7 +90,9 @@ class PoolCalls:
 
     @stream
     def pool_export(self, *, kernels: bool = True) -> Stream[str]:
-        """The team's entries, a line of JSON each, oldest first; with the kernels, each in the first line naming it."""
+        """Return the team's entries, a line of JSON each, oldest first; with the kernels, each in the first line naming
+        it.
+        """
         outcome = yield Open(Call(bytes, "GET", "/v1/pool/export", params={"kernels": str(kernels).lower()}))
         if isinstance(outcome, httpx.RequestError):
             raise unreachable(self.service.url, outcome) from outcome
@@ -127,12 +129,12 @@ class PoolCalls:
 
     @call
     def pool_stats(self) -> Call[PoolStatistics]:
-        """What the pool holds, as far as the team may see."""
+        """Return what the pool holds, as far as the team may see."""
         return Call(PoolStatistics, "GET", "/v1/pool/stats")
 
 
 def _parts(lines: Iterable[str]) -> Iterable[tuple[int, bytes]]:
-    """The lines in bodies that the service takes, each with the number of its first line."""
+    """Return the lines in bodies that the service takes, each with the number of its first line."""
     first, size = 1, 0
     part: list[bytes] = []
     for number, line in enumerate(lines, 1):

@@ -60,7 +60,7 @@ class Call(Generic[T]):
         return self.method in SAFE_METHODS or "Idempotency-Key" in self.headers
 
     def options(self) -> dict[str, Any]:
-        """The request as keyword arguments of httpx."""
+        """Return the request as keyword arguments of httpx."""
         options: dict[str, Any] = {"method": self.method, "url": self.path, "headers": dict(self.headers)}
         options["params"] = {name: value for name, value in self.params.items() if value is not None}
         if self.timeout is not None:
@@ -73,7 +73,7 @@ class Call(Generic[T]):
         return options
 
     def read(self, response: httpx.Response, url: str) -> T:
-        """What the answer means."""
+        """Return what the answer means."""
         answer: Any = response.content
         if issubclass(self.model, BaseModel):
             try:
@@ -92,7 +92,9 @@ class Call(Generic[T]):
 
 
 def read_answer(model: type[ModelT], content: bytes | str) -> ModelT:
-    """An answer, perhaps of a newer service: unknown fields are ignored, unknown words kept; ValidationError."""
+    """Parse an answer, perhaps of a newer service: unknown fields are ignored, unknown words kept; raises
+    ValidationError.
+    """
     with from_a_newer_version():
         return model.model_validate_json(content, extra="ignore")
 
@@ -172,7 +174,7 @@ class Page(Protocol):
 
 
 def every(fetch: Callable[[Any], Script[PageT]], following: Callable[[PageT], Any]) -> Stream[Any]:
-    """The items of all pages, one after the other.
+    """Return the items of all pages, one after the other.
 
     ``fetch`` is given None, then what ``following`` says of each page, until that is None.
     """
@@ -187,7 +189,7 @@ def every(fetch: Callable[[Any], Script[PageT]], following: Callable[[PageT], An
 
 
 def path(*parts: object) -> str:
-    """A path of which no part can leave its place."""
+    """Return a path whose parts are escaped, so that none can change the others."""
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)
 
 
@@ -196,7 +198,9 @@ def _never_sent(error: httpx.RequestError) -> bool:
 
 
 def pause_seconds(attempt: int, wanted: float | None) -> float:
-    """Doubling with jitter, so that clients which failed together do not come back together."""
+    """Return a pause that doubles with each try, with jitter, so that clients that failed together do not retry
+    together.
+    """
     if wanted is not None:
         return min(wanted, LONGEST_PAUSE_SECONDS)
     return min(FIRST_PAUSE_SECONDS * 2.0**attempt, LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)

@@ -26,7 +26,7 @@ class RankingCalls:
     def leaderboards(
         self, *, all_teams: bool = False, cursor: str | None = None, limit: int = 50
     ) -> Call[LeaderboardList]:
-        """A page of what leaderboards there are: one a problem and model of device.
+        """Return a page of the leaderboards: one for each problem and model of device.
 
         With kernels of your team, and those that others have opened; ``all_teams`` is for cluster admins.
         """
@@ -35,7 +35,7 @@ class RankingCalls:
 
     @stream
     def all_leaderboards(self, *, all_teams: bool = False) -> Stream[LeaderboardSummary]:
-        """All of them, fetched a page at a time."""
+        """Return all of them, fetched a page at a time."""
         return every(
             lambda cursor: RankingCalls.leaderboards.ask(self, all_teams=all_teams, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
@@ -51,13 +51,13 @@ class RankingCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[Leaderboard]:
-        """Proven kernels for a problem (by hash), the fastest first; ``device`` where there are several."""
+        """Return proven kernels for a problem (by hash), the fastest first; ``device`` where there are several."""
         parameters = {"device": device, "all_teams": all_teams or None, "cursor": cursor, "limit": limit}
         return Call(Leaderboard, "GET", path("v1", "leaderboards", problem), params=parameters)
 
     @stream
     def ranked(self, problem: str, *, device: str | None = None, all_teams: bool = False) -> Stream[LeaderboardEntry]:
-        """All of a leaderboard, fetched a page at a time."""
+        """Return all of a leaderboard, fetched a page at a time."""
         return every(
             lambda cursor: RankingCalls.leaderboard.ask(
                 self, problem, device=device, all_teams=all_teams, cursor=cursor, limit=LONGEST_PAGE
@@ -67,20 +67,22 @@ class RankingCalls:
 
     @call
     def compare(self, first: JobId, second: JobId) -> Call[CandidateComparison]:
-        """Two candidates for one problem: each a candidate's id, ``job:ordinal``, or a job's id for its best."""
+        """Return two candidates for one problem: each a candidate's id, ``job:ordinal``, or a job's id for its best."""
         return Call(CandidateComparison, "GET", "/v1/compare", params={"first": str(first), "second": str(second)})
 
     @call
     def measurements(
         self, job: JobId, candidate: JobId | int, *, cursor: str | None = None, limit: int = LONGEST_PAGE
     ) -> Call[MeasurementList]:
-        """A page of the measurements of a candidate's kernel in the team's jobs on its problem, the newest first."""
+        """Return a page of the measurements of a candidate's kernel in the team's jobs on its problem, the newest
+        first.
+        """
         where = path("v1", "jobs", job, "candidates", candidate, "measurements")
         return Call(MeasurementList, "GET", where, params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_measurements(self, job: JobId, candidate: JobId | int) -> Stream[Measurement]:
-        """Every one of them, fetched a page at a time."""
+        """Return every one of them, fetched a page at a time."""
         return every(
             lambda cursor: RankingCalls.measurements.ask(self, job, candidate, cursor=cursor),
             lambda page: page.next_cursor,
@@ -88,7 +90,9 @@ class RankingCalls:
 
     @call
     def remeasure(self, job: JobId, candidate: JobId | int, *, idempotency_key: str | None = None) -> Call[JobView]:
-        """A job that measures a candidate that counts again, on today's device. A key is made where none is given."""
+        """Start a job that measures a candidate again, on today's device. An idempotency key is made where none is
+        given.
+        """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         where = path("v1", "jobs", job, "candidates", candidate, "remeasure")
         return Call(JobView, "POST", where, headers=headers)

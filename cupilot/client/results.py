@@ -23,7 +23,7 @@ class ResultCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[CandidatePage]:
-        """A page of a job's candidates by ``ordinal``, or by ``speedup``, the fastest first."""
+        """Return a page of a job's candidates by ``ordinal``, or by ``speedup``, the fastest first."""
         parameters = {
             "verdict": verdict,
             "generation": generation,
@@ -42,7 +42,9 @@ class ResultCalls:
         generation: int | None = None,
         order: str = "ordinal",
     ) -> Stream[CandidateSummary]:
-        """All of a job's candidates by ``ordinal``, or the fastest first by ``speedup``, fetched a page at a time."""
+        """Return all of a job's candidates by ``ordinal``, or the fastest first by ``speedup``, fetched a page at a
+        time.
+        """
         return every(
             lambda cursor: ResultCalls.candidates.ask(
                 self, job, verdict=verdict, generation=generation, order=order, cursor=cursor, limit=LONGEST_PAGE
@@ -52,27 +54,28 @@ class ResultCalls:
 
     @call
     def candidate(self, job: JobId, candidate: JobId | int) -> Call[CandidateView]:
-        """Everything about a candidate, by id or ordinal."""
+        """Return everything about a candidate, by id or ordinal."""
         return Call(CandidateView, "GET", path("v1", "jobs", job, "candidates", candidate))
 
     @call
     def best(self, job: JobId) -> Call[Report]:
-        """The winner with its evidence; ApiError with code ``no_result`` while there is none."""
+        """Return the winner with its evidence; ApiError with code ``no_result`` while there is none."""
         return Call(Report, "GET", path("v1", "jobs", job, "best"))
 
     @call
     def download(self, job: JobId) -> Call[bytes]:
-        """The winner as a zip: kernel, plan, header, problem, report."""
+        """Return the winner as a zip: kernel, plan, header, problem, report."""
         return Call(bytes, "GET", path("v1", "jobs", job, "best", "download"))
 
     @call
     def exports(self, job: JobId, candidate: JobId | int | None = None) -> Call[ExportList]:
-        """The forms in which the winner, or another candidate that counts, can be taken along."""
+        """Return the forms in which the winner, or another candidate that counts, can be taken along."""
         return Call(ExportList, "GET", _exports(job, candidate))
 
     @call
     def export(self, job: JobId, form: str, candidate: JobId | int | None = None) -> Call[bytes]:
-        """The winner, or another candidate that counts, as a zip: ``torch``, ``kernelbench``, ``cupy``, ``bundle``.
+        """Return the winner, or another candidate that counts, as a zip: ``torch``, ``kernelbench``, ``cupy``,
+        ``bundle``.
 
         ApiError with code ``export_refused`` where the form cannot carry what the kernel needs.
         """

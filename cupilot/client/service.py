@@ -23,12 +23,12 @@ class ServiceCalls:
 
     @call
     def problems(self, *, cursor: str | None = None, limit: int = 50) -> Call[ProblemPage]:
-        """A page of problems; all built-in ones are on the first."""
+        """Return a page of problems; all built-in ones are on the first."""
         return Call(ProblemPage, "GET", "/v1/problems", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_problems(self) -> Stream[ProblemSummary]:
-        """The built-in problems, then all of the team's, fetched a page at a time."""
+        """Return the built-in problems, then all of the team's, fetched a page at a time."""
         return every(
             lambda cursor: ServiceCalls.problems.ask(self, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
@@ -36,7 +36,7 @@ class ServiceCalls:
 
     @call
     def problem(self, problem: str) -> Call[ProblemView]:
-        """A problem with its source."""
+        """Return a problem with its source."""
         return Call(ProblemView, "GET", path("v1", "problems", problem))
 
     @call
@@ -55,7 +55,7 @@ class ServiceCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[AuditPage]:
-        """A page of who asked for what, newest first; ``resource`` is the beginning of a path.
+        """Return a page of the audit log, newest first; ``resource`` is the beginning of a path.
 
         ``all_teams``, and what nobody's key asked for: for cluster admins.
         """
@@ -88,7 +88,7 @@ class ServiceCalls:
         until: datetime | None = None,
         all_teams: bool = False,
     ) -> Stream[AuditEntryView]:
-        """All of it, newest first, fetched a page at a time."""
+        """Return all of it, newest first, fetched a page at a time."""
         return every(
             lambda cursor: ServiceCalls.audit.ask(
                 self,
@@ -109,10 +109,10 @@ class ServiceCalls:
 
     @call
     def cluster(self) -> Call[ClusterView]:
-        """Workers, devices, queues."""
+        """Return workers, devices, queues."""
         return Call(ClusterView, "GET", "/v1/cluster")
 
     @call
     def version(self) -> Call[VersionView]:
-        """Which software answers; needs no key."""
+        """Return the version of the service; needs no key."""
         return Call(VersionView, "GET", "/v1/version")

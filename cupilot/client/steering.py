@@ -29,19 +29,19 @@ class SteeringCalls:
 
     @call
     def pause(self, job: JobId) -> Call[JobView]:
-        """Let nothing of a job begin until it is resumed; what runs is finished."""
+        """Pause a job: nothing of it begins until it is resumed; steps that run are finished."""
         return Call(JobView, "POST", path("v1", "jobs", job, "pause"), repeatable=True)
 
     @call
     def resume(self, job: JobId) -> Call[JobView]:
-        """Let a paused job go on; NotAllowedError with code ``quota_exceeded`` where the team has no room for it."""
+        """Resume a paused job; NotAllowedError with code ``quota_exceeded`` where the team has no room for it."""
         return Call(JobView, "POST", path("v1", "jobs", job, "resume"), repeatable=True)
 
     @call
     def retry(
         self, job: JobId, request: RetryRequest | None = None, *, idempotency_key: str | None = None
     ) -> Call[JobView]:
-        """A new job that goes on with an ended one's best kernels and has budgets of its own."""
+        """Start a job that continues from an ended one's best kernels, with budgets of its own."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         body = request or RetryRequest()
         return Call(JobView, "POST", path("v1", "jobs", job, "retry"), body=body, headers=headers)
@@ -55,14 +55,14 @@ class SteeringCalls:
         *,
         idempotency_key: str | None = None,
     ) -> Call[JobView]:
-        """A new job whose first generation has a candidate's strategy and kernel."""
+        """Start a job whose first generation has a candidate's strategy and kernel."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         where = path("v1", "jobs", job, "candidates", candidate, "fork")
         return Call(JobView, "POST", where, body=request or ForkRequest(), headers=headers)
 
     @call
     def directives(self, job: JobId) -> Call[DirectiveList]:
-        """Pins, bans and injections of a job, the oldest first."""
+        """Return pins, bans and injections of a job, the oldest first."""
         return Call(DirectiveList, "GET", path("v1", "jobs", job, "directives"))
 
     @call
@@ -77,5 +77,5 @@ class SteeringCalls:
 
     @call
     def quota(self) -> Call[QuotaView]:
-        """What the team may use, and has used."""
+        """Return what the team may use, and has used."""
         return Call(QuotaView, "GET", "/v1/quota")

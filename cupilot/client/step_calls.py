@@ -24,7 +24,7 @@ class StepCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[StepPage]:
-        """A page of what was done for a job, oldest first; ``key`` names one step, e.g. ``c3/evaluate/0``."""
+        """Return a page of what was done for a job, oldest first; ``key`` names one step, e.g. ``c3/evaluate/0``."""
         parameters = {"state": state, "key": key, "candidate": candidate, "cursor": cursor, "limit": limit}
         return Call(StepPage, "GET", path("v1", "jobs", job, "steps"), params=parameters)
 
@@ -32,7 +32,7 @@ class StepCalls:
     def all_steps(
         self, job: JobId, *, state: str | None = None, candidate: JobId | int | None = None
     ) -> Stream[StepView]:
-        """All of it, fetched a page at a time."""
+        """Return all of it, fetched a page at a time."""
         return every(
             lambda cursor: StepCalls.steps.ask(
                 self, job, state=state, candidate=candidate, cursor=cursor, limit=LONGEST_PAGE
@@ -42,10 +42,10 @@ class StepCalls:
 
     @call
     def job_log(self, job: JobId, *, lines: int = 1_000) -> Call[bytes]:
-        """A job's newest events as UTF-8 text, a line each, oldest first."""
+        """Return a job's newest events as UTF-8 text, a line each, oldest first."""
         return Call(bytes, "GET", path("v1", "jobs", job, "log"), params={"lines": lines})
 
     @call
     def step_log(self, job: JobId, step: uuid.UUID | str) -> Call[bytes]:
-        """A step's attempts, errors, model calls, build and judge's findings as UTF-8 text."""
+        """Return a step's attempts, errors, model calls, build and judge's findings as UTF-8 text."""
         return Call(bytes, "GET", path("v1", "jobs", job, "steps", step, "log"))

@@ -23,7 +23,7 @@ class TechniqueCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[TechniquePage]:
-        """A page of techniques on targets by id, with what the team's kernels with them came to."""
+        """Return a page of techniques on targets by id, with what the team's kernels with them came to."""
         parameters = {"kind": kind, "target": target, "technique": technique, "cursor": cursor, "limit": limit}
         return Call(TechniquePage, "GET", "/v1/techniques", params=parameters)
 
@@ -31,7 +31,7 @@ class TechniqueCalls:
     def all_techniques(
         self, *, kind: Standing | str | None = None, target: Target | str | None = None
     ) -> Stream[TechniqueView]:
-        """All of them, fetched a page at a time."""
+        """Return all of them, fetched a page at a time."""
         return every(
             lambda cursor: TechniqueCalls.techniques.ask(
                 self, kind=kind, target=target, cursor=cursor, limit=LONGEST_PAGE

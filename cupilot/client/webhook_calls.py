@@ -29,18 +29,18 @@ class WebhookCalls:
     def create_webhook(
         self, url: str, *, events: Sequence[str] | None = None, description: str = ""
     ) -> Call[WebhookWithSecret]:
-        """Have events sent to a URL; the answer holds the secret, which is not shown again."""
+        """Create a webhook that sends events to a URL; the answer holds the secret, which is not shown again."""
         fields = {"url": url, "description": description} | ({} if events is None else {"events": list(events)})
         return Call(WebhookWithSecret, "POST", "/v1/webhooks", body=WebhookRequest.model_validate(fields))
 
     @call
     def webhooks(self, *, cursor: str | None = None, limit: int = 50) -> Call[WebhookPage]:
-        """A page of the team's webhooks, newest first."""
+        """Return a page of the team's webhooks, newest first."""
         return Call(WebhookPage, "GET", "/v1/webhooks", params={"cursor": cursor, "limit": limit})
 
     @stream
     def all_webhooks(self) -> Stream[WebhookView]:
-        """All of the team's webhooks, fetched a page at a time."""
+        """Return all of the team's webhooks, fetched a page at a time."""
         return every(
             lambda cursor: WebhookCalls.webhooks.ask(self, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
@@ -48,7 +48,7 @@ class WebhookCalls:
 
     @call
     def webhook(self, webhook: Id) -> Call[WebhookView]:
-        """One webhook."""
+        """Return one webhook."""
         return Call(WebhookView, "GET", path("v1", "webhooks", webhook))
 
     @call
@@ -68,20 +68,22 @@ class WebhookCalls:
 
     @call
     def ping_webhook(self, webhook: Id) -> Call[DeliveryDetail]:
-        """Have a test message sent."""
+        """Send a test message."""
         return Call(DeliveryDetail, "POST", path("v1", "webhooks", webhook, "ping"))
 
     @call
     def deliveries(
         self, webhook: Id, *, state: str | None = None, cursor: str | None = None, limit: int = 50
     ) -> Call[DeliveryPage]:
-        """A page of the messages to a webhook, newest first; ``state`` is ``pending``, ``delivered`` or ``failed``."""
+        """Return a page of the messages to a webhook, newest first; ``state`` is ``pending``, ``delivered`` or
+        ``failed``.
+        """
         parameters = {"state": state, "cursor": cursor, "limit": limit}
         return Call(DeliveryPage, "GET", path("v1", "webhooks", webhook, "deliveries"), params=parameters)
 
     @stream
     def all_deliveries(self, webhook: Id, *, state: str | None = None) -> Stream[DeliveryView]:
-        """All of them, fetched a page at a time."""
+        """Return all of them, fetched a page at a time."""
         return every(
             lambda cursor: WebhookCalls.deliveries.ask(self, webhook, state=state, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
@@ -89,10 +91,10 @@ class WebhookCalls:
 
     @call
     def delivery(self, webhook: Id, delivery: Id) -> Call[DeliveryDetail]:
-        """A message with every attempt."""
+        """Return a message with every attempt."""
         return Call(DeliveryDetail, "GET", path("v1", "webhooks", webhook, "deliveries", delivery))
 
     @call
     def redeliver(self, webhook: Id, delivery: Id) -> Call[DeliveryDetail]:
-        """Have a message sent again, with its old id."""
+        """Send a message again, with its old id."""
         return Call(DeliveryDetail, "POST", path("v1", "webhooks", webhook, "deliveries", delivery, "redeliver"))

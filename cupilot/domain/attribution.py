@@ -60,7 +60,7 @@ class Credit(Value):
 
 
 def credit_factor(winner: Interval, without: Interval) -> Interval:
-    """How many times as fast the winner is, from both speedups over the same baseline.
+    """Return how many times as fast the winner is, from both speedups over the same baseline.
 
     The interval of a ratio from the intervals of its parts, in logarithms, by the method of variance estimates
     recovery (MOVER; Zou and Donner, Statistics in Medicine 27, 2008): each side's distances from the medians add as

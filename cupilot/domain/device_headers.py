@@ -61,7 +61,7 @@ _LARGEST = {"intptr": "int64", "intmax": "int64", "uintptr": "uint64", "uintmax"
 
 
 def _integers() -> str:
-    """What ``<cuda/std/cstdint>`` defines, in its words: reading that, and all that it includes, takes 10 ms."""
+    """Return what ``<cuda/std/cstdint>`` defines, in its words: reading that, and all that it includes, takes 10 ms."""
     lines = []
     for size, (name, limits) in _SIZES.items():
         least = size.replace("int", "int_least")
@@ -99,7 +99,7 @@ _CHANGES_HEADERS = r"^\s*#\s*define\s+(__CUDA_NO_|CUDA_NO_|_CG_)"
 
 
 def wants_precompiled(source: str) -> bool:
-    """Whether a kernel includes a slow header, and does not set macros that change what the headers mean."""
+    """Return whether a kernel includes a slow header, and does not set macros that change what the headers mean."""
     import re  # not for the compiler's process, where this would be a good part of the imports
 
     return bool(re.search(_SLOW, source, re.M)) and not re.search(_CHANGES_HEADERS, source, re.M)

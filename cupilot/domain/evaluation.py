@@ -85,7 +85,9 @@ class FailureKind(Vocabulary):
 
 
 def _readable(text: str) -> str:
-    """Without what no text column and no UTF-8 encoder takes: programs under test print anything."""
+    """Return the text without characters that no text column and no UTF-8 encoder takes: programs under test print
+    anything.
+    """
     return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -229,7 +231,7 @@ class Profile(Value):
     is inferred where the machine has no counters, or its driver forbids them."""
 
     def utilisation(self, zone_metric: str) -> float:
-        """A percentage metric as a share of one, 0 where it is unknown."""
+        """Return a percentage metric as a share of one, 0 where it is unknown."""
         return min(max(self.metrics.get(zone_metric, 0.0) / 100.0, 0.0), 1.0)
 
 
@@ -312,7 +314,7 @@ class Evaluation(Value):
         return self
 
     def comparison(self, baseline: Baseline = Baseline.EAGER) -> Comparison | None:
-        """The comparison with this baseline, or None."""
+        """Return the comparison with this baseline, or None."""
         return next((item for item in self.comparisons if item.baseline is baseline), None)
 
     @property

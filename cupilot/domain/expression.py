@@ -32,7 +32,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceil_div":
 
 
 def evaluate(expression: str, names: Mapping[str, int | float | bool]) -> int:
-    """The value of ``expression`` over ``names``; raises :class:`InvalidPlan` saying what is wrong with it."""
+    """Return the value of ``expression`` over ``names``; raises :class:`InvalidPlan` saying what is wrong with it."""
     if len(expression) > MAX_LENGTH:
         raise InvalidPlan(f"expression of {len(expression)} characters; at most {MAX_LENGTH}", where=expression[:40])
     try:

@@ -47,7 +47,7 @@ class Peaks(Value):
     """ISO 8601, UTC."""
 
     def matrix_flops(self, policy: NumericsPolicy) -> float:
-        """Best rate for a matrix product under the policy."""
+        """Return the best rate for a matrix product under the policy."""
         return max(self.scalar_flops, self.tensor_flops.get(policy, 0.0))
 
 

@@ -14,7 +14,7 @@ Number = int | float | bool
 
 
 def constants(facts: ProblemFacts) -> dict[str, Number]:
-    """Every name that ``problem.h`` defines, with its value.
+    """Return every name that ``problem.h`` defines, with its value.
 
     For a tensor ``x``: ``X_NDIM``, ``X_SIZE`` (elements), ``X_DIM0``..., ``X_STRIDE0``... (elements), ``X_COLS`` (last
     dimension) and ``X_ROWS`` (product of the others). A tensor's constant wins over a scalar of the same name.
@@ -37,7 +37,7 @@ def _tensor_constants(spec: TensorSpec) -> dict[str, Number]:
 
 
 def render(facts: ProblemFacts, tunables: Mapping[str, int]) -> str:
-    """The text of ``problem.h`` for a problem and a plan's tunable values."""
+    """Return the text of ``problem.h`` for a problem and a plan's tunable values."""
     lines = ["#pragma once", "// Generated: shapes, strides (elements) and scalars of the problem, then the tunables."]
     lines += [_definition(name, value) for name, value in sorted(constants(facts).items())]
     lines += [f"constexpr int {name} = {value};" for name, value in sorted(tunables.items())]

@@ -72,30 +72,32 @@ class ImportedKernel(Value):
         return source
 
     def tuned(self, values: Mapping[str, int]) -> ImportedKernel:
-        """This file; raises InvalidPlan for any value."""
+        """Return this file; raise InvalidPlan for any value."""
         if values:
             raise InvalidPlan(f"an imported file has no tunable {next(iter(values))!r}")
         return self
 
     def tunable_values(self) -> dict[str, int]:
-        """None: what the file tunes is its own affair."""
+        """Return no values: what the file tunes is its own affair."""
         return {}
 
 
 def is_extension(source: str) -> bool:
-    """Whether a text is the C++ or CUDA source of a torch extension, and not a Python file that holds one."""
+    """Return whether a text is the C++ or CUDA source of a torch extension, and not a Python file that holds one."""
     return _EXPORTING.search(source) is not None and _PYTHON.search(source) is None
 
 
 def file_name(source: str, target: Target) -> str:
-    """``modelnew.py``, or ``extension.cu`` where a torch extension has CUDA to be compiled, else ``extension.cpp``."""
+    """Return ``modelnew.py``, or ``extension.cu`` where a torch extension has CUDA to be compiled, else
+    ``extension.cpp``.
+    """
     if not is_extension(source):
         return "modelnew.py"
     return "extension.cu" if target is Target.CUDA and _CUDA.search(source) else "extension.cpp"
 
 
 def with_function(source: str, name: str | None) -> str:
-    """An extension's source that says which of its functions is the kernel; as it is where ``name`` is None.
+    """Return an extension's source that says which of its functions is the kernel; as it is where ``name`` is None.
 
     The choice is part of the file, so that whoever has the file judges the same. It comes last, for line numbers' sake.
     """
@@ -169,7 +171,7 @@ _WAYS = (("triton", r"\btriton\.jit\b"), ("load_inline", r"\bload_inline\b"), ("
 
 
 def way(source: str) -> str:
-    """How a file comes to its kernels, by its text: ``triton``, ``load_inline``, ``cpp_extension`` or ``torch``.
+    """Return how a file makes its kernels, by its text: ``triton``, ``load_inline``, ``cpp_extension`` or ``torch``.
 
     ``extension`` where it is the source of one.
     """
@@ -179,7 +181,7 @@ def way(source: str) -> str:
 
 
 def described(kernel: ImportedKernel) -> Strategy:
-    """The strategy that a file's text shows, as far as it does: nobody asked for one, and its machine code is not read.
+    """Return the strategy that a file's text shows; its machine code is not read.
 
     Techniques that other means than the text would show (tiling, splitting, the order of work) are not claimed.
     """

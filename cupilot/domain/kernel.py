@@ -94,11 +94,11 @@ class LaunchPlan(Value):
         return tunables
 
     def values(self) -> dict[str, int]:
-        """The tunables' present values."""
+        """Return the tunables' present values."""
         return {name: tunable.value for name, tunable in self.tunables.items()}
 
     def with_values(self, values: dict[str, int]) -> LaunchPlan:
-        """The same plan with other tunable values; each must be one of its choices."""
+        """Return the same plan with other tunable values; each must be one of its choices."""
         unknown = sorted(set(values) - set(self.tunables))
         if unknown:
             raise InvalidPlan(f"no such tunable: {', '.join(unknown)}")
@@ -129,7 +129,7 @@ class Kernel(Value):
         return source
 
     def tunable_values(self) -> dict[str, int]:
-        """The tunables' present values, by name."""
+        """Return the tunables' present values, by name."""
         return self.plan.values()
 
     def _identity(self) -> Any:
@@ -139,7 +139,7 @@ class Kernel(Value):
         return identity
 
     def tuned(self, values: dict[str, int]) -> Kernel:
-        """The same kernel with other tunable values."""
+        """Return the same kernel with other tunable values."""
         return self.model_copy(update={"plan": self.plan.with_values(values)}) if values else self
 
 

@@ -26,7 +26,7 @@ class Call(Value):
     """What the call can cost at the most: counted against budgets until the true cost is known."""
 
     def request_hash(self) -> str:
-        """What an answer is found by again: model, messages and parameters."""
+        """Return the key by which an answer is found again: the hash of model, messages and parameters."""
         return digest([self.model, list(self.messages), self.parameters])
 
 

@@ -166,7 +166,7 @@ class Why(Value):
         return f"failed {failed} of {self.tries} times here{': ' + kinds if kinds else ''}"
 
     def words(self) -> str:
-        """The same for a person or a model."""
+        """Describe it for a person or a model."""
         embedding = "unknown" if self.embedding is None else f"{self.embedding:.2f}"
         parts = [
             f"similarity {embedding} by meaning, {self.lexical:.2f} by words",
@@ -234,7 +234,7 @@ class PoolAnswer(Value):
 def question_of(
     facts: ProblemFacts, name: str, *, target: Target, zone: Zone, device_class: str, limit: int = 8
 ) -> PoolQuestion:
-    """The question for a prepared problem."""
+    """Return the question for a prepared problem."""
     inputs = facts.with_role(Role.INPUT) or facts.tensors
     return PoolQuestion(
         name=name,
@@ -251,7 +251,7 @@ def question_of(
 
 
 def unfit(strategy: Strategy, question: PoolQuestion) -> str | None:
-    """Why the catalogue forbids a strategy for what is asked about; None where it does not."""
+    """Return why the catalogue forbids a strategy for what is asked about; None where it does not."""
     for use in strategy.techniques:
         technique = catalogue().get(use.id)
         if technique is None:
@@ -266,12 +266,12 @@ def unfit(strategy: Strategy, question: PoolQuestion) -> str | None:
 
 
 def operators(facts: ProblemFacts) -> tuple[str, ...]:
-    """The reference's ATen operators, in order of execution."""
+    """Return the reference's ATen operators, in order of execution."""
     return tuple(node.op for node in facts.graph.nodes)
 
 
 def shapes(facts: ProblemFacts) -> tuple[tuple[int, ...], ...]:
-    """Shapes of the reference's inputs and parameters, in order."""
+    """Return shapes of the reference's inputs and parameters, in order."""
     return tuple(spec.shape for spec in facts.with_role(Role.INPUT, Role.PARAMETER))
 
 
@@ -290,7 +290,7 @@ def entry_of(
     provenance: Provenance | None = None,
     parent_hash: str | None = None,
 ) -> PoolEntry:
-    """What the pool remembers of an evaluation; ``strategy`` after alignment, where it was aligned."""
+    """Return what the pool remembers of an evaluation; ``strategy`` after alignment, where it was aligned."""
     inputs = facts.with_role(Role.INPUT) or facts.tensors
     environment, placement = evaluation.environment, evaluation.placement
     return PoolEntry(

@@ -169,14 +169,14 @@ class ProblemFacts(Value):
     """Every input, parameter and buffer that is used, read once; every output written once."""
 
     def tensor(self, name: str) -> TensorSpec:
-        """The tensor of this name; KeyError where there is none."""
+        """Return the tensor of this name; KeyError where there is none."""
         for spec in self.tensors:
             if spec.name == name:
                 return spec
         raise KeyError(name)
 
     def with_role(self, *roles: Role) -> tuple[TensorSpec, ...]:
-        """The tensors of these roles, in order."""
+        """Return the tensors of these roles, in order."""
         return tuple(spec for spec in self.tensors if spec.role in roles)
 
 

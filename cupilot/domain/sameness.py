@@ -12,7 +12,7 @@ from cupilot.domain.problem import GraphNode, ProblemFacts, TensorSpec
 
 
 def difference(original: ProblemFacts, other: ProblemFacts) -> str | None:
-    """What the other one does differently, in a sentence for whoever wrote it; None where it does the same."""
+    """Describe what the other does differently, in a sentence for its author; None where it does the same."""
     mine, theirs = original.tensors, other.tensors
     if [_kind(spec) for spec in mine] != [_kind(spec) for spec in theirs]:
         return f"its tensors are {_listed(theirs)}; the original's are {_listed(mine)}"

@@ -64,7 +64,7 @@ class Sums:
         return max(self.squares - self.count * self.mean**2, 0.0)
 
     def less(self, part: Sums) -> Sums:
-        """What is left without a part."""
+        """Return the counts without those of a part."""
         return Sums(self.count - part.count, self.total - part.total, self.squares - part.squares)
 
 
@@ -130,7 +130,7 @@ class Record(Value):
         return Standing.NOVEL
 
     def words(self) -> str:
-        """The same for a person or a model."""
+        """Describe it for a person or a model."""
         text = f"{self.wins} of {self.tries} kernels count, on {self.problems} problems"
         text += f" ({', '.join(self.families)})" if self.families else ""
         if self.effect is not None:
@@ -149,7 +149,7 @@ class LearnedTechnique(Value):
 
 
 def effect_of(places: Sequence[Place]) -> Effect | None:
-    """The effect over places; those without a kernel on either side say nothing."""
+    """Return the effect over places; those without a kernel on either side say nothing."""
     both = [one for one in places if one.used.count and one.without.count]
     if not both:
         return None
@@ -167,7 +167,7 @@ def effect_of(places: Sequence[Place]) -> Effect | None:
 
 
 def _between(gaps: Sequence[float], errors: Sequence[float]) -> float:
-    """Variance of the true effect between places, by moments."""
+    """Return the variance of the true effect between places, by moments."""
     weights = [1 / error for error in errors]
     total = sum(weights)
     mean = sum(weight * gap for weight, gap in zip(weights, gaps, strict=True)) / total

@@ -43,15 +43,17 @@ class Strategy(Value):
         return self
 
     def ids(self) -> tuple[str, ...]:
-        """The techniques' ids, in order."""
+        """Return the techniques' ids, in order."""
         return tuple(use.id for use in self.techniques)
 
     def use(self, technique_id: str) -> TechniqueUse | None:
-        """How the strategy uses this technique, or None."""
+        """Return how the strategy uses this technique, or None."""
         return next((use for use in self.techniques if use.id == technique_id), None)
 
     def signature(self) -> str:
-        """Equal for strategies that ask for the same code: order of techniques and prose do not count."""
+        """Return a key that is equal for strategies that ask for the same code: order of techniques and prose do not
+        count.
+        """
         return digest(sorted([use.id, sorted(use.parameters.items())] for use in self.techniques))
 
     def _identity(self) -> Any:
@@ -59,7 +61,9 @@ class Strategy(Value):
 
 
 def union(first: Strategy, second: Strategy) -> Strategy:
-    """Every technique of both, as the first uses it where both do: what a kernel made of both kernels may claim."""
+    """Return every technique of both, as the first uses it where both do: what a kernel made of both kernels may
+    claim.
+    """
     added = tuple(use for use in second.techniques if first.use(use.id) is None)
     return Strategy(
         techniques=(*first.techniques, *added)[:MAX_TECHNIQUES],
@@ -68,7 +72,7 @@ def union(first: Strategy, second: Strategy) -> Strategy:
 
 
 def problems_with(strategy: Strategy, catalogue: Catalogue, target: Target, policy: NumericsPolicy) -> list[str]:
-    """Why the strategy breaks the catalogue's rules for this target and policy; empty when it does not.
+    """Return why the strategy breaks the catalogue's rules for this target and policy; empty when it does not.
 
     Techniques that the catalogue does not know are allowed (they are novel), so they are no problem here.
     """

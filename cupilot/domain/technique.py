@@ -94,12 +94,12 @@ class Catalogue:
         return technique_id in self._by_id
 
     def get(self, technique_id: str) -> Technique | None:
-        """The technique of this id, or None where the catalogue does not know it."""
+        """Return the technique of this id, or None where the catalogue does not know it."""
         return self._by_id.get(technique_id)
 
 
 @cache
 def catalogue() -> Catalogue:
-    """The built-in catalogue, from ``techniques.toml`` beside this module."""
+    """Return the built-in catalogue, from ``techniques.toml`` beside this module."""
     data = tomllib.loads(files("cupilot.domain").joinpath("techniques.toml").read_text(encoding="utf-8"))
     return Catalogue(tuple(Technique(id=key, **fields) for key, fields in data.items()))

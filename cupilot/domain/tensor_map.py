@@ -219,7 +219,7 @@ class _Checking:
 def resolved(
     told: TensorMap, spec: TensorSpec | None, nbytes: int, names: Numbers, policy: NumericsPolicy
 ) -> ResolvedTensorMap:
-    """A map with every expression evaluated; raises :class:`InvalidTensorMap` where it could not be used.
+    """Return a map with every expression evaluated; raises :class:`InvalidTensorMap` where it could not be used.
 
     ``spec`` is the tensor's, or None for a workspace; ``nbytes`` is how long its memory is.
     """
@@ -284,7 +284,7 @@ def _dims(checking: _Checking, told: TensorMap, spec: TensorSpec | None) -> list
 
 
 def _strides(checking: _Checking, told: TensorMap, spec: TensorSpec | None, dims: Sequence[int]) -> list[int]:
-    """In elements, of each dimension but the innermost."""
+    """Return the strides, in elements, of each dimension but the innermost."""
     if told.strides:
         return checking.numbers("strides", told.strides, len(dims) - 1)
     if told.dims or spec is None:

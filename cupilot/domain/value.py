@@ -20,13 +20,13 @@ from pydantic_core import CoreSchema
 
 
 def digest(data: Any) -> str:
-    """SHA-256, in hex, of JSON-compatible ``data`` in canonical form (sorted keys, no spaces)."""
+    """Return SHA-256, in hex, of JSON-compatible ``data`` in canonical form (sorted keys, no spaces)."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def in_utc(moment: datetime) -> datetime:
-    """The same moment in UTC, which one without a zone is taken to be in; ValueError beyond the years 1 to 9999.
+    """Return the moment in UTC, which one without a zone is taken to be in; ValueError beyond the years 1 to 9999.
 
     Zones that Postgres does not know, such as +20:00, are fine in ISO 8601.
     """
@@ -48,7 +48,7 @@ _of_a_newer_version: ContextVar[bool] = ContextVar("of_a_newer_version", default
 
 @contextmanager
 def from_a_newer_version() -> Iterator[None]:
-    """While this lasts, a :class:`Vocabulary` has whatever value is read: what was written may know more words."""
+    """Accept any value of a :class:`Vocabulary` meanwhile: what a newer version wrote may know more words."""
     token = _of_a_newer_version.set(True)
     try:
         yield
@@ -87,9 +87,9 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
     def content_hash(self) -> str:
-        """SHA-256 of the fields that make this value what it is, in hex."""
+        """Return SHA-256 of the fields that make this value what it is, in hex."""
         return digest(self._identity())
 
     def _identity(self) -> Any:
-        """The JSON-compatible data that the content hash covers; all fields by default."""
+        """Return the JSON-compatible data that the content hash covers; all fields by default."""
         return self.model_dump(mode="json")

@@ -45,7 +45,7 @@ def _report(progress: Progress) -> None:
 
 
 def _say(line: str) -> None:
-    """To whoever started us, if still there; it is no reason to end that they are not."""
+    """Write a line to the process that started us; that process may be gone."""
     with suppress(BrokenPipeError):
         os.write(1, line.encode() + b"\n")
 

@@ -23,7 +23,8 @@ from cupilot.embedded.servers import ROLE, Chroma, Postgres, Valkey, start_postg
 
 
 def addresses(data: Path) -> dict[str, str]:
-    """Variables with which the operator's commands, the client and ``curl`` reach a running stack. Holds its secrets.
+    """Return the variables with which operators' commands, the client and ``curl`` reach a running stack. Holds its
+    secrets.
 
     Raises :class:`Unavailable` where none runs.
     """
@@ -94,7 +95,7 @@ def restore(data: Path, dump: Path) -> None:
 
 @contextmanager
 def _database(folder: Folder) -> Iterator[tuple[Path, dict[str, str]]]:
-    """The folder's Postgres, started for as long as it takes where it does not run: its programs, and how to log in."""
+    """Yield the programs of the folder's Postgres and how to log in; start it meanwhile where it does not run."""
     if running(folder.root) is not None:
         postgres = Postgres(folder, Identity.load(folder, in_use=True))
         yield postgres.binaries, _login(postgres)
@@ -109,7 +110,9 @@ def _database(folder: Folder) -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def _login(postgres: Postgres) -> dict[str, str]:
-    """By environment, because arguments are visible to every local user, and a password is among them."""
+    """Return the login as environment variables: arguments are visible to every local user, and a password is among
+    them.
+    """
     return {
         "PGHOST": "127.0.0.1",
         "PGPORT": str(postgres.port),

@@ -129,7 +129,7 @@ def examine(data: Path = DEFAULT_DATA) -> list[Check]:
 
 
 def exit_code(checks: Sequence[Check]) -> int:
-    """1 when something is missing without which nothing runs, else 0."""
+    """Return 1 when something is missing without which nothing runs, else 0."""
     return int(any(check.level is Level.MISSING for check in checks))
 
 
@@ -365,7 +365,7 @@ def _available_memory() -> int:
 
 
 def _has_capability(number: int) -> bool:
-    """Whether this process has it; root in a container often has not."""
+    """Return whether this process has the capability; root in a container often has not."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
     return bool(int(line.split()[1], 16) >> number & 1)
 

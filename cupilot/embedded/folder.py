@@ -54,11 +54,11 @@ class Folder:
         return self.root / "work"
 
     def pulse(self, part: str) -> Path:
-        """Where a part leaves its sign of progress (:mod:`workers.health`)."""
+        """Return the file in which a part records its progress (:mod:`workers.health`)."""
         return self.root / f"{part}.pulse"
 
     def log(self, part: str) -> Path:
-        """The log file of a part."""
+        """Return the log file of a part."""
         return self.root / "logs" / f"{part}.log"
 
     def create(self) -> None:
@@ -70,7 +70,9 @@ class Folder:
 
 
 def open_folder(data: Path) -> Folder:
-    """The folder at ``data``, made where missing; its path absolute, since children have other working directories."""
+    """Return the folder at ``data``, made where missing; its path is absolute, since children have other working
+    directories.
+    """
     folder = Folder(data.expanduser().resolve())
     folder.create()
     return folder
@@ -88,7 +90,7 @@ class Identity:
 
     @classmethod
     def load(cls, folder: Folder, *, in_use: bool = False) -> Identity:
-        """What the folder's file says; empty where there is none."""
+        """Return what the folder's file says; empty where there is none."""
         identity = cls(folder.identity, in_use=in_use)
         if folder.identity.exists():
             kept = json.loads(folder.identity.read_text())
@@ -96,7 +98,7 @@ class Identity:
         return identity
 
     def port(self, part: str) -> int:
-        """The part's port: the kept one where it is free, else a new one."""
+        """Return the part's port: the kept one where it is free, else a new one."""
         kept = self.ports.get(part)
         if kept is None or not (self.in_use or is_free(kept)):
             self.ports[part] = _free_port(taken=set(self.ports.values()))
@@ -104,7 +106,7 @@ class Identity:
         return self.ports[part]
 
     def password(self, part: str) -> str:
-        """The part's password, made at first use; letters, digits, ``-`` and ``_`` only."""
+        """Return the part's password, made at first use; letters, digits, ``-`` and ``_`` only."""
         if part not in self.passwords:
             self.passwords[part] = secrets.token_urlsafe(24)
             self._save()
@@ -124,7 +126,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the loopback port now."""
+    """Return whether a server could listen on the loopback port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -30,7 +30,7 @@ class Guard:
         self._tell(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """The group is gone."""
+        """Stop watching a process group, which is gone."""
         self._groups.discard(group)
         self._tell(f"-{group}\n")
 

@@ -75,7 +75,7 @@ def down(data: Path = DEFAULT_DATA) -> bool:
 
 
 def supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
-    """Be the supervisor until told to stop; returns where the stack was."""
+    """Run as the supervisor until told to stop; return where the stack was."""
     with hold(folder):
         return asyncio.run(_supervise(folder, target, on_progress))
 
@@ -144,12 +144,12 @@ def _follow(lines: IO[str], on_progress: OnProgress, folder: Folder) -> Endpoint
 
 
 def report_line(progress: Progress) -> str:
-    """A progress as the line that a detached supervisor prints."""
+    """Return a progress as the line that a detached supervisor prints."""
     return json.dumps(asdict(progress))
 
 
 def _wait_for_other(folder: Folder) -> Endpoint | None:
-    """The endpoint of whoever holds the folder, once it answers; None when nobody does, or no longer."""
+    """Wait for another supervisor of the folder and return its endpoint; None when there is none, or no longer."""
     deadline = time.monotonic() + OTHERS_START_SECONDS
     while is_locked(folder):
         endpoint = running(folder.root)
@@ -181,7 +181,9 @@ def hold(folder: Folder) -> Iterator[None]:
 
 
 def _wait_until_gone(pid: int, seconds: float) -> bool:
-    """Whether the process has ended within that time; a zombie has, only its parent does not know yet."""
+    """Wait until the process has ended and return whether it has in time; a zombie has, only its parent does not know
+    yet.
+    """
     deadline = time.monotonic() + seconds
     with suppress(psutil.NoSuchProcess):
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

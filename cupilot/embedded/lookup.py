@@ -34,7 +34,7 @@ def running(data: Path = DEFAULT_DATA) -> Endpoint | None:
 
 
 def is_locked(folder: Folder) -> bool:
-    """Whether a supervisor holds the folder."""
+    """Return whether a supervisor holds the folder."""
     try:
         with folder.lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -46,6 +46,6 @@ def is_locked(folder: Folder) -> bool:
 
 
 def supervisor_pid(folder: Folder) -> int | None:
-    """The process id of the supervisor that holds the folder; None where none does."""
+    """Return the process id of the supervisor that holds the folder; None where none does."""
     pid = folder.lock.read_text() if is_locked(folder) else ""
     return int(pid) if pid else None

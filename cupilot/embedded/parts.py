@@ -39,16 +39,16 @@ class Service(Protocol):
     """Not stopped by then: killed."""
 
     def prepare(self) -> None:
-        """What must be done before each start; may block."""
+        """Do what must be done before each start; may block."""
 
     def recovery_seconds(self) -> float:
-        """For how long an exit right after the start is no failure yet but tried again."""
+        """Return the seconds for which an exit right after the start is tried again before it counts as a failure."""
 
     def command(self) -> Command:
-        """How it is started."""
+        """Return the command that starts it."""
 
     def is_ready(self) -> bool:
-        """Whether it does its work; may block for a moment."""
+        """Return whether it is ready; may block for a moment."""
 
 
 class Part:
@@ -116,7 +116,7 @@ class Part:
             failures = await self._revive(f"ended with code {code}", failures)
 
     async def start_and_watch(self) -> None:
-        """For a part that nobody waits for: a start that fails is tried again like any later one."""
+        """Start and watch a part that nobody waits for: a start that fails is tried again like any later one."""
         try:
             await self.start()
             await self.become_ready()
@@ -164,7 +164,7 @@ class Part:
             self._created = psutil.Process(self._process.pid).create_time()
 
     async def _exit(self, *, within: float = inf, every: float = POLL_SECONDS) -> int | None:
-        """Its exit code, or None when it still runs after ``within`` seconds."""
+        """Wait for the exit code; None when the process still runs after ``within`` seconds."""
         deadline = time.monotonic() + within
         while self._exit_code() is None:
             if time.monotonic() > deadline:

@@ -72,7 +72,7 @@ class Process:
         return self.popen.poll()
 
     def tail(self, lines: int = 12) -> str:
-        """The last lines of this run's output."""
+        """Return the last lines of this run's output."""
         with self.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(min(self.log_start, end), end - 8_192))
@@ -99,13 +99,13 @@ class Process:
 
 
 def kill_group(group: int) -> None:
-    """SIGKILL every process of a group; none left is fine."""
+    """Kill every process of a group; an empty group is no error."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def group_exists(group: int) -> bool:
-    """Whether any process of the group is left."""
+    """Return whether any process of the group is left."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -115,7 +115,9 @@ def group_exists(group: int) -> bool:
 
 @cache
 def unprivileged_user() -> str | None:
-    """Whom root runs Postgres as where user namespaces are barred; None where no change of user is needed."""
+    """Return the user as whom root runs Postgres where user namespaces are barred; None where no change of user is
+    needed.
+    """
     return "nobody" if os.geteuid() == 0 and not _user_namespaces_work() else None
 
 
@@ -125,7 +127,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _enter_user_namespace() -> None:
-    """Become uid 1000 inside a namespace whose files stay root's outside."""
+    """Enter a user namespace as uid 1000, whose files stay root's outside."""
     if _libc().unshare(CLONE_NEWUSER):
         raise OSError(ctypes.get_errno(), "unshare")
     for name, text in (("setgroups", b"deny"), ("uid_map", b"1000 0 1"), ("gid_map", b"1000 0 1")):
@@ -144,7 +146,7 @@ def _user_namespaces_work() -> bool:
 
 
 def _in_child(command: Command) -> Callable[[], None] | None:
-    """What the child does between fork and exec; libc is loaded before the fork."""
+    """Return what the child runs between fork and exec; libc is loaded before the fork."""
     if sys.platform != "linux":
         return None
     libc, parent = _libc(), os.getpid()

@@ -81,7 +81,7 @@ def save_status(folder: Folder, status: Status) -> None:
 
 
 def load_status(folder: Folder) -> Status:
-    """The folder's state file; whether its supervisor still lives is another question."""
+    """Load the folder's state file; its supervisor may have ended since."""
     try:
         saved = json.loads(folder.state.read_text())
     except (OSError, ValueError):

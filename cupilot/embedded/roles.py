@@ -49,7 +49,7 @@ class Cluster:
         self._seen = 0.0
 
     def api_is_ready(self) -> bool:
-        """Whether the API serves requests."""
+        """Return whether the API serves requests."""
         return self._get("/readyz") is not None
 
     def view(self) -> dict[str, Any]:
@@ -88,14 +88,16 @@ class Role:
         self._environment = environment
 
     def prepare(self) -> None:
-        """Nothing: a role keeps nothing of its own between starts."""
+        """Do nothing: a role keeps nothing of its own between starts."""
 
     def recovery_seconds(self) -> float:
-        """A role that ends at its start has failed."""
+        """Return 0: a role that ends at its start has failed."""
         return 0.0
 
     def command(self) -> Command:
-        """From the root folder and with ``-P``: nothing in a user's folder may shadow a module."""
+        """Return the command, run from the root folder and with ``-P``: nothing in a user's folder may shadow a
+        module.
+        """
         return Command([sys.executable, "-P", *self._argv], self._environment, Path("/"))
 
 
@@ -107,7 +109,7 @@ class Schema(Role):
         super().__init__("schema", argv, without_secrets(environment(settings)))
 
     def is_ready(self) -> bool:
-        """Never: it ends instead."""
+        """Return False: it ends instead."""
         return False
 
 
@@ -120,7 +122,7 @@ class Api(Role):
         self._cluster = cluster
 
     def is_ready(self) -> bool:
-        """Whether it serves requests."""
+        """Return whether it serves requests."""
         return self._cluster.api_is_ready()
 
 
@@ -133,7 +135,7 @@ class Scheduler(Role):
         self._cluster = cluster
 
     def is_ready(self) -> bool:
-        """Whether it holds its lock and ticks."""
+        """Return whether it holds its lock and ticks."""
         return bool(self._cluster.view().get("scheduler_alive"))
 
 
@@ -150,12 +152,12 @@ class Worker(Role):
         self._started = 0.0
 
     def command(self) -> Command:
-        """As any role's; notes the time, to tell this process's report from its predecessor's."""
+        """Return the command; note the time, to tell this process's report from its predecessor's."""
         self._started = time.time()
         return super().command()
 
     def is_ready(self) -> bool:
-        """Whether a worker of this kind and device that was started since then reports itself."""
+        """Return whether a worker of this kind and device that was started since then reports itself."""
         return any(
             worker["kind"] == self._kind
             and worker["alive"]
@@ -175,12 +177,12 @@ class Webhooks(Role):
         self._started = 0.0
 
     def command(self) -> Command:
-        """As any role's; notes the time, to tell this process's sign from its predecessor's."""
+        """Return the command; note the time, to tell this process's sign of progress from its predecessor's."""
         self._started = time.monotonic()
         return super().command()
 
     def is_ready(self) -> bool:
-        """Whether it has left a sign of progress since it was started."""
+        """Return whether it has left a sign of progress since it was started."""
         with suppress(OSError, ValueError, KeyError):
             return bool(json.loads(self._pulse.read_text())["monotonic"] >= self._started)
         return False
@@ -189,7 +191,7 @@ class Webhooks(Role):
 def make_workers(
     folder: Folder, settings: dict[str, str], cluster: Cluster, gpus: Sequence[Gpu]
 ) -> list[Scheduler | Worker]:
-    """Scheduler, agent worker and one GPU worker a card; one for the CPU where there is no card.
+    """Return scheduler, agent worker and one GPU worker for each card; one for the CPU where there is no card.
 
     Only the agent worker, which calls models, sees secrets that are not the stack's own.
     """
@@ -206,7 +208,7 @@ def make_workers(
 
 
 def stack_settings(folder: Folder, api_port: int, postgres: str, valkey: str, chroma: str) -> dict[str, str]:
-    """What tells cuPilot's processes where this stack is; the arguments after the port are URLs."""
+    """Return the settings that tell cuPilot's processes where this stack is; the arguments after the port are URLs."""
     return {
         "CUPILOT_DATABASE_URL": postgres,
         "CUPILOT_REDIS_URL": valkey,
@@ -218,7 +220,7 @@ def stack_settings(folder: Folder, api_port: int, postgres: str, valkey: str, ch
 
 
 def environment(settings: dict[str, str]) -> dict[str, str]:
-    """Ours plus the stack's settings.
+    """Return this process's environment with the stack's settings.
 
     Bytecode is always written: without it each start imports for twice as long. No proxy stands before the servers.
     """
@@ -231,7 +233,9 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
 
 
 def without_secrets(given: dict[str, str]) -> dict[str, str]:
-    """For processes that call no model: no variable whose name says that it is a secret, but for our own settings."""
+    """Return the variables for processes that call no model: none with a secret-looking name, except our own
+    settings.
+    """
     return {name: value for name, value in given.items() if name in _OURS or not SECRET_NAME.search(name)}
 
 

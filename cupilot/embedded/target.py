@@ -21,7 +21,9 @@ class Choice:
 
 
 def choose_target(wanted: Target | None) -> Choice:
-    """The wanted target, or the best one here; raises :class:`StartFailed` when ``cuda`` is wanted and cannot be."""
+    """Return the wanted target, or the best one here; raise :class:`StartFailed` when ``cuda`` is wanted and
+    unusable.
+    """
     if wanted is Target.CPU:
         return Choice(Target.CPU, (), "asked for")
     report = find_gpus()

@@ -38,12 +38,14 @@ _MAKERS: Mapping[ExportFormat, Callable[[Winner], dict[str, str]]] = {
 
 
 def files(winner: Winner, form: ExportFormat) -> dict[str, str]:
-    """The export's files by path; raises :class:`ExportRefused` where the form cannot carry what the kernel needs."""
+    """Return the export's files by path; raises :class:`ExportRefused` where the form cannot carry what the kernel
+    needs.
+    """
     return _MAKERS[form](winner)
 
 
 def refusals(winner: Winner) -> dict[ExportFormat, str | None]:
-    """For each form, why it is refused, or None where it is to be had."""
+    """Return why each form is refused; None where it can be had."""
     found: dict[ExportFormat, str | None] = {}
     for form, make in _MAKERS.items():
         try:
@@ -56,5 +58,5 @@ def refusals(winner: Winner) -> dict[ExportFormat, str | None]:
 
 
 def archive(winner: Winner, form: ExportFormat) -> bytes:
-    """The same as a zip."""
+    """Return the same as a zip."""
     return packed(files(winner, form))

@@ -19,7 +19,7 @@ _OWN_OPTIONS = ("--gpu-architecture", "-arch", "--std", "-std")
 
 
 def files(winner: Winner) -> dict[str, str]:
-    """The one file."""
+    """Return the one file."""
     _refuse(winner)
     spec = winner.spec()
     code = inlined(f'#include "common.h"\n{winner.kernel.source}', winner.device_files())

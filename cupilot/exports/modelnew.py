@@ -17,7 +17,7 @@ _OWN_IMPORTS = re.compile(r"^from (__future__|\._)[^\n]*\n", re.MULTILINE)
 
 
 def files(winner: Winner) -> dict[str, str]:
-    """The one file."""
+    """Return the one file."""
     winner.refuse_side_effects()
     launcher = "_launch_cuda.py" if is_cuda(winner) else "_launch_cpu.py"
     runtime = "\n\n".join(_pasted(name) for name in ("_buffers.py", launcher, "_proven.py"))
@@ -43,7 +43,7 @@ _RULE = "# --- the kernel, its launch plan, and where they are proven " + "-" * 
 
 
 def _pasted(name: str) -> str:
-    """A runtime file as part of another: without docstring and what it imports from its neighbours."""
+    """Return a runtime file as part of another: without docstring and what it imports from its neighbours."""
     text = _OWN_IMPORTS.sub("", texts.runtime(name))
     docstring = ast.get_docstring(ast.parse(text), clean=False)
     assert docstring is not None
@@ -65,7 +65,7 @@ def _refuse_clash(reference: str, own: str) -> None:
 
 
 def _defined(tree: ast.Module) -> set[str]:
-    """Names that a module binds other than by importing them."""
+    """Return names that a module binds other than by importing them."""
     named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     found = {node.name for node in tree.body if isinstance(node, named)}
     for node in tree.body:

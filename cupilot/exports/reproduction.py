@@ -8,7 +8,7 @@ from cupilot.reports.job import markdown
 
 
 def files(winner: Winner) -> dict[str, str]:
-    """Problem, kernel, plan, strategy, evaluation, environment, report and script."""
+    """Return problem, kernel, plan, strategy, evaluation, environment, report and script."""
     environment = winner.evaluation.environment or winner.preparation.environment
     strategy = winner.strategy.model_dump(mode="json") if winner.strategy else None
     return {

@@ -17,17 +17,19 @@ _HERE = resources.files("cupilot.exports")
 
 
 def runtime(name: str) -> str:
-    """A file of ``runtime/`` as it is."""
+    """Return a file of ``runtime/`` as it is."""
     return _HERE.joinpath("runtime", name).read_text(encoding="utf-8")
 
 
 def template(name: str, **values: str) -> str:
-    """A file of ``templates/`` with its ``$names`` filled in."""
+    """Return a file of ``templates/`` with its ``$names`` filled in."""
     return Template(_HERE.joinpath("templates", name).read_text(encoding="utf-8")).substitute(values)
 
 
 def literal(text: str) -> str:
-    """A Python expression for a text: a raw block where that says exactly the same, else escaped line by line."""
+    """Return a Python expression for a text: a raw block where that says exactly the same, else escaped line by
+    line.
+    """
     block = f'r"""{text}"""'
     try:
         if "\r" not in text and text.isprintable() | ("\n" in text) and ast.literal_eval(block) == text:
@@ -40,25 +42,25 @@ def literal(text: str) -> str:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Others' text made harmless for a heading or a comment."""
+    """Return text of others made harmless for a heading or a comment."""
     kept = "".join(" " if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") else one for one in text)
     return " ".join(kept.split())[:limit]
 
 
 def as_json(data: Any) -> str:
-    """Indented, with a newline at the end."""
+    """Return indented JSON with a newline at the end."""
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def headline(winner: Winner) -> str:
-    """What was measured, in one line."""
+    """Return what was measured, in one line."""
     eager = winner.evaluation.comparison()
     assert eager is not None
     return f"{comparison_words(eager.speedup, 'PyTorch eager')} on {one_line(winner.device_name())}"
 
 
 def evidence(winner: Winner) -> str:
-    """The proof as Markdown."""
+    """Return the proof as Markdown."""
     evaluation, report = winner.evaluation, winner.report
     environment = evaluation.environment or winner.preparation.environment
     rows = [

@@ -15,7 +15,7 @@ _CUDA_REQUIREMENTS = (
 
 
 def files(winner: Winner) -> dict[str, str]:
-    """The package with pyproject, README and test."""
+    """Return the package with pyproject, README and test."""
     winner.refuse_side_effects()
     package, spec = f"cupilot_{winner.slug}", winner.spec()
     cuda = is_cuda(winner)

@@ -41,7 +41,7 @@ class Winner:
 
     @classmethod
     def of(cls, report: Report) -> Winner:
-        """From a report, whose candidate counts."""
+        """Make a winner from a report, whose candidate counts."""
         candidate = report.candidate
         assert candidate.kernel is not None
         assert candidate.evaluation is not None
@@ -86,11 +86,13 @@ class Winner:
         return render(self.facts, self.plan.values())
 
     def device_name(self) -> str:
-        """What it was measured on."""
+        """Return what it was measured on."""
         return (self.evaluation.environment or self.preparation.environment).device.name
 
     def spec(self) -> dict[str, Any]:
-        """What a launcher must know, as JSON: tensors, launches with all expressions evaluated, compiler options."""
+        """Return what a launcher must know, as JSON: tensors, launches with all expressions evaluated, compiler
+        options.
+        """
         environment = self.evaluation.environment or self.preparation.environment
         resolved = resolve(self.kernel, self.facts)
         outputs = self.facts.with_role(Role.OUTPUT)
@@ -109,7 +111,7 @@ class Winner:
         }
 
     def options(self) -> list[str]:
-        """The compiler's options that were measured with, as NVRTC knows them: it compiles what is exported."""
+        """Return the compiler's options that were measured with, as NVRTC knows them: it compiles what is exported."""
         flags = self.evaluation.build.flags if self.evaluation.build else ()
         kept = [flag for flag in flags if not flag.startswith("--ptxas-options")]
         if not self.by_nvcc:
@@ -122,13 +124,13 @@ class Winner:
         return self.evaluation.build is not None and self.evaluation.build.compiler.startswith("nvcc ")
 
     def device_files(self) -> dict[str, str]:
-        """``cuda``: the kernel's source and what it may include, by name."""
+        """Return ``cuda``: the kernel's source and what it may include, by name."""
         wanted = [*_INCLUDE.findall(self.kernel.source)]
         stand_ins = {name: text for name, text in device_headers.STAND_INS.items() if name in wanted}
         return {"common.h": device_headers.COMMON, "problem.h": self.header, **stand_ins}
 
     def refuse_side_effects(self) -> None:
-        """A reference that changes its own buffers cannot be replaced by a kernel, which only computes outputs."""
+        """Refuse a reference that changes its own buffers: a kernel, which only computes outputs, cannot replace it."""
         state = {item.name for item in self.facts.with_role(Role.PARAMETER, Role.BUFFER)}
         for node in self.facts.graph.nodes:
             used = set(_refs(node.args)) & state
@@ -143,7 +145,7 @@ class Winner:
 
 
 def inlined(source: str, files: dict[str, str]) -> str:
-    """A source with the files that it includes put in the place of their first inclusion."""
+    """Return a source with the files that it includes put in the place of their first inclusion."""
     pending = dict(files)
 
     def replace(match: re.Match[str]) -> str:
@@ -155,7 +157,7 @@ def inlined(source: str, files: dict[str, str]) -> str:
 
 
 def is_cuda(winner: Winner) -> bool:
-    """Whether it runs on a GPU."""
+    """Return whether it runs on a GPU."""
     return winner.kernel.target is Target.CUDA
 
 

@@ -50,7 +50,7 @@ class Format(StrEnum):
 
 
 def drawn(paint: Callable[[Figure], None], size: tuple[float, float], form: Format) -> bytes:
-    """What ``paint`` puts on an empty figure of that size (in inches), as a file."""
+    """Return what ``paint`` draws on an empty figure of that size (in inches), as a file."""
     with _style() as figure_class:
         figure = figure_class(figsize=size, layout="constrained")
         paint(figure)
@@ -60,12 +60,12 @@ def drawn(paint: Callable[[Figure], None], size: tuple[float, float], form: Form
 
 
 def colour(place: int) -> str:
-    """The colour of the arm (or part) at this place."""
+    """Return the colour of the arm (or part) at this place."""
     return COLOURS[place % len(COLOURS)]
 
 
 def marker(place: int) -> str:
-    """Its marker; differs where colours repeat."""
+    """Return the marker of the arm (or part) at this place; it differs where colours repeat."""
     return MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
 
 

@@ -25,7 +25,7 @@ from cupilot.schemas import (
 
 
 def compare(first: CandidateView, second: CandidateView) -> CandidateComparison:
-    """From the first to the second; they must be for the same problem."""
+    """Compare the first candidate with the second; they must be for the same problem."""
     relative, note = relative_speedup(first.evaluation, second.evaluation)
     before, after = _strategy(first), _strategy(second)
     return CandidateComparison(
@@ -41,7 +41,7 @@ def compare(first: CandidateView, second: CandidateView) -> CandidateComparison:
 
 
 def relative_speedup(first: Evaluation | None, second: Evaluation | None) -> tuple[Interval | None, str]:
-    """How many times as fast the second is, and how that is known or why it is not."""
+    """Return how many times as fast the second is, and how that is known or why it is not."""
     if first is None or second is None or not (first.verdict.counts and second.verdict.counts):
         return None, "only audited and reproduced kernels have times that count"
     one, other = first.comparison(), second.comparison()
@@ -60,7 +60,7 @@ def relative_speedup(first: Evaluation | None, second: Evaluation | None) -> tup
 
 
 def difference(first: Strategy, second: Strategy) -> StrategyDifference:
-    """Techniques added, removed and changed."""
+    """Return the techniques added, removed and changed."""
     before, after = first.ids(), second.ids()
     both = [name for name in before if name in after]
     changed = []
@@ -125,7 +125,7 @@ def _plan(candidate: CandidateView) -> dict[str, Any]:
 
 
 def _changes(where: str, first: Any, second: Any) -> Iterator[PlanChange]:
-    """Every leaf that differs; lists of scalars are leaves."""
+    """Yield every leaf that differs; lists of scalars are leaves."""
     if isinstance(first, dict) and isinstance(second, dict):
         for key in [*first, *(key for key in second if key not in first)]:
             yield from _changes(f"{where}.{key}".lstrip("."), first.get(key), second.get(key))

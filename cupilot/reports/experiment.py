@@ -39,7 +39,7 @@ Block = tuple[str, int]
 
 
 def summarise(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) -> ExperimentReport:
-    """The report, from what the jobs have come to so far."""
+    """Return the report, from what the jobs have come to so far."""
     names = [arm.name for arm in experiment.arms]
     return ExperimentReport(
         experiment=experiment,
@@ -62,7 +62,9 @@ def summarise(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) -> Exp
 
 
 def switches_of(arms: Sequence[Arm]) -> list[str]:
-    """Fields of the method that differ between arms, where all arms have the same method and the same agents."""
+    """Return the fields of the method that differ between arms, where all arms have the same method and the same
+    agents.
+    """
     methods = [arm.method for arm in arms]
     if len({method.get("name") for method in methods}) != 1 or len({arm.agents for arm in arms}) != 1:
         return []
@@ -143,7 +145,8 @@ def _between_arms(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) ->
 
 
 def _between_switches(arms: Sequence[Arm], outcomes: Sequence[JobOutcome]) -> list[ComparisonReport]:
-    """Each two-valued switch over all arms that differ in nothing else; one value a block, so that blocks are samples.
+    """Return each two-valued switch over all arms that differ in nothing else; one value a block, so that blocks are
+    samples.
 
     Nothing where there is one switch only: the arms' own comparison says the same.
     """
@@ -162,7 +165,7 @@ def _between_switches(arms: Sequence[Arm], outcomes: Sequence[JobOutcome]) -> li
 def _switched(
     arms: Sequence[Arm], switch: str, values: Sequence[str], outcomes: Sequence[JobOutcome]
 ) -> list[tuple[float | None, float | None]]:
-    """For each block the mean log speedup with the second value and with the first, over the other switches."""
+    """Return for each block the mean log speedup with the second value and with the first, over the other switches."""
     by_arm = {arm.name: _by_block(_of(outcomes, arm.name)) for arm in arms}
     rest = {arm.name: {key: value for key, value in arm.method.items() if key != switch} for arm in arms}
     twins = [
@@ -248,7 +251,9 @@ def _adjusted(comparisons: Sequence[ComparisonReport]) -> list[ComparisonReport]
 
 
 def _claim(comparison: ComparisonReport, adjusted: float) -> str:
-    """What may be said: an interval that excludes 1, and a probability that holds beside the other comparisons."""
+    """Return what may be said: an interval that excludes 1, and a probability that holds beside the other
+    comparisons.
+    """
     if comparison.interval is None:
         return "too few pairs to say"
     if adjusted <= 1 - CONFIDENCE and comparison.interval.low > 1:
@@ -259,7 +264,7 @@ def _claim(comparison: ComparisonReport, adjusted: float) -> str:
 
 
 def _convergence(arm: str, problem: str, outcomes: Sequence[JobOutcome]) -> list[ConvergencePoint]:
-    """After each generation; a job that stopped early keeps its best."""
+    """Return a point for each generation; a job that stopped early keeps its best."""
     lines = [one.best_by_generation for one in _finished(_of(outcomes, arm)) if one.problem == problem]
     points = []
     for number in range(max(map(len, lines), default=0)):

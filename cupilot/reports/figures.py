@@ -45,7 +45,7 @@ class FigureName(StrEnum):
 
 
 def figure(report: ExperimentReport, name: FigureName, form: Format) -> bytes:
-    """A figure as a file. The same report makes the same bytes."""
+    """Return a figure as a file. The same report makes the same bytes."""
     paint, size = _FIGURES[name]
     return drawn(lambda canvas: paint(report, canvas), size(report), form)
 

@@ -27,19 +27,19 @@ AFTER_QUARANTINE = "It comes of a kernel in quarantine, which beat the floor: re
 
 
 def factor(speedup: Interval) -> str:
-    """A speedup with its interval, e.g. ``1.84x (95 % interval 1.82 to 1.86)``."""
+    """Return a speedup with its interval, e.g. ``1.84x (95 % interval 1.82 to 1.86)``."""
     return f"{_times(speedup.median)} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
 
 
 def difference_words(speedup: Interval) -> str:
-    """What the interval shows: faster, slower, or neither."""
+    """Return what the interval shows: faster, slower, or neither."""
     if speedup.low > 1.0:
         return "faster"
     return "slower" if speedup.high < 1.0 else "no clear difference"
 
 
 def comparison_words(speedup: Interval, baseline: str) -> str:
-    """One clause that claims no more than the interval shows."""
+    """Return one clause that claims no more than the interval shows."""
     if speedup.low > 1.0:
         return f"{_times(speedup.median)} as fast as {baseline} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
     if speedup.high < 1.0:
@@ -48,7 +48,7 @@ def comparison_words(speedup: Interval, baseline: str) -> str:
 
 
 def headline(evaluation: Evaluation, verdict: Verdict, *, final: bool) -> str:
-    """One honest sentence about a kernel that counts; ``final`` says whether a better one may still come."""
+    """Return one honest sentence about a kernel that counts; ``final`` says whether a better one may still come."""
     clauses = [
         comparison_words(item.speedup, name)
         for baseline, name in BASELINE_NAMES.items()
@@ -62,7 +62,7 @@ def headline(evaluation: Evaluation, verdict: Verdict, *, final: bool) -> str:
 
 
 def next_steps(job: JobView, evaluation: Evaluation) -> list[str]:
-    """What a user can sensibly try now, the most promising first."""
+    """Return what a user can sensibly try now, the most promising first."""
     if evaluation.kernel_kind is KernelKind.IMPORTED:
         return _steps_of_import(job, evaluation)
     eager = evaluation.comparison(Baseline.EAGER)
@@ -98,7 +98,7 @@ def _search_steps(job: JobView, share: float | None) -> list[str]:
 
 
 def floor_share(evaluation: Evaluation) -> float | None:
-    """Floor time over kernel time, 0 to 1; None where either is unknown."""
+    """Return floor time over kernel time, 0 to 1; None where either is unknown."""
     eager = evaluation.comparison(Baseline.EAGER)
     if eager is None or evaluation.placement is None or eager.kernel_us.median <= 0:
         return None
@@ -115,7 +115,7 @@ def _policy_steps(job: JobView, evaluation: Evaluation) -> list[str]:
 
 
 def markdown(report: Report) -> str:
-    """The report as it lies in the download."""
+    """Return the report as it lies in the download."""
     candidate, job = report.candidate, report.job
     sections = [
         f"# {job.problem.name} on {job.target.value}, policy {job.problem.policy.value}",
@@ -135,7 +135,7 @@ def markdown(report: Report) -> str:
 
 
 def technique_lines(strategy: Strategy) -> list[str]:
-    """Each technique with its parameters, e.g. ``vector_loads (width=4)``."""
+    """Return each technique with its parameters, e.g. ``vector_loads (width=4)``."""
     lines = []
     for use in strategy.techniques:
         parameters = ", ".join(f"{name}={value}" for name, value in use.parameters.items())
@@ -144,7 +144,9 @@ def technique_lines(strategy: Strategy) -> list[str]:
 
 
 def spending_lines(job: JobView) -> list[str]:
-    """What each role spent on each model, e.g. ``translator on openai/x: 12 calls (3 cached), 40,000 tokens, ...``."""
+    """Return what each role spent on each model, e.g. ``translator on openai/x: 12 calls (3 cached), 40,000 tokens,
+    ...``.
+    """
     lines = []
     for one in job.spending:
         notes = [f"{count} {word}" for count, word in _counted(one) if count]
@@ -175,7 +177,7 @@ def _comparisons(evaluation: Evaluation | None) -> str:
 
 
 def _measured_as(evaluation: Evaluation) -> str:
-    """How the times came about, where that is not plain."""
+    """Return how the times came about, where that is not plain."""
     lines = []
     if evaluation.tunables:
         values = ", ".join(f"{name} = {value}" for name, value in sorted(evaluation.tunables.items()))
@@ -220,7 +222,7 @@ def _strategy(candidate: CandidateView) -> str:
 
 
 def credit_words(credit: Credit) -> str:
-    """What a technique was measured to be worth, in one clause that claims no more than the interval shows."""
+    """Return what a technique was measured to be worth, in one clause that claims no more than the interval shows."""
     together = f" (with {', '.join(credit.removed)}, which need it)" if credit.removed else ""
     if credit.factor is not None:
         return f"{credit.technique}{together}: {factor(credit.factor)}, {_worth(credit.factor)}"

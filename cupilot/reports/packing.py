@@ -15,7 +15,7 @@ SUMS = "SHA256SUMS"
 
 
 def packed(files: Mapping[str, str | bytes]) -> bytes:
-    """A zip of files by path, in the order of their names; text is UTF-8."""
+    """Return a zip of files by path, in the order of their names; text is UTF-8."""
     raw = {path: data.encode() if isinstance(data, str) else data for path, data in sorted(files.items())}
     raw[SUMS] = "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in raw.items()).encode()
     buffer = io.BytesIO()

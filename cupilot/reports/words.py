@@ -24,7 +24,9 @@ def bundle(report: ExperimentReport) -> bytes:
 
 
 def markdown(report: ExperimentReport) -> str:
-    """For people: what may be claimed first, then the numbers, then what to know before using them."""
+    """Return the report for people: what may be claimed first, then the numbers, then what to know before using
+    them.
+    """
     experiment = report.experiment
     sections = [
         f"# {experiment.name}",
@@ -43,7 +45,7 @@ def markdown(report: ExperimentReport) -> str:
 
 
 def claim(one: ComparisonReport) -> str:
-    """One comparison in a sentence."""
+    """Return one comparison in a sentence."""
     split = f"{one.wins} won, {one.losses} lost, {one.ties} tied of {one.blocks} matched jobs"
     if one.ratio is None:
         return f"`{one.subject}` against `{one.reference}`: {one.claim}; {split}."
@@ -67,7 +69,7 @@ def _arm(one: ArmReport) -> str:
 
 
 def _reckoning(arms: Sequence[ArmReport]) -> str:
-    """What the columns of the arms add up, and the money that is in none of them."""
+    """Return what the columns of the arms add up, and the money that is in none of them."""
     beside = [text for one in arms if (text := _beside(one))]
     columns = "Cost, tokens and time on the device are those of the finished jobs added up, wall time is their median."
     return " ".join([columns, *beside])

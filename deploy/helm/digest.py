@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 
 def digest() -> str:
-    """SHA-256 over every file of the chart and the examples."""
+    """Return SHA-256 over every file of the chart and the examples."""
     found = hashlib.sha256()
     paths = [path for folder in ("cupilot", "examples") for path in (HERE / folder).rglob("*") if path.is_file()]
     for path in sorted(paths):

@@ -23,7 +23,7 @@ VARIABLE = re.compile(r"\$__?\w+")
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Where each expression stands, and the expression."""
+    """Return where each expression stands, and the expression."""
     rules = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"]
     found = [(f"alert {rule['alert']}", rule["expr"]) for group in rules for rule in group["rules"]]
     for panel in json.loads((FILES / "dashboard.json").read_text())["panels"]:

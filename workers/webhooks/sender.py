@@ -70,7 +70,7 @@ class _Pinned(http.client.HTTPConnection):
         self._tls = tls
 
     def connect(self) -> None:
-        """To the first address that answers."""
+        """Connect to the first address that answers."""
         raw = self._reach()
         raw.settimeout(self._deadline.left())
         self._deadline.watch(raw)
@@ -128,7 +128,7 @@ def post(
 
 
 def resolve(host: str, port: int, allowed: Sequence[Network], *, listed_only: bool = False) -> list[str]:
-    """The name's addresses, all of which may be called; :class:`RefusedAddress` where a single one may not.
+    """Return the name's addresses; raise :class:`RefusedAddress` where a single one of them may not be called.
 
     ``listed_only``: without TLS nothing but what the operator has listed.
     """
@@ -148,5 +148,5 @@ def _tls() -> ssl.SSLContext:
 
 
 def _plain(data: bytes) -> str:
-    """Readable text: what a receiver answers is shown to people."""
+    """Return readable text: what a receiver answers is shown to people."""
     return "".join(one if one.isprintable() or one == "\n" else " " for one in data.decode("utf-8", "replace")).strip()

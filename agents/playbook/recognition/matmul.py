@@ -30,7 +30,7 @@ class Strided:
 
 
 def recognise_matmul(view: View) -> Matmul:
-    """The graph as one matrix product; raises NoTemplate."""
+    """Return the graph as one matrix product; raises NoTemplate."""
     products = [node for node in view.nodes if node.op in PRODUCTS]
     if len(products) != 1 or len(view.outputs) != 1:
         raise refuse(view.facts, "templates exist for one matrix product and nothing else")
@@ -65,7 +65,7 @@ def recognise_matmul(view: View) -> Matmul:
 
 
 def as_rows(product: Matmul) -> Rows | None:
-    """A product with a vector as what it is, one reduction a row; None for any other product."""
+    """Return a product with a vector as what it is, one reduction a row; None for any other product."""
     a, b = product.a, product.b
     if product.alpha != 1 or product.bias is not None or a.name == b.name or product.k == 1:
         return None
@@ -92,7 +92,7 @@ def _number(view: View, node: GraphNode, name: str) -> float:
 
 
 def _check_after(view: View, product: GraphNode) -> None:
-    """Between the product and the result only calls that keep the order of elements are allowed."""
+    """Raise NoTemplate unless all calls between the product and the result keep the order of elements."""
     name = view.outputs[0]
     while name not in product.results:
         if name not in view.producers:
@@ -108,7 +108,7 @@ def _check_after(view: View, product: GraphNode) -> None:
 
 
 def _only_moves_ones(view: View, node: GraphNode, source: str) -> bool:
-    """Whether a permutation leaves the order of all axes that have more than one entry."""
+    """Return whether a permutation leaves the order of all axes that have more than one entry."""
     producer, index = view.producers[source]
     shape, order = producer.shapes[index], node.args[1]
     if not isinstance(order, list | tuple) or len(order) != len(shape):
@@ -182,7 +182,7 @@ def _expanded(base: Strided, shape: Sizes) -> Strided:
 
 
 def _reshaped(view: View, base: Strided, shape: Sizes) -> Strided:
-    """A view of other sizes, where the old strides allow it without a copy (PyTorch's rule for ``view``)."""
+    """Return a view of other sizes, where the old strides allow it without a copy (PyTorch's rule for ``view``)."""
     if prod(shape) != prod(base.sizes):
         raise refuse(view.facts, "a view changes the number of elements")
     dims = [(n, d) for n, d in zip(base.sizes, base.strides, strict=True) if n != 1]

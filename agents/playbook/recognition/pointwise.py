@@ -19,56 +19,56 @@ Builder = Callable[[Operands, GraphNode], Expr | None]
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """Sum."""
+    """Return the sum."""
     return call("add", a, b)
 
 
 def sub(a: Expr, b: Expr) -> Expr:
-    """Difference."""
+    """Return the difference."""
     return call("sub", a, b)
 
 
 def mul(a: Expr, b: Expr) -> Expr:
-    """Product."""
+    """Return the product."""
     return call("mul", a, b)
 
 
 def div(a: Expr, b: Expr) -> Expr:
-    """Quotient."""
+    """Return the quotient."""
     return call("div", a, b)
 
 
 def select(mask: Expr, yes: Expr, no: Expr) -> Expr:
-    """``mask ? yes : no``."""
+    """Return ``mask ? yes : no``."""
     return call("select", mask if mask.mask else call("ne", mask, const(0)), as_number(yes), as_number(no))
 
 
 def as_number(value: Expr) -> Expr:
-    """A truth value as 0 or 1; anything else as it is."""
+    """Return a truth value as 0 or 1; anything else as it is."""
     return call("select", value, const(1), const(0)) if value.mask else value
 
 
 def clamp(value: Expr, low: Expr | None, high: Expr | None) -> Expr:
-    """The value held between two bounds."""
+    """Return the value clamped between two bounds."""
     if low is not None:
         value = call("max", value, low)
     return value if high is None else call("min", value, high)
 
 
 def sigmoid(x: Expr) -> Expr:
-    """``1 / (1 + exp(-x))``."""
+    """Return ``1 / (1 + exp(-x))``."""
     return div(const(1), add(const(1), call("exp", call("neg", x))))
 
 
 def softplus(x: Expr, beta: float, threshold: float) -> Expr:
-    """``log1p(exp(beta x)) / beta``, and ``x`` itself beyond the threshold."""
+    """Return ``log1p(exp(beta x)) / beta``, and ``x`` itself beyond the threshold."""
     scaled = x if beta == 1 else mul(x, const(beta))
     soft = call("log1p", call("exp", scaled))
     return select(call("gt", scaled, const(threshold)), x, soft if beta == 1 else div(soft, const(beta)))
 
 
 def gelu(x: Expr, approximate: str) -> Expr | None:
-    """Gaussian error linear unit, exact or by the hyperbolic tangent."""
+    """Return the Gaussian error linear unit, exact or by the hyperbolic tangent."""
     half = mul(const(0.5), x)
     if approximate == "none":
         return mul(half, add(const(1), call("erf", mul(x, const(math.sqrt(0.5))))))
@@ -79,14 +79,14 @@ def gelu(x: Expr, approximate: str) -> Expr | None:
 
 
 def elu(x: Expr, alpha: float, scale: float, input_scale: float) -> Expr:
-    """Exponential linear unit."""
+    """Return the exponential linear unit."""
     inner = x if input_scale == 1 else mul(x, const(input_scale))
     negative = mul(const(alpha * scale), call("expm1", inner))
     return select(call("gt", x, const(0)), x if scale == 1 else mul(x, const(scale)), negative)
 
 
 def power(x: Expr, exponent: float) -> Expr:
-    """``x ** exponent`` for a constant exponent; small whole ones as products."""
+    """Return ``x ** exponent`` for a constant exponent; small whole ones as products."""
     special: dict[float, Callable[[], Expr]] = {
         1.0: lambda: x,
         2.0: lambda: mul(x, x),
@@ -102,7 +102,7 @@ def power(x: Expr, exponent: float) -> Expr:
 
 
 def _scaled(ops: Operands, node: GraphNode) -> tuple[Expr, Expr] | None:
-    """Both operands of add or sub, the second times ``alpha``; None for an alpha that is not a number."""
+    """Return both operands of add or sub, the second times ``alpha``; None for an alpha that is not a number."""
     alpha = number(node.kwargs.get("alpha", 1))
     known = len(ops) == 2 or (len(ops) == 3 and ops[2].op == "const")
     if alpha is None or not known or node.kwargs.keys() - {"alpha"}:
@@ -156,7 +156,7 @@ def _of_one(make: Callable[[Expr], Expr]) -> Builder:
 
 
 def _with_numbers(make: Callable[..., Expr], *defaults: float) -> Builder:
-    """A call of one tensor and some numbers with defaults, all positional."""
+    """Return a call of one tensor and some numbers with defaults, all positional."""
 
     def build(ops: Operands, node: GraphNode) -> Expr | None:
         numbers = [item.value for item in ops[1:] if item.op == "const"]
@@ -214,7 +214,7 @@ def _pow(ops: Operands, node: GraphNode) -> Expr | None:
 
 
 def _xlogy(ops: Operands, node: GraphNode) -> Expr | None:
-    """``a * log(b)``, zero where ``a`` is zero, NaN where ``b`` is."""
+    """Return ``a * log(b)``, zero where ``a`` is zero, NaN where ``b`` is."""
     if len(ops) != 2 or node.kwargs:
         return None
     a, b = (as_number(item) for item in ops)

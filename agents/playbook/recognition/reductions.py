@@ -49,7 +49,7 @@ class Reducing:
 
 
 def reduced_axes(node: GraphNode, op: str, rank: int, view: View) -> tuple[int, ...]:
-    """The axes that a reducing call reduces, ascending."""
+    """Return the axes that a reducing call reduces, ascending."""
     entry = REDUCING[op]
     if entry.axes is not None:
         return entry.axes
@@ -124,7 +124,7 @@ def _logsumexp(item: Call) -> list[Expr]:
 
 
 def _deviation(item: Call) -> tuple[Expr, Expr]:
-    """Deviation from the mean, and the sum of its squares."""
+    """Return the deviation from the mean, and the sum of its squares."""
     deviation = sub(item.operand, mean(item.operand, item.length))
     return deviation, reduce("Sum", mul(deviation, deviation))
 
@@ -156,7 +156,7 @@ def _affine(item: Call, value: Expr, shape: tuple[int, ...], weight_at: int, bia
 
 
 def _group_shape(node: GraphNode) -> tuple[int, ...] | None:
-    """Batch, groups, channels of a group, positions."""
+    """Return batch, groups, channels of a group and positions."""
     sizes = [argument(node, at, "") for at in (3, 4, 5, 6)]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return None
@@ -172,7 +172,7 @@ def _group_norm(item: Call) -> list[Expr]:
 
 
 def _instance_shape(node: GraphNode) -> tuple[int, ...] | None:
-    """Rows and positions, for the batch norm of one image that instance norm is made of."""
+    """Return rows and positions, for the batch norm of one image that instance norm is made of."""
     shape = node.shapes[0]
     return (shape[1], prod(shape[2:])) if len(shape) > 2 and shape[0] == 1 else None
 
@@ -220,7 +220,7 @@ def _norm(item: Call, order: object) -> Expr:
 
 
 def _loss(term: Callable[[Call, Expr], Expr]) -> Callable[[Call], list[Expr]]:
-    """A loss of two full tensors, reduced to its mean (1) or its sum (2)."""
+    """Return a loss of two full tensors, reduced to its mean (1) or its sum (2)."""
 
     def build(item: Call) -> list[Expr]:
         reduction = argument(item.node, 2, "reduction", 1)

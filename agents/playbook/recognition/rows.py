@@ -82,7 +82,7 @@ class Interpreter:
                 self.values[name] = value
 
     def value(self, name: str) -> Value:
-        """The value of a name: a result so far, or an input not yet used."""
+        """Return the value of a name: a result so far, or an input not yet used."""
         if name in self.values:
             return self.values[name]
         spec = self.view.specs.get(name)
@@ -92,7 +92,7 @@ class Interpreter:
         return Value(const(0), spec.shape, leaf=name)
 
     def refuse(self, reason: str) -> Exception:
-        """The error for this graph."""
+        """Return the error for this graph."""
         return refuse(self.view.facts, reason)
 
     def _node(self, node: GraphNode) -> list[Value]:
@@ -114,7 +114,7 @@ class Interpreter:
         raise self.refuse(f"{node.op} is not supported")
 
     def _constant(self, node: GraphNode) -> Value:
-        """A tensor that the reference made itself; only single numbers can be written into a kernel."""
+        """Return a tensor that the reference made itself; only single numbers can be written into a kernel."""
         numbers = [number(item) for item in node.args[0]] if isinstance(node.args[0], list) else []
         if prod(node.shapes[0]) != 1 or len(numbers) != 1 or numbers[0] is None:
             raise self.refuse("it uses a constant tensor")
@@ -188,7 +188,7 @@ class Interpreter:
         return value.expr if value.leaf is None else self.leaf(value.leaf, value.shape)
 
     def leaf(self, name: str, shape: Shape) -> Expr:
-        """The expression that reads an input of this (perhaps reshaped) shape within the full shape."""
+        """Return the expression that reads an input of this (perhaps reshaped) shape within the full shape."""
         key = (name, shape)
         if key not in self.leaves:
             kind = self._kind(name, shape)
@@ -253,7 +253,7 @@ class Interpreter:
         return [Value(item, shape) for item, shape in zip(made, shapes, strict=False)]
 
     def _optional_leaf(self, argument: object, shape: Shape) -> Expr | None:
-        """A weight or bias argument of a composite call, seen with the given shape; None where it is absent."""
+        """Return a weight or bias argument of a composite call, seen with the given shape; None where it is absent."""
         name = reference(argument)
         if name is None:
             return None
@@ -264,7 +264,7 @@ class Interpreter:
 
 
 def recognise_pointwise(view: View) -> Pointwise:
-    """The graph as one pointwise expression; raises NoTemplate."""
+    """Return the graph as one pointwise expression; raises NoTemplate."""
     if len(view.outputs) != 1:
         raise refuse(view.facts, f"it returns {len(view.outputs)} tensors")
     output = view.output_specs[0]
@@ -288,7 +288,7 @@ def recognise_pointwise(view: View) -> Pointwise:
 
 
 def recognise_rows(view: View, first: GraphNode) -> Rows:
-    """The graph as a row operator, ``first`` being its first reduction; raises NoTemplate."""
+    """Return the graph as a row operator, ``first`` being its first reduction; raises NoTemplate."""
     full = _operand_shape(view, first)
     axes = reduced_axes(first, out_of_place(first.op), len(full), view)
     if axes != tuple(range(axes[0], axes[-1] + 1)):
@@ -340,7 +340,7 @@ def _check_outputs(view: View, outputs: Sequence[tuple[str, Expr]]) -> None:
 
 
 def _operand_shape(view: View, node: GraphNode) -> Shape:
-    """The shape that a reducing call sees its operand in."""
+    """Return the shape that a reducing call sees its operand in."""
     seen_as = REDUCING[out_of_place(node.op)].seen_as
     seen = seen_as(node) if seen_as else None
     if seen is not None:

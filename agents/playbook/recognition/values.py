@@ -72,7 +72,7 @@ class View:
 
 
 def view(facts: ProblemFacts) -> View:
-    """The live part of the graph; raises NoTemplate for what no family can handle."""
+    """Return the live part of the graph; raises NoTemplate for what no family can handle."""
     live = _live(facts)
     result = View(facts=facts, nodes=live)
     for node in live:
@@ -97,24 +97,24 @@ def _live(facts: ProblemFacts) -> tuple[GraphNode, ...]:
 
 
 def _check_in_place(facts: ProblemFacts, live: tuple[GraphNode, ...]) -> None:
-    """In-place calls are fine on plain values; together with views the values that alias would have to be tracked."""
+    """Refuse in-place calls together with views: the values that alias would have to be tracked."""
     in_place = any(is_in_place(node.op) for node in facts.graph.nodes)
     if in_place and any(node.op in VIEWS for node in live):
         raise refuse(facts, "it changes tensors in place while views of them may exist")
 
 
 def is_in_place(op: str) -> bool:
-    """Whether an overload changes its first argument, by PyTorch's naming rule."""
+    """Return whether an overload changes its first argument, by PyTorch's naming rule."""
     return base_name(op).endswith("_") and not base_name(op).endswith("__")
 
 
 def base_name(op: str) -> str:
-    """``aten.add_.Tensor`` -> ``add_``."""
+    """Return ``aten.add_.Tensor`` -> ``add_``."""
     return op.split(".")[1] if op.count(".") >= 1 else op
 
 
 def out_of_place(op: str) -> str:
-    """The overload without the mark of an in-place call: ``aten.add_.Tensor`` -> ``aten.add.Tensor``."""
+    """Return the overload without the mark of an in-place call: ``aten.add_.Tensor`` -> ``aten.add.Tensor``."""
     if not is_in_place(op):
         return op
     namespace, name, *rest = op.split(".")
@@ -122,7 +122,7 @@ def out_of_place(op: str) -> str:
 
 
 def reference(argument: object) -> str | None:
-    """The value that an argument refers to, or None for anything else."""
+    """Return the value that an argument refers to, or None for anything else."""
     if isinstance(argument, dict) and set(argument) == {"ref"}:
         name = argument["ref"]
         return name if isinstance(name, str) else None
@@ -130,7 +130,7 @@ def reference(argument: object) -> str | None:
 
 
 def references(node: GraphNode) -> list[str]:
-    """All values that a call reads."""
+    """Return all values that a call reads."""
     found: list[str] = []
     stack: list[object] = [*node.args, *node.kwargs.values()]
     while stack:
@@ -144,14 +144,14 @@ def references(node: GraphNode) -> list[str]:
 
 
 def number(value: object) -> float | None:
-    """A number argument; infinities and NaN come as text, since JSON has none. None for anything else."""
+    """Return a number argument; infinities and NaN come as text, since JSON has none. None for anything else."""
     if isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def argument(node: GraphNode, index: int, name: str, default: object = None) -> object:
-    """An argument by position or keyword."""
+    """Return an argument by position or keyword."""
     if index < len(node.args):
         return node.args[index]
     return node.kwargs.get(name, default)
@@ -166,7 +166,7 @@ def require_float32(facts: ProblemFacts, spec: TensorSpec) -> None:
 
 
 def refuse(facts: ProblemFacts, reason: str) -> NoTemplate:
-    """The error that says which operators were seen, why there is no template, and what there is one for."""
+    """Return the error that says which operators were seen, why there is no template, and what there is one for."""
     seen = ", ".join(dict.fromkeys(node.op for node in facts.graph.nodes)) or "no operator at all"
     return NoTemplate(
         f"no playbook template for this reference: {reason} (operators seen: {seen})", hint=f"supported: {SUPPORTED}"

@@ -23,7 +23,7 @@ from cupilot.domain.problem import Target
 
 
 def render(operator: Operator, options: Options, target: Target, device: Device) -> Kernel:
-    """The kernel for an operator under a strategy's techniques."""
+    """Return the kernel for an operator under a strategy's techniques."""
     if target is Target.CPU:
         return _cpu(operator, options)
     return _cuda(operator, options, device)

@@ -30,7 +30,7 @@ template <class T> struct LaneMoments {  // one_pass_moments: Welford's recurren
 
 
 def render(operator: Rows, options: Options) -> Kernel:
-    """The kernel of a row operator whose rows are not contiguous."""
+    """Return the kernel of a row operator whose rows are not contiguous."""
     operator = prepared(operator, options)
     simd = "simd" in options
     width = options.number("simd", "width", 1)
@@ -169,7 +169,7 @@ def _over_length(
     settle: list[str] | None = None,
     source: dict[str, str] | None = None,
 ) -> list[str]:
-    """The loop along the reduced axis, over the columns of the group within."""
+    """Return the loop along the reduced axis, over the columns of the group within."""
     unroll = options.number("loop_unrolling", "factor", 1)
     distance = options.number("prefetch", "distance", 0)
     reads = []

@@ -25,7 +25,7 @@ for (; i + $STEP <= end; i += $STEP) {
 
 
 def render(operator: Pointwise, options: Options) -> Kernel:
-    """The kernel of a pointwise operator under the given techniques."""
+    """Return the kernel of a pointwise operator under the given techniques."""
     simd = "simd" in options
     source = Source(f"Pointwise map of {operator.size} elements, {len(operator.operands)} operand(s)", options)
     source.constants(size=operator.size, chunk=CHUNK)
@@ -108,7 +108,7 @@ def _vectors(operator: Pointwise, options: Options) -> list[str]:
 
 
 def _load(operator: Pointwise, item: Operand, lanes: str, index: str) -> str:
-    """C++ that reads an operand for the element, or the vector of elements, at ``index``."""
+    """Return C++ that reads an operand for the element, or the vector of elements, at ``index``."""
     if item.mod == 1:
         return f"splat({lanes}{{}}, p_{item.name}[0])"
     if item in operator.full:

@@ -45,7 +45,7 @@ static inline void micro_kernel(const float* a, const float* b, long long depth,
 
 
 def render(operator: Matmul, options: Options) -> Kernel:
-    """The blocked product; the strategy has ``micro_kernel``, ``cache_blocking`` and ``simd``."""
+    """Return the blocked product; the strategy has ``micro_kernel``, ``cache_blocking`` and ``simd``."""
     blocks = _blocks(operator, options)
     source = Source(title(operator), options)
     source.constants(batches=operator.batches, m=operator.m, n=operator.n, k=operator.k)
@@ -185,7 +185,9 @@ def _add_driver(source: Source, operator: Matmul, options: Options, names: tuple
 
 
 def _edges(operator: Matmul, call: str) -> list[str]:
-    """Without packed A the last rectangle may reach beyond the last row: it is computed row by row instead."""
+    """Return the rectangles at the edges: without packed A the last one may reach beyond the last row, and is computed
+    row by row.
+    """
     a = operator.a
     start = address(a, "batch", "(i + r)", "pc")
     return [

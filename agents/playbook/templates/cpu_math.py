@@ -265,7 +265,7 @@ _NEEDS = {
 
 
 def prelude(roots: list[Expr], options: Options, always: tuple[str, ...] = ()) -> str:
-    """The value types and functions that expressions over these roots call under the given techniques."""
+    """Return the value types and functions that expressions over these roots call under the given techniques."""
     used = {node.op for node in walk(roots)} | set(always)
     polynomial = "polynomial_exp" in options
     wanted = {need for name in used if polynomial for need in _NEEDS.get(name, ())}
@@ -290,12 +290,12 @@ def prelude(roots: list[Expr], options: Options, always: tuple[str, ...] = ()) -
 
 
 def vector_types(options: Options) -> str:
-    """The vector types at the width that the strategy asks for."""
+    """Return the vector types at the width that the strategy asks for."""
     return fill(VECTOR_TYPES, WIDTH=options.number("simd", "width", 16))
 
 
 def only_used(text: str, names: set[str]) -> str:
-    """The prelude without the functions that nobody calls."""
+    """Return the prelude without the functions that nobody calls."""
     kept = []
     for line in text.strip("\n").split("\n"):
         found = re.search(r" fn_(\w+)\(", line) if line.startswith("static inline") else None

@@ -63,7 +63,7 @@ static inline vf columns(const float* a, const float* b, long long first, long l
 
 
 def render(operator: Matmul, options: Options) -> Kernel:
-    """The kernel of a matrix product under the given techniques."""
+    """Return the kernel of a matrix product under the given techniques."""
     if "micro_kernel" in options:
         return cpu_gemm.render(operator, options)
     simd, parts = "simd" in options, options.number("split_k", "parts", 1)

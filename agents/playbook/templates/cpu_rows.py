@@ -37,7 +37,7 @@ for (; i + SIMD <= end; i += SIMD) f(Vector{}, i, 0);
 
 
 def render(operator: Rows, options: Options) -> Kernel:
-    """The kernel of a row operator whose rows are contiguous."""
+    """Return the kernel of a row operator whose rows are contiguous."""
     operator = prepared(operator, options)
     simd, split = "simd" in options, "split_rows" in options
     keep = kept_value(operator) if "fused_passes" in options else None
@@ -94,13 +94,13 @@ def render(operator: Rows, options: Options) -> Kernel:
 
 
 def part_length(operator: Rows, options: Options) -> int:
-    """Elements of one part of a split row: whole cache lines, so that parts share none."""
+    """Return the number of elements of one part of a split row: whole cache lines, so that parts share none."""
     parts = options.number("split_rows", "parts", 16)
     return -(-operator.length // parts // 64) * 64 or 64
 
 
 def row_pragma(options: Options) -> list[str]:
-    """The OpenMP line above a loop over rows."""
+    """Return the OpenMP line above a loop over rows."""
     if "threads" not in options:
         return []
     chunk = options.number("row_chunking", "rows", 0)
@@ -109,7 +109,7 @@ def row_pragma(options: Options) -> list[str]:
 
 
 def output_types(operator: Rows) -> list[tuple[str, str]]:
-    """C type and name of each output."""
+    """Return the C type and name of each output."""
     return [("long long" if expr.name.startswith("Arg") else "float", name) for name, expr in operator.outputs]
 
 
@@ -125,7 +125,7 @@ def _outputs_at_row(operator: Rows) -> list[str]:
 
 
 def accumulators(layout: Layout, options: Options) -> str:
-    """The accumulators that the passes use."""
+    """Return the accumulators that the passes use."""
     table = VECTOR if "simd" in options else SCALAR
     used = {node.name for item in layout.passes for node in item.reductions}
     if options.text("one_pass_moments", "method") == "sum_of_squares":
@@ -160,7 +160,7 @@ def _body(operator: Rows, layout: Layout, options: Options, keep: Expr | None) -
 
 
 def _statistics(operator: Rows, item: Pass, first: int, options: Options, *, store: bool) -> list[str]:
-    """One pass that reduces: accumulators declared, the loop, and the values ``m0``... that it finds."""
+    """Return one pass that reduces: accumulators declared, the loop, and the values ``m0``... that it finds."""
     found = [(f"m{first + k}", node.name) for k, node in enumerate(item.reductions)]
     lines = [f"const auto {name} = {text};" for name, text in item.before]
     inner = [*loads(operator, item, options), *item.lines]
@@ -178,7 +178,9 @@ def _statistics(operator: Rows, item: Pass, first: int, options: Options, *, sto
 
 
 def loads(operator: Rows, item: Pass, options: Options) -> list[str]:
-    """Reading of what a pass needs for the element, or vector, at ``i``; prefetches with the first pass."""
+    """Return statements that read what a pass needs for the element, or vector, at ``i``; prefetches with the first
+    pass.
+    """
     lines = [f"const auto v_{name} = {load_text(operator, name)};" for name in item.inputs]
     distance = options.number("prefetch", "distance", 0)
     if distance and not item.before:
@@ -189,7 +191,7 @@ def loads(operator: Rows, item: Pass, options: Options) -> list[str]:
 
 
 def load_text(operator: Rows, name: str) -> str:
-    """C++ that reads an input for the element, or vector, at ``i`` of the row."""
+    """Return C++ that reads an input for the element, or vector, at ``i`` of the row."""
     for item in operator.spread:
         if item.name == name:
             return f"broadcast<{item.div}, {item.mod}>(lanes, p_{name}, row * K_LENGTH + i)"
@@ -197,7 +199,7 @@ def load_text(operator: Rows, name: str) -> str:
 
 
 def over_row(inner: list[str], sums: list[str], kinds: list[str], length: int, options: Options) -> list[str]:
-    """The loop over a row's pieces, split over threads where the strategy asks for it."""
+    """Return the loop over a row's pieces, split over threads where the strategy asks for it."""
     first, last = ("first", "last") if "split_rows" in options else ("0", "K_LENGTH")
     call = ["each($FIRST, $LAST, [&](auto lanes, long long i, int chain) {", *(f"    {line}" for line in inner), "});"]
     if sums and length > PIECE and "simd" in options:
@@ -268,7 +270,7 @@ m1 += piece_sum.value();
 
 
 def _online(operator: Rows, item: Pass, options: Options) -> list[str]:
-    """Maximum and sum of exponentials, piece by piece; each piece is read from memory once and from L1 once."""
+    """Return maximum and sum of exponentials, piece by piece; each piece is read from memory once and from L1 once."""
     inner = fill(_ONLINE, LOADS=[*loads(operator, item, options), *item.lines], VALUE=item.values[0])
     loop = fill(_SMALL_PIECES, SMALL=SMALL_PIECE, INNER=inner.split("\n"))
     return ["// online_softmax", "float m0 = -3.402823466e38f, m1 = 0;", *loop.split("\n")]

@@ -212,5 +212,5 @@ template <int CALL, class A> __device__ __forceinline__ A reduce_cluster(A mine)
 
 
 def accumulator(name: str) -> str:
-    """The struct of an accumulator."""
+    """Return the struct of an accumulator."""
     return fill(ACCUMULATORS["Extreme"], NAME=name, **EXTREMES[name]) if name in EXTREMES else ACCUMULATORS[name]

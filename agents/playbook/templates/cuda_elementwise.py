@@ -19,7 +19,7 @@ __device__ __forceinline__ float broadcast(const float* p, long long i) { return
 
 
 def render(operator: Pointwise, options: Options, device: Device) -> Kernel:
-    """The kernel of a pointwise operator under the given techniques."""
+    """Return the kernel of a pointwise operator under the given techniques."""
     width = options.number("vector_loads", "width", 1)
     items = options.number("thread_coarsening", "items", 1)
     expression = fast_division(operator.expression, options)
@@ -80,7 +80,7 @@ def _loop(operator: Pointwise, options: Options, step: str, items: int, width: i
 
 
 def _tile(operator: Pointwise, items: int, width: int) -> list[str]:
-    """The work of one thread from element ``first`` on: whole packs first, then what is left of the tensor."""
+    """Return the work of one thread from element ``first`` on: whole packs first, then what is left of the tensor."""
     loads, values = [], []
     for item in operator.operands:
         if item in operator.full:
@@ -103,7 +103,7 @@ def _tile(operator: Pointwise, items: int, width: int) -> list[str]:
 
 
 def _coarse(operator: Pointwise, items: int, width: int, values: list[str]) -> list[str]:
-    """``items`` packs a thread, a block apart: all loads are issued before the first value is used."""
+    """Return ``items`` packs a thread, a block apart: all loads are issued before the first value is used."""
     full = operator.full
     texts = [text.replace(".v[k]", "[item].v[k]") for text in values]
     lines = [f"Pack {', '.join(f'a_{item.name}[{items}]' for item in full)};  // thread_coarsening"]

@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_pack(float* p, Pack pack) { *reinterpret_c
 
 
 def functions(roots: list[Expr], options: Options, always: tuple[str, ...] = ()) -> str:
-    """The functions that expressions over these roots call, approximate ones under ``fast_exp``."""
+    """Return the functions that expressions over these roots call, approximate ones under ``fast_exp``."""
     used = {node.op for node in walk(roots)} | set(always)
     fast = {name: text for name, text in FAST.items() if "fast_exp" in options and name in used}
     kept = []
@@ -88,7 +88,7 @@ def functions(roots: list[Expr], options: Options, always: tuple[str, ...] = ())
 
 
 def fast_division(root: Expr, options: Options) -> Expr:
-    """The expression with element-wise divisions on the approximate unit, under ``fast_exp``."""
+    """Return the expression with element-wise divisions on the approximate unit, under ``fast_exp``."""
     if "fast_exp" not in options:
         return root
     nodes = walk([root])
@@ -102,7 +102,7 @@ def fast_division(root: Expr, options: Options) -> Expr:
 
 
 def packs(width: int, options: Options) -> str:
-    """The type ``Pack`` of ``width`` floats with its load and store, carrying the strategy's cache hints."""
+    """Return the type ``Pack`` of ``width`` floats with its load and store, carrying the strategy's cache hints."""
     text = [fill(PACK if width > 1 else SINGLE, VEC=width)]
     load, store = "*", "*"
     if "read_only_cache" in options:
@@ -121,6 +121,6 @@ def packs(width: int, options: Options) -> str:
 
 
 def bounds(options: Options, block: str) -> str:
-    """The launch bounds of a kernel: the block size, and the resident blocks that the strategy asks for."""
+    """Return the launch bounds of a kernel: the block size, and the resident blocks that the strategy asks for."""
     resident = options.number("launch_bounds", "min_blocks", 0)
     return f"__launch_bounds__({block}, {resident})" if resident else f"__launch_bounds__({block})"

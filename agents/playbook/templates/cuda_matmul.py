@@ -20,7 +20,7 @@ PIECE = 256
 
 
 def render(operator: Matmul, options: Options) -> Kernel:
-    """The kernel of a matrix product under the given techniques."""
+    """Return the kernel of a matrix product under the given techniques."""
     source = Source(title(operator), options)
     source.constants(batches=operator.batches, m=operator.m, n=operator.n, k=operator.k)
     parts = options.number("split_k", "parts", 1)
@@ -70,7 +70,7 @@ def _with_second_stage(source: Source, operator: Matmul, launch: Launch, parts: 
 
 
 def _plain(source: Source, operator: Matmul, options: Options, parts: int) -> Kernel:
-    """One thread an element of the result."""
+    """Return a kernel with one thread for each element of the result."""
     factor = options.number("loop_unrolling", "factor", 1)
     bias = f"*({address(operator.bias, 'batch', 'i', 'j')})" if operator.bias else ""
     value = finished(operator, "total", bias) if parts == 1 else "total"

@@ -24,13 +24,13 @@ template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
 
 
 def contiguous_axis(item: Operand2D, *, depth_is_row: bool) -> str:
-    """``depth``, ``line`` or ``none``: along which axis neighbours of an operand are neighbours in memory."""
+    """Return ``depth``, ``line`` or ``none``: along which axis neighbours of an operand are neighbours in memory."""
     depth, line = (item.row, item.col) if depth_is_row else (item.col, item.row)
     return "depth" if depth == 1 else "line" if line == 1 else "none"
 
 
 def packs_aligned(item: Operand2D, lines: int, depth: int, *, depth_is_row: bool) -> bool:
-    """Whether four neighbours always lie on a 16-byte boundary and wholly inside or outside the operand."""
+    """Return whether four neighbours always lie on a 16-byte boundary and wholly inside or outside the operand."""
     axis = contiguous_axis(item, depth_is_row=depth_is_row)
     other = item.col if (axis == "depth") == depth_is_row else item.row
     size = depth if axis == "depth" else lines
@@ -68,7 +68,7 @@ class TileCopy:
         return "Four" if self.width == 4 else "float"
 
     def where(self) -> list[str]:
-        """Statements that turn a pack's number ``p`` into its ``line`` and ``depth``."""
+        """Return statements that turn a pack's number ``p`` into its ``line`` and ``depth``."""
         if self.axis == "depth":
             return [
                 f"const int line = p / (TILE_K / {self.width}), depth = p % (TILE_K / {self.width}) * {self.width};"
@@ -77,7 +77,7 @@ class TileCopy:
         return [f"const int depth = p / {lines}, line = p % {lines} * {self.width};"]
 
     def address(self) -> list[str]:
-        """Statements for the place of pack ``p``, whether it exists, and where it is in memory."""
+        """Return statements for the place of pack ``p``, whether it exists, and where it is in memory."""
         upper, origin = ("M", "i0") if self.name == "a" else ("N", "j0")
         line_stride, depth_stride = self.item.row, self.item.col
         if self.name == "b":
@@ -90,11 +90,11 @@ class TileCopy:
         ]
 
     def to(self, step: str = "") -> str:
-        """The element's place in shared memory; ``step`` is added to its depth."""
+        """Return the element's place in shared memory; ``step`` is added to its depth."""
         return f"tiles_{self.name}[{self.place.replace('depth', f'(depth{step})') if step else self.place}]"
 
     def write(self) -> list[str]:
-        """Statements that put pack ``n`` into shared memory."""
+        """Return statements that put pack ``n`` into shared memory."""
         source = f"next_{self.name}[n]"
         if self.width == 1:
             return [f"{self.to()} = {self.stored}({source});" if self.stored else f"{self.to()} = {source};"]
@@ -107,7 +107,9 @@ class TileCopy:
 
 
 def fetching(tiles: list[TileCopy], threads: int) -> list[str]:
-    """Lambdas ``fetch``, which reads a pair of tiles into registers, and ``put``, which puts it into shared memory."""
+    """Return lambdas ``fetch``, which reads a pair of tiles into registers, and ``put``, which puts it into shared
+    memory.
+    """
     registers: list[str] = []
     fetch: list[str] = []
     put: list[str] = []
@@ -128,7 +130,7 @@ def fetching(tiles: list[TileCopy], threads: int) -> list[str]:
 
 
 def starting(tiles: list[TileCopy]) -> list[str]:
-    """A lambda ``start_copies``, which starts the copies of one pair of tiles."""
+    """Return a lambda ``start_copies``, which starts the copies of one pair of tiles."""
     inner = ["const long long k0 = k_first + (long long)t * TILE_K;"]
     for tile in tiles:
         copy = f"copy_async<{4 * tile.width}>(&{tile.to()}, inside ? from : {tile.name}, inside);"
@@ -138,5 +140,5 @@ def starting(tiles: list[TileCopy]) -> list[str]:
 
 
 def indented(lines: list[str]) -> list[str]:
-    """The lines four columns further right."""
+    """Return the lines four columns further right."""
     return [f"    {line}" for line in lines]

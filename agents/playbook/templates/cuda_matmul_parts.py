@@ -15,7 +15,9 @@ LINES_OF_A_WARPGROUP = 64
 
 
 def shares_first(operator: Matmul) -> bool:
-    """Whether ``wgmma`` reads the first operand from shared memory: it can where that one's depth is contiguous."""
+    """Return whether ``wgmma`` reads the first operand from shared memory: it can where that one's depth is
+    contiguous.
+    """
     return contiguous_axis(operator.a, depth_is_row=False) == "depth"
 
 
@@ -47,7 +49,7 @@ class Tiling:
 
     @classmethod
     def of(cls, operator: Matmul, options: Options) -> Tiling:
-        """The tiling that a strategy asks for."""
+        """Return the tiling that a strategy asks for."""
         m, n, k = (options.number("shared_tiling", name, size) for name, size in _DEFAULT_TILE)
         if "warpgroup_mma" in options:
             return cls._of_warpgroups(operator, options, m, n, k)
@@ -64,7 +66,9 @@ class Tiling:
 
     @classmethod
     def _of_warpgroups(cls, operator: Matmul, options: Options, m: int, n: int, k: int) -> Tiling:
-        """A warpgroup multiplies 64 lines of one operand by all of the other's tile; one more copies."""
+        """Return the tiling for warpgroups: one multiplies 64 lines of one operand by all of the other's tile; one more
+        copies.
+        """
         first = shares_first(operator)
         lines = n if first else m
         blocks = options.number("cluster_multicast", "blocks", 1)
@@ -84,12 +88,12 @@ class Tiling:
         )
 
     def blocks(self, operator: Matmul) -> int:
-        """Blocks of the whole product."""
+        """Return the number of blocks of the whole product."""
         tiles = -(-operator.m // (self.m * self.cluster_m)) * -(-operator.n // (self.n * self.cluster_n))
         return tiles * self.cluster * operator.batches * self.parts
 
     def part(self, operator: Matmul) -> int:
-        """Depth of one part of a split product: whole tiles."""
+        """Return the depth of one part of a split product: whole tiles."""
         return -(-operator.k // self.parts // self.k) * self.k or self.k
 
 
@@ -97,7 +101,7 @@ _DEFAULT_TILE = (("tile_m", 128), ("tile_n", 128), ("tile_k", 16))
 
 
 def add_place(source: Source, operator: Matmul, tiling: Tiling) -> list[str]:
-    """Constants of the tiling into the source; statements that say which tile a block computes."""
+    """Add the constants of the tiling to the source; return statements that say which tile a block computes."""
     source.constants(parts=tiling.parts, part=tiling.part(operator))
     span_m, span_n = _span("TILE_M", tiling.cluster_m), _span("TILE_N", tiling.cluster_n)
     number = "blockIdx.x" if tiling.cluster == 1 else f"(blockIdx.x / {tiling.cluster})"
@@ -141,7 +145,7 @@ def add_place(source: Source, operator: Matmul, tiling: Tiling) -> list[str]:
 
 
 def _span(tile: str, blocks: int) -> str:
-    """Rows or columns that the blocks of a cluster compute together."""
+    """Return the number of rows or columns that the blocks of a cluster compute together."""
     return tile if blocks == 1 else f"{tile} * {blocks}"
 
 
@@ -150,7 +154,7 @@ def _within(tile: str, blocks: int) -> str:
 
 
 def operand_pointers(operator: Matmul) -> list[str]:
-    """Statements that point ``a`` and ``b`` at the operands of the block's batch."""
+    """Return statements that point ``a`` and ``b`` at the operands of the block's batch."""
     return [
         f"const float* const a = {address(operator.a, 'batch', '0', '0')};",
         f"const float* const b = {address(operator.b, 'batch', '0', '0')};",
@@ -170,7 +174,7 @@ constexpr int PAD = $PAD;
 
 
 def pipeline(stages: int, *, asynchronous: bool, double: bool) -> list[str]:
-    """The loop over tiles along k. It calls ``fetch``, ``put`` and ``compute``, or ``start_copies``, lambdas."""
+    """Return the loop over tiles along k. It calls ``fetch``, ``put`` and ``compute``, or ``start_copies``, lambdas."""
     if asynchronous:
         text = f"""
         for (int t = 0; t < STAGES - 1; ++t) {{
@@ -213,7 +217,7 @@ def pipeline(stages: int, *, asynchronous: bool, double: bool) -> list[str]:
 
 
 def second_stage(source: Source, operator: Matmul) -> Launch:
-    """The kernel that adds the parts of a split product, always in the same order."""
+    """Return the kernel that adds the parts of a split product, always in the same order."""
     bias = f"*({address(operator.bias, 'batch', 'i', 'j')})" if operator.bias else ""
     inputs = [f"const float* __restrict__ p_{operator.bias.name}"] if operator.bias else []
     place = "const long long j = item % K_N, i = item / K_N % K_M, batch = item / K_N / K_M;"
@@ -240,14 +244,16 @@ def second_stage(source: Source, operator: Matmul) -> Launch:
 
 
 def result_place(operator: Matmul, parts: int) -> str:
-    """Statement that points ``to`` at the block's result: its batch's matrix, or its part of the workspace."""
+    """Return the statement that points ``to`` at the block's result: its batch's matrix, or its part of the
+    workspace.
+    """
     if parts == 1:
         return f"float* const to = p_{operator.output} + batch * K_M * K_N;"
     return "float* const to = p_parts + (part * K_BATCHES + batch) * K_M * K_N;"
 
 
 def result_value(operator: Matmul, value: str, row: str, col: str, parts: int) -> str:
-    """The text of a finished element; parts of a split product are finished by the second stage."""
+    """Return the text of a finished element; parts of a split product are finished by the second stage."""
     if parts > 1:
         return value
     bias = f"*({address(operator.bias, 'batch', row, col)})" if operator.bias else ""

@@ -34,7 +34,7 @@ _HEADERS = {"tf32": "", "half": "#include <cuda_fp16.h>", "bfloat16": "#include 
 
 
 def element_bytes(options: Options) -> int:
-    """Bytes of an operand's element in shared memory."""
+    """Return the bytes of an operand's element in shared memory."""
     return 4 if options.text("tensor_cores", "precision", "tf32") == "tf32" else 2
 
 
@@ -112,7 +112,9 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
 
 
 def shared_bytes(operator: Matmul, options: Options, tiling: Tiling) -> int:
-    """Shared memory of a block: its operands' tiles, and in the end one fragment of the result for each warp."""
+    """Return the shared memory of a block: its operands' tiles, and in the end one fragment of the result for each
+    warp.
+    """
     by_depth_a = contiguous_axis(operator.a, depth_is_row=False) != "line"
     by_depth_b = contiguous_axis(operator.b, depth_is_row=True) == "depth"
     size_a = tiling.m * (tiling.k + tiling.pad) if by_depth_a else tiling.k * (tiling.m + tiling.pad)
@@ -122,7 +124,7 @@ def shared_bytes(operator: Matmul, options: Options, tiling: Tiling) -> int:
 
 
 def _tile(operator: Matmul, tiling: Tiling, name: str, *, by_depth: bool) -> TileCopy:
-    """One operand's tile, in the order that the operand has in memory; each value is rounded on its way."""
+    """Return one operand's tile, in the order that the operand has in memory; each value is rounded on its way."""
     item, size, lines = (operator.a, operator.m, tiling.m) if name == "a" else (operator.b, operator.n, tiling.n)
     upper = name.upper()
     within = f"line * PITCH_{upper} + depth" if by_depth else f"depth * PITCH_{upper} + line"
@@ -172,7 +174,9 @@ def _compute(*, by_depth_a: bool, by_depth_b: bool, rounding: bool) -> list[str]
 
 
 def _epilogue(operator: Matmul, tiling: Tiling) -> list[str]:
-    """Fragments go to the result directly where it consists of whole ones, else through shared memory."""
+    """Return statements that write the fragments: to the result directly where it consists of whole ones, else through
+    shared memory.
+    """
     lines = [result_place(operator, tiling.parts)]
     finished = result_value(operator, "sum", "i", "j", tiling.parts)
     if operator.m % 16 == 0 and operator.n % 16 == 0 and finished == "sum":

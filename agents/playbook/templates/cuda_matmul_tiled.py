@@ -77,12 +77,14 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
 
 
 def shared_bytes(tiling: Tiling) -> int:
-    """Shared memory of a block."""
+    """Return the shared memory of a block, in bytes."""
     return tiling.stages * tiling.k * (tiling.m + tiling.n + 2 * tiling.pad) * 4
 
 
 def _tiles(operator: Matmul, tiling: Tiling, *, wide: bool, asynchronous: bool) -> list[TileCopy]:
-    """Both operands' tiles, with k as the slow axis, so that neighbours along the result are neighbours in memory."""
+    """Return both operands' tiles, with k as the slow axis, so that neighbours along the result are neighbours in
+    memory.
+    """
     made = []
     for name, item, size, lines in (("a", operator.a, operator.m, tiling.m), ("b", operator.b, operator.n, tiling.n)):
         by_row = name == "b"

@@ -187,7 +187,7 @@ class _Side:
         return 3 if self.item.batch else 2
 
     def tensor_map(self, name: str, depth: int, batches: int, box: int) -> TensorMap:
-        """Boxes of ``box`` lines, or of 32 lines where these are contiguous; 32 deep."""
+        """Return a map with boxes of ``box`` lines, or of 32 lines where these are contiguous; 32 deep."""
         if self.by_depth:
             sizes, boxes, strides = [depth, self.lines], [DEPTH, box], [self.stride]
         else:
@@ -207,27 +207,27 @@ class _Side:
 
 
 def applies(operator: Matmul) -> bool:
-    """Whether an operand's depth is contiguous, as ``wgmma`` wants it in shared memory."""
+    """Return whether an operand's depth is contiguous, as ``wgmma`` wants it in shared memory."""
     return shares_first(operator) or contiguous_axis(operator.b, depth_is_row=True) == "depth"
 
 
 def shared_lines(operator: Matmul, tiling: Tiling) -> int:
-    """Lines of the shared operand's tile: what one instruction multiplies by."""
+    """Return the number of lines of the shared operand's tile: what one instruction multiplies by."""
     return tiling.m if shares_first(operator) else tiling.n
 
 
 def sums(operator: Matmul, tiling: Tiling) -> int:
-    """Sums that a thread keeps: 64 lines by those of the shared tile, over 128 threads."""
+    """Return the number of sums that a thread keeps: 64 lines by those of the shared tile, over 128 threads."""
     return shared_lines(operator, tiling) // 2
 
 
 def shared_bytes(tiling: Tiling) -> int:
-    """Shared memory of a block: tiles, and two barriers a stage."""
+    """Return the shared memory of a block: tiles, and two barriers a stage."""
     return tiling.stages * ((tiling.m + tiling.n) * DEPTH * 4 + 16)
 
 
 def registers(operator: Matmul, tiling: Tiling) -> int:
-    """Of a thread that multiplies, at most; a multiple of eight.
+    """Return the most registers of a thread that multiplies; a multiple of eight.
 
     Where an equal share of the block's would not do, threads that copy hand over what they do not need.
     """
@@ -327,7 +327,7 @@ def _add_copy(source: Source, name: str, rank: int, blocks: int) -> None:
 
 
 def _copy_shared(side: _Side, blocks: int) -> list[str]:
-    """All of the shared operand's tile, or this block's part of it for the whole cluster."""
+    """Return all of the shared operand's tile, or this block's part of it for the whole cluster."""
     batch = ", (int)batch" if side.item.batch else ""
     if blocks == 1:
         return [f"copy_shared(tiles_s + s * SIZE_S, s_tiles, k, (int){side.origin}{batch}, filled + s);"]

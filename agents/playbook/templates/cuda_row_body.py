@@ -77,7 +77,7 @@ class Body:
         return None
 
     def statistics(self) -> list[tuple[Pass, list[Statistic]]]:
-        """The reducing passes with their accumulators."""
+        """Return the reducing passes with their accumulators."""
         passes = [item for item in self.layout.passes if item.reductions]
         if self.single == "Online":
             results = (("m0", "$A.top"), ("m1", "$A.sum"))
@@ -101,12 +101,12 @@ class Body:
         return found
 
     def skipped(self) -> list[str]:
-        """Values of the row that belong before passes which a one-pass statistic has made needless."""
+        """Return values of the row that belong before passes which a one-pass statistic has made needless."""
         passes = [item for item in self.layout.passes if item.reductions]
         return [line for item in passes[1:] for line in self.row_values(item.before)] if self.single else []
 
     def accumulators(self) -> list[str]:
-        """Names of the accumulator types that the body uses."""
+        """Return names of the accumulator types that the body uses."""
         return sorted({item.kind for _, group in self.statistics() for item in group})
 
     @property
@@ -120,7 +120,7 @@ class Body:
         return item is [entry for entry in self.layout.passes if entry.reductions][-1]
 
     def loading(self) -> list[str]:
-        """Statements that bring the row's values to where they stay between the passes."""
+        """Return statements that bring the row's values to where they stay between the passes."""
         if self.sharing.storage == "memory":
             return []
         lines = []
@@ -134,7 +134,7 @@ class Body:
         return [*lines, *self._loop(self._rows_of_pack(inner), self.sharing.storage == "registers")]
 
     def pass_lines(self, item: Pass, statistics: list[Statistic]) -> list[str]:
-        """A reducing pass: accumulators, loop, and the statement that combines them."""
+        """Return a reducing pass: accumulators, loop, and the statement that combines them."""
         lines = [*self.row_values(item.before), *(self._declare(entry.kind, entry.name) for entry in statistics)]
         adds = [line for entry in statistics for line in entry.add]
         values = list(item.lines)
@@ -146,7 +146,7 @@ class Body:
         return [*lines, *self._loop(inner, self.sharing.storage == "registers")]
 
     def combine(self, statistics: list[Statistic]) -> list[str]:
-        """Combining of each accumulator over the threads of a row, and the values found."""
+        """Return statements that combine each accumulator over the threads of a row, and the values that result."""
         lines: list[str] = []
         for entry in statistics:
             function = self.sharing.reduce.replace("$CALL", re.sub(r"\D", "", entry.name) or "0")
@@ -154,7 +154,7 @@ class Body:
         return lines
 
     def named(self, entry: Statistic, combined: str) -> list[str]:
-        """The results of a combined accumulator, under their names."""
+        """Return the results of a combined accumulator, under their names."""
         if self.sharing.group == 1:
             return [
                 f"const {entry.kind} all_{entry.name} = {combined};",
@@ -167,7 +167,7 @@ class Body:
         return [f"{kind} {declared};", *self._for_rows(inner)]
 
     def row_values(self, values: tuple[tuple[str, str], ...]) -> list[str]:
-        """Statements for values of a row."""
+        """Return statements for values of a row."""
         lines: list[str] = []
         for name, text in values:
             if self.sharing.group == 1:
@@ -177,7 +177,7 @@ class Body:
         return lines
 
     def map_lines(self) -> list[str]:
-        """The last pass, which writes an element-wise result."""
+        """Return the last pass, which writes an element-wise result."""
         item = self.layout.passes[-1]
         output = self.operator.outputs[0][0]
         inner = [*item.lines, f"result.v[{self._lane}] = {item.values[0]};"]
@@ -198,7 +198,9 @@ class Body:
         return ["#pragma unroll", head, *indented(lines), "}"]
 
     def _rows_of_pack(self, lines: list[str]) -> list[str]:
-        """Statements for each pack: with contiguous rows one pack a row of the group, else one for all of them."""
+        """Return statements for each pack: with contiguous rows one pack a row of the group, else one for all of
+        them.
+        """
         return self._for_rows(lines) if self.sharing.contiguous else lines
 
     def _address(self, name: str) -> str:
@@ -216,7 +218,7 @@ class Body:
         return f"staged_pack({start}{index})"
 
     def _element_loop(self, inputs: tuple[str, ...], lines: list[str], result: str | None = None) -> list[str]:
-        """The statements for every element of a pack; packs are loaded first, and a result pack stored last."""
+        """Return the statements for every element of a pack; packs are loaded first, and a result pack stored last."""
         loads, values = [], []
         for name in inputs:
             load, value = self._input(name)
@@ -234,7 +236,7 @@ class Body:
         return [*loads, "Pack result;", *loop, f"store_pack({self._address(result)}, result);"]
 
     def _input(self, name: str) -> tuple[list[str], str]:
-        """How an input's value is read: statements for the pack, and the text of one element."""
+        """Return how an input's value is read: statements for the pack, and the text of one element."""
         if name in self.operator.columns:
             if not self.sharing.contiguous:
                 return [f"const float w_{name} = p_{name}[l];"], f"w_{name}"
@@ -261,7 +263,7 @@ class Body:
         return self._element_loop(item.inputs, [*item.lines, f"const float values[1] = {{{item.values[0]}}};", add])
 
     def _loop(self, lines: list[str], in_registers: bool) -> list[str]:
-        """The loop over a thread's share of a row."""
+        """Return the loop over a thread's share of a row."""
         first, last, step = self.sharing.first, self.sharing.last, self.sharing.step
         own = "lane * K_VEC" if self.sharing.contiguous else "slice"
         name = "i" if self.sharing.contiguous else "l"
@@ -282,12 +284,12 @@ class Body:
 
 
 def indented(lines: list[str]) -> list[str]:
-    """The lines four columns further right."""
+    """Return the lines four columns further right."""
     return [f"    {line}" for line in lines]
 
 
 def body(operator: Rows, options: Options, sharing: Sharing) -> Body:
-    """The body of an operator for a way of sharing rows."""
+    """Return the body of an operator for a way of sharing rows."""
     keep = kept_value(operator) if sharing.storage != "memory" else None
     single = ("online_softmax" in options and softmax_pair(operator)) or (
         "one_pass_moments" in options and moments_pair(operator)

@@ -31,7 +31,7 @@ MAX_ITEMS = 32
 
 
 def render(operator: Rows, options: Options, device: Device) -> Kernel:
-    """The kernel of a row operator under the given techniques."""
+    """Return the kernel of a row operator under the given techniques."""
     operator = simplified(operator, options)
     width = options.number("vector_loads", "width", 1)
     warps = options.number("warp_per_row", "warps", 0)
@@ -77,7 +77,7 @@ def render(operator: Rows, options: Options, device: Device) -> Kernel:
 
 
 def simplified(operator: Rows, options: Options) -> Rows:
-    """The operator as the strategy wants it written: divisions hoisted, or on the approximate unit."""
+    """Return the operator as the strategy wants it written: divisions hoisted, or on the approximate unit."""
     operator = prepared(operator, options)
     if not operator.maps:
         return operator
@@ -86,12 +86,12 @@ def simplified(operator: Rows, options: Options) -> Rows:
 
 
 def output_types(operator: Rows) -> list[tuple[str, str]]:
-    """C type and name of each output."""
+    """Return the C type and name of each output."""
     return [("long long" if expr.name.startswith("Arg") else "float", name) for name, expr in operator.outputs]
 
 
 def combining(operator: Rows, options: Options) -> str:
-    """The functions that combine accumulators over the threads of a row."""
+    """Return the functions that combine accumulators over the threads of a row."""
     if not operator.contiguous:
         return WORDS + SLICES
     if "warp_per_row" in options:
@@ -101,7 +101,9 @@ def combining(operator: Rows, options: Options) -> str:
 
 
 def share(operator: Rows, options: Options) -> int:
-    """Elements of a row that one block handles: all, or a whole number of packs for each block of a cluster."""
+    """Return the number of elements of a row that one block handles: all, or whole packs for each block of a
+    cluster.
+    """
     blocks = options.number("cluster_rows", "blocks", 1)
     return operator.length if blocks == 1 else -(-operator.length // (blocks * 128)) * 128
 
@@ -127,7 +129,7 @@ def _sharing(operator: Rows, options: Options, width: int, warps: int) -> Sharin
 
 
 def items(operator: Rows, options: Options, block: int) -> int:
-    """Registers a thread that kept values take with blocks of this size."""
+    """Return the number of registers that the kept values of a thread take with blocks of this size."""
     width = options.number("vector_loads", "width", 1)
     threads = block
     if not operator.contiguous:
@@ -207,7 +209,7 @@ def _write_results(made: Body) -> list[str]:
 
 
 def _rows_loop(made: Body, options: Options, warps: int, inner: list[str]) -> list[str]:
-    """Which rows a thread works on, around the work on one (group of) rows."""
+    """Return which rows a thread works on, around the work on one (group of) rows."""
     if not made.operator.contiguous:
         tiles = "constexpr int K_TILES = (K_INNER + K_COLUMNS * K_VEC - 1) / (K_COLUMNS * K_VEC);"
         total = f"{made.operator.outer}LL * K_TILES"
@@ -266,7 +268,9 @@ def _plan(operator: Rows, options: Options, device: Device, made: Body, warps: i
 
 
 def block_choices(operator: Rows, options: Options, device: Device) -> Tunable:
-    """Block sizes that suit the row length: not many more threads than packs, not more registers than allowed."""
+    """Return the block sizes that suit the row length: not many more threads than packs, not more registers than
+    allowed.
+    """
     width = options.number("vector_loads", "width", 1)
     useful = -(-share(operator, options) // width) if operator.contiguous else operator.inner * 4
     fitting = [size for size in BLOCKS if size == BLOCKS[0] or size // 2 < useful]

@@ -29,7 +29,7 @@ _EXTREME_BYTES = 8
 
 
 def render(operator: Rows, options: Options) -> Kernel:
-    """The kernels of a row operator whose rows are contiguous and split over blocks."""
+    """Return the kernels of a row operator whose rows are contiguous and split over blocks."""
     operator = simplified(operator, options)
     chain = operator.length // _parts(options) // BLOCKS[0]
     unroll = options.number("loop_unrolling", "factor", 1)
@@ -66,7 +66,7 @@ def _statistics(passes: Passes) -> list[Statistic]:
 
 
 def _pass_kernel(source: Source, made: Body, options: Options, passes: Passes) -> Launch:
-    """A kernel that makes the partial results of the last of these passes; a block for each part of each row."""
+    """Return a kernel that makes the partial results of the last of these passes; a block for each part of each row."""
     operator = made.operator
     item, statistics = passes[-1]
     known = _statistics(passes[:-1])
@@ -82,7 +82,7 @@ def _pass_kernel(source: Source, made: Body, options: Options, passes: Passes) -
 
 
 def _last_kernel(source: Source, made: Body, options: Options, passes: Passes) -> Launch:
-    """The kernel that writes the result: element by element in parts again, or one block a row."""
+    """Return the kernel that writes the result: element by element in parts again, or one block a row."""
     operator, known = made.operator, _statistics(passes)
     lines = [*(_place() if operator.maps else _whole_row()), *_before(made), *_known(made, passes), *made.skipped()]
     if operator.maps:
@@ -148,7 +148,9 @@ def _before(made: Body) -> list[str]:
 
 
 def _known(made: Body, before: Passes) -> list[str]:
-    """The results of earlier passes, from their parts, and the row's values made of them: each kernel starts afresh."""
+    """Return the results of earlier passes, from their parts, and the row's values made of them: each kernel starts
+    afresh.
+    """
     lines: list[str] = []
     for item, statistics in before:
         lines += made.row_values(item.before)

@@ -44,7 +44,9 @@ class Layout:
 
 
 def lay_out(operator: Rows, *, keep: Expr | None = None, suffix: str = "") -> Layout:
-    """The passes of an operator. ``suffix`` follows every row-level name, e.g. ``[g]`` where rows come in groups."""
+    """Return the passes of an operator. ``suffix`` follows every row-level name, e.g. ``[g]`` where rows come in
+    groups.
+    """
     names: dict[Expr, str] = {}
     roots = [expr for _, expr in operator.outputs]
     for node in walk(roots):
@@ -95,7 +97,9 @@ def _element_pass(row: Emitter, elements: dict[Expr, str], roots: list[Expr], gr
 
 
 def _inputs(roots: list[Expr], elements: dict[Expr, str]) -> Iterable[str]:
-    """Names of the element-level values that the roots read, not looking behind values that are already named."""
+    """Return names of the element-level values that the roots read, not looking behind values that are already
+    named.
+    """
     stack, seen = list(roots), set[Expr]()
     while stack:
         node = stack.pop()
@@ -109,7 +113,7 @@ def _inputs(roots: list[Expr], elements: dict[Expr, str]) -> Iterable[str]:
 
 
 def _row_values(roots: list[Expr], elements: dict[Expr, str]) -> list[Expr]:
-    """The row-level values that element-level ones use directly."""
+    """Return the row-level values that element-level ones use directly."""
     found: list[Expr] = []
     stack, seen = list(roots), set[Expr]()
     while stack:
@@ -125,7 +129,9 @@ def _row_values(roots: list[Expr], elements: dict[Expr, str]) -> list[Expr]:
 
 
 def hoist_division(operator: Rows) -> Rows | None:
-    """The operator with a division by a row's value as a multiplication; None where there is no such division."""
+    """Return the operator with a division by a row's value as a multiplication; None where there is no such
+    division.
+    """
     name, root = operator.outputs[0]
     fits = root.op == "div" and root.args[0].level is Level.ELEMENT and root.args[1].level is Level.ROW
     if not fits or len(operator.outputs) != 1:
@@ -135,6 +141,6 @@ def hoist_division(operator: Rows) -> Rows | None:
 
 
 def prepared(operator: Rows, options: Options) -> Rows:
-    """The operator as the strategy wants it written."""
+    """Return the operator as the strategy wants it written."""
     hoisted = hoist_division(operator) if "hoisted_division" in options else None
     return hoisted or operator

@@ -22,23 +22,23 @@ class Options:
 
     @classmethod
     def of(cls, strategy: Strategy, catalogue: Catalogue) -> Options:
-        """The strategy's techniques; parameters that it leaves open take the catalogue's default."""
+        """Return the strategy's techniques; parameters that it leaves open take the catalogue's default."""
         return cls({use.id: parameters_of(use, catalogue) for use in strategy.techniques})
 
     def __contains__(self, technique: str) -> bool:
         return technique in self.techniques
 
     def number(self, technique: str, parameter: str, without: int) -> int:
-        """A whole-number parameter, or ``without`` where the strategy does not use the technique."""
+        """Return a whole-number parameter, or ``without`` where the strategy does not use the technique."""
         value = self.techniques.get(technique, {}).get(parameter, without)
         return int(value)
 
     def text(self, technique: str, parameter: str, without: str = "") -> str:
-        """A parameter in words."""
+        """Return a parameter in words."""
         return str(self.techniques.get(technique, {}).get(parameter, without))
 
     def describe(self) -> str:
-        """The techniques in one line, for the comment at the head of a kernel."""
+        """Return the techniques in one line, for the comment at the head of a kernel."""
         words = []
         for name, parameters in self.techniques.items():
             values = ", ".join(f"{key}={value}" for key, value in parameters.items())
@@ -47,7 +47,7 @@ class Options:
 
 
 def parameters_of(use: TechniqueUse, catalogue: Catalogue) -> dict[str, Scalar]:
-    """A technique's parameters, defaults included."""
+    """Return a technique's parameters, defaults included."""
     technique = catalogue.get(use.id)
     defaults = {name: item.default for name, item in technique.parameters.items()} if technique else {}
     return {**defaults, **use.parameters}
@@ -71,7 +71,7 @@ class Source:
         self.parts.append("\n".join(lines))
 
     def text(self) -> str:
-        """The whole source, without constants that nothing refers to."""
+        """Return the whole source, without constants that nothing refers to."""
         head = f'// {self.title}\n// Techniques: {self.options.describe()}\n#include "problem.h"'
         whole = "\n".join(self.parts)
         parts = []
@@ -81,7 +81,7 @@ class Source:
         return "\n\n".join([head, *(part for part in parts if part.strip())]) + "\n"
 
     def kernel(self, target: Target, plan: LaunchPlan) -> Kernel:
-        """The kernel with this source."""
+        """Return the kernel with this source."""
         return Kernel(target=target, source=self.text(), plan=plan)
 
 
@@ -91,7 +91,9 @@ def _is_used(line: str, whole: str) -> bool:
 
 
 def fill(text: str, **values: object) -> str:
-    """C++ text without its common indentation, ``$NAME`` replaced; a list of lines is indented like its place."""
+    """Return C++ text without its common indentation, ``$NAME`` replaced; a list of lines is indented like its
+    place.
+    """
     body = dedent(text).strip("\n")
     lines: list[str] = []
     for line in body.split("\n"):
@@ -105,6 +107,6 @@ def fill(text: str, **values: object) -> str:
 
 
 def arguments(inputs: Iterable[str], outputs: Iterable[tuple[str, str]]) -> str:
-    """A C parameter list: float inputs ``p_NAME``, then outputs given as type and name."""
+    """Return a C parameter list: float inputs ``p_NAME``, then outputs given as type and name."""
     reads = [f"const float* __restrict__ p_{name}" for name in inputs]
     return ", ".join([*reads, *(f"{kind}* __restrict__ p_{name}" for kind, name in outputs)])

@@ -81,7 +81,7 @@ class AiCudaEngineer:
         self.config = config
 
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:  # noqa: ARG002
-        """One translation; then optimisations of the best; in the last round compositions."""
+        """Return one translation; then optimisations of the best; in the last round compositions."""
         if generation == 0:
             return [Proposal(operator=Operator.TRANSLATION)]
         best = ranked(population)
@@ -101,11 +101,11 @@ class AiCudaEngineer:
         ]
 
     def select(self, population: Sequence[Member]) -> tuple[str, ...]:
-        """The best that count, as many as an optimiser is shown."""
+        """Return the best that count, as many as an optimiser is shown."""
         return tuple(one.candidate for one in ranked(population)[: self.config.shown])
 
     def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
-        """Why no generation should follow the finished one, or None."""
+        """Return why no generation should follow the finished one, or None."""
         if not ranked(population):
             return StopReason.NO_START
         if near_floor(population):
@@ -113,7 +113,7 @@ class AiCudaEngineer:
         return StopReason.GENERATIONS if generation + 1 >= self.config.rounds else None
 
     def course(self, operator: Operator) -> Course:
-        """The translation is converted first and mended; nothing else is."""
+        """Return the course: the translation is converted first and mended; nothing else is."""
         if operator is Operator.TRANSLATION:
             return Course(Stage.CONVERT, repair_rounds=self.config.retries, alignment=False)
         return Course(Stage.WRITE, repair_rounds=0, alignment=False)

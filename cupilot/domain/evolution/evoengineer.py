@@ -99,13 +99,13 @@ class _EvoEngineer:
         self._kept = kept
 
     def select(self, population: Sequence[Member]) -> tuple[str, ...]:
-        """The best that count; where they are fewer than are kept, the newest of the others after them."""
+        """Return the best that count; where they are fewer than are kept, the newest of the others after them."""
         best = ranked(population)
         others = sorted((one for one in population if one.fitness is None), key=lambda one: -one.ordinal)
         return tuple(one.candidate for one in [*best, *others][: self._kept])
 
     def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
-        """Why no generation should follow the finished one, or None."""
+        """Return why no generation should follow the finished one, or None."""
         if near_floor(population):
             return StopReason.NEAR_FLOOR
         if (generation + 1) * self._config.samplers >= self._config.samples:
@@ -117,7 +117,7 @@ class _EvoEngineer:
         return Course(Stage.WRITE, repair_rounds=0, alignment=False)
 
     def _count(self, generation: int) -> int:
-        """Proposals of a generation; the last one takes what is left of the samples."""
+        """Return proposals of a generation; the last one takes what is left of the samples."""
         return max(0, min(self._config.samplers, self._config.samples - generation * self._config.samplers))
 
     def _rewrites(self, best: Sequence[Member], count: int) -> list[Proposal]:
@@ -134,7 +134,7 @@ class EvoEngineerFree(_EvoEngineer):
         super().__init__(config, kept=1)
 
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:  # noqa: ARG002
-        """Rewrites of the best so far; from nothing while nothing counts."""
+        """Return rewrites of the best so far; from nothing while nothing counts."""
         return self._rewrites(ranked(population), self._count(generation))
 
 
@@ -146,7 +146,7 @@ class EvoEngineerInsight(_EvoEngineer):
         self.config = config
 
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
-        """Rewrites of the best so far, each with its own draw of insights."""
+        """Return rewrites of the best so far, each with its own draw of insights."""
         rewrites = self._rewrites(ranked(population), self._count(generation))
         return [_inspired(one, population, self.config.insights, rng) for one in rewrites]
 
@@ -159,7 +159,7 @@ class EvoEngineerFull(_EvoEngineer):
         self.config = config
 
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
-        """Crossovers and mutations in turn; rewrites while too few count."""
+        """Return crossovers and mutations in turn; rewrites while too few count."""
         best = ranked(population)
         count = self._count(generation)
         if len(best) < self.config.valid_required:
@@ -181,7 +181,7 @@ class EvoEngineerFull(_EvoEngineer):
 
 
 def _by_rank(best: Sequence[Member], count: int, rng: Random) -> list[Member]:
-    """Different members, each drawn with weight ``1 / (rank + n)``, n being how many there are."""
+    """Return different members, each drawn with weight ``1 / (rank + n)``, n being how many there are."""
     left = list(enumerate(best))
     drawn: list[Member] = []
     while left and len(drawn) < count:

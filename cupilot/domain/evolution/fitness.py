@@ -25,14 +25,14 @@ _ZONE_METRICS = {
 
 
 def utilisation(profile: Profile | None, zone: Zone) -> float:
-    """Share, 0 to 1, of the zone's own resource that is in use; the busier of both in the middle zone."""
+    """Return the share, 0 to 1, of the zone's own resource that is in use; the busier of both in the middle zone."""
     if profile is None:
         return 0.0
     return max(profile.utilisation(metric) for metric in _ZONE_METRICS[zone])
 
 
 def fitness(evaluation: Evaluation, placement: Placement, utilisation_weight: float) -> float | None:
-    """The fitness of a measured kernel; None unless its verdict counts."""
+    """Return the fitness of a measured kernel; None unless its verdict counts."""
     speedup = evaluation.speedup
     if speedup is None:
         return None
@@ -40,7 +40,7 @@ def fitness(evaluation: Evaluation, placement: Placement, utilisation_weight: fl
 
 
 def floor_share(evaluation: Evaluation, placement: Placement) -> float | None:
-    """Floor time over kernel time: 1 for a kernel as fast as physics allows; None unless the verdict counts."""
+    """Return floor time over kernel time: 1 for a kernel as fast as physics allows; None unless the verdict counts."""
     comparison = evaluation.comparison(Baseline.EAGER)
     if comparison is None or not evaluation.verdict.counts:
         return None
@@ -57,7 +57,7 @@ def member(
     placement: Placement,
     utilisation_weight: float,
 ) -> Member:
-    """A measured candidate as selection sees it."""
+    """Return a measured candidate as selection sees it."""
     return Member(
         candidate=candidate,
         ordinal=ordinal,

@@ -35,24 +35,24 @@ class Method(Protocol):
     """
 
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
-        """The candidates that a generation (from 0) should have, given the survivors of the former ones."""
+        """Return the candidates that a generation (from 0) should have, given the survivors of the former ones."""
         ...
 
     def select(self, population: Sequence[Member]) -> tuple[str, ...]:
-        """Ids of the candidates that survive a finished generation, best first."""
+        """Return ids of the candidates that survive a finished generation, best first."""
         ...
 
     def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
-        """Why no generation should follow the finished ``generation``, or None."""
+        """Return why no generation should follow the finished ``generation``, or None."""
         ...
 
     def course(self, operator: Operator) -> Course:
-        """How a candidate of this operator goes from proposal to end."""
+        """Return how a candidate of this operator goes from proposal to end."""
         ...
 
 
 def _named(value: Any) -> Any:
-    """Parameters without a method's name are those of the default one."""
+    """Take parameters without a method's name for those of the default method."""
     return {"name": DEFAULT, **value} if isinstance(value, dict) else value
 
 
@@ -80,10 +80,10 @@ _ADAPTER: TypeAdapter[_Config] = TypeAdapter(MethodConfig)
 
 
 def method_for(config: MethodConfig) -> Method:
-    """The method that a job's configuration asks for."""
+    """Return the method that a job's configuration asks for."""
     return _METHODS[type(config)](config)
 
 
 def read_config(data: Any) -> MethodConfig:
-    """A method's parameters from JSON-compatible data, as jobs keep them."""
+    """Read a method's parameters from JSON-compatible data, as jobs keep them."""
     return _ADAPTER.validate_python(data)

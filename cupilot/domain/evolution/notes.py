@@ -32,6 +32,6 @@ class Notes(Value):
 
     @classmethod
     def of(cls, proposal: Proposal) -> Notes:
-        """The notes of a candidate that was just proposed."""
+        """Return the notes of a candidate that was just proposed."""
         shared = ("best", "inspirations", "place", "places")
         return cls(**{name: getattr(proposal, name) for name in shared})

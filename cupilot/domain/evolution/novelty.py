@@ -25,12 +25,14 @@ _TOKEN = re.compile(
 
 
 def strategy_key(strategy: Strategy, catalogue: Catalogue) -> str:
-    """Equal for strategies that ask for the same code; order of techniques and prose do not count."""
+    """Return a key that is equal for strategies that ask for the same code; order of techniques and prose do not
+    count.
+    """
     return digest(sorted(_use_key(use, catalogue) for use in strategy.techniques))
 
 
 def kernel_key(kernel: Kernel) -> str:
-    """Equal for kernels that a compiler cannot tell apart, as far as can be seen without one."""
+    """Return a key that is equal for kernels that a compiler cannot tell apart, as far as can be seen without one."""
     tokens = [match[0] for match in _TOKEN.finditer(kernel.source) if match.lastgroup not in ("comment", "blank")]
     return digest([kernel.target.value, _without_blank_lines(tokens), kernel.plan.model_dump(mode="json")])
 
@@ -44,7 +46,9 @@ def _use_key(use: TechniqueUse, catalogue: Catalogue) -> list[object]:
 
 
 def _without_blank_lines(tokens: list[str]) -> list[str]:
-    """Line ends count, because directives end with them; several in a row are one."""
+    """Return the lines without blank ones; line ends count, because directives end with them, but several in a row are
+    one.
+    """
     kept: list[str] = []
     for token in tokens:
         if token != "\n" or (kept and kept[-1] != "\n"):

@@ -153,12 +153,12 @@ class Course:
 
 
 def first(course: Course) -> Next:
-    """The stage that a candidate begins with."""
+    """Return the stage that a candidate begins with."""
     return Next(course.opening)
 
 
 def following(course: Course, done: Next, outcome: Outcome) -> Next | End:
-    """What comes after the stage ``done`` that came to ``outcome``.
+    """Return what comes after the stage ``done`` that came to ``outcome``.
 
     Raises ValueError where the outcome cannot be one of that stage, and for an infrastructure failure, which is to
     be tried again rather than recorded.
@@ -222,7 +222,7 @@ def _after_agent(done: Next) -> Next | End:
 
 
 def _without_new_kernel(done: Next, otherwise: End) -> End:
-    """A candidate that was measured before the agent stopped keeps that evaluation."""
+    """Keep the evaluation of a candidate that was measured before the agent stopped."""
     if done.stage is Stage.ALIGN or (done.stage is Stage.REVISE and done.round > 0):
         return End(Ending.EVALUATED, otherwise.reason)
     return otherwise

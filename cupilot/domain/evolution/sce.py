@@ -104,7 +104,7 @@ class Sce:
         self.config = config
 
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
-        """The proposals of a generation; ``population`` are the survivors that :meth:`select` named.
+        """Return the proposals of a generation; ``population`` are the survivors that :meth:`select` named.
 
         Generation 0: ``population`` initial proposals. Later: what the elites leave of the population, each a
         crossover of two of the survivors; initial proposals where fewer than two survivors count. An epoch's first
@@ -121,7 +121,7 @@ class Sce:
         return self._crossovers(population, pairs, wanted, rng)
 
     def select(self, population: Sequence[Member]) -> tuple[str, ...]:
-        """Candidate ids that survive, best first: the elites and the last generation's members that count.
+        """Return candidate ids that survive, best first: the elites and the last generation's members that count.
 
         ``population`` are the former survivors and the finished generation. At most ``population`` survive.
         """
@@ -132,13 +132,13 @@ class Sce:
         return tuple(survivors[: self.config.population])
 
     def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
-        """Why no generation should follow the finished ``generation`` (from 0), or None."""
+        """Return why no generation should follow the finished ``generation`` (from 0), or None."""
         if near_floor(population):
             return StopReason.NEAR_FLOOR
         return StopReason.GENERATIONS if generation + 1 >= self.config.rounds else None
 
     def course(self, operator: Operator) -> Course:
-        """How a candidate of this operator goes; all may be mended, and are aligned unless that is switched off.
+        """Return how a candidate of this operator goes; all may be mended, and are aligned unless that is switched off.
 
         No proposal is a ``mutation``: that is the Revisor's answer about a kernel that beat the floor, one round and no
         more.
@@ -163,7 +163,9 @@ class Sce:
         return proposals
 
     def _parents(self, population: Sequence[Member], pairs: set[frozenset[str]], rng: Random) -> tuple[Member, Member]:
-        """Two tournaments: the first among all that have a partner left, the second among its partners."""
+        """Draw parents in two tournaments: the first among all that have a partner left, the second among its
+        partners.
+        """
         first = tournament([one for one in population if _partners(one, pairs)], self.config.tournament, rng)
         assert first is not None
         partners = _partners(first, pairs)
@@ -176,14 +178,14 @@ _CROSSOVERS = {CrossoverLevel.STRATEGY: Operator.CROSSOVER, CrossoverLevel.CODE:
 
 
 def _anew(seeds: Sequence[Member], count: int) -> list[Proposal]:
-    """Initial proposals that begin from these kernels in turn, or from nothing where there are none."""
+    """Return initial proposals that begin from these kernels in turn, or from nothing where there are none."""
     parents: list[tuple[str, ...]] = [(seed.candidate,) for seed in seeds]
     parents = parents or [()]
     return [Proposal(operator=Operator.INITIAL, parents=parents[place % len(parents)]) for place in range(count)]
 
 
 def _pairs(population: Sequence[Member]) -> set[frozenset[str]]:
-    """Pairs that may be crossed: of different strategies, or any two that count where all are alike."""
+    """Return the pairs that may be crossed: of different strategies, or any two that count where all are alike."""
     everyone = list(combinations(ranked(population), 2))
     different = [(one, other) for one, other in everyone if one.strategy.signature() != other.strategy.signature()]
     return {frozenset((one.candidate, other.candidate)) for one, other in different or everyone}

@@ -16,21 +16,21 @@ SEED_BITS = 31
 
 
 def derive(job_seed: int, *name: str | int) -> int:
-    """The seed, 0 to 2**31 - 1, of the draw of this name; equal in every process and Python version."""
+    """Return the seed, 0 to 2**31 - 1, of the draw of this name; equal in every process and Python version."""
     text = "\0".join(str(part) for part in (job_seed, *name))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> (32 - SEED_BITS)
 
 
 def stage_seed(job_seed: int, ordinal: int, stage: Next) -> int:
-    """The seed of one stage of the candidate with this ordinal."""
+    """Return the seed of one stage of the candidate with this ordinal."""
     return derive(job_seed, "candidate", ordinal, stage.stage.value, stage.round)
 
 
 def initialise_seed(job_seed: int, generation: int) -> int:
-    """The seed with which the SCE Manager writes a generation's initial strategies."""
+    """Return the seed with which the SCE Manager writes a generation's initial strategies."""
     return derive(job_seed, "initialise", generation)
 
 
 def generation_rng(job_seed: int, generation: int) -> Random:
-    """The generator from which a method draws the proposals of one generation."""
+    """Return the generator from which a method draws the proposals of one generation."""
     return Random(derive(job_seed, "propose", generation))

@@ -13,18 +13,18 @@ from cupilot.domain.roofline import NEAR_FLOOR
 
 
 def ranked(population: Sequence[Member]) -> list[Member]:
-    """The members that count, best first."""
+    """Return the members that count, best first."""
     scored = [(one.fitness, one) for one in population if one.fitness is not None]
     return [one for _, one in sorted(scored, key=lambda pair: (-pair[0], pair[1].ordinal))]
 
 
 def elite(population: Sequence[Member], count: int) -> list[Member]:
-    """The ``count`` best members that count, best first; fewer where there are no more."""
+    """Return the ``count`` best members that count, best first; fewer where there are no more."""
     return ranked(population)[:count]
 
 
 def tournament(population: Sequence[Member], size: int, rng: Random) -> Member | None:
-    """The best of ``size`` members drawn without replacement from those that count; None where none counts."""
+    """Return the best of ``size`` members drawn without replacement from those that count; None where none counts."""
     field = ranked(population)
     if not field:
         return None
@@ -32,5 +32,5 @@ def tournament(population: Sequence[Member], size: int, rng: Random) -> Member |
 
 
 def near_floor(population: Sequence[Member]) -> bool:
-    """Whether a member that counts is so close to the physical floor that nothing is left to pay for."""
+    """Return whether a member that counts is so close to the physical floor that nothing is left to pay for."""
     return any(one.floor_share is not None and one.floor_share >= NEAR_FLOOR for one in ranked(population))

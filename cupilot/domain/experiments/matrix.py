@@ -61,7 +61,7 @@ class Cell:
 
 
 def configuration(data: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A method's configuration with its defaults; InvalidInput where it is none."""
+    """Return a method's configuration with its defaults; InvalidInput where it is none."""
     try:
         config = METHODS.validate_python(dict(data))
     except ValidationError as error:
@@ -75,14 +75,16 @@ def configuration(data: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's configuration over the experiment's common one, which counts for arms of the same method only."""
+    """Merge a method's configuration over the experiment's common one, which counts for arms of the same method
+    only.
+    """
     if changes.get("name", base.get("name")) != base.get("name"):
         return dict(changes)
     return {**base, **changes}
 
 
 def crossed(arms: Sequence[Arm], switches: Mapping[str, Sequence[JsonValue]]) -> list[Arm]:
-    """Every arm in every combination of the switches, named after both; InvalidInput where an arm lacks a switch."""
+    """Cross every arm with the switches, named after both; raise InvalidInput where an arm lacks a switch."""
     found = []
     for arm, values in product(arms, product(*switches.values())):
         chosen = dict(zip(switches, values, strict=True))
@@ -94,7 +96,7 @@ def crossed(arms: Sequence[Arm], switches: Mapping[str, Sequence[JsonValue]]) ->
 
 
 def check_arms(arms: Sequence[Arm]) -> None:
-    """InvalidInput unless there are arms, not too many, of different names and contents."""
+    """Raise InvalidInput unless there are arms, not too many, of different names and contents."""
     if not 1 <= len(arms) <= MAX_ARMS:
         raise InvalidInput(f"{len(arms)} arms: between 1 and {MAX_ARMS} are possible", where="body.arms")
     names: dict[str, str] = {}
@@ -111,7 +113,7 @@ def check_arms(arms: Sequence[Arm]) -> None:
 
 
 def cells(arms: int, problems: int, seeds: int) -> list[Cell]:
-    """All jobs in the order in which they are to be worked on."""
+    """Return all jobs in the order in which they are to be worked on."""
     return [
         Cell(arm=(place + problem + seed) % arms, problem=problem, seed=seed)
         for seed in range(seeds)
@@ -121,7 +123,7 @@ def cells(arms: int, problems: int, seeds: int) -> list[Cell]:
 
 
 def own_answers(budgets: Budgets) -> Budgets:
-    """The budgets with every job paying for its own model answers, unless they say otherwise.
+    """Return the budgets with every job paying for its own model answers, unless they say otherwise.
 
     An answer that another arm's job has paid for would hide what an arm costs, and how long its model takes.
     """
@@ -130,7 +132,7 @@ def own_answers(budgets: Budgets) -> Budgets:
 
 
 def shared(budgets: Budgets, total: Total | None, jobs: int) -> Budgets:
-    """Each job's budgets: its own, or an equal share of the total where that is less.
+    """Return each job's budgets: its own, or an equal share of the total where that is less.
 
     Raises InvalidInput where a share would not do for one kernel.
     """
@@ -150,7 +152,7 @@ def shared(budgets: Budgets, total: Total | None, jobs: int) -> Budgets:
 
 
 def at_most(arms: Sequence[Arm], budgets: Budgets, jobs_per_arm: int) -> Total:
-    """What all jobs together can use: no sum of their budgets can exceed it."""
+    """Return what all jobs together can use: no sum of their budgets can exceed it."""
     jobs = len(arms) * jobs_per_arm
     paying = sum(arm.pays for arm in arms) * jobs_per_arm
     return Total(

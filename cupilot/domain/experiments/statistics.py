@@ -29,7 +29,7 @@ RESAMPLES = 2_000
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
-    """The median with its order-statistic interval of at least 95 %; None below :data:`MIN_SAMPLES` values."""
+    """Return the median with its order-statistic interval of at least 95 %; None below :data:`MIN_SAMPLES` values."""
     ordered = sorted(values)
     size = len(ordered)
     below, tail = 0, 1 / (1 << size)
@@ -42,14 +42,18 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided probability of so uneven a split if either side were as likely; ties are left out. 1 without pairs."""
+    """Return the two-sided probability of so uneven a split if either side were as likely; ties are left out. 1 without
+    pairs.
+    """
     size = wins + losses
     tail = sum(comb(size, count) for count in range(min(wins, losses) + 1))
     return min(1.0, 2 * tail / (1 << size))
 
 
 def signed_rank_test(differences: Sequence[float]) -> float:
-    """Wilcoxon's two-sided probability; zeros are left out, ties share their mean rank. 1 without differences."""
+    """Return Wilcoxon's two-sided probability; zeros are left out, ties share their mean rank. 1 without
+    differences.
+    """
     kept = [one for one in differences if one != 0]
     if not kept:
         return 1.0
@@ -64,12 +68,14 @@ def signed_rank_test(differences: Sequence[float]) -> float:
 
 
 def hodges_lehmann(differences: Sequence[float]) -> float:
-    """The median of all pairwise means: where the differences are centred, if they are symmetric."""
+    """Return the median of all pairwise means: where the differences are centred, if they are symmetric."""
     return median(_walsh(differences))
 
 
 def hodges_lehmann_interval(differences: Sequence[float]) -> Interval | None:
-    """The same with Tukey's interval of at least 95 %; None below :data:`MIN_SAMPLES` differences."""
+    """Return the Hodges-Lehmann estimate with Tukey's interval of at least 95 %; None below :data:`MIN_SAMPLES`
+    differences.
+    """
     size = len(differences)
     if size < MIN_SAMPLES:
         return None
@@ -79,7 +85,7 @@ def hodges_lehmann_interval(differences: Sequence[float]) -> Interval | None:
 
 
 def ratio_interval(parts: Sequence[tuple[int, int]], seed: int = 0) -> Interval | None:
-    """A share, as ``sum of first / sum of second`` over clusters, with its percentile bootstrap interval.
+    """Return a share, as ``sum of first / sum of second`` over clusters, with its percentile bootstrap interval.
 
     Whole clusters (jobs) are drawn, because the candidates of a job are alike. None below :data:`MIN_SAMPLES` clusters
     or without any observation. The same parts and seed give the same interval.
@@ -101,7 +107,9 @@ def ratio_interval(parts: Sequence[tuple[int, int]], seed: int = 0) -> Interval 
 
 
 def share_interval(successes: int, trials: int) -> Interval:
-    """A share of independent trials with Wilson's score interval (JASA 22 (1927), 209-212), which holds for few too."""
+    """Return a share of independent trials with Wilson's score interval (JASA 22 (1927), 209-212), which holds for few
+    too.
+    """
     z = 1.959964
     share = successes / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
@@ -110,7 +118,7 @@ def share_interval(successes: int, trials: int) -> Interval:
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
-    """The probabilities adjusted for there being several of them, in the order given."""
+    """Return the probabilities adjusted for there being several of them, in the order given."""
     order = sorted(range(len(probabilities)), key=lambda place: probabilities[place])
     adjusted = [1.0] * len(probabilities)
     largest = 0.0
@@ -121,14 +129,14 @@ def holm(probabilities: Sequence[float]) -> list[float]:
 
 
 def _doubled_ranks(magnitudes: Sequence[float]) -> list[int]:
-    """Twice the mean rank of each, so that shared ranks stay whole numbers."""
+    """Return twice the mean rank of each, so that shared ranks stay whole numbers."""
     ordered = sorted(magnitudes)
     first = {value: place for place, value in reversed(list(enumerate(ordered)))}
     return [2 * first[value] + 1 + ordered.count(value) for value in magnitudes]
 
 
 def _ways(ranks: Sequence[int]) -> list[int]:
-    """In how many of the 2^n choices of signs the positive (doubled) ranks add up to each sum."""
+    """Count in how many of the 2^n choices of signs the positive (doubled) ranks add up to each sum."""
     ways = [1] + [0] * sum(ranks)
     reached = 0
     for rank in ranks:
@@ -143,7 +151,7 @@ def _walsh(differences: Sequence[float]) -> list[float]:
 
 
 def _outside(size: int) -> int:
-    """How many of the pairwise means lie outside the interval on each side."""
+    """Return how many of the pairwise means lie outside the interval on each side."""
     if size > EXACT_UP_TO:
         centre, spread = size * (size + 1) / 4, sqrt(size * (size + 1) * (2 * size + 1) / 24)
         return max(int(centre - 1.959964 * spread) - 1, 0)

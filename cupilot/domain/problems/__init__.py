@@ -28,12 +28,12 @@ _SIZED_LINE = re.compile(r"^(?P<name>[A-Z]+) = (?P<full>\d+)  # small: (?P<small
 
 
 def names(suite: str | None = None) -> list[str]:
-    """The built-in problems' names, sorted; of one suite where it is given."""
+    """Return the built-in problems' names, sorted; of one suite where it is given."""
     return sorted(name for name, _ in _entries(suite))
 
 
 def load(name: str, *, size: Size = "small", policy: NumericsPolicy = NumericsPolicy.FP32) -> Problem:
-    """The built-in problem of this name, as a user would submit it.
+    """Return the built-in problem of this name, as a user would submit it.
 
     Raises :class:`cupilot.domain.errors.NotFound` where there is none.
     """
@@ -61,7 +61,7 @@ def name_of(problem_hash: str) -> str | None:
 
 
 def suggestion(name: str) -> str:
-    """For somebody who misspelt a name: the few that come closest, and where all of them are listed."""
+    """Return a hint for a misspelt name: the few names that come closest, and where all of them are listed."""
     known = names()
     everything = f"cupilot problems, or GET /v1/problems, lists all {len(known)}"
     near = get_close_matches(name, known, n=3, cutoff=0.5)

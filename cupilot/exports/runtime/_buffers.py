@@ -12,12 +12,12 @@ ALIGNMENT = {"cuda": 256, "cpu": 64}
 
 
 def is_aligned(tensor: torch.Tensor) -> bool:
-    """Whether it starts where the kernel may expect it to."""
+    """Return whether it starts where the kernel may expect it to."""
     return tensor.data_ptr() % ALIGNMENT["cuda" if tensor.is_cuda else "cpu"] == 0
 
 
 def allocate(spec: dict[str, Any], device: torch.device) -> torch.Tensor:
-    """An uninitialised tensor of this shape, strides and dtype, aligned."""
+    """Return an uninitialised tensor of this shape, strides and dtype, aligned."""
     dtype: torch.dtype = getattr(torch, spec["dtype"])
     tensor = torch.empty_strided(spec["shape"], spec["strides"], dtype=dtype, device=device)
     if is_aligned(tensor):
@@ -28,7 +28,7 @@ def allocate(spec: dict[str, Any], device: torch.device) -> torch.Tensor:
 
 
 def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
-    """Uninitialised bytes, aligned."""
+    """Return uninitialised bytes, aligned."""
     step = ALIGNMENT[device.type]
     whole = torch.empty(nbytes, dtype=torch.uint8, device=device)
     if is_aligned(whole):
@@ -38,14 +38,16 @@ def scratch(nbytes: int, device: torch.device) -> torch.Tensor:
 
 
 def aligned(tensor: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
-    """The tensor itself, or a copy of it where its address is not aligned (a view into another tensor)."""
+    """Return the tensor itself, or a copy of it where its address is not aligned (a view into another tensor)."""
     if is_aligned(tensor):
         return tensor
     return allocate(spec, tensor.device).copy_(tensor)
 
 
 def prepare(spec: dict[str, Any], given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Everything that a call needs, in the order of :func:`places`, to be kept until it has ended; and the outputs."""
+    """Return everything that a call needs, in the order of :func:`places`, to be kept until it has ended; and the
+    outputs.
+    """
     device = given[0].device
     outputs = [allocate(item, device) for item in spec["outputs"]]
     inputs = [aligned(tensor, item) for tensor, item in zip(given, spec["given"], strict=True)]
@@ -53,7 +55,7 @@ def prepare(spec: dict[str, Any], given: Sequence[torch.Tensor]) -> tuple[list[t
 
 
 def places(spec: dict[str, Any]) -> list[list[int]]:
-    """For each launch, where its arguments stand among the tensors given, the outputs and the workspace.
+    """Return, for each launch, the places of its arguments among the tensors given, the outputs and the workspace.
 
     A tensor map stands where its tensor does.
     """

@@ -31,7 +31,7 @@ class Launcher:
         self._places = places(spec)
 
     def trouble(self, device: torch.device) -> str | None:
-        """Why the kernel cannot run on this device; None where it can (it is compiled and loaded then)."""
+        """Return why the kernel cannot run on this device; None where it can (it is compiled and loaded then)."""
         if device.type != "cpu":
             return f"the kernel is for the CPU, not for {device.type}"
         try:
@@ -41,7 +41,7 @@ class Launcher:
         return None
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs."""
+        """Return the outputs."""
         functions = self._load() if self._functions is None else self._functions
         buffers, outputs = prepare(self.spec, given)
         addresses = [tensor.data_ptr() for tensor in buffers]
@@ -58,7 +58,7 @@ class Launcher:
 
 
 def compile_source(source: str, headers: dict[str, str], options: Sequence[str]) -> Path:
-    """The shared library; RuntimeError with the compiler's messages where it does not compile."""
+    """Return the shared library; RuntimeError with the compiler's messages where it does not compile."""
     # The library is for this machine's processor: a home folder may be shared between machines.
     parts = [source, *headers.values(), *options, platform.machine(), _processor()]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -128,7 +128,7 @@ class Launcher:
         self._lock = threading.Lock()
 
     def trouble(self, device: torch.device) -> str | None:
-        """Why the kernel cannot run on this device; None where it can (it is compiled and loaded then)."""
+        """Return why the kernel cannot run on this device; None where it can (it is compiled and loaded then)."""
         if device.type != "cuda":
             return f"the kernel is for CUDA devices, not for {device.type}"
         major, minor = torch.cuda.get_device_capability(device)
@@ -141,7 +141,7 @@ class Launcher:
         return None
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs, computed on the current stream of the tensors' device."""
+        """Return the outputs, computed on the current stream of the tensors' device."""
         device = given[0].device
         if device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
@@ -149,7 +149,7 @@ class Launcher:
         return self._call(given, device)
 
     def _call(self, given: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-        """On the device that is the current one."""
+        """Compute the outputs on the current device."""
         launches = self._loaded.get(device.index) or self._launches(device)
         buffers, outputs = prepare(self.spec, given)
         addresses = [tensor.data_ptr() for tensor in buffers]
@@ -172,7 +172,7 @@ class Launcher:
 
 
 def compile_source(source: str, headers: dict[str, str], options: Sequence[str]) -> bytes:
-    """The source as a cubin; RuntimeError with the compiler's messages where it does not compile."""
+    """Return the source as a cubin; RuntimeError with the compiler's messages where it does not compile."""
     from cuda.bindings import nvrtc
 
     names, texts = [name.encode() for name in headers], [text.encode() for text in headers.values()]
@@ -191,12 +191,12 @@ def compile_source(source: str, headers: dict[str, str], options: Sequence[str])
 
 
 def _fresh_bytes(size: int) -> bytes:
-    """Bytes that nobody else has: NVRTC writes into them, and Python keeps one object for each single byte."""
+    """Return bytes that nobody else has: NVRTC writes into them, and Python keeps one object for each single byte."""
     return bytes(max(size, 2))
 
 
 def include_folders() -> list[Path]:
-    """Where this machine keeps CUDA's headers: the wheels, else a toolkit."""
+    """Return where this machine keeps CUDA's headers: the wheels, else a toolkit."""
     found = importlib.util.find_spec("nvidia")
     wheels = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
     roots = [root for place in wheels for root in sorted(place.glob("cu[0-9]*"), reverse=True)]

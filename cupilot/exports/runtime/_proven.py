@@ -18,7 +18,7 @@ Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 def outside(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> str | None:
-    """Why the kernel must not be given these tensors; None where it was proven for them."""
+    """Return why the kernel must not be given these tensors; None where it was proven for them."""
     if len(tensors) != len(spec["given"]):
         return f"{len(tensors)} tensors are given, {len(spec['given'])} are needed"
     device = tensors[0].device
@@ -48,7 +48,7 @@ class Proof:
         ]
 
     def covers(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether dtype, layout, shape, strides and device of each are the proven ones."""
+        """Return whether dtype, layout, shape, strides and device of each are the proven ones."""
         if len(tensors) != len(self._wanted):
             return False
         device = tensors[0].device
@@ -61,7 +61,7 @@ class Proof:
 
 
 def plain(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether nobody but us would see these tensors pass through PyTorch's dispatcher.
+    """Return whether nobody but us would see these tensors pass through PyTorch's dispatcher.
 
     Subclasses, modes (fake tensors, profilers of operators), function transforms, tracing and forward-mode derivatives
     all work there; an operator is for them.
@@ -134,7 +134,7 @@ class ProvenForward:
             warnings.warn(f"the kernel is not used: {self._why_not}", stacklevel=2)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the reference's."""
+        """Compute what the reference computes."""
         tensors = None if kwargs or self._why_not is not None else self._tensors(args)
         if tensors is None or self._left_to_the_reference(tensors):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
@@ -144,7 +144,7 @@ class ProvenForward:
         return outputs[0] if structure is None else pytree.tree_unflatten(list(outputs), structure)
 
     def why_not(self, *args: Any) -> str | None:
-        """Why the kernel would not be used for these arguments; None where it would be."""
+        """Return why the kernel would not be used for these arguments; None where it would be."""
         if self._why_not is not None:
             return self._why_not
         tensors = self._tensors(args)
@@ -170,7 +170,7 @@ class ProvenForward:
         return cls.trouble(str(device)) is not None
 
     def _tensors(self, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
-        """All that the kernel is given: the tensors among the arguments, then parameters and buffers."""
+        """Return all that the kernel is given: the tensors among the arguments, then parameters and buffers."""
         if len(args) == self._flat and all(type(tensor) is torch.Tensor for tensor in args):
             return [*args, *self._states()]
         leaves, structure = pytree.tree_flatten(list(args))
@@ -185,7 +185,7 @@ class ProvenForward:
         return given + self._states()
 
     def _states(self) -> list[torch.Tensor]:
-        """Parameters and buffers. Where PyTorch keeps them, if they are there: a module's own lookup is slow."""
+        """Return parameters and buffers. Where PyTorch keeps them, if they are there: a module's own lookup is slow."""
         found = []
         for module, name in self._state:
             tensor = module._parameters.get(name)

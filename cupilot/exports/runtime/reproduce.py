@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def measure(recorded: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] | None:
-    """The evaluation that this machine gives; None where it cannot."""
+    """Return the evaluation that this machine gives; None where it cannot."""
     facts = _read("preparation.json")["facts"]
     target = "cuda" if (HERE / "kernel.cu").exists() else "cpu"
     source = "kernel.cu" if target == "cuda" else "kernel.cpp"
@@ -58,7 +58,7 @@ def measure(recorded: dict[str, Any], options: argparse.Namespace) -> dict[str, 
 
 
 def differences(recorded: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """In what this machine is not that on which it was measured."""
+    """Return in what this machine differs from the one on which it was measured."""
     lines = []
     pairs: list[tuple[str, Any, Any]] = [("device", _device(recorded), _device(here))]
     pairs += [(name, recorded.get(name), here.get(name)) for name in ("driver", "cuda", "torch", "compiler", "threads")]
@@ -90,7 +90,7 @@ def verdict(recorded: dict[str, Any], measured: dict[str, Any]) -> int:
 
 
 def agree(then: dict[str, float], now: dict[str, float]) -> bool:
-    """Whether two speedups are the same as far as can be told."""
+    """Return whether two speedups are the same as far as can be told."""
     touch = then["low"] <= now["high"] and now["low"] <= then["high"]
     return touch or abs(now["median"] / then["median"] - 1) <= AGREES
 
