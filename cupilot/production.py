@@ -63,17 +63,17 @@ class Checked(Protocol):
 
 def unsafe(settings: Checked) -> list[str]:
     """Return a sentence for each setting that production must not have; empty where it may start."""
-    found = []
+    wrong = []
     if _password(settings.database_url.get_secret_value()) in KNOWN_PASSWORDS:
-        found.append("CUPILOT_DATABASE_URL has no password, a built-in one or a well-known one")
+        wrong.append("CUPILOT_DATABASE_URL has no password, a built-in one or a well-known one")
     if _password(settings.redis_url.get_secret_value()) in KNOWN_PASSWORDS:
-        found.append("CUPILOT_REDIS_URL has no password or a well-known one: whoever reaches Redis could send messages")
+        wrong.append("CUPILOT_REDIS_URL has no password or a well-known one: whoever reaches Redis could send messages")
     token = settings.metrics_token
     if token is not None and len(token.get_secret_value()) < LEAST_TOKEN_LENGTH:
-        found.append(f"CUPILOT_METRICS_TOKEN is shorter than {LEAST_TOKEN_LENGTH} characters")
+        wrong.append(f"CUPILOT_METRICS_TOKEN is shorter than {LEAST_TOKEN_LENGTH} characters")
     if settings.log_level == "DEBUG":
-        found.append("CUPILOT_LOG_LEVEL is DEBUG: libraries then log what they send")
-    return [*found, *_networks(settings), *_times(settings)]
+        wrong.append("CUPILOT_LOG_LEVEL is DEBUG: libraries then log what they send")
+    return [*wrong, *_networks(settings), *_times(settings)]
 
 
 def check_environment(role: str, environment: Mapping[str, str]) -> None:
@@ -100,7 +100,7 @@ def _networks(settings: Checked) -> Iterator[str]:
     wrong = [
         str(network)
         for network in networks(settings.webhook_networks)
-        if any(network.version == one.version and network.overlaps(one) for one in NEVER_CALLED)
+        if any(network.version == forbidden.version and network.overlaps(forbidden) for forbidden in NEVER_CALLED)
     ]
     if wrong:
         yield (

@@ -146,9 +146,9 @@ def settings() -> Settings:
 
 def _sentence(error: ValidationError) -> str:
     """Describe what is wrong, by variables and without their values."""
-    found = []
-    for one in error.errors(include_url=False, include_input=False):
-        name = "_".join(str(part) for part in one["loc"]).upper()
-        said = one["msg"].removeprefix("Value error, ")
-        found.append(f"CUPILOT_{name}: {said}" if name else said)
-    return "; ".join(found)
+    sentences = []
+    for mistake in error.errors(include_url=False, include_input=False):
+        name = "_".join(str(part) for part in mistake["loc"]).upper()
+        reason = mistake["msg"].removeprefix("Value error, ")
+        sentences.append(f"CUPILOT_{name}: {reason}" if name else reason)
+    return "; ".join(sentences)

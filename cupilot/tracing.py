@@ -61,7 +61,7 @@ def span(name: str, *, parent: str | None = None, cause: str | None = None, **at
         return
     from opentelemetry import trace
 
-    links = [trace.Link(found)] if (found := _span_context(cause)) else []
+    links = [trace.Link(linked)] if (linked := _span_context(cause)) else []
     kept = {key: value for key, value in attributes.items() if value is not None}
     with (
         _tracer.start_as_current_span(name, context=_context(parent), links=links, attributes=kept) as opened,
@@ -104,8 +104,8 @@ def _context(traceparent: str | None) -> Any:
     """Return the context of a ``traceparent``; None, which means the current one, where it is not valid."""
     from opentelemetry import trace
 
-    found = _span_context(traceparent)
-    return trace.set_span_in_context(trace.NonRecordingSpan(found)) if found else None
+    remote = _span_context(traceparent)
+    return trace.set_span_in_context(trace.NonRecordingSpan(remote)) if remote else None
 
 
 def _span_context(traceparent: str | None) -> Any:
@@ -115,5 +115,5 @@ def _span_context(traceparent: str | None) -> Any:
     if not traceparent:
         return None
     carried = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
-    found = trace.get_current_span(carried).get_span_context()
-    return found if found.is_valid else None
+    remote = trace.get_current_span(carried).get_span_context()
+    return remote if remote.is_valid else None

@@ -62,7 +62,7 @@ def installed_for(whole: str) -> dict[str, Distribution]:
     """Return the installed distributions that a requirement needs, and theirs; those that this platform does not need
     are not among them.
     """
-    found: dict[str, Distribution] = {}
+    installed: dict[str, Distribution] = {}
     pending = [Requirement(whole)]
     seen: set[tuple[str, frozenset[str]]] = set()
     while pending:
@@ -71,52 +71,56 @@ def installed_for(whole: str) -> dict[str, Distribution]:
         if (name, extras) in seen:
             continue
         seen.add((name, extras))
-        found[name] = distribution(name)
-        needs = (Requirement(text) for text in found[name].requires or ())
-        pending += [one for one in needs if _needed(one, extras) and not (name == "torch" and _exact(one))]
-    return found
+        installed[name] = distribution(name)
+        needs = (Requirement(text) for text in installed[name].requires or ())
+        pending += [
+            requirement
+            for requirement in needs
+            if _needed(requirement, extras) and not (name == "torch" and _exact(requirement))
+        ]
+    return installed
 
 
-def _needed(one: Requirement, extras: frozenset[str]) -> bool:
-    return one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+def _needed(requirement: Requirement, extras: frozenset[str]) -> bool:
+    return requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras))
 
 
-def _exact(one: Requirement) -> bool:
+def _exact(requirement: Requirement) -> bool:
     """Return whether a requirement is exact; of torch, that is a library of its CUDA build, which differs by
     machine.
     """
-    return [clause.operator for clause in one.specifier] == ["=="]
+    return [clause.operator for clause in requirement.specifier] == ["=="]
 
 
-def licence_of(found: Distribution) -> str:
+def licence_of(package: Distribution) -> str:
     """Return the licence that the package's metadata name, most reliable field first; empty where they name none."""
-    metadata = found.metadata
+    metadata = package.metadata
     kinds = [text.split("::")[-1].strip() for text in metadata.get_all("Classifier") or () if "License ::" in text]
-    told = TOLD.get(canonicalize_name(found.name)) or metadata.get("License-Expression") or ", ".join(kinds)
-    return told or (metadata.get("License") or "")[:100].strip()
+    licence = TOLD.get(canonicalize_name(package.name)) or metadata.get("License-Expression") or ", ".join(kinds)
+    return licence or (metadata.get("License") or "")[:100].strip()
 
 
-def complaints(pins: Pins, found: Mapping[str, Distribution]) -> Iterator[str]:
+def complaints(pins: Pins, installed: Mapping[str, Distribution]) -> Iterator[str]:
     """Yield a sentence for each fault."""
     for (name, version), why in HARMFUL.items():
         if pins.get(name) == version:
             yield f"{name} {version} is pinned: it {why}"
-    for name, one in sorted(found.items()):
+    for name, package in sorted(installed.items()):
         if name in OURS:
             continue
-        version = one.version.partition("+")[0]  # a build's mark: torch for the machine's own backend
+        version = package.version.partition("+")[0]  # a build's mark: torch for the machine's own backend
         if name not in pins:
             yield f"{name} {version} is needed and not pinned in constraints.txt"
         elif pins[name] != version:
             yield f"{name} {version} is installed, and {pins[name]} is pinned"
-        licence = licence_of(one)
+        licence = licence_of(package)
         if not licence:
             yield f"{name} {version} names no licence: look it up and add it to TOLD"
         elif not ALLOWED.search(licence) or FORBIDDEN.search(licence):
             yield f"{name} {version} has a licence that nobody has allowed: {licence}"
 
 
-def bill(found: Mapping[str, Distribution]) -> dict[str, object]:
+def bill(installed: Mapping[str, Distribution]) -> dict[str, object]:
     """Return the installed packages as a CycloneDX 1.6 document (https://cyclonedx.org/docs/1.6/json)."""
     return {
         "bomFormat": "CycloneDX",
@@ -126,34 +130,34 @@ def bill(found: Mapping[str, Distribution]) -> dict[str, object]:
             {
                 "type": "library",
                 "name": name,
-                "version": one.version,
-                "purl": f"pkg:pypi/{name}@{one.version.replace('+', '%2B')}",
-                "licenses": [{"license": {"name": licence_of(one)}}],
+                "version": package.version,
+                "purl": f"pkg:pypi/{name}@{package.version.replace('+', '%2B')}",
+                "licenses": [{"license": {"name": licence_of(package)}}],
             }
-            for name, one in sorted(found.items())
+            for name, package in sorted(installed.items())
         ],
     }
 
 
-def main(given: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Check the dependencies and return 0 where nothing is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sbom", type=Path, metavar="FILE", help="also write what is installed, as CycloneDX JSON")
-    options = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     try:
         pins = read_pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
-        found = installed_for(EVERYTHING)
+        installed = installed_for(EVERYTHING)
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except PackageNotFoundError as error:
         sys.stderr.write(f"{error.name} is not installed here: make install\n")
         return 1
-    wrong = list(complaints(pins, found))
+    wrong = list(complaints(pins, installed))
     sys.stderr.write("".join(f"{sentence}\n" for sentence in wrong))
     if options.sbom:
         options.sbom.parent.mkdir(parents=True, exist_ok=True)
-        options.sbom.write_text(json.dumps(bill(found), indent=1) + "\n", encoding="utf-8")
+        options.sbom.write_text(json.dumps(bill(installed), indent=1) + "\n", encoding="utf-8")
     return 1 if wrong else 0
 
 

@@ -52,11 +52,11 @@ def account(briefing: Briefing, attempt: Attempt) -> str:
 
 
 def _work(facts: ProblemFacts) -> list[str]:
-    given = [one for one in facts.tensors if one.role is not Role.OUTPUT]
+    inputs = [tensor for tensor in facts.tensors if tensor.role is not Role.OUTPUT]
     made = facts.with_role(Role.OUTPUT)
     return [
-        *(f"given: `{one.name}`, {one.numel} elements, {one.nbytes} bytes" for one in given),
-        *(f"to be written: `{one.name}`, {one.numel} elements, {one.nbytes} bytes" for one in made),
+        *(f"given: `{tensor.name}`, {tensor.numel} elements, {tensor.nbytes} bytes" for tensor in inputs),
+        *(f"to be written: `{tensor.name}`, {tensor.numel} elements, {tensor.nbytes} bytes" for tensor in made),
         f"the judge counts {facts.compulsory_bytes} bytes that must be moved, and {facts.flops:.3g} operations",
     ]
 
@@ -67,8 +67,8 @@ def _launches(kernel: Kernel, facts: ProblemFacts) -> list[str]:
         plan = resolve(kernel, facts)
     except InvalidPlan as error:
         return [f"the launch plan cannot be read: {error.message}"]
-    outputs = {one.name: one.numel for one in facts.with_role(Role.OUTPUT)}
-    return [_launch(one, outputs, kernel.target) for one in plan.launches]
+    outputs = {tensor.name: tensor.numel for tensor in facts.with_role(Role.OUTPUT)}
+    return [_launch(launch, outputs, kernel.target) for launch in plan.launches]
 
 
 def _launch(launch: ResolvedLaunch, outputs: dict[str, int], target: Target) -> str:
@@ -77,10 +77,10 @@ def _launch(launch: ResolvedLaunch, outputs: dict[str, int], target: Target) -> 
         shape, threads = "one call", 1
     else:
         threads = prod(launch.grid) * prod(launch.block)
-        sizes = " blocks of ".join("x".join(map(str, one)) for one in (launch.grid, launch.block))
+        sizes = " blocks of ".join("x".join(map(str, size)) for size in (launch.grid, launch.block))
         shape = f"{sizes} threads, {threads} in all"
-    each = ", ".join(f"{count / threads:.6g} elements of `{name}` a thread" for name, count in elements)
-    return f"launch `{launch.kernel}`: {shape}; {each or 'it is given no output'}"
+    shares = ", ".join(f"{count / threads:.6g} elements of `{name}` a thread" for name, count in elements)
+    return f"launch `{launch.kernel}`: {shape}; {shares or 'it is given no output'}"
 
 
 def _code(build: BuildReport | None) -> list[str]:
@@ -88,17 +88,17 @@ def _code(build: BuildReport | None) -> list[str]:
     counts = build.instructions if build else {}
     if not counts:
         return ["machine code: nothing is known of its loads and stores"]
-    found = ", ".join(f"{name} {counts[name]}" for name in TRAFFIC if name in counts)
+    counted = ", ".join(f"{name} {counts[name]}" for name in TRAFFIC if name in counts)
     note = "(a loop's instructions count once; those of 128 bits are counted among all too)"
-    return [f"machine code: {found or 'no load and no store of global memory'} {note}"]
+    return [f"machine code: {counted or 'no load and no store of global memory'} {note}"]
 
 
 def _memory(kernel: Kernel) -> list[str]:
     """Return where results of an earlier launch could be kept."""
     source = _COMMENT.sub("", kernel.source)
     declared = (found.group().strip(" \t;={") for found in _LASTING[kernel.target].finditer(source))
-    lasting = [f"`{one[:120]}`" for one in declared if not _UNCHANGING.search(one)]
-    kept = [f"`{one.name}`" for one in kernel.plan.workspace]
+    lasting = [f"`{declaration[:120]}`" for declaration in declared if not _UNCHANGING.search(declaration)]
+    kept = [f"`{buffer.name}`" for buffer in kernel.plan.workspace]
     return [
         f"memory of its own that outlives a launch: {', '.join(lasting) or 'none is declared'}",
         f"workspace: {', '.join(kept) or 'none'}",

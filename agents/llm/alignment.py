@@ -95,7 +95,7 @@ def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
     assert attempt.kernel is not None
     answer = answers.checked(_Answer, answers.json_object(text))
     claims = list({claim.id: claim for claim in answer.techniques}.values())
-    raw = {"techniques": [_claimed(one, attempt.strategy) for one in claims]}
+    raw = {"techniques": [_claimed(claim, attempt.strategy) for claim in claims]}
     read = answers.strategy(raw | {"rationale": answer.rationale}, catalogue(), briefing)
     quoted = {claim.id for claim in claims if _stands_in(claim.evidence, attempt.kernel.source)}
     build = attempt.evaluation.build if attempt.evaluation else None

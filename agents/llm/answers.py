@@ -67,7 +67,7 @@ def strategy(value: Any, catalogue: Catalogue, briefing: Briefing) -> Strategy:
         raise AnswerError("a strategy must be a JSON object")
     known = {key: value[key] for key in ("techniques", "rationale") if key in value}
     if isinstance(known.get("techniques"), list):
-        known["techniques"] = [_use(one, catalogue, briefing) for one in known["techniques"]]
+        known["techniques"] = [_use(use, catalogue, briefing) for use in known["techniques"]]
     read = checked(Strategy, known)
     broken = problems_with(read, catalogue, briefing.target, briefing.facts.policy)
     if broken:
@@ -88,9 +88,9 @@ def _use(value: Any, catalogue: Catalogue, briefing: Briefing) -> Any:
     """Return a technique as it was answered, with a meaning where, and only where, the catalogue gives it none."""
     if not isinstance(value, dict):
         return value
-    name, said = value.get("id"), value.get("meaning")
-    known = next((one.meaning for one in briefing.learned if one.id == name), "")
-    meaning = "" if name in catalogue else known or (said if isinstance(said, str) else "")
+    name, meant = value.get("id"), value.get("meaning")
+    known = next((technique.meaning for technique in briefing.learned if technique.id == name), "")
+    meaning = "" if name in catalogue else known or (meant if isinstance(meant, str) else "")
     return {**value, "meaning": meaning[:MAX_MEANING]}
 
 

@@ -42,7 +42,10 @@ def examine(models: RoleModels) -> list[ModelCheck]:
     """Return one check for each different model, in the order of the configuration."""
     roles: dict[str, list[str]] = {}
     named: dict[str, Model] = {}
-    for role, several in [("default", models.default), *((role.value, each) for role, each in models.roles.items())]:
+    for role, several in [
+        ("default", models.default),
+        *((role.value, several) for role, several in models.roles.items()),
+    ]:
         for model in several:
             named.setdefault(model.endpoint, model)
             roles.setdefault(model.endpoint, []).append(role)
@@ -55,22 +58,24 @@ def _try(model: Model, roles: tuple[str, ...]) -> ModelCheck:
         # With all parameters as jobs send them, the limit of tokens too: a server may refuse any of them.
         answer = complete(hasty, MESSAGES, parameters(hasty, json_answer=True, seed=0))
     except TransportError as error:
-        found = f"{error.reason}: {redact_prompt(str(error))}"
+        finding = f"{error.reason}: {redact_prompt(str(error))}"
         why, advice = diagnose(hasty, error)
-        return ModelCheck(model.name, roles, works=False, found=found, mend=advice, trouble=why)
-    found = f"answers in {answer.seconds:.1f} s, {answer.prompt_tokens} + {answer.completion_tokens} tokens"
+        return ModelCheck(model.name, roles, works=False, found=finding, mend=advice, trouble=why)
+    finding = f"answers in {answer.seconds:.1f} s, {answer.prompt_tokens} + {answer.completion_tokens} tokens"
     trouble, mend = _shortcoming(model, answer)
-    return ModelCheck(model.name, roles, works=True, found=found, mend=mend, trouble=trouble, cost_usd=answer.cost_usd)
+    return ModelCheck(
+        model.name, roles, works=True, found=finding, mend=mend, trouble=trouble, cost_usd=answer.cost_usd
+    )
 
 
 def _shortcoming(model: Model, answer: Answer) -> tuple[Trouble | None, str | None]:
     """Return what will be in the way of a model that answers."""
     if not _is_json(answer.text):
-        said = " ".join(redact_prompt(answer.text).split())[:SHOWN] or "nothing"
+        text = " ".join(redact_prompt(answer.text).split())[:SHOWN] or "nothing"
         advice = "a model that cannot do this cannot do the work: choose a more capable one"
         if answer.finish_reason == "length":
             advice = "it ran out of tokens: if it reasons, set reasoning in the models file"
-        return Trouble.NO_JSON, f"it was asked for one JSON object and said: {said} - {advice}"
+        return Trouble.NO_JSON, f"it was asked for one JSON object and said: {text} - {advice}"
     if not priced(model):
         return Trouble.NO_PRICE, "its price is not known and counts as nothing: set input_ and output_usd_per_million"
     return None, None

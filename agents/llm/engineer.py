@@ -109,7 +109,8 @@ class LlmEngineer:
             reference=prompt.reference(briefing),
             kernel=kernel_text(last.kernel),
             report=report(last.evaluation.failure),
-            history="\n".join(prompt.data("earlier", prompt.outcome(one.evaluation)) for one in before) or "Nothing.",
+            history="\n".join(prompt.data("earlier", prompt.outcome(attempt.evaluation)) for attempt in before)
+            or "Nothing.",
         )
         question = Question(AgentRole.ENGINEER, f"summarise/{len(history)}", messages, file.hash, seed)
         return self._gateway.ask(question, lambda text: text.strip()[:MAX_SUMMARY])
@@ -158,7 +159,8 @@ def _remembered(attempts: Sequence[Conversion]) -> str:
         return "Nothing."
     recent = attempts[_forgotten(len(attempts)) :]
     return "\n".join(
-        f"{prompt.data('attempt.py', one.source)}\n{prompt.data('what was wrong', one.complaint)}" for one in recent
+        f"{prompt.data('attempt.py', attempt.source)}\n{prompt.data('what was wrong', attempt.complaint)}"
+        for attempt in recent
     )
 
 
@@ -169,7 +171,7 @@ def _reply(briefing: Briefing, *, explains: bool) -> str:
 
 def _material(commission: Commission) -> dict[str, str]:
     """Return what the prompt of the commission's operator has places for."""
-    parents = [_kernel(one, commission) for one in commission.parents]
+    parents = [_kernel(parent, commission) for parent in commission.parents]
     # Of the best kernel alone the published prompts show a profile. Without one of its own, it is the first parent.
     best = _kernel(commission.best or next(iter(commission.parents), None), commission, profiled=True)
     match commission.operator:
@@ -182,10 +184,10 @@ def _material(commission: Commission) -> dict[str, str]:
         case Operator.TRANSLATION:
             return {"functional": prompt.data("functional.py", commission.functional)}
         case Operator.OPTIMISATION:
-            shown = "\n\n".join(_kernel(one, commission) for one in commission.shown)
+            shown = "\n\n".join(_kernel(attempt, commission) for attempt in commission.shown)
             return {"shown": shown or _NOTHING, "best": best, "which": _which(commission)}
         case Operator.COMPOSITION:
-            examples = "\n\n".join(_example(one) for one in commission.examples)
+            examples = "\n\n".join(_example(example) for example in commission.examples)
             return {"examples": examples or "None is known.", "best": best, "which": _which(commission)}
         case _:
             raise ValueError(f"{commission.operator} is not written freely")
@@ -202,20 +204,20 @@ def _which(commission: Commission) -> str:
 def _insights(commission: Commission) -> str:
     if not commission.insights:
         return ""
-    listed = "\n".join(f"- {one}" for one in commission.insights)
+    listed = "\n".join(f"- {insight}" for insight in commission.insights)
     return f"# What was thought while earlier kernels were written\n{prompt.data('insights', listed)}\n"
 
 
-def _kernel(one: Attempt | None, commission: Commission, *, profiled: bool = False) -> str:
-    if one is None:
+def _kernel(attempt: Attempt | None, commission: Commission, *, profiled: bool = False) -> str:
+    if attempt is None:
         return _NOTHING
-    assert one.kernel is not None
+    assert attempt.kernel is not None
     if commission.method in _SILENT:
-        return kernel_text(one.kernel)
-    lines = [prompt.data("name", one.name)] if one.name else []
-    lines.append(prompt.measured(one.evaluation) + (_profile(one.evaluation) if profiled else ""))
-    approach = prompt.data("approach", one.insight) if one.insight else ""
-    return "\n".join(part for part in (*lines, approach, kernel_text(one.kernel)) if part)
+        return kernel_text(attempt.kernel)
+    lines = [prompt.data("name", attempt.name)] if attempt.name else []
+    lines.append(prompt.measured(attempt.evaluation) + (_profile(attempt.evaluation) if profiled else ""))
+    approach = prompt.data("approach", attempt.insight) if attempt.insight else ""
+    return "\n".join(part for part in (*lines, approach, kernel_text(attempt.kernel)) if part)
 
 
 def _profile(evaluation: Evaluation | None) -> str:
@@ -228,11 +230,11 @@ def _profile(evaluation: Evaluation | None) -> str:
     return f"; profile ({evaluation.profile.source.value}): {', '.join(values)}"
 
 
-def _example(one: Example) -> str:
+def _example(example: Example) -> str:
     parts = [
-        prompt.data("other problem.py", one.reference),
-        f"Its kernel, {one.speedup:.2f}x over PyTorch eager there:",
+        prompt.data("other problem.py", example.reference),
+        f"Its kernel, {example.speedup:.2f}x over PyTorch eager there:",
     ]
-    if one.insight:
-        parts.append(prompt.data("approach", one.insight))
-    return "\n".join([*parts, kernel_text(one.kernel)])
+    if example.insight:
+        parts.append(prompt.data("approach", example.insight))
+    return "\n".join([*parts, kernel_text(example.kernel)])

@@ -44,7 +44,8 @@ class LlmManager:
             roofline=prompt.roofline(briefing),
             catalogue=prompt.techniques(catalogue(), briefing),
             pool=prompt.pool(tuple(pool)),
-            seeds="\n".join(prompt.attempt(one) for one in seeds) or "Nothing: the kernels are written from scratch.",
+            seeds="\n".join(prompt.attempt(seed_attempt) for seed_attempt in seeds)
+            or "Nothing: the kernels are written from scratch.",
             taken=_listed(taken),
         )
         question = Question(AgentRole.MANAGER, "initial", messages, file.hash, seed, json_answer=True)
@@ -70,7 +71,7 @@ class LlmManager:
             taken=_listed(taken),
         )
         question = Question(AgentRole.MANAGER, "crossover", messages, file.hash, seed, json_answer=True)
-        known = {strategy_key(one, catalogue()) for one in taken}
+        known = {strategy_key(strategy, catalogue()) for strategy in taken}
         repeated: list[Strategy] = []
 
         def parse(text: str) -> Strategy:
@@ -84,14 +85,16 @@ class LlmManager:
 
         return self._gateway.ask(question, parse)
 
-    def _diagnosis(self, briefing: Briefing, one: Attempt) -> Diagnosis | None:
-        if self._prophet is None or briefing.placement is None or one.evaluation is None:
+    def _diagnosis(self, briefing: Briefing, parent: Attempt) -> Diagnosis | None:
+        if self._prophet is None or briefing.placement is None or parent.evaluation is None:
             return None
-        return self._prophet.diagnose(briefing, one)
+        return self._prophet.diagnose(briefing, parent)
 
 
 def _listed(taken: Sequence[Strategy]) -> str:
-    return prompt.data("taken", "\n".join(prompt.strategy_json(one) for one in taken)) if taken else "None yet."
+    return (
+        prompt.data("taken", "\n".join(prompt.strategy_json(strategy) for strategy in taken)) if taken else "None yet."
+    )
 
 
 def _several(text: str, briefing: Briefing) -> list[Strategy]:

@@ -29,10 +29,10 @@ def patched(source: str, text: str) -> str:
         search, replace = match["search"], match["replace"]
         if not search.strip():
             raise AnswerError(f"part {number} of the patch searches for nothing")
-        found = _count(source, search)
-        if found != 1:
+        occurrences = _count(source, search)
+        if occurrences != 1:
             shown = search.strip().splitlines()[0][:_SHOWN]
-            how = "does not stand in the source" if found == 0 else f"stands in the source {found} times"
+            how = "does not stand in the source" if occurrences == 0 else f"stands in the source {occurrences} times"
             raise AnswerError(
                 f"part {number} of the patch, which begins with {shown!r}, {how}; it must stand there once"
             )

@@ -186,7 +186,7 @@ class _HybridEngineer:
 
     def _seeds(self, briefing: Briefing, count: int) -> list[Strategy]:
         try:
-            found = self._rules.manager.initial_strategies(briefing, (), count, 0)
+            initial = self._rules.manager.initial_strategies(briefing, (), count, 0)
         except AgentError:
             return []
-        return [one.strategy for one in found]
+        return [strategy.strategy for strategy in initial]

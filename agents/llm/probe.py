@@ -105,6 +105,6 @@ def _served(model: Model, url: str) -> list[str] | None:
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             listed = json.loads(answer.read(MAX_BYTES))
-        return [str(one["id"]) for one in listed["data"]]
+        return [str(entry["id"]) for entry in listed["data"]]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return None

@@ -123,7 +123,9 @@ def _gpu(briefing: Briefing) -> str:
         f"and {device.threads_per_unit} threads; up to {device.shared_bytes_per_block} bytes of shared memory a block; "
         f"{_bytes(device.cache_bytes)} of L2; {_bytes(device.memory_bytes)} of memory."
     ]
-    generation = max((one for one in (80, 90, 100) if one <= _generation(device.arch)), default=None)
+    generation = max(
+        (generation for generation in (80, 90, 100) if generation <= _generation(device.arch)), default=None
+    )
     return (
         "\n".join([*lines, *_peaks(briefing), *([read(f"arch_sm_{generation}").strip()] if generation else [])]) + "\n"
     )
@@ -233,7 +235,7 @@ def _bans(briefing: Briefing) -> list[str]:
     if not briefing.banned:
         return []
     known = {name: catalogue().get(name) for name in briefing.banned}
-    named = [f"{name} ({one.summary.rstrip('.')})" if one else name for name, one in known.items()]
+    named = [f"{name} ({technique.summary.rstrip('.')})" if technique else name for name, technique in known.items()]
     return [f"Banned from this job, under any name: {'; '.join(named)}."]
 
 
@@ -251,49 +253,51 @@ def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
     """Return the techniques of the catalogue that fit target, device, policy and operator family, a few lines each, and
     what the team's own jobs have proven.
     """
-    offered = {one.id: one for one in catalogue if _fits(one, briefing, catalogue)}
-    lines = [_technique(one, offered) for one in offered.values()]
-    learned = [one for one in briefing.learned if one.id not in briefing.banned]
+    offered = {technique.id: technique for technique in catalogue if _fits(technique, briefing, catalogue)}
+    lines = [_technique(technique, offered) for technique in offered.values()]
+    learned = [technique for technique in briefing.learned if technique.id not in briefing.banned]
     if learned:
         lines.append(
             "Agents of earlier jobs invented these, and measurements proved them. They have no parameters and may be "
             "used like the others; what they mean stands in their inventors' words:"
         )
-        lines.append(data("proven techniques", "\n".join(_learned(one) for one in learned)))
+        lines.append(data("proven techniques", "\n".join(_learned(technique) for technique in learned)))
     if briefing.banned:
         lines.append(f"Do not use, under any name: {', '.join(briefing.banned)}.")
     return "\n".join(lines)
 
 
-def _fits(one: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
+def _fits(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
     facts = briefing.facts
-    if one.id in briefing.banned or briefing.target not in one.targets:
+    if technique.id in briefing.banned or briefing.target not in technique.targets:
         return False
-    if one.policies and facts.policy.value not in one.policies:
+    if technique.policies and facts.policy.value not in technique.policies:
         return False
-    if one.arch is not None and _generation(briefing.device.arch) < _generation(one.arch):
+    if technique.arch is not None and _generation(briefing.device.arch) < _generation(technique.arch):
         return False
     # Of a family that the catalogue does not speak of, any technique may be of use.
     known = any(facts.op_class in other.op_classes for other in catalogue)
-    return not one.op_classes or not known or facts.op_class in one.op_classes
+    return not technique.op_classes or not known or facts.op_class in technique.op_classes
 
 
-def _technique(one: Technique, offered: Collection[str]) -> str:
-    text = f"- {one.id} ({one.resource.value}): {one.summary}"
-    if one.parameters:
-        choices = (f"{name} {list(each.choices)}: {each.meaning}" for name, each in one.parameters.items())
+def _technique(technique: Technique, offered: Collection[str]) -> str:
+    text = f"- {technique.id} ({technique.resource.value}): {technique.summary}"
+    if technique.parameters:
+        choices = (
+            f"{name} {list(parameter.choices)}: {parameter.meaning}" for name, parameter in technique.parameters.items()
+        )
         text += f" Parameters: {'; '.join(choices)}."
-    if one.preconditions:
-        text += f" Only where: {' '.join(one.preconditions)}"
-    if one.requires:
-        text += f" Requires {', '.join(one.requires)}."
-    if conflicts := [name for name in one.conflicts if name in offered]:
+    if technique.preconditions:
+        text += f" Only where: {' '.join(technique.preconditions)}"
+    if technique.requires:
+        text += f" Requires {', '.join(technique.requires)}."
+    if conflicts := [name for name in technique.conflicts if name in offered]:
         text += f" Not with {', '.join(conflicts)}."
     return text
 
 
-def _learned(one: LearnedTechnique) -> str:
-    return json.dumps({"id": one.id, "meaning": one.meaning, "measured": one.record.words()})
+def _learned(technique: LearnedTechnique) -> str:
+    return json.dumps({"id": technique.id, "meaning": technique.meaning, "measured": technique.record.words()})
 
 
 def strategy_json(strategy: Strategy) -> str:
@@ -330,21 +334,21 @@ def measured(evaluation: Evaluation | None) -> str:
     return data("measured", text) if evaluation and evaluation.failure else f"Measured: {text}"
 
 
-def diagnosis(found: Diagnosis) -> str:
+def diagnosis(diagnosed: Diagnosis) -> str:
     """Return the Prophet's diagnosis: what holds a kernel back, and what to try."""
-    if not found.advice and found.severity == "none":
-        return f"Diagnosis: {found.cause} ({found.evidence})."
-    lines = [f"Diagnosis ({found.severity}): {found.cause}; {found.evidence}."]
-    for rank, one in enumerate(found.advice, 1):
-        reason = "" if one.reason == found.cause else f": {one.reason}"
-        lines.append(f"{rank}. try {one.technique}{reason}; expect {one.expected}")
+    if not diagnosed.advice and diagnosed.severity == "none":
+        return f"Diagnosis: {diagnosed.cause} ({diagnosed.evidence})."
+    lines = [f"Diagnosis ({diagnosed.severity}): {diagnosed.cause}; {diagnosed.evidence}."]
+    for rank, advice in enumerate(diagnosed.advice, 1):
+        reason = "" if advice.reason == diagnosed.cause else f": {advice.reason}"
+        lines.append(f"{rank}. try {advice.technique}{reason}; expect {advice.expected}")
     return "\n".join(lines)
 
 
-def attempt(one: Attempt, found: Diagnosis | None = None) -> str:
+def attempt(candidate: Attempt, diagnosed: Diagnosis | None = None) -> str:
     """Return a candidate's strategy, what it came to, and why it is not faster."""
-    text = f"{strategy_json(one.strategy)}\n{outcome(one.evaluation)}"
-    return data("candidate", f"{text}\n{diagnosis(found)}" if found else text)
+    text = f"{strategy_json(candidate.strategy)}\n{outcome(candidate.evaluation)}"
+    return data("candidate", f"{text}\n{diagnosis(diagnosed)}" if diagnosed else text)
 
 
 def pool(matches: tuple[PoolMatch, ...]) -> str:
@@ -369,6 +373,6 @@ def pool(matches: tuple[PoolMatch, ...]) -> str:
 
 def _credits(credits: tuple[Credit, ...]) -> str:
     """Return what techniques of a winner were measured to be worth there, by taking each away."""
-    worth = [f"{one.technique} {one.factor.median:.2f}x" for one in credits if one.factor is not None]
-    worth += [f"{one.technique} nothing" for one in credits if one.outcome is CreditOutcome.SAME_CODE]
+    worth = [f"{credit.technique} {credit.factor.median:.2f}x" for credit in credits if credit.factor is not None]
+    worth += [f"{credit.technique} nothing" for credit in credits if credit.outcome is CreditOutcome.SAME_CODE]
     return f"; measured worth of its techniques: {', '.join(worth)}" if worth else ""

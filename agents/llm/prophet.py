@@ -42,9 +42,9 @@ class LlmProphet:
         """Return the rules' diagnosis in the model's words and order; as the rules have it where there is nothing to
         rank.
         """
-        found = self._rules.diagnose(briefing, attempt)
-        if attempt.kernel is None or len(found.advice) < 2:
-            return found
+        diagnosis = self._rules.diagnose(briefing, attempt)
+        if attempt.kernel is None or len(diagnosis.advice) < 2:
+            return diagnosis
         file = prompt.prompt("prophet")
         messages = file.messages(
             reference=prompt.reference(briefing),
@@ -52,7 +52,7 @@ class LlmProphet:
             hardware=prompt.hardware(briefing),
             roofline=prompt.roofline(briefing),
             candidate=prompt.attempt(attempt),
-            diagnosis=prompt.data("diagnosis", prompt.diagnosis(found)),
+            diagnosis=prompt.data("diagnosis", prompt.diagnosis(diagnosis)),
         )
         kernel = attempt.kernel.content_hash()
         # Each kernel draws its own model of the role's ensemble, the same one whenever it is diagnosed.
@@ -60,17 +60,20 @@ class LlmProphet:
         purpose = f"diagnose/{kernel[:8]}"
         question = Question(AgentRole.PROPHET, purpose, messages, file.hash, seed, json_answer=True)
         try:
-            return self._gateway.ask(question, lambda text: _reworded(text, found))
+            return self._gateway.ask(question, lambda text: _reworded(text, diagnosis))
         except (AgentError, CostBudgetReached) as error:
             logger.info("the rules' words stand: %s", error)
-            return found
+            return diagnosis
 
 
-def _reworded(text: str, found: Diagnosis) -> Diagnosis:
+def _reworded(text: str, diagnosis: Diagnosis) -> Diagnosis:
     answer = answers.checked(_Answer, answers.json_object(text))
-    known = {one.technique: one for one in found.advice}
-    unknown = sorted({one.technique for one in answer.advice} - set(known))
+    known = {advice.technique: advice for advice in diagnosis.advice}
+    unknown = sorted({advice.technique for advice in answer.advice} - set(known))
     if unknown:
         raise AnswerError(f"the rules did not name {', '.join(unknown)}; rank only {', '.join(known)}")
-    ranked = {one.technique: known[one.technique].model_copy(update={"reason": one.reason}) for one in answer.advice}
-    return found.model_copy(update={"cause": answer.cause, "advice": tuple(ranked.values()) or found.advice})
+    ranked = {
+        advice.technique: known[advice.technique].model_copy(update={"reason": advice.reason})
+        for advice in answer.advice
+    }
+    return diagnosis.model_copy(update={"cause": answer.cause, "advice": tuple(ranked.values()) or diagnosis.advice})

@@ -79,16 +79,16 @@ class LlmRevisor:
         Shows no time of any kernel, and nothing that one can be reckoned from.
         """
         assert last.kernel is not None
-        file, told = prompt.prompt("revisor_floor"), unhurried(briefing)
+        file, unhurried_briefing = prompt.prompt("revisor_floor"), unhurried(briefing)
         messages = file.messages(
-            reference=prompt.reference(told),
-            facts=prompt.facts(told),
-            header=prompt.header(told),
+            reference=prompt.reference(unhurried_briefing),
+            facts=prompt.facts(unhurried_briefing),
+            header=prompt.header(unhurried_briefing),
             strategy=prompt.data("strategy", prompt.strategy_json(last.strategy)),
             kernel=kernel_text(last.kernel),
-            account=account(told, last),
-            contract=prompt.contract(told),
-            language=LANGUAGE[told.target],
+            account=account(unhurried_briefing, last),
+            contract=prompt.contract(unhurried_briefing),
+            language=LANGUAGE[unhurried_briefing.target],
         )
         question = Question(AgentRole.REVISOR, "revise/floor", messages, file.hash, seed)
         return self._mended(question, briefing, last)
@@ -113,13 +113,13 @@ def _tried(attempts: Sequence[Attempt], *, named: bool = False) -> str:
     """
     if not attempts:
         return "Nothing."
-    return prompt.data("history", "\n".join(_trial(one, named=named) for one in attempts))
+    return prompt.data("history", "\n".join(_trial(attempt, named=named) for attempt in attempts))
 
 
-def _trial(one: Attempt, *, named: bool) -> str:
-    techniques = f"{', '.join(one.strategy.ids()) or 'no techniques'}: " if named else ""
-    done = f"{one.insight[:MAX_NOTE]}: " if one.insight else ""
-    return f"- {techniques}{done}{prompt.outcome(one.evaluation)}"
+def _trial(attempt: Attempt, *, named: bool) -> str:
+    techniques = f"{', '.join(attempt.strategy.ids()) or 'no techniques'}: " if named else ""
+    done = f"{attempt.insight[:MAX_NOTE]}: " if attempt.insight else ""
+    return f"- {techniques}{done}{prompt.outcome(attempt.evaluation)}"
 
 
 def revision(text: str, briefing: Briefing, last: Attempt) -> Revision:

@@ -56,9 +56,9 @@ class LlmTranslator:
         return self._gateway.ask(question, lambda text: answers.kernel(text, briefing))
 
 
-def parent_text(one: Attempt) -> str:
+def parent_text(parent: Attempt) -> str:
     """Return a measured kernel whose code is to be read: what it came to, source, plan."""
-    return f"{prompt.measured(one.evaluation)}\n{kernel_text(one.kernel) if one.kernel else 'It has no code.'}"
+    return f"{prompt.measured(parent.evaluation)}\n{kernel_text(parent.kernel) if parent.kernel else 'It has no code.'}"
 
 
 def kernel_text(kernel: Kernel) -> str:

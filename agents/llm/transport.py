@@ -256,14 +256,14 @@ def _answered_with_error(error: BaseException) -> bool:
     own.
     """
     return any(
-        _status_of(getattr(one, "response", None)) >= 400 and type(one).__module__.startswith("openai")
-        for one in _chain(error)
+        _status_of(getattr(cause, "response", None)) >= 400 and type(cause).__module__.startswith("openai")
+        for cause in _chain(error)
     )
 
 
 def _never_connected(error: BaseException) -> bool:
     return any(
-        type(one).__name__ in ("ConnectError", "ConnectTimeout", "ConnectionRefusedError") for one in _chain(error)
+        type(cause).__name__ in ("ConnectError", "ConnectTimeout", "ConnectionRefusedError") for cause in _chain(error)
     )
 
 
@@ -273,12 +273,12 @@ def _status_of(response: object) -> int:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and one not in found:
-        found.append(one)
-        one = one.__cause__ or one.__context__
-    return found
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return chain
 
 
 def _retry_after(error: Exception) -> float | None:

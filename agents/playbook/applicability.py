@@ -17,13 +17,13 @@ from cupilot.domain.problem import Target
 def objections(case: Case, target: Target) -> dict[str, str]:
     """Return the techniques of the strategy that do not apply, each with the reason."""
     table = checks(case.operator, target)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for technique in case.options.techniques:
         check = table.get(technique)
         reason = "there is no template for it with this operator" if check is None else check(case)
         if reason is not None:
-            found[technique] = reason
-    return found
+            reasons[technique] = reason
+    return reasons
 
 
 def checks(operator: Operator, target: Target) -> Mapping[str, Check]:

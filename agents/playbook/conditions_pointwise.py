@@ -18,10 +18,10 @@ def _pointwise_vectors(case: Case) -> str | None:
 
 def _coarsening(case: Case) -> str | None:
     operator = _pointwise(case)
-    each = case.number("thread_coarsening", "items") * case.number("vector_loads", "width") * len(operator.full)
-    if each > 64:
-        return f"{each} values a thread do not fit its registers"
-    return "the tensor is too small" if operator.size < 32 * each else None
+    values = case.number("thread_coarsening", "items") * case.number("vector_loads", "width") * len(operator.full)
+    if values > 64:
+        return f"{values} values a thread do not fit its registers"
+    return "the tensor is too small" if operator.size < 32 * values else None
 
 
 def _unrolled_grid(case: Case) -> str | None:

@@ -50,15 +50,15 @@ _PlanCheck = Callable[[Kernel, BuildReport | None], str | None]
 
 def missing(strategy: Strategy, kernel: Kernel | None, build: BuildReport | None) -> dict[str, str]:
     """Return the techniques that a strategy claims and that are not there, each with what was looked for."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for use in strategy.techniques:
         reason = _in_source(use, kernel) or _in_plan(use, kernel, build)
         if reason is None and build is not None and build.ok and build.instructions and kernel is not None:
             check = _BINARY.get((kernel.target, use.id))
             reason = check(build, use) if check else None
         if reason is not None:
-            found[use.id] = reason
-    return found
+            reasons[use.id] = reason
+    return reasons
 
 
 def visible(kernel: Kernel) -> tuple[str, ...]:
@@ -67,12 +67,12 @@ def visible(kernel: Kernel) -> tuple[str, ...]:
     """
     code = _code(kernel.source)
     return tuple(
-        one.id
-        for one in catalogue()
-        if kernel.target in one.targets
-        and one.id in SOURCE
-        and one.id not in UNTELLING
-        and re.search(SOURCE[one.id], code)
+        technique.id
+        for technique in catalogue()
+        if kernel.target in technique.targets
+        and technique.id in SOURCE
+        and technique.id not in UNTELLING
+        and re.search(SOURCE[technique.id], code)
     )
 
 
@@ -139,14 +139,14 @@ def _second_stage(kernel: Kernel, _: BuildReport | None) -> str | None:
     fences.
     """
     plan = kernel.plan
-    several = len(plan.launches) > 1 or plan.workspace or any(one.cooperative for one in plan.launches)
+    several = len(plan.launches) > 1 or plan.workspace or any(launch.cooperative for launch in plan.launches)
     meets = several or _has_cluster(kernel) or re.search(_MEETING, _code(kernel.source))
     return None if meets else "one launch without scratch memory or atomics cannot combine parts of different blocks"
 
 
 def _tensor_map(kernel: Kernel, _: BuildReport | None) -> str | None:
-    given = {name for launch in kernel.plan.launches for name in launch.args}
-    used = any(one.name in given for one in kernel.plan.tensor_maps)
+    arguments = {name for launch in kernel.plan.launches for name in launch.args}
+    used = any(tensor_map.name in arguments for tensor_map in kernel.plan.tensor_maps)
     return None if used else "no launch of the plan is given a tensor map"
 
 

@@ -40,7 +40,7 @@ class PlaybookManager:
         space = Space(briefing, operator_of(briefing))
         failed = {_signature(match.entry.strategy) for match in pool if _failed_here(match.entry, briefing)}
         chosen: list[InitialStrategy] = []
-        seen = {_signature(one) for one in taken}
+        seen = {_signature(strategy) for strategy in taken}
 
         def take(candidates: Iterator[InitialStrategy], limit: int) -> None:
             for item in candidates:

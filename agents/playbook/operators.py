@@ -195,7 +195,7 @@ def kept_value(operator: Rows) -> Expr | None:
 
 def _nodes_without(root: Expr, stop: Iterable[Expr]) -> list[Expr]:
     stopped = set(stop)
-    found: list[Expr] = []
+    nodes: list[Expr] = []
     stack = [root]
     seen: set[Expr] = set()
     while stack:
@@ -203,9 +203,9 @@ def _nodes_without(root: Expr, stop: Iterable[Expr]) -> list[Expr]:
         if node in seen or node in stopped or node.op == "reduce":
             continue
         seen.add(node)
-        found.append(node)
+        nodes.append(node)
         stack.extend(node.args)
-    return found
+    return nodes
 
 
 def calls_any(operator: Operator, functions: Iterable[str]) -> bool:

@@ -30,10 +30,10 @@ class PlaybookProphet:
 
     def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
         """Return why the kernel is not faster, and which techniques of the catalogue to try, best first."""
-        found = findings(briefing, attempt)
-        main = found[0]
+        ranked = findings(briefing, attempt)
+        main = ranked[0]
         advice: list[Advice] = []
-        for finding in found:
+        for finding in ranked:
             for technique, beside in _candidates(briefing, attempt.strategy, finding):
                 if all(item.technique != technique.id for item in advice):
                     reason = f"{finding.cause}; together with {beside}" if beside else finding.cause
@@ -74,7 +74,7 @@ def _kept_by(briefing: Briefing, operator: Operator, strategy: Strategy, techniq
     is.
     """
     for name in KEPT_BY.get(technique.id, ()):
-        for values in product(*(each.choices for each in technique.parameters.values())):
+        for values in product(*(parameter.choices for parameter in technique.parameters.values())):
             use = TechniqueUse(id=technique.id, parameters=dict(zip(technique.parameters, values, strict=True)))
             if _fits(briefing, operator, strategy, [use, TechniqueUse(id=name)]):
                 return name
@@ -84,11 +84,11 @@ def _kept_by(briefing: Briefing, operator: Operator, strategy: Strategy, techniq
 def _fits(briefing: Briefing, operator: Operator, strategy: Strategy, new: list[TechniqueUse]) -> bool:
     """Return whether new techniques apply beside the strategy's own, conflicting ones taken out."""
     table = checks(operator, briefing.target)
-    known = [one for use in new if (one := catalogue().get(use.id))]
-    gone = {name for one in known for name in one.conflicts} | {use.id for use in new}
+    known = [technique for use in new if (technique := catalogue().get(use.id))]
+    gone = {name for technique in known for name in technique.conflicts} | {use.id for use in new}
     rest = [use for use in strategy.techniques if use.id not in gone and use.id in catalogue()]
     there = {use.id for use in (*rest, *new)}
-    needed = [TechniqueUse(id=name) for one in known for name in one.requires if name not in there]
+    needed = [TechniqueUse(id=name) for technique in known for name in technique.requires if name not in there]
     combined = Strategy(techniques=(*rest, *needed, *new))
     case = Case(operator, briefing.device, briefing.facts.policy, Options.of(combined, catalogue()))
     return all((check := table.get(use.id)) is not None and check(case) is None for use in new)

@@ -94,13 +94,13 @@ def findings(briefing: Briefing, attempt: Attempt) -> list[Finding]:
     if evaluation.failure is not None and not evaluation.verdict.counts:
         return [_failed(evaluation)]
     roofline = list(_profile(briefing, evaluation))
-    if any(one.severity == "none" for one in roofline):
+    if any(finding.severity == "none" for finding in roofline):
         return roofline
     # What says why goes before what says how much, unless it is a trifle.
     causes = [*_build(evaluation, attempt.strategy), *counted(briefing, attempt, _zone(briefing, evaluation))]
-    grave = [one for one in causes if one.severity != "minor"]
-    found = [*grave, *roofline, *(one for one in causes if one.severity == "minor")]
-    return found or [Finding("minor", "nothing in the measurement stands out", _numbers(evaluation))]
+    grave = [cause for cause in causes if cause.severity != "minor"]
+    ranked = [*grave, *roofline, *(cause for cause in causes if cause.severity == "minor")]
+    return ranked or [Finding("minor", "nothing in the measurement stands out", _numbers(evaluation))]
 
 
 def _first_choice(briefing: Briefing) -> tuple[str, ...]:

@@ -61,8 +61,8 @@ class Space:
         """Return the technique to drop next: one that objects, else the last that requires or conflicts with
         something.
         """
-        found = complaints(self.briefing, self.operator, strategy)
-        objecting = [use.id for use in strategy.techniques if use.id in found]
+        objections = complaints(self.briefing, self.operator, strategy)
+        objecting = [use.id for use in strategy.techniques if use.id in objections]
         if objecting:
             return objecting[-1]
         ids = set(strategy.ids())
@@ -109,12 +109,12 @@ class Space:
 
     def _required(self, technique_id: str, rng: Random) -> list[TechniqueUse]:
         technique = catalogue().get(technique_id)
-        found: list[TechniqueUse] = []
+        required: list[TechniqueUse] = []
         for name in technique.requires if technique else ():
             needed = catalogue().get(name)
             if needed is not None:
-                found += [*self._required(name, rng), TechniqueUse(id=name, parameters=_drawn(needed, rng))]
-        return found
+                required += [*self._required(name, rng), TechniqueUse(id=name, parameters=_drawn(needed, rng))]
+        return required
 
     def with_technique(self, strategy: Strategy, technique: Technique, rng: Random) -> Strategy:
         """Return the strategy with one technique more; what conflicts with it goes."""
@@ -125,18 +125,18 @@ class Space:
 
     def neighbours(self, strategy: Strategy) -> list[tuple[Strategy, str]]:
         """Return every valid strategy one parameter, or one technique less, away, with what was changed."""
-        found: list[tuple[Strategy, str]] = []
+        near: list[tuple[Strategy, str]] = []
         for use in strategy.techniques:
             technique = catalogue().get(use.id)
             for name, parameter in (technique.parameters if technique else {}).items():
                 for value in parameter.choices:
                     if value != use.parameters.get(name, parameter.default):
                         changed = replaced(strategy, use.id, name, value)
-                        found.append((changed, f"{use.id}.{name} = {value}"))
+                        near.append((changed, f"{use.id}.{name} = {value}"))
         for use in strategy.techniques:
             rest = tuple(item for item in strategy.techniques if item.id != use.id)
-            found.append((Strategy(techniques=rest), f"without {use.id}"))
-        return [(item, change) for item, change in found if self.valid(item)]
+            near.append((Strategy(techniques=rest), f"without {use.id}"))
+        return [(item, change) for item, change in near if self.valid(item)]
 
 
 def replaced(strategy: Strategy, technique: str, parameter: str, value: Scalar) -> Strategy:

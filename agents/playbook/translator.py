@@ -42,9 +42,9 @@ def case_of(briefing: Briefing, operator: Operator, strategy: Strategy) -> Case:
 
 def complaints(briefing: Briefing, operator: Operator, strategy: Strategy) -> dict[str, str]:
     """Return everything that keeps a strategy from being rendered: technique (or "strategy") and reason."""
-    found = objections(case_of(briefing, operator, strategy), briefing.target)
+    reasons = objections(case_of(briefing, operator, strategy), briefing.target)
     broken = problems_with(strategy, catalogue(), briefing.target, briefing.facts.policy)
-    return {**found, **({"strategy": "; ".join(broken)} if broken else {})}
+    return {**reasons, **({"strategy": "; ".join(broken)} if broken else {})}
 
 
 class PlaybookTranslator:
@@ -55,9 +55,9 @@ class PlaybookTranslator:
         be.
         """
         operator = operator_of(briefing)
-        found = complaints(briefing, operator, strategy)
-        if found:
-            text = "; ".join(f"{technique}: {reason}" for technique, reason in found.items())
+        reasons = complaints(briefing, operator, strategy)
+        if reasons:
+            text = "; ".join(f"{technique}: {reason}" for technique, reason in reasons.items())
             raise NotApplicable(f"this strategy cannot be applied to this problem: {text}", where="strategy")
         options = Options.of(strategy, catalogue())
         kernel = render(operator, options, briefing.target, briefing.device)

@@ -25,7 +25,9 @@ def progress(candidates: Sequence[CandidateSummary]) -> Markup:
     """Draw each measured candidate's speedup by its number, and the best so far; empty where no candidate is
     measured.
     """
-    measured = [(float(one.ordinal), one.speedup) for one in candidates if one.speedup is not None]
+    measured = [
+        (float(candidate.ordinal), candidate.speedup) for candidate in candidates if candidate.speedup is not None
+    ]
     if not measured:
         return Markup()
     best, line = 0.0, list[Point]()
@@ -34,16 +36,20 @@ def progress(candidates: Sequence[CandidateSummary]) -> Markup:
             line += [(ordinal, best), (ordinal, speedup)] if line else [(ordinal, speedup)]
             best = speedup
     line.append((measured[-1][0], best))
-    dots = [_dot(one, float(one.ordinal), one.speedup) for one in candidates if one.speedup is not None]
+    dots = [
+        _dot(candidate, float(candidate.ordinal), candidate.speedup)
+        for candidate in candidates
+        if candidate.speedup is not None
+    ]
     return _chart(line, "candidate", "times PyTorch eager", dots=dots, level=1.0)
 
 
 def population(candidates: Sequence[CandidateSummary]) -> Markup:
     """Draw each measured candidate by the two terms of its fitness; those that selection kept are ringed."""
     dots = [
-        _dot(one, 100 * one.utilisation, one.speedup)
-        for one in candidates
-        if one.speedup is not None and one.utilisation is not None
+        _dot(candidate, 100 * candidate.utilisation, candidate.speedup)
+        for candidate in candidates
+        if candidate.speedup is not None and candidate.utilisation is not None
     ]
     return _chart((), "% of the hardware used", "times PyTorch eager", dots=dots, level=1.0) if dots else Markup()
 
@@ -59,39 +65,38 @@ def lineage(candidates: Sequence[CandidateSummary], base: str) -> Markup:
     """
     places: dict[object, Point] = {}
     rows: dict[int, int] = {}
-    for one in candidates:
-        row = rows.get(one.generation, 0)
-        rows[one.generation] = row + 1
-        places[one.id] = (24 + one.generation * COLUMN, 24 + row * ROW)
+    for candidate in candidates:
+        row = rows.get(candidate.generation, 0)
+        rows[candidate.generation] = row + 1
+        places[candidate.id] = (24 + candidate.generation * COLUMN, 24 + row * ROW)
     if not places:
         return Markup()
     edges, nodes = Markup(), Markup()
-    for one in candidates:
-        x, y = places[one.id]
-        for parent in one.parents:
+    for candidate in candidates:
+        x, y = places[candidate.id]
+        for parent in candidate.parents:
             if parent in places:
                 px, py = places[parent]
                 edges += Markup('<line class="edge" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(px + LABEL, py, x, y)
-        told = (
-            f"candidate {one.ordinal}, {one.operator}: {one.verdict.value if one.verdict else one.reason or one.state}"
-        )
-        if one.speedup is not None:
-            told += f", {one.speedup:.2f}x"
+        outcome = candidate.verdict.value if candidate.verdict else candidate.reason or candidate.state
+        title = f"candidate {candidate.ordinal}, {candidate.operator}: {outcome}"
+        if candidate.speedup is not None:
+            title += f", {candidate.speedup:.2f}x"
         nodes += Markup(
             '<a href="{}/{}"><title>{}</title><circle class="node {}{}" cx="{}" cy="{}" r="{}"/>'
             '<text class="tick" x="{}" y="{}">{}</text></a>'
         ).format(
             base,
-            one.ordinal,
-            told,
-            one.verdict.value if one.verdict else "none",
-            " kept" if one.survives else "",
+            candidate.ordinal,
+            title,
+            candidate.verdict.value if candidate.verdict else "none",
+            " kept" if candidate.survives else "",
             x,
             y,
             RADIUS,
             x + RADIUS + 4,
             y + 4,
-            f"{one.ordinal}" if one.speedup is None else f"{one.ordinal}: {one.speedup:.2f}x",
+            f"{candidate.ordinal}" if candidate.speedup is None else f"{candidate.ordinal}: {candidate.speedup:.2f}x",
         )
     width = max(x for x, _ in places.values()) + COLUMN
     height = max(y for _, y in places.values()) + ROW
@@ -128,8 +133,8 @@ def _chart(
     if level:
         y = at(low, level)[1]
         drawn += Markup('<line class="level" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(LEFT, y, WIDTH - RIGHT, y)
-    for one, other in pairwise(points):
-        drawn += Markup('<line class="series" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(*at(*one), *at(*other))
+    for start, end in pairwise(points):
+        drawn += Markup('<line class="series" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(*at(*start), *at(*end))
     for x, y, kind, told in dots:
         cx, cy = at(x, y)
         drawn += Markup('<circle class="node {}" cx="{}" cy="{}" r="3.5"><title>{}</title></circle>').format(
@@ -144,9 +149,9 @@ def _chart(
     return _svg(WIDTH, HEIGHT, f"{up} by {across}", drawn)
 
 
-def _dot(one: CandidateSummary, x: float, y: float) -> Dot:
-    kind = f"{one.verdict.value if one.verdict else 'none'}{' kept' if one.survives else ''}"
-    return x, y, kind, f"candidate {one.ordinal}: {y:.2f}x"
+def _dot(candidate: CandidateSummary, x: float, y: float) -> Dot:
+    kind = f"{candidate.verdict.value if candidate.verdict else 'none'}{' kept' if candidate.survives else ''}"
+    return x, y, kind, f"candidate {candidate.ordinal}: {y:.2f}x"
 
 
 def _ticks(highest: float) -> tuple[float, int]:

@@ -124,8 +124,8 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
     view = job_view(session, team, job)
     found = list_candidates(session, team, job, limit=DRAWN)
     generations: dict[int, list[CandidateSummary]] = {}
-    for one in found.items:
-        generations.setdefault(one.generation, []).append(one)
+    for candidate in found.items:
+        generations.setdefault(candidate.generation, []).append(candidate)
     return page(
         "job",
         caller,

@@ -148,8 +148,8 @@ def _parts(lines: Iterable[str]) -> Iterable[tuple[int, bytes]]:
         yield first, b"\n".join(part)
 
 
-def _added(one: PoolImported, other: PoolImported) -> PoolImported:
-    bad: list[BadLine] = [*one.bad, *other.bad]
+def _added(total: PoolImported, other: PoolImported) -> PoolImported:
+    bad: list[BadLine] = [*total.bad, *other.bad]
     return PoolImported(
-        lines=one.lines + other.lines, added=one.added + other.added, known=one.known + other.known, bad=bad
+        lines=total.lines + other.lines, added=total.added + other.added, known=total.known + other.known, bad=bad
     )

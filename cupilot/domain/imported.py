@@ -185,8 +185,8 @@ def described(kernel: ImportedKernel) -> Strategy:
 
     Techniques that other means than the text would show (tiling, splitting, the order of work) are not claimed.
     """
-    found = [name for name, sign in _SIGNS[kernel.target].items() if re.search(sign, kernel.source)]
+    shown = [name for name, sign in _SIGNS[kernel.target].items() if re.search(sign, kernel.source)]
     return Strategy(
-        techniques=tuple(TechniqueUse(id=name) for name in found),
+        techniques=tuple(TechniqueUse(id=name) for name in shown),
         rationale=f"Read from the text of an imported {way(kernel.source)} file; what else it does is not known.",
     )

@@ -198,19 +198,19 @@ def _tensor_maps(
 ) -> dict[str, ResolvedTensorMap]:
     specs = {spec.name: spec for spec in facts.tensors}
     sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in facts.tensors} | workspace
-    found: dict[str, ResolvedTensorMap] = {}
+    maps: dict[str, ResolvedTensorMap] = {}
     for item in kernel.plan.tensor_maps:
         if kernel.target is Target.CPU:
             raise InvalidPlan(f"tensor map {item.name!r}: a cpu kernel has no tensor maps")
-        if item.name in sizes or item.name in found:
+        if item.name in sizes or item.name in maps:
             message = f"tensor map {item.name!r} has the name of another argument"
             raise InvalidPlan(message, hint="rename the tensor map")
         if item.tensor not in sizes:
             message, hint = f"tensor map {item.name!r}: unknown tensor {item.tensor!r}", f"known: {_listed(sizes)}"
             where = f"tensor_maps.{item.name}.tensor"
             raise InvalidTensorMap(message, rule=MapRule.TENSOR.value, where=where, hint=hint)
-        found[item.name] = resolved(item, specs.get(item.tensor), sizes[item.tensor], names, facts.policy)
-    return found
+        maps[item.name] = resolved(item, specs.get(item.tensor), sizes[item.tensor], names, facts.policy)
+    return maps
 
 
 def _with_maps(launch: ResolvedLaunch, maps: dict[str, ResolvedTensorMap]) -> ResolvedLaunch:

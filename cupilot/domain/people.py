@@ -114,7 +114,7 @@ class Caller(Value):
 
     def _needs_scope(self, role: Role) -> None:
         if self.scope.role.rank < role.rank:
-            scope = next(one for one in Scope if one.role.rank >= role.rank)
+            scope = next(scope for scope in Scope if scope.role.rank >= role.rank)
             raise ScopeTooNarrow(
                 f"this key's scope is {self.scope.value}, which does not cover what the role {role.value} may do",
                 hint=f"an admin makes a wider one: cupilot key create NAME --user {self.user} --scope {scope.value}",

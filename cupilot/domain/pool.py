@@ -122,7 +122,7 @@ class PoolEntry(Value):
             "kernel_hash": None,
             "parent_hash": None,
             "strategy": Strategy(techniques=self.strategy.techniques),
-            "credits": tuple(one.model_copy(update={"note": None}) for one in self.credits),
+            "credits": tuple(credit.model_copy(update={"note": None}) for credit in self.credits),
             "context": Context(driver=self.context.driver, cuda=self.context.cuda, torch=self.context.torch),
         }
         return self.model_copy(update=known | hidden)

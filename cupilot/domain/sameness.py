@@ -28,7 +28,9 @@ def difference(original: ProblemFacts, other: ProblemFacts) -> str | None:
         other_names |= {name: f"{position}.{place}" for place, name in enumerate(counterpart.results)}
     if len(other.graph.nodes) > len(original.graph.nodes):
         return f"it goes on with {_shown(other.graph.nodes[len(original.graph.nodes)])}, where the original ends"
-    if [names.get(one) for one in original.graph.outputs] != [other_names.get(one) for one in other.graph.outputs]:
+    if [names.get(output) for output in original.graph.outputs] != [
+        other_names.get(output) for output in other.graph.outputs
+    ]:
         return "it returns other values than the original"
     return None
 
@@ -54,5 +56,5 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
 
 
 def _shown(node: GraphNode) -> str:
-    arguments = [str(one) for one in node.args] + [f"{name}={one}" for name, one in node.kwargs.items()]
+    arguments = [str(value) for value in node.args] + [f"{name}={value}" for name, value in node.kwargs.items()]
     return f"{node.op}({', '.join(arguments)})"[:300]

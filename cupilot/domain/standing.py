@@ -150,14 +150,14 @@ class LearnedTechnique(Value):
 
 def effect_of(places: Sequence[Place]) -> Effect | None:
     """Return the effect over places; those without a kernel on either side say nothing."""
-    both = [one for one in places if one.used.count and one.without.count]
+    both = [place for place in places if place.used.count and place.without.count]
     if not both:
         return None
-    kernels = sum(one.used.count + one.without.count for one in both)
-    spread = sum(one.used.spread + one.without.spread for one in both)
+    kernels = sum(place.used.count + place.without.count for place in both)
+    spread = sum(place.used.spread + place.without.spread for place in both)
     within = max(spread / kernels, WITHIN_FLOOR)
-    gaps = [one.used.mean - one.without.mean for one in both]
-    errors = [within / one.used.count + within / one.without.count for one in both]
+    gaps = [place.used.mean - place.without.mean for place in both]
+    errors = [within / place.used.count + within / place.without.count for place in both]
     between = _between(gaps, errors)
     weights = [1 / (between + error) for error in errors]
     prior = 1 / (between + 2 * within)  # a place with one kernel on each side, equally fast

@@ -76,22 +76,22 @@ def problems_with(strategy: Strategy, catalogue: Catalogue, target: Target, poli
 
     Techniques that the catalogue does not know are allowed (they are novel), so they are no problem here.
     """
-    found: list[str] = []
+    broken: list[str] = []
     ids = set(strategy.ids())
     for use in strategy.techniques:
         technique = catalogue.get(use.id)
         if technique is None:
             continue
         if target not in technique.targets:
-            found.append(f"{use.id} is not for target {target.value}")
+            broken.append(f"{use.id} is not for target {target.value}")
         if technique.policies and policy.value not in technique.policies:
-            found.append(f"{use.id} is not allowed under policy {policy.value}")
-        found += [f"{use.id} requires {other}" for other in technique.requires if other not in ids]
-        found += [f"{use.id} conflicts with {other}" for other in technique.conflicts if other in ids]
+            broken.append(f"{use.id} is not allowed under policy {policy.value}")
+        broken += [f"{use.id} requires {other}" for other in technique.requires if other not in ids]
+        broken += [f"{use.id} conflicts with {other}" for other in technique.conflicts if other in ids]
         for name, value in use.parameters.items():
             parameter = technique.parameters.get(name)
             if parameter is None:
-                found.append(f"{use.id} has no parameter {name}")
+                broken.append(f"{use.id} has no parameter {name}")
             elif value not in parameter.choices:
-                found.append(f"{use.id}.{name} = {value!r} is not one of {list(parameter.choices)}")
-    return found
+                broken.append(f"{use.id}.{name} = {value!r} is not one of {list(parameter.choices)}")
+    return broken

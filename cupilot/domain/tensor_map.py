@@ -196,13 +196,15 @@ class ResolvedTensorMap(Value):
 class _Checking:
     """One map while it is checked; raises :class:`InvalidTensorMap` that names it, the field and the rule."""
 
-    def __init__(self, told: TensorMap, names: Numbers) -> None:
-        self._told = told
+    def __init__(self, declared: TensorMap, names: Numbers) -> None:
+        self._declared = declared
         self._names = names
 
     def refuse(self, rule: MapRule, field: str, message: str, hint: str | None = None) -> InvalidTensorMap:
-        where = f"tensor_maps.{self._told.name}.{field}"
-        return InvalidTensorMap(f"tensor map {self._told.name!r}: {message}", rule=rule.value, where=where, hint=hint)
+        where = f"tensor_maps.{self._declared.name}.{field}"
+        return InvalidTensorMap(
+            f"tensor map {self._declared.name!r}: {message}", rule=rule.value, where=where, hint=hint
+        )
 
     def numbers(self, field: str, expressions: Sequence[str], count: int) -> list[int]:
         if len(expressions) != count:
@@ -217,20 +219,20 @@ class _Checking:
 
 
 def resolved(
-    told: TensorMap, spec: TensorSpec | None, nbytes: int, names: Numbers, policy: NumericsPolicy
+    declared: TensorMap, spec: TensorSpec | None, nbytes: int, names: Numbers, policy: NumericsPolicy
 ) -> ResolvedTensorMap:
     """Return a map with every expression evaluated; raises :class:`InvalidTensorMap` where it could not be used.
 
     ``spec`` is the tensor's, or None for a workspace; ``nbytes`` is how long its memory is.
     """
-    checking = _Checking(told, names)
-    element = _element(checking, told, spec, policy)
-    dims = _dims(checking, told, spec)
-    strides = _strides(checking, told, spec, dims)
-    steps = checking.numbers("element_strides", told.element_strides or ("1",) * len(dims), len(dims))
+    checking = _Checking(declared, names)
+    element = _element(checking, declared, spec, policy)
+    dims = _dims(checking, declared, spec)
+    strides = _strides(checking, declared, spec, dims)
+    steps = checking.numbers("element_strides", declared.element_strides or ("1",) * len(dims), len(dims))
     checking.bounded(MapRule.ELEMENT_STRIDE, "element_strides", steps, 1, MAX_ELEMENT_STRIDE)
-    box = checking.numbers("box", told.box, len(dims))
-    _check_box(checking, told.swizzle, box, steps, element.itemsize)
+    box = checking.numbers("box", declared.box, len(dims))
+    _check_box(checking, declared.swizzle, box, steps, element.itemsize)
     in_bytes = [stride * element.itemsize for stride in strides]
     for axis, stride in enumerate(in_bytes, start=1):
         if stride % UNIT_BYTES or not 0 <= stride < MAX_STRIDE_BYTES:
@@ -239,29 +241,29 @@ def resolved(
             raise checking.refuse(MapRule.STRIDE, "strides", message, hint)
     reach = (1 + sum((size - 1) * step for size, step in zip(dims, (1, *strides), strict=True))) * element.itemsize
     if reach > nbytes:
-        message = f"reaches {reach} bytes from the start of {told.tensor!r}, which has {nbytes}"
+        message = f"reaches {reach} bytes from the start of {declared.tensor!r}, which has {nbytes}"
         raise checking.refuse(MapRule.REACH, "dims", message)
     return ResolvedTensorMap(
-        tensor=told.tensor,
+        tensor=declared.tensor,
         dtype=element,
         dims=tuple(dims),
         strides=tuple(in_bytes),
         box=tuple(box),
         element_strides=tuple(steps),
-        swizzle=told.swizzle,
-        l2_promotion=told.l2_promotion,
-        fill=told.fill,
+        swizzle=declared.swizzle,
+        l2_promotion=declared.l2_promotion,
+        fill=declared.fill,
     )
 
 
-def _element(checking: _Checking, told: TensorMap, spec: TensorSpec | None, policy: NumericsPolicy) -> MapElement:
-    if told.dtype is None and spec is None:
+def _element(checking: _Checking, declared: TensorMap, spec: TensorSpec | None, policy: NumericsPolicy) -> MapElement:
+    if declared.dtype is None and spec is None:
         raise checking.refuse(MapRule.ELEMENT, "dtype", "a map over a workspace needs a dtype")
-    element = told.dtype or _ELEMENT_OF[spec.dtype]  # type: ignore[union-attr]
+    element = declared.dtype or _ELEMENT_OF[spec.dtype]  # type: ignore[union-attr]
     if spec is not None and element.itemsize != spec.dtype.itemsize:
-        message = f"{element.value} is not as wide as the elements of {told.tensor!r}, which are {spec.dtype.value}"
+        message = f"{element.value} is not as wide as the elements of {declared.tensor!r}, which are {spec.dtype.value}"
         raise checking.refuse(MapRule.ELEMENT, "dtype", message)
-    if told.fill is Fill.NAN and not element.floating:
+    if declared.fill is Fill.NAN and not element.floating:
         raise checking.refuse(MapRule.ELEMENT, "fill", f"{element.value} has no NaN to fill with")
     if element in _ROUNDS and policy is NumericsPolicy.FP32:
         message = f"{element.value} rounds what it loads, which the policy {policy.value} does not allow"
@@ -269,9 +271,9 @@ def _element(checking: _Checking, told: TensorMap, spec: TensorSpec | None, poli
     return element
 
 
-def _dims(checking: _Checking, told: TensorMap, spec: TensorSpec | None) -> list[int]:
-    if told.dims:
-        dims = checking.numbers("dims", told.dims, len(told.dims))
+def _dims(checking: _Checking, declared: TensorMap, spec: TensorSpec | None) -> list[int]:
+    if declared.dims:
+        dims = checking.numbers("dims", declared.dims, len(declared.dims))
     elif spec is None:
         raise checking.refuse(MapRule.RANK, "dims", "a map over a workspace needs dims")
     else:
@@ -283,15 +285,15 @@ def _dims(checking: _Checking, told: TensorMap, spec: TensorSpec | None) -> list
     return dims
 
 
-def _strides(checking: _Checking, told: TensorMap, spec: TensorSpec | None, dims: Sequence[int]) -> list[int]:
+def _strides(checking: _Checking, declared: TensorMap, spec: TensorSpec | None, dims: Sequence[int]) -> list[int]:
     """Return the strides, in elements, of each dimension but the innermost."""
-    if told.strides:
-        return checking.numbers("strides", told.strides, len(dims) - 1)
-    if told.dims or spec is None:
+    if declared.strides:
+        return checking.numbers("strides", declared.strides, len(dims) - 1)
+    if declared.dims or spec is None:
         return list(accumulate(dims[:-1], mul))
     inner, *outer = reversed(spec.strides)
     if inner != 1 and dims[0] != 1:
-        message = f"elements of the last dimension of {told.tensor!r} lie {inner} apart"
+        message = f"elements of the last dimension of {declared.tensor!r} lie {inner} apart"
         hint = "give dims and strides whose first dimension is the one without gaps"
         raise checking.refuse(MapRule.INNER_STRIDE, "dims", message, hint)
     return outer

@@ -1,7 +1,7 @@
-"""The detached supervisor: ``python -m cupilot.embedded FOLDER [TARGET]``. Started by :func:`cupilot.embedded.up`.
+"""The detached supervisor: ``python -m cupilot.embedded FOLDER [TARGET]``, started by ``up``.
 
-Prints its process id, then one JSON line a progress until the stack is ready or has failed, then nothing; its standard
-error, a log file, hears of all.
+Prints its process id, then one line of JSON for each progress until the stack is ready or has failed, then nothing.
+Everything also goes to its standard error, a log file.
 """
 
 from __future__ import annotations

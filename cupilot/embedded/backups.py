@@ -74,8 +74,8 @@ def backup(data: Path, dump: Path | None = None) -> Path:
 def restore(data: Path, dump: Path) -> None:
     """Bring a dump into a folder in which no stack has run yet: all of it or nothing.
 
-    The next :func:`cupilot.embedded.up` migrates it, where it is of an older release. Raises :class:`AlreadyRunning`,
-    :class:`InvalidInput`, :class:`BackupFailed`.
+    The next start migrates it, where it is of an older release. Raises :class:`AlreadyRunning`, :class:`InvalidInput`,
+    :class:`BackupFailed`.
     """
     if not dump.is_file():
         raise InvalidInput(f"there is no file {dump}", where="FILE")

@@ -71,10 +71,10 @@ def find_gpus() -> GpuReport:
     if answer.returncode:
         reason = answer.stderr.strip().splitlines()[-1:] or ["no reason given"]
         return GpuReport(problem=f"no NVIDIA driver that answers ({reason[0].rpartition(':')[2].strip()})")
-    said = json.loads(answer.stdout)
-    gpus = [Gpu(gpu["index"], gpu["uuid"], gpu["name"], tuple(gpu["arch"])) for gpu in said["gpus"]]
+    report = json.loads(answer.stdout)
+    gpus = [Gpu(gpu["index"], gpu["uuid"], gpu["name"], tuple(gpu["arch"])) for gpu in report["gpus"]]
     gpus = [gpu for gpu in gpus if _is_visible(gpu)]
-    return GpuReport(gpus, said["driver"], _problem(gpus, said["cuda"]))
+    return GpuReport(gpus, report["driver"], _problem(gpus, report["cuda"]))
 
 
 def torch_cuda() -> str | None:
@@ -85,8 +85,8 @@ def torch_cuda() -> str | None:
     if spec is None or spec.origin is None:
         return None
     version = Path(spec.origin).with_name("version.py").read_text()
-    found = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", version, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", version, re.MULTILINE)
+    return match[1] if match else None
 
 
 def _problem(gpus: Sequence[Gpu], cuda: int) -> str | None:

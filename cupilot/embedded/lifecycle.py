@@ -133,10 +133,10 @@ def _detach(folder: Folder, target: Target | None, on_progress: OnProgress) -> E
 def _follow(lines: IO[str], on_progress: OnProgress, folder: Folder) -> Endpoint:
     """Pass the supervisor's reports on until the stack is ready."""
     for line in lines:
-        said = json.loads(line)
-        if "error" in said:
-            raise StartFailed(said["error"], hint=said["hint"])
-        progress = Progress(**said | {"state": PartState(said["state"])})
+        report = json.loads(line)
+        if "error" in report:
+            raise StartFailed(report["error"], hint=report["hint"])
+        progress = Progress(**report | {"state": PartState(report["state"])})
         on_progress(progress)
         if progress.part == "stack":
             return Endpoint(progress.note, folder.api_key.read_text().strip())

@@ -232,11 +232,11 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
     return kept | {"PYTHONUNBUFFERED": "1", "NO_PROXY": direct, "no_proxy": direct} | settings
 
 
-def without_secrets(given: dict[str, str]) -> dict[str, str]:
+def without_secrets(variables: dict[str, str]) -> dict[str, str]:
     """Return the variables for processes that call no model: none with a secret-looking name, except our own
     settings.
     """
-    return {name: value for name, value in given.items() if name in _OURS or not SECRET_NAME.search(name)}
+    return {name: value for name, value in variables.items() if name in _OURS or not SECRET_NAME.search(name)}
 
 
 def _launch(module: str, *arguments: str, preload: Sequence[str]) -> list[str]:

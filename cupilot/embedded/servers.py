@@ -299,8 +299,8 @@ def _own(path: Path) -> None:
     owner = "root" if user is None and os.geteuid() == 0 else user
     if owner is None or path.owner() == owner:
         return
-    for each in [path, *path.rglob("*")]:
-        shutil.chown(each, owner)
+    for entry in [path, *path.rglob("*")]:
+        shutil.chown(entry, owner)
     if user is not None:
         path.parent.chmod(path.parent.stat().st_mode | 0o011)
 

@@ -46,15 +46,15 @@ def files(winner: Winner, form: ExportFormat) -> dict[str, str]:
 
 def refusals(winner: Winner) -> dict[ExportFormat, str | None]:
     """Return why each form is refused; None where it can be had."""
-    found: dict[ExportFormat, str | None] = {}
+    reasons: dict[ExportFormat, str | None] = {}
     for form, make in _MAKERS.items():
         try:
             make(winner)
         except ExportRefused as error:
-            found[form] = error.message
+            reasons[form] = error.message
         else:
-            found[form] = None
-    return found
+            reasons[form] = None
+    return reasons
 
 
 def archive(winner: Winner, form: ExportFormat) -> bytes:

@@ -67,8 +67,10 @@ def _refuse_clash(reference: str, own: str) -> None:
 def _defined(tree: ast.Module) -> set[str]:
     """Return names that a module binds other than by importing them."""
     named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found = {node.name for node in tree.body if isinstance(node, named)}
+    names = {node.name for node in tree.body if isinstance(node, named)}
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
-            found |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-    return found
+            names |= {
+                inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+            }
+    return names

@@ -43,7 +43,9 @@ def literal(text: str) -> str:
 
 def one_line(text: str, limit: int = 200) -> str:
     """Return text of others made harmless for a heading or a comment."""
-    kept = "".join(" " if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") else one for one in text)
+    kept = "".join(
+        " " if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") else character for character in text
+    )
     return " ".join(kept.split())[:limit]
 
 

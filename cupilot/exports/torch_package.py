@@ -68,4 +68,6 @@ def _requirements(winner: Winner) -> str:
     environment = winner.evaluation.environment or winner.preparation.environment
     major = (environment.cuda or "").split(".")[0]
     bound = f">={major},<{int(major) + 1}" if major.isdigit() else ""
-    return ", ".join(f'"{name}"' for name in ("torch", *(f"{one}{bound}" for one in _CUDA_REQUIREMENTS)))
+    return ", ".join(
+        f'"{name}"' for name in ("torch", *(f"{requirement}{bound}" for requirement in _CUDA_REQUIREMENTS))
+    )

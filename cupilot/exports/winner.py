@@ -162,7 +162,9 @@ def is_cuda(winner: Winner) -> bool:
 
 
 def _refs(args: tuple[Any, ...]) -> list[str]:
-    return [str(one["ref"]) for one in args if isinstance(one, dict) and isinstance(one.get("ref"), str)]
+    return [
+        str(argument["ref"]) for argument in args if isinstance(argument, dict) and isinstance(argument.get("ref"), str)
+    ]
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def relative_speedup(first: Evaluation | None, second: Evaluation | None) -> tup
     """Return how many times as fast the second is, and how that is known or why it is not."""
     if first is None or second is None or not (first.verdict.counts and second.verdict.counts):
         return None, "only audited and reproduced kernels have times that count"
-    one, other = first.comparison(), second.comparison()
-    if one is None or other is None:
+    eager, other_eager = first.comparison(), second.comparison()
+    if eager is None or other_eager is None:
         return None, "one of them was not timed against PyTorch eager"
     here, there = first.environment, second.environment
     if here is None or there is None or here.device.name != there.device.name:
@@ -56,7 +56,7 @@ def relative_speedup(first: Evaluation | None, second: Evaluation | None) -> tup
     same = "the same device" if here.device.uid == there.device.uid else "two devices of one model"
     note = f"ratio of both speedups over PyTorch eager, measured on {same}; the kernels were not timed side by side"
     # The same method of combining two intervals as for the credit of a technique (MOVER, in logarithms).
-    return credit_factor(other.speedup, one.speedup), note
+    return credit_factor(other_eager.speedup, eager.speedup), note
 
 
 def difference(first: Strategy, second: Strategy) -> StrategyDifference:
@@ -65,11 +65,11 @@ def difference(first: Strategy, second: Strategy) -> StrategyDifference:
     both = [name for name in before if name in after]
     changed = []
     for name in both:
-        one, other = first.use(name), second.use(name)
-        assert one is not None
-        assert other is not None
-        names = sorted({*one.parameters, *other.parameters})
-        pairs = {key: [one.parameters.get(key), other.parameters.get(key)] for key in names}
+        old, new = first.use(name), second.use(name)
+        assert old is not None
+        assert new is not None
+        names = sorted({*old.parameters, *new.parameters})
+        pairs = {key: [old.parameters.get(key), new.parameters.get(key)] for key in names}
         differing = {key: list(pair) for key, pair in pairs.items() if pair[0] != pair[1]}
         if differing:
             changed.append(ChangedTechnique.model_validate({"id": name, "parameters": differing}))
@@ -150,14 +150,14 @@ def _metrics(first: Evaluation | None, second: Evaluation | None) -> list[Metric
 def _numbers(evaluation: Evaluation | None) -> dict[str, float]:
     if evaluation is None:
         return {}
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     if evaluation.build is not None:
         for name in ("registers", "spill_bytes", "shared_bytes"):
             value = getattr(evaluation.build, name)
             if value is not None:
-                found[name] = float(value)
-        found |= {f"instructions.{name}": float(count) for name, count in evaluation.build.instructions.items()}
+                numbers[name] = float(value)
+        numbers |= {f"instructions.{name}": float(count) for name, count in evaluation.build.instructions.items()}
     if evaluation.profile is not None:
-        found |= evaluation.profile.metrics
-    found |= {f"error.{law.law}": law.error for law in evaluation.laws}
-    return found
+        numbers |= evaluation.profile.metrics
+    numbers |= {f"error.{law.law}": law.error for law in evaluation.laws}
+    return numbers

@@ -45,7 +45,7 @@ def summarise(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) -> Exp
         experiment=experiment,
         arms=[_arm(name, _of(outcomes, name)) for name in names],
         cells=[
-            _cell(name, problem, [one for one in _of(outcomes, name) if one.problem == problem])
+            _cell(name, problem, [outcome for outcome in _of(outcomes, name) if outcome.problem == problem])
             for problem in experiment.problems
             for name in names
         ],
@@ -72,11 +72,11 @@ def switches_of(arms: Sequence[Arm]) -> list[str]:
 
 
 def _of(outcomes: Iterable[JobOutcome], arm: str) -> list[JobOutcome]:
-    return [one for one in outcomes if one.arm == arm]
+    return [outcome for outcome in outcomes if outcome.arm == arm]
 
 
 def _finished(outcomes: Iterable[JobOutcome]) -> list[JobOutcome]:
-    return [one for one in outcomes if _is_finished(one)]
+    return [outcome for outcome in outcomes if _is_finished(outcome)]
 
 
 def _is_finished(outcome: JobOutcome) -> bool:
@@ -88,31 +88,31 @@ def _speed(outcome: JobOutcome) -> float | None:
 
 
 def _speeds(outcomes: Iterable[JobOutcome]) -> list[float]:
-    return [speed for one in outcomes if (speed := _speed(one)) is not None]
+    return [speed for outcome in outcomes if (speed := _speed(outcome)) is not None]
 
 
 def _arm(name: str, jobs: Sequence[JobOutcome]) -> ArmReport:
     done = _finished(jobs)
-    judged = sum(one.judged for one in done)
+    judged = sum(job.judged for job in done)
     return ArmReport(
         arm=name,
         jobs=len(jobs),
         finished=len(done),
         solved=len(_speeds(done)),
-        lost=sum(one.standing is Standing.LOST for one in jobs),
+        lost=sum(job.standing is Standing.LOST for job in jobs),
         too_few=len(done) < MIN_SAMPLES,
-        validity=sum(one.valid for one in done) / judged if judged else None,
-        validity_interval=ratio_interval([(one.valid, one.judged) for one in done]),
+        validity=sum(job.valid for job in done) / judged if judged else None,
+        validity_interval=ratio_interval([(job.valid, job.judged) for job in done]),
         judged=judged,
-        failures=dict(sorted(sum((Counter(one.failures) for one in done), Counter[str]()).items())),
-        cost_usd=sum(one.cost_usd for one in done),
-        prompt_tokens=sum(one.prompt_tokens for one in done),
-        completion_tokens=sum(one.completion_tokens for one in done),
-        gpu_seconds=sum(one.gpu_seconds for one in done),
-        wall_seconds=sum(one.wall_seconds for one in done),
-        wall_seconds_median=median(one.wall_seconds for one in done) if done else None,
-        left_out_usd=sum(one.cost_usd for one in jobs if not _is_finished(one)),
-        reserved_usd=sum(one.reserved_usd for one in jobs),
+        failures=dict(sorted(sum((Counter(job.failures) for job in done), Counter[str]()).items())),
+        cost_usd=sum(job.cost_usd for job in done),
+        prompt_tokens=sum(job.prompt_tokens for job in done),
+        completion_tokens=sum(job.completion_tokens for job in done),
+        gpu_seconds=sum(job.gpu_seconds for job in done),
+        wall_seconds=sum(job.wall_seconds for job in done),
+        wall_seconds_median=median(job.wall_seconds for job in done) if done else None,
+        left_out_usd=sum(job.cost_usd for job in jobs if not _is_finished(job)),
+        reserved_usd=sum(job.reserved_usd for job in jobs),
     )
 
 
@@ -153,13 +153,13 @@ def _between_switches(arms: Sequence[Arm], outcomes: Sequence[JobOutcome]) -> li
     names = switches_of(arms)
     if len(names) < 2:
         return []
-    found = []
+    compared = []
     for name in names:
         values = list(dict.fromkeys(_text(arm.method[name]) for arm in arms))
         if len(values) == 2:
             pairs = _switched(arms, name, values, outcomes)
-            found.append(_compare("switch", f"{name}={values[1]}", f"{name}={values[0]}", pairs))
-    return _adjusted(found)
+            compared.append(_compare("switch", f"{name}={values[1]}", f"{name}={values[0]}", pairs))
+    return _adjusted(compared)
 
 
 def _switched(
@@ -169,27 +169,27 @@ def _switched(
     by_arm = {arm.name: _by_block(_of(outcomes, arm.name)) for arm in arms}
     rest = {arm.name: {key: value for key, value in arm.method.items() if key != switch} for arm in arms}
     twins = [
-        (two.name, one.name)
-        for one in arms
-        for two in arms
-        if rest[one.name] == rest[two.name]
-        and [_text(two.method[switch]), _text(one.method[switch])] == [values[1], values[0]]
+        (second.name, first.name)
+        for first in arms
+        for second in arms
+        if rest[first.name] == rest[second.name]
+        and [_text(second.method[switch]), _text(first.method[switch])] == [values[1], values[0]]
     ]
     sides: dict[Block, list[tuple[float | None, float | None]]] = {}
     for mine, other in twins:
         for block, pair in _matched_blocks(by_arm[mine], by_arm[other]).items():
             sides.setdefault(block, []).append(pair)
     whole = [pairs for pairs in sides.values() if len(pairs) == len(twins)]
-    return [(_mean(one for one, _ in pairs), _mean(other for _, other in pairs)) for pairs in whole]
+    return [(_mean(mine for mine, _ in pairs), _mean(other for _, other in pairs)) for pairs in whole]
 
 
 def _mean(logs: Iterable[float | None]) -> float | None:
     known = list(logs)
-    return None if any(one is None for one in known) else fmean(one for one in known if one is not None)
+    return None if any(value is None for value in known) else fmean(value for value in known if value is not None)
 
 
 def _by_block(outcomes: Iterable[JobOutcome]) -> dict[Block, JobOutcome]:
-    return {(one.problem, one.seed): one for one in _finished(outcomes)}
+    return {(outcome.problem, outcome.seed): outcome for outcome in _finished(outcomes)}
 
 
 def _matched_blocks(
@@ -218,8 +218,12 @@ def _compare(
     kind: str, subject: str, reference: str, pairs: Sequence[tuple[float | None, float | None]]
 ) -> ComparisonReport:
     differences = [mine - other for mine, other in pairs if mine is not None and other is not None]
-    wins = sum(one > 0 for one in differences) + sum(mine is not None and other is None for mine, other in pairs)
-    losses = sum(one < 0 for one in differences) + sum(mine is None and other is not None for mine, other in pairs)
+    wins = sum(difference > 0 for difference in differences) + sum(
+        mine is not None and other is None for mine, other in pairs
+    )
+    losses = sum(difference < 0 for difference in differences) + sum(
+        mine is None and other is not None for mine, other in pairs
+    )
     interval = hodges_lehmann_interval(differences)
     sign_p = sign_test(wins, losses)
     return ComparisonReport(
@@ -243,10 +247,10 @@ def _compare(
 
 
 def _adjusted(comparisons: Sequence[ComparisonReport]) -> list[ComparisonReport]:
-    adjusted = holm([one.signed_rank_p for one in comparisons])
+    adjusted = holm([comparison.signed_rank_p for comparison in comparisons])
     return [
-        one.model_copy(update={"adjusted_p": probability, "claim": _claim(one, probability)})
-        for one, probability in zip(comparisons, adjusted, strict=True)
+        comparison.model_copy(update={"adjusted_p": probability, "claim": _claim(comparison, probability)})
+        for comparison, probability in zip(comparisons, adjusted, strict=True)
     ]
 
 
@@ -265,11 +269,11 @@ def _claim(comparison: ComparisonReport, adjusted: float) -> str:
 
 def _convergence(arm: str, problem: str, outcomes: Sequence[JobOutcome]) -> list[ConvergencePoint]:
     """Return a point for each generation; a job that stopped early keeps its best."""
-    lines = [one.best_by_generation for one in _finished(_of(outcomes, arm)) if one.problem == problem]
+    lines = [outcome.best_by_generation for outcome in _finished(_of(outcomes, arm)) if outcome.problem == problem]
     points = []
     for number in range(max(map(len, lines), default=0)):
         known = [line[min(number, len(line) - 1)] for line in lines if line]
-        speeds = [one for one in known if one is not None]
+        speeds = [speed for speed in known if speed is not None]
         if speeds:
             points.append(
                 ConvergencePoint(
@@ -287,20 +291,20 @@ def _convergence(arm: str, problem: str, outcomes: Sequence[JobOutcome]) -> list
 
 def _notes(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) -> list[str]:
     notes = []
-    waiting = [one for one in outcomes if one.standing is Standing.OPEN]
+    waiting = [outcome for outcome in outcomes if outcome.standing is Standing.OPEN]
     if waiting:
         notes.append(f"Not final: {len(waiting)} of {len(outcomes)} jobs are open; numbers will change.")
-    lost = [one for one in outcomes if one.standing is Standing.LOST]
+    lost = [outcome for outcome in outcomes if outcome.standing is Standing.LOST]
     if lost:
-        reasons = ", ".join(sorted({one.reason or one.state for one in lost}))
+        reasons = ", ".join(sorted({outcome.reason or outcome.state for outcome in lost}))
         notes.append(f"{len(lost)} jobs are left out, because they were cancelled or lost ({reasons}).")
-    classes = sorted({one.device_class for one in outcomes if one.device_class})
+    classes = sorted({outcome.device_class for outcome in outcomes if outcome.device_class})
     if len(classes) > 1:
         notes.append(f"Jobs ran on several classes of devices ({', '.join(classes)}); only pairs on one are compared.")
-    devices = sorted({one.device for one in outcomes if one.device})
+    devices = sorted({outcome.device for outcome in outcomes if outcome.device})
     if devices:
         notes.append(f"Measured on {', '.join(devices)}.")
-    loads = [one.load_average for one in outcomes if one.load_average is not None]
+    loads = [outcome.load_average for outcome in outcomes if outcome.load_average is not None]
     if loads:
         notes.append(
             f"Load average of the machine when jobs began: {min(loads):.1f} to {max(loads):.1f}."

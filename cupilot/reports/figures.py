@@ -56,17 +56,21 @@ def _convergence(report: ExperimentReport, canvas: Figure) -> None:
     for place, (axes, problem) in enumerate(zip(panels, problems, strict=True)):
         x_end = 0
         for number, arm in enumerate(report.experiment.arms):
-            points = [one for one in report.convergence if (one.arm, one.problem) == (arm.name, problem)]
+            points = [point for point in report.convergence if (point.arm, point.problem) == (arm.name, problem)]
             if not points:
                 continue
-            x = [one.generation for one in points]
+            x = [point.generation for point in points]
             x_end = max(x_end, *x)
             (line,) = axes.plot(
-                x, [1 / one.speedup for one in points], color=colour(number), marker=marker(number), label=arm.name
+                x, [1 / point.speedup for point in points], color=colour(number), marker=marker(number), label=arm.name
             )
             line.set_gid(f"line-{place}-{number}")
             axes.fill_between(
-                x, [1 / one.high for one in points], [1 / one.low for one in points], color=colour(number), alpha=0.12
+                x,
+                [1 / point.high for point in points],
+                [1 / point.low for point in points],
+                color=colour(number),
+                alpha=0.12,
             )
         axes.set_title(problem)
         if not x_end:
@@ -83,15 +87,17 @@ def _speedups(report: ExperimentReport, canvas: Figure) -> None:
     axes = canvas.subplots()
     arms, problems = report.experiment.arms, report.experiment.problems
     width = 0.8 / len(arms)
-    cells = {(one.arm, one.problem): one for one in report.cells}
+    cells = {(cell.arm, cell.problem): cell for cell in report.cells}
     for number, arm in enumerate(arms):
         for place, problem in enumerate(problems):
             x = place - 0.4 + (number + 0.5) * width
             _cell(axes, cells[arm.name, problem], x, width, number, gid=f"bar-{place}-{number}")
             seeds = [
-                one.speedup.median
-                for one in report.outcomes
-                if (one.arm, one.problem) == (arm.name, problem) and one.speedup and one.standing == "solved"
+                outcome.speedup.median
+                for outcome in report.outcomes
+                if (outcome.arm, outcome.problem) == (arm.name, problem)
+                and outcome.speedup
+                and outcome.standing == "solved"
             ]
             axes.plot([x] * len(seeds), seeds, linestyle="none", marker=".", color="#333333", markersize=4)
         axes.bar([0], [0], color=colour(number), alpha=0.75, label=arm.name)
@@ -114,19 +120,24 @@ def _cell(axes: Axes, cell: CellReport, x: float, width: float, number: int, *, 
 
 def _comparisons(report: ExperimentReport, canvas: Figure) -> None:
     axes = canvas.subplots()
-    rows = [one for one in report.comparisons if one.ratio is not None]
+    rows = [comparison for comparison in report.comparisons if comparison.ratio is not None]
     if not rows:
         empty(axes, "nothing to compare yet")
         return
-    for place, one in enumerate(rows):
-        ratio = one.ratio or 1.0
-        if one.interval is None:
+    for place, comparison in enumerate(rows):
+        ratio = comparison.ratio or 1.0
+        if comparison.interval is None:
             axes.plot([ratio], [place], marker="o", markerfacecolor="white", color="#666666", gid=f"ratio-{place}")
         else:
-            axes.plot([one.interval.low, one.interval.high], [place, place], color="#000000", linewidth=1.2)
+            axes.plot(
+                [comparison.interval.low, comparison.interval.high], [place, place], color="#000000", linewidth=1.2
+            )
             axes.plot([ratio], [place], marker="o", color="#0072B2", gid=f"ratio-{place}")
     axes.axvline(1.0, color="#666666", linewidth=0.8, linestyle="--")
-    labels = [f"{one.subject}\nagainst {one.reference}\n{one.claim} (n={one.blocks})" for one in rows]
+    labels = [
+        f"{comparison.subject}\nagainst {comparison.reference}\n{comparison.claim} (n={comparison.blocks})"
+        for comparison in rows
+    ]
     axes.set_yticks(range(len(rows)), labels, fontsize=7)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("speedup relative to the reference: above 1 is faster")
@@ -136,18 +147,18 @@ def _comparisons(report: ExperimentReport, canvas: Figure) -> None:
 
 def _outcomes(report: ExperimentReport, canvas: Figure) -> None:
     axes = canvas.subplots()
-    arms = [one for one in report.arms if one.judged]
+    arms = [arm for arm in report.arms if arm.judged]
     if not arms:
         empty(axes, "no candidate is judged yet")
         return
     bottoms = [0.0] * len(arms)
     for part, (label, shade) in enumerate(_PARTS):
-        shares = [_parts(one.failures, one.judged)[part] / one.judged for one in arms]
+        shares = [_parts(arm.failures, arm.judged)[part] / arm.judged for arm in arms]
         bars = axes.bar(range(len(arms)), shares, bottom=bottoms, color=shade, label=label, width=0.6)
         for place, bar in enumerate(bars):
             bar.set_gid(f"part-{place}-{part}")
         bottoms = [below + share for below, share in zip(bottoms, shares, strict=True)]
-    axes.set_xticks(range(len(arms)), [f"{fill(one.arm, 24)}\n{one.judged} candidates" for one in arms], fontsize=7)
+    axes.set_xticks(range(len(arms)), [f"{fill(arm.arm, 24)}\n{arm.judged} candidates" for arm in arms], fontsize=7)
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of candidates")
     _legend(report, canvas, "What became of the candidates")
@@ -166,12 +177,12 @@ def _panels(canvas: Figure, count: int) -> list[Axes]:
 
 
 def _legend(report: ExperimentReport, canvas: Figure, title: str) -> None:
-    found: dict[str, Artist] = {}
+    handles: dict[str, Artist] = {}
     for axes in canvas.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    if found:
-        canvas.legend(list(found.values()), list(found), loc="outside lower center", ncols=2)
+            handles.setdefault(label, handle)
+    if handles:
+        canvas.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2)
     canvas.suptitle(_title(report, title, canvas), fontsize=9)
 
 

@@ -148,17 +148,20 @@ def spending_lines(job: JobView) -> list[str]:
     ...``.
     """
     lines = []
-    for one in job.spending:
-        notes = [f"{count} {word}" for count, word in _counted(one) if count]
+    for spending in job.spending:
+        notes = [f"{count} {word}" for count, word in _counted(spending) if count]
         extra = f" ({', '.join(notes)})" if notes else ""
-        tokens = f"{one.prompt_tokens + one.completion_tokens:,} tokens"
-        reserved = f", {one.reserved_usd:.4f} reserved" if one.reserved_usd else ""
-        lines.append(f"{one.role} on {one.model}: {one.calls} calls{extra}, {tokens}, {one.cost_usd:.4f} USD{reserved}")
+        tokens = f"{spending.prompt_tokens + spending.completion_tokens:,} tokens"
+        reserved = f", {spending.reserved_usd:.4f} reserved" if spending.reserved_usd else ""
+        lines.append(
+            f"{spending.role} on {spending.model}: {spending.calls} calls{extra}, {tokens},"
+            f" {spending.cost_usd:.4f} USD{reserved}"
+        )
     return lines
 
 
-def _counted(one: Spending) -> list[tuple[int, str]]:
-    return [(one.cached, "cached"), (one.unusable, "unusable"), (one.unanswered, "unanswered")]
+def _counted(spending: Spending) -> list[tuple[int, str]]:
+    return [(spending.cached, "cached"), (spending.unusable, "unusable"), (spending.unanswered, "unanswered")]
 
 
 def _models(job: JobView) -> str:

@@ -32,64 +32,68 @@ def markdown(report: ExperimentReport) -> str:
         f"# {experiment.name}",
         f"{len(experiment.arms)} arms x {len(experiment.problems)} problems x {len(experiment.seeds)} seeds on"
         f" {experiment.target.value}: {experiment.finished} of {experiment.jobs} jobs are final.",
-        "## What it shows\n\n" + ("\n".join(f"- {claim(one)}" for one in report.comparisons) or "One arm: nothing."),
+        "## What it shows\n\n"
+        + ("\n".join(f"- {claim(comparison)}" for comparison in report.comparisons) or "One arm: nothing."),
         "## Arms\n\n"
         "| arm | jobs | with a kernel | candidates that count | cost | tokens | on the device | wall time |\n"
-        "|---|---|---|---|---|---|---|---|\n" + "\n".join(_arm(one) for one in report.arms),
+        "|---|---|---|---|---|---|---|---|\n" + "\n".join(_arm(arm) for arm in report.arms),
         _reckoning(report.arms),
         "## Best speedup over PyTorch eager\n\n| problem | arm | jobs | median | 95 % interval | range |\n"
-        "|---|---|---|---|---|---|\n" + "\n".join(_cell(one) for one in report.cells),
+        "|---|---|---|---|---|---|\n" + "\n".join(_cell(cell) for cell in report.cells),
         "## Before you use a number\n\n" + "\n".join(f"- {note}" for note in report.notes),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def claim(one: ComparisonReport) -> str:
+def claim(comparison: ComparisonReport) -> str:
     """Return one comparison in a sentence."""
-    split = f"{one.wins} won, {one.losses} lost, {one.ties} tied of {one.blocks} matched jobs"
-    if one.ratio is None:
-        return f"`{one.subject}` against `{one.reference}`: {one.claim}; {split}."
-    typical = "typically" if one.interval else "observed"
+    split = (
+        f"{comparison.wins} won, {comparison.losses} lost, {comparison.ties} tied of {comparison.blocks} matched jobs"
+    )
+    if comparison.ratio is None:
+        return f"`{comparison.subject}` against `{comparison.reference}`: {comparison.claim}; {split}."
+    typical = "typically" if comparison.interval else "observed"
     return (
-        f"`{one.subject}` against `{one.reference}`: **{one.claim}**; {typical} {one.ratio:.3f}x its speed"
-        f"{_between(one.interval)}; {split}; p = {one.adjusted_p:.3g} after adjustment."
+        f"`{comparison.subject}` against `{comparison.reference}`: **{comparison.claim}**;"
+        f" {typical} {comparison.ratio:.3f}x"
+        f" its speed{_between(comparison.interval)}; {split}; p = {comparison.adjusted_p:.3g} after adjustment."
     )
 
 
-def _arm(one: ArmReport) -> str:
-    validity = "-" if one.validity is None else f"{one.validity:.0%}"
-    if one.validity_interval is not None:
-        validity += f" ({one.validity_interval.low:.0%} to {one.validity_interval.high:.0%})"
-    wall = "-" if one.wall_seconds_median is None else f"{one.wall_seconds_median:.0f} s"
+def _arm(arm: ArmReport) -> str:
+    validity = "-" if arm.validity is None else f"{arm.validity:.0%}"
+    if arm.validity_interval is not None:
+        validity += f" ({arm.validity_interval.low:.0%} to {arm.validity_interval.high:.0%})"
+    wall = "-" if arm.wall_seconds_median is None else f"{arm.wall_seconds_median:.0f} s"
     return (
-        f"| {one.arm} | {one.finished} of {one.jobs}{', too few' if one.too_few else ''} | {one.solved} |"
-        f" {validity} of {one.judged} | {one.cost_usd:.4f} USD | {one.prompt_tokens + one.completion_tokens} |"
-        f" {one.gpu_seconds:.0f} s | {wall} |"
+        f"| {arm.arm} | {arm.finished} of {arm.jobs}{', too few' if arm.too_few else ''} | {arm.solved} |"
+        f" {validity} of {arm.judged} | {arm.cost_usd:.4f} USD | {arm.prompt_tokens + arm.completion_tokens} |"
+        f" {arm.gpu_seconds:.0f} s | {wall} |"
     )
 
 
 def _reckoning(arms: Sequence[ArmReport]) -> str:
     """Return what the columns of the arms add up, and the money that is in none of them."""
-    beside = [text for one in arms if (text := _beside(one))]
+    beside = [text for arm in arms if (text := _beside(arm))]
     columns = "Cost, tokens and time on the device are those of the finished jobs added up, wall time is their median."
     return " ".join([columns, *beside])
 
 
-def _beside(one: ArmReport) -> str:
+def _beside(arm: ArmReport) -> str:
     parts = []
-    if one.left_out_usd:
-        parts.append(f"{one.left_out_usd:.4f} USD were charged for jobs that are left out here")
-    if one.reserved_usd:
-        parts.append(f"{one.reserved_usd:.4f} USD are reserved for calls whose cost is not known")
-    return f"Of `{one.arm}`, besides, {' and '.join(parts)}." if parts else ""
+    if arm.left_out_usd:
+        parts.append(f"{arm.left_out_usd:.4f} USD were charged for jobs that are left out here")
+    if arm.reserved_usd:
+        parts.append(f"{arm.reserved_usd:.4f} USD are reserved for calls whose cost is not known")
+    return f"Of `{arm.arm}`, besides, {' and '.join(parts)}." if parts else ""
 
 
-def _cell(one: CellReport) -> str:
-    if one.speedup is None or one.low is None or one.high is None:
-        return f"| {one.problem} | {one.arm} | {one.jobs} | none | - | - |"
-    spread = f"{one.low:.3f} to {one.high:.3f}"
-    interval = f"{one.interval.low:.3f} to {one.interval.high:.3f}" if one.interval else "too few"
-    return f"| {one.problem} | {one.arm} | {one.jobs} | {one.speedup:.3f}x | {interval} | {spread} |"
+def _cell(cell: CellReport) -> str:
+    if cell.speedup is None or cell.low is None or cell.high is None:
+        return f"| {cell.problem} | {cell.arm} | {cell.jobs} | none | - | - |"
+    spread = f"{cell.low:.3f} to {cell.high:.3f}"
+    interval = f"{cell.interval.low:.3f} to {cell.interval.high:.3f}" if cell.interval else "too few"
+    return f"| {cell.problem} | {cell.arm} | {cell.jobs} | {cell.speedup:.3f}x | {interval} | {spread} |"
 
 
 def _between(interval: Interval | None) -> str:

@@ -12,7 +12,7 @@ import sys
 from sqlalchemy import make_url
 
 url = make_url(os.environ["CUPILOT_DATABASE_URL"])
-found = {
+variables = {
     "PGHOST": url.host,
     "PGPORT": url.port,
     "PGUSER": url.username,
@@ -21,6 +21,6 @@ found = {
     "PGSSLMODE": url.query.get("sslmode"),
     "PGSSLROOTCERT": url.query.get("sslrootcert"),
 }
-for name, value in found.items():
+for name, value in variables.items():
     if value is not None:
         sys.stdout.write(f"export {name}={shlex.quote(str(value))}\n")

@@ -11,11 +11,11 @@ HERE = Path(__file__).parent
 
 def digest() -> str:
     """Return SHA-256 over every file of the chart and the examples."""
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     paths = [path for folder in ("cupilot", "examples") for path in (HERE / folder).rglob("*") if path.is_file()]
     for path in sorted(paths):
-        found.update(f"{path.relative_to(HERE)}\n".encode() + path.read_bytes())
-    return found.hexdigest()
+        total.update(f"{path.relative_to(HERE)}\n".encode() + path.read_bytes())
+    return total.hexdigest()
 
 
 if __name__ == "__main__":

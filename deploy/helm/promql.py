@@ -25,12 +25,12 @@ VARIABLE = re.compile(r"\$__?\w+")
 def expressions() -> list[tuple[str, str]]:
     """Return where each expression stands, and the expression."""
     rules = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"]
-    found = [(f"alert {rule['alert']}", rule["expr"]) for group in rules for rule in group["rules"]]
+    places = [(f"alert {rule['alert']}", rule["expr"]) for group in rules for rule in group["rules"]]
     for panel in json.loads((FILES / "dashboard.json").read_text())["panels"]:
-        found += [(f"panel {panel['title']}", target["expr"]) for target in panel.get("targets", [])]
+        places += [(f"panel {panel['title']}", target["expr"]) for target in panel.get("targets", [])]
     block = re.search(r"```promql\n(.*?)```", (ROOT / "docs/metrics.md").read_text(), re.DOTALL)
     assert block
-    return found + [("docs/metrics.md", line) for line in block[1].splitlines() if line.strip()]
+    return places + [("docs/metrics.md", line) for line in block[1].splitlines() if line.strip()]
 
 
 def main() -> int:

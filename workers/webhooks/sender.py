@@ -132,8 +132,8 @@ def resolve(host: str, port: int, allowed: Sequence[Network], *, listed_only: bo
 
     ``listed_only``: without TLS nothing but what the operator has listed.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
     for text in addresses:
         address = ip_address(text)
         listed = any(address in network for network in allowed if network.version == address.version)
@@ -149,4 +149,7 @@ def _tls() -> ssl.SSLContext:
 
 def _plain(data: bytes) -> str:
     """Return readable text: what a receiver answers is shown to people."""
-    return "".join(one if one.isprintable() or one == "\n" else " " for one in data.decode("utf-8", "replace")).strip()
+    return "".join(
+        character if character.isprintable() or character == "\n" else " "
+        for character in data.decode("utf-8", "replace")
+    ).strip()

@@ -130,10 +130,10 @@ def _deviation(item: Call) -> tuple[Expr, Expr]:
 
 
 def _variance(item: Call) -> Expr:
-    given = argument(item.node, 2, "correction")
-    correction = 1.0 if given is None else number(given)
+    value = argument(item.node, 2, "correction")
+    correction = 1.0 if value is None else number(value)
     if correction is None or item.length <= correction:
-        raise item.refuse(f"{item.node.op} with correction {given!r}")
+        raise item.refuse(f"{item.node.op} with correction {value!r}")
     return div(_deviation(item)[1], const(item.length - correction))
 
 
@@ -178,10 +178,10 @@ def _instance_shape(node: GraphNode) -> tuple[int, ...] | None:
 
 
 def _instance_norm(item: Call) -> list[Expr]:
-    given = [argument(item.node, at, "") for at in (1, 2, 3, 4)]
+    optional = [argument(item.node, at, "") for at in (1, 2, 3, 4)]
     eps = number(argument(item.node, 7, "eps"))
     single = item.node.shapes[0][0] == 1 and argument(item.node, 5, "training") is True
-    if any(value is not None for value in given) or not single or eps is None:
+    if any(value is not None for value in optional) or not single or eps is None:
         raise item.refuse(f"{item.node.op} of a batch, or with weights")
     return [_normalised(item, eps)]
 

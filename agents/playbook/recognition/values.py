@@ -131,16 +131,16 @@ def reference(argument: object) -> str | None:
 
 def references(node: GraphNode) -> list[str]:
     """Return all values that a call reads."""
-    found: list[str] = []
+    names: list[str] = []
     stack: list[object] = [*node.args, *node.kwargs.values()]
     while stack:
         item = stack.pop()
         name = reference(item)
         if name is not None:
-            found.append(name)
+            names.append(name)
         elif isinstance(item, list | tuple):
             stack.extend(item)
-    return found
+    return names
 
 
 def number(value: object) -> float | None:

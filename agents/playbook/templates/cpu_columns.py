@@ -143,18 +143,18 @@ def _for_groups(lines: list[str]) -> list[str]:
 
 
 def _statistics(operator: Rows, item: Pass, first: int, options: Options, *, store: bool) -> list[str]:
-    found = [(f"m{first + k}", node.name) for k, node in enumerate(item.reductions)]
+    results = [(f"m{first + k}", node.name) for k, node in enumerate(item.reductions)]
     values = list(item.values)
     inner = []
     if store:
         inner.append(f"const T kept = {values[0]};")
         inner.append(f"store(p_{operator.outputs[0][0]} + l * K_INNER + g * width, kept);  // fused_passes")
         values[0] = "kept"
-    inner += [f"{name}_sum[g].add({value}, l);" for (name, _), value in zip(found, values, strict=True)]
-    lines = _row_values(item.before) + [f"Lane{kind}<T> {name}_sum[GROUP];" for name, kind in found]
-    settle = [f"{name}_sum[g].settle();" for name, kind in found if kind == "Sum"]
+    inner += [f"{name}_sum[g].add({value}, l);" for (name, _), value in zip(results, values, strict=True)]
+    lines = _row_values(item.before) + [f"Lane{kind}<T> {name}_sum[GROUP];" for name, kind in results]
+    settle = [f"{name}_sum[g].settle();" for name, kind in results if kind == "Sum"]
     lines += _over_length(operator, item, options, inner, settle=settle)
-    for name, kind in found:
+    for name, kind in results:
         declared = "typename Index<T>::type" if kind.startswith("Arg") else "T"
         lines += [f"{declared} {name}[GROUP];", *_for_groups([f"{name}[g] = {name}_sum[g].value();"])]
     return lines

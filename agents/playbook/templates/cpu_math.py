@@ -298,7 +298,7 @@ def only_used(text: str, names: set[str]) -> str:
     """Return the prelude without the functions that nobody calls."""
     kept = []
     for line in text.strip("\n").split("\n"):
-        found = re.search(r" fn_(\w+)\(", line) if line.startswith("static inline") else None
-        if found is None or found.group(1) in names:
+        function = re.search(r" fn_(\w+)\(", line) if line.startswith("static inline") else None
+        if function is None or function.group(1) in names:
             kept.append(line)
     return "\n".join(kept)

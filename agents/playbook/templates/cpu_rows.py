@@ -161,7 +161,7 @@ def _body(operator: Rows, layout: Layout, options: Options, keep: Expr | None) -
 
 def _statistics(operator: Rows, item: Pass, first: int, options: Options, *, store: bool) -> list[str]:
     """Return one pass that reduces: accumulators declared, the loop, and the values ``m0``... that it finds."""
-    found = [(f"m{first + k}", node.name) for k, node in enumerate(item.reductions)]
+    results = [(f"m{first + k}", node.name) for k, node in enumerate(item.reductions)]
     lines = [f"const auto {name} = {text};" for name, text in item.before]
     inner = [*loads(operator, item, options), *item.lines]
     values = list(item.values)
@@ -169,12 +169,12 @@ def _statistics(operator: Rows, item: Pass, first: int, options: Options, *, sto
         inner.append(f"const auto kept = {values[0]};")
         inner.append(f"store(p_{operator.outputs[0][0]} + i, kept);  // fused_passes")
         values[0] = "kept"
-    inner += [f"{name}_sum.add({value}, i, chain);" for (name, _), value in zip(found, values, strict=True)]
-    lines += [f"{kind} {name}_sum;" for name, kind in found]
+    inner += [f"{name}_sum.add({value}, i, chain);" for (name, _), value in zip(results, values, strict=True)]
+    lines += [f"{kind} {name}_sum;" for name, kind in results]
     lines += over_row(
-        inner, [f"{name}_sum" for name, _ in found], [kind for _, kind in found], operator.length, options
+        inner, [f"{name}_sum" for name, _ in results], [kind for _, kind in results], operator.length, options
     )
-    return lines + [f"const auto {name} = {name}_sum.value();" for name, _ in found]
+    return lines + [f"const auto {name} = {name}_sum.value();" for name, _ in results]
 
 
 def loads(operator: Rows, item: Pass, options: Options) -> list[str]:

@@ -80,8 +80,8 @@ def functions(roots: list[Expr], options: Options, always: tuple[str, ...] = ())
     fast = {name: text for name, text in FAST.items() if "fast_exp" in options and name in used}
     kept = []
     for line in FUNCTIONS.strip("\n").split("\n"):
-        found = re.search(r" fn_(\w+)\(", line)
-        name = found.group(1) if found else ""
+        function = re.search(r" fn_(\w+)\(", line)
+        name = function.group(1) if function else ""
         if name in used and name not in fast:
             kept.append(line)
     return "\n".join([BASE.strip("\n"), *kept, *fast.values()])

@@ -46,7 +46,7 @@ def _by_warpgroups(source: Source, operator: Matmul, options: Options, tiling: T
     bias = (operator.bias.name,) if operator.bias and tiling.parts == 1 else ()
     launch = Launch(
         kernel="multiply",
-        args=(*(one.name for one in maps), *bias, _destination(operator, tiling.parts)),
+        args=(*(tensor_map.name for tensor_map in maps), *bias, _destination(operator, tiling.parts)),
         grid=(str(tiling.blocks(operator)),),
         block=(str(tiling.threads),),
         shared_bytes=str(cuda_matmul_warpgroup.shared_bytes(tiling)),

@@ -87,7 +87,7 @@ class Body:
             total = "$A.mean * K_LENGTH" if self.single == "Moments" else "(float)$A.total"
             add = (f"both$N.add({passes[0].values[0]}, {self.index});",)
             return [(passes[0], [Statistic("both", self.single, add, (("m0", total), ("m1", rest)))])]
-        count, found = 0, []
+        count, statistics = 0, []
         for item in passes:
             made = []
             for node, value in zip(item.reductions, item.values, strict=True):
@@ -97,8 +97,8 @@ class Body:
                 add = (f"{name}_sum$N.add({text}, {self.index});",)
                 made.append(Statistic(f"{name}_sum", kind, add, ((name, "$A.value()"),)))
                 count += 1
-            found.append((item, made))
-        return found
+            statistics.append((item, made))
+        return statistics
 
     def skipped(self) -> list[str]:
         """Return values of the row that belong before passes which a one-pass statistic has made needless."""

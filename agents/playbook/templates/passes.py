@@ -114,7 +114,7 @@ def _inputs(roots: list[Expr], elements: dict[Expr, str]) -> Iterable[str]:
 
 def _row_values(roots: list[Expr], elements: dict[Expr, str]) -> list[Expr]:
     """Return the row-level values that element-level ones use directly."""
-    found: list[Expr] = []
+    values: list[Expr] = []
     stack, seen = list(roots), set[Expr]()
     while stack:
         node = stack.pop()
@@ -122,10 +122,10 @@ def _row_values(roots: list[Expr], elements: dict[Expr, str]) -> list[Expr]:
             continue
         seen.add(node)
         if node.level is Level.ROW:
-            found.append(node)
+            values.append(node)
         elif node.level is Level.ELEMENT:
             stack.extend(node.args)
-    return list(reversed(found))
+    return list(reversed(values))
 
 
 def hoist_division(operator: Rows) -> Rows | None:

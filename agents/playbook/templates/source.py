@@ -86,8 +86,8 @@ class Source:
 
 
 def _is_used(line: str, whole: str) -> bool:
-    found = re.match(r"constexpr long long (K_\w+) = ", line)
-    return found is None or len(re.findall(rf"\b{found.group(1)}\b", whole)) > 1
+    constant = re.match(r"constexpr long long (K_\w+) = ", line)
+    return constant is None or len(re.findall(rf"\b{constant.group(1)}\b", whole)) > 1
 
 
 def fill(text: str, **values: object) -> str:

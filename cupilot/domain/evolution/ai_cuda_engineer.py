@@ -92,8 +92,8 @@ class AiCudaEngineer:
         return [
             Proposal(
                 operator=operator,
-                parents=tuple(one.candidate for one in best[:1]),
-                inspirations=tuple(one.candidate for one in shown),
+                parents=tuple(member.candidate for member in best[:1]),
+                inspirations=tuple(member.candidate for member in shown),
                 place=place,
                 places=count,
             )
@@ -102,7 +102,7 @@ class AiCudaEngineer:
 
     def select(self, population: Sequence[Member]) -> tuple[str, ...]:
         """Return the best that count, as many as an optimiser is shown."""
-        return tuple(one.candidate for one in ranked(population)[: self.config.shown])
+        return tuple(member.candidate for member in ranked(population)[: self.config.shown])
 
     def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
         """Return why no generation should follow the finished one, or None."""

@@ -101,8 +101,8 @@ class _EvoEngineer:
     def select(self, population: Sequence[Member]) -> tuple[str, ...]:
         """Return the best that count; where they are fewer than are kept, the newest of the others after them."""
         best = ranked(population)
-        others = sorted((one for one in population if one.fitness is None), key=lambda one: -one.ordinal)
-        return tuple(one.candidate for one in [*best, *others][: self._kept])
+        others = sorted((member for member in population if member.fitness is None), key=lambda member: -member.ordinal)
+        return tuple(member.candidate for member in [*best, *others][: self._kept])
 
     def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
         """Return why no generation should follow the finished one, or None."""
@@ -121,7 +121,7 @@ class _EvoEngineer:
         return max(0, min(self._config.samplers, self._config.samples - generation * self._config.samplers))
 
     def _rewrites(self, best: Sequence[Member], count: int) -> list[Proposal]:
-        parents = tuple(one.candidate for one in best[:1])
+        parents = tuple(member.candidate for member in best[:1])
         return [
             Proposal(operator=Operator.REWRITE, parents=parents, place=place, places=count) for place in range(count)
         ]
@@ -148,7 +148,7 @@ class EvoEngineerInsight(_EvoEngineer):
     def propose(self, population: Sequence[Member], generation: int, rng: Random) -> list[Proposal]:
         """Return rewrites of the best so far, each with its own draw of insights."""
         rewrites = self._rewrites(ranked(population), self._count(generation))
-        return [_inspired(one, population, self.config.insights, rng) for one in rewrites]
+        return [_inspired(rewrite, population, self.config.insights, rng) for rewrite in rewrites]
 
 
 class EvoEngineerFull(_EvoEngineer):
@@ -166,14 +166,14 @@ class EvoEngineerFull(_EvoEngineer):
             proposals = self._rewrites(best, count)
         else:
             proposals = [self._offspring(best, place, count, rng) for place in range(count)]
-        return [_inspired(one, population, self.config.insights, rng) for one in proposals]
+        return [_inspired(proposal, population, self.config.insights, rng) for proposal in proposals]
 
     def _offspring(self, best: Sequence[Member], place: int, places: int, rng: Random) -> Proposal:
         operator, wanted = ((Operator.CODE_CROSSOVER, 2), (Operator.MUTATION, 1))[place % 2]
         parents = ranked(_by_rank(best, wanted, rng))
         return Proposal(
             operator=operator,
-            parents=tuple(one.candidate for one in parents),
+            parents=tuple(member.candidate for member in parents),
             best=best[0].candidate,
             place=place,
             places=places,
@@ -191,6 +191,6 @@ def _by_rank(best: Sequence[Member], count: int, rng: Random) -> list[Member]:
 
 
 def _inspired(proposal: Proposal, population: Sequence[Member], count: int, rng: Random) -> Proposal:
-    everyone = sorted(population, key=lambda one: one.ordinal)
+    everyone = sorted(population, key=lambda member: member.ordinal)
     drawn = rng.sample(everyone, min(count, len(everyone)))
-    return proposal.model_copy(update={"inspirations": tuple(one.candidate for one in drawn)})
+    return proposal.model_copy(update={"inspirations": tuple(member.candidate for member in drawn)})

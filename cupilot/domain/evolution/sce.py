@@ -125,10 +125,10 @@ class Sce:
 
         ``population`` are the former survivors and the finished generation. At most ``population`` survive.
         """
-        newest = max((one.generation for one in population), default=0)
-        keep = {one.candidate for one in elite(population, self.config.elites)}
-        keep |= {one.candidate for one in population if one.generation == newest}
-        survivors = [one.candidate for one in ranked(population) if one.candidate in keep]
+        newest = max((member.generation for member in population), default=0)
+        keep = {member.candidate for member in elite(population, self.config.elites)}
+        keep |= {member.candidate for member in population if member.generation == newest}
+        survivors = [member.candidate for member in ranked(population) if member.candidate in keep]
         return tuple(survivors[: self.config.population])
 
     def should_stop(self, population: Sequence[Member], generation: int) -> StopReason | None:
@@ -158,7 +158,7 @@ class Sce:
             first, second = self._parents(population, untried, rng)
             untried.discard(frozenset((first.candidate, second.candidate)))
             untried = untried or set(pairs)
-            parents = tuple(one.candidate for one in ranked((first, second)))
+            parents = tuple(member.candidate for member in ranked((first, second)))
             proposals.append(Proposal(operator=_CROSSOVERS[self.config.crossover], parents=parents))
         return proposals
 
@@ -166,10 +166,12 @@ class Sce:
         """Draw parents in two tournaments: the first among all that have a partner left, the second among its
         partners.
         """
-        first = tournament([one for one in population if _partners(one, pairs)], self.config.tournament, rng)
+        first = tournament([member for member in population if _partners(member, pairs)], self.config.tournament, rng)
         assert first is not None
         partners = _partners(first, pairs)
-        second = tournament([one for one in population if one.candidate in partners], self.config.tournament, rng)
+        second = tournament(
+            [member for member in population if member.candidate in partners], self.config.tournament, rng
+        )
         assert second is not None
         return first, second
 
@@ -187,9 +189,11 @@ def _anew(seeds: Sequence[Member], count: int) -> list[Proposal]:
 def _pairs(population: Sequence[Member]) -> set[frozenset[str]]:
     """Return the pairs that may be crossed: of different strategies, or any two that count where all are alike."""
     everyone = list(combinations(ranked(population), 2))
-    different = [(one, other) for one, other in everyone if one.strategy.signature() != other.strategy.signature()]
-    return {frozenset((one.candidate, other.candidate)) for one, other in different or everyone}
+    different = [
+        (first, second) for first, second in everyone if first.strategy.signature() != second.strategy.signature()
+    ]
+    return {frozenset((first.candidate, second.candidate)) for first, second in different or everyone}
 
 
-def _partners(one: Member, pairs: set[frozenset[str]]) -> set[str]:
-    return {candidate for pair in pairs if one.candidate in pair for candidate in pair - {one.candidate}}
+def _partners(member: Member, pairs: set[frozenset[str]]) -> set[str]:
+    return {candidate for pair in pairs if member.candidate in pair for candidate in pair - {member.candidate}}

@@ -14,8 +14,8 @@ from cupilot.domain.roofline import NEAR_FLOOR
 
 def ranked(population: Sequence[Member]) -> list[Member]:
     """Return the members that count, best first."""
-    scored = [(one.fitness, one) for one in population if one.fitness is not None]
-    return [one for _, one in sorted(scored, key=lambda pair: (-pair[0], pair[1].ordinal))]
+    scored = [(member.fitness, member) for member in population if member.fitness is not None]
+    return [member for _, member in sorted(scored, key=lambda pair: (-pair[0], pair[1].ordinal))]
 
 
 def elite(population: Sequence[Member], count: int) -> list[Member]:
@@ -33,4 +33,4 @@ def tournament(population: Sequence[Member], size: int, rng: Random) -> Member |
 
 def near_floor(population: Sequence[Member]) -> bool:
     """Return whether a member that counts is so close to the physical floor that nothing is left to pay for."""
-    return any(one.floor_share is not None and one.floor_share >= NEAR_FLOOR for one in ranked(population))
+    return any(member.floor_share is not None and member.floor_share >= NEAR_FLOOR for member in ranked(population))

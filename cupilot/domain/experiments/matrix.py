@@ -85,14 +85,14 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 def crossed(arms: Sequence[Arm], switches: Mapping[str, Sequence[JsonValue]]) -> list[Arm]:
     """Cross every arm with the switches, named after both; raise InvalidInput where an arm lacks a switch."""
-    found = []
+    crossings = []
     for arm, values in product(arms, product(*switches.values())):
         chosen = dict(zip(switches, values, strict=True))
         words = [f"{name}={_word(value)}" for name, value in chosen.items()]
         name = " ".join([arm.name, *words])
         method = configuration({**arm.method, **chosen}, f"switches for {arm.name}")
-        found.append(Arm(name=name[:100], method=method, agents=arm.agents))
-    return found
+        crossings.append(Arm(name=name[:100], method=method, agents=arm.agents))
+    return crossings
 
 
 def check_arms(arms: Sequence[Arm]) -> None:
@@ -127,8 +127,8 @@ def own_answers(budgets: Budgets) -> Budgets:
 
     An answer that another arm's job has paid for would hide what an arm costs, and how long its model takes.
     """
-    said = "reuse_answers" in budgets.model_fields_set
-    return budgets if said else budgets.model_copy(update={"reuse_answers": False})
+    chosen = "reuse_answers" in budgets.model_fields_set
+    return budgets if chosen else budgets.model_copy(update={"reuse_answers": False})
 
 
 def shared(budgets: Budgets, total: Total | None, jobs: int) -> Budgets:

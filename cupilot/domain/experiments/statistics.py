@@ -54,11 +54,11 @@ def signed_rank_test(differences: Sequence[float]) -> float:
     """Return Wilcoxon's two-sided probability; zeros are left out, ties share their mean rank. 1 without
     differences.
     """
-    kept = [one for one in differences if one != 0]
+    kept = [difference for difference in differences if difference != 0]
     if not kept:
         return 1.0
-    ranks = _doubled_ranks([abs(one) for one in kept])
-    positive = sum(rank for rank, one in zip(ranks, kept, strict=True) if one > 0)
+    ranks = _doubled_ranks([abs(difference) for difference in kept])
+    positive = sum(rank for rank, difference in zip(ranks, kept, strict=True) if difference > 0)
     if len(kept) > EXACT_UP_TO:
         spread = sqrt(sum(rank * rank for rank in ranks))
         return erfc(abs(2 * positive - sum(ranks)) / spread / sqrt(2))
@@ -147,7 +147,7 @@ def _ways(ranks: Sequence[int]) -> list[int]:
 
 
 def _walsh(differences: Sequence[float]) -> list[float]:
-    return sorted((one + other) / 2 for one, other in combinations_with_replacement(differences, 2))
+    return sorted((first + second) / 2 for first, second in combinations_with_replacement(differences, 2))
 
 
 def _outside(size: int) -> int:

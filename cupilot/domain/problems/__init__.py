@@ -46,13 +46,13 @@ def load(name: str, *, size: Size = "small", policy: NumericsPolicy = NumericsPo
 @cache
 def hashes() -> Mapping[str, str]:
     """Return the name of each problem that this version ships by content hash, for every size and policy."""
-    found = {}
+    problems = {}
     for name, entry in _entries(None):
         text = entry.read_text(encoding="utf-8")
         for source in {_sized(text, size) for size in get_args(Size)}:
             for policy in NumericsPolicy:
-                found[Problem(name=name, source=source, policy=policy).content_hash()] = name
-    return found
+                problems[Problem(name=name, source=source, policy=policy).content_hash()] = name
+    return problems
 
 
 def name_of(problem_hash: str) -> str | None:

@@ -44,13 +44,13 @@ def aligned(tensor: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
     return allocate(spec, tensor.device).copy_(tensor)
 
 
-def prepare(spec: dict[str, Any], given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def prepare(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return everything that a call needs, in the order of :func:`places`, to be kept until it has ended; and the
     outputs.
     """
-    device = given[0].device
+    device = tensors[0].device
     outputs = [allocate(item, device) for item in spec["outputs"]]
-    inputs = [aligned(tensor, item) for tensor, item in zip(given, spec["given"], strict=True)]
+    inputs = [aligned(tensor, item) for tensor, item in zip(tensors, spec["given"], strict=True)]
     return [*inputs, *outputs, *[scratch(nbytes, device) for nbytes in spec["workspace"].values()]], outputs
 
 
@@ -64,5 +64,5 @@ def places(spec: dict[str, Any]) -> list[list[int]]:
 
 
 def _tensor_of(name: str, launch: dict[str, Any]) -> str:
-    told = launch["tensor_maps"].get(name)
-    return name if told is None else str(told["tensor"])
+    tensor_map = launch["tensor_maps"].get(name)
+    return name if tensor_map is None else str(tensor_map["tensor"])

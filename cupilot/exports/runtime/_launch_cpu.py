@@ -40,10 +40,10 @@ class Launcher:
             return f"the kernel cannot be prepared: {error}"
         return None
 
-    def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the outputs."""
         functions = self._load() if self._functions is None else self._functions
-        buffers, outputs = prepare(self.spec, given)
+        buffers, outputs = prepare(self.spec, tensors)
         addresses = [tensor.data_ptr() for tensor in buffers]
         for function, wanted in zip(functions, self._places, strict=True):
             function(*[addresses[place] for place in wanted])

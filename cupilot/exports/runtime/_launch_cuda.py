@@ -51,8 +51,8 @@ MAP_CHOICES = {
 class _Map:
     """A tensor map over whatever tensor a call brings; encoded again when the address is another one."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self._told = told
+    def __init__(self, declared: dict[str, Any]) -> None:
+        self._declared = declared
         self._memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
         self.place = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
         self._over: int | None = None
@@ -61,23 +61,24 @@ class _Map:
         """Make it a map of the tensor at this address."""
         if address == self._over:
             return
-        told = self._told
+        declared = self._declared
 
         def array(kind: Any, name: str) -> Any:
-            return (kind * max(len(told[name]), 1))(*told[name])
+            return (kind * max(len(declared[name]), 1))(*declared[name])
 
         def choice(name: str) -> Any:
-            return ctypes.c_int(MAP_CHOICES[name].index(told[name]))
+            return ctypes.c_int(MAP_CHOICES[name].index(declared[name]))
 
         sizes, steps = array(ctypes.c_uint64, "dims"), array(ctypes.c_uint64, "strides")
         box, element_steps = array(ctypes.c_uint32, "box"), array(ctypes.c_uint32, "element_strides")
         status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
-            ctypes.c_void_p(self.place), choice("dtype"), ctypes.c_uint32(len(told["dims"])), ctypes.c_void_p(address),
+            ctypes.c_void_p(self.place), choice("dtype"), ctypes.c_uint32(len(declared["dims"])),
+            ctypes.c_void_p(address),
             sizes, steps, box, element_steps,
             ctypes.c_int(0), choice("swizzle"), choice("l2_promotion"), choice("fill"),
         )  # fmt: skip
         if status != 0:
-            raise RuntimeError(f"the driver refuses a tensor map over {told['tensor']} with error {status}")
+            raise RuntimeError(f"the driver refuses a tensor map over {declared['tensor']} with error {status}")
         self._over = address
 
 
@@ -100,16 +101,16 @@ class _Launch:
         size, first = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self._values)
         self._maps = maps or {}
         places = [first + size * number for number in range(len(wanted))]
-        for number, one in self._maps.items():
-            places[number] = one.place
+        for number, tensor_map in self._maps.items():
+            places[number] = tensor_map.place
         self._pointers = (ctypes.c_void_p * len(wanted))(*places)
         self._parameters = ctypes.addressof(self._pointers)
 
     def start(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on the stream; ``addresses`` in the order of :func:`places`."""
         self._values[:] = [addresses[place] for place in self._wanted]
-        for number, one in self._maps.items():
-            one.point_to(self._values[number])
+        for number, tensor_map in self._maps.items():
+            tensor_map.point_to(self._values[number])
         self._config.hStream = stream
         result = self._driver_launch(self._config, self._function, self._parameters, 0)
         if int(result[0]) != 0:
@@ -140,18 +141,18 @@ class Launcher:
             return f"the kernel cannot be prepared: {error}"
         return None
 
-    def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the outputs, computed on the current stream of the tensors' device."""
-        device = given[0].device
+        device = tensors[0].device
         if device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
-                return self._call(given, device)
-        return self._call(given, device)
+                return self._call(tensors, device)
+        return self._call(tensors, device)
 
-    def _call(self, given: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    def _call(self, tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
         """Compute the outputs on the current device."""
         launches = self._loaded.get(device.index) or self._launches(device)
-        buffers, outputs = prepare(self.spec, given)
+        buffers, outputs = prepare(self.spec, tensors)
         addresses = [tensor.data_ptr() for tensor in buffers]
         stream = torch.cuda.current_stream(device).cuda_stream
         with self._lock:
@@ -197,8 +198,8 @@ def _fresh_bytes(size: int) -> bytes:
 
 def include_folders() -> list[Path]:
     """Return where this machine keeps CUDA's headers: the wheels, else a toolkit."""
-    found = importlib.util.find_spec("nvidia")
-    wheels = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
+    package = importlib.util.find_spec("nvidia")
+    wheels = [Path(place) for place in (package.submodule_search_locations or ())] if package else []
     roots = [root for place in wheels for root in sorted(place.glob("cu[0-9]*"), reverse=True)]
     roots += [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     for root in [*roots, Path("/usr/local/cuda")]:
@@ -222,8 +223,8 @@ def _load(binary: bytes, spec: dict[str, Any]) -> list[_Launch]:
 
 
 def _maps(launch: dict[str, Any]) -> dict[int, _Map]:
-    told = launch["tensor_maps"]
-    return {number: _Map(told[name]) for number, name in enumerate(launch["args"]) if name in told}
+    declared = launch["tensor_maps"]
+    return {number: _Map(declared[name]) for number, name in enumerate(launch["args"]) if name in declared}
 
 
 def _configured(functions: dict[str, Any], launch: dict[str, Any]) -> tuple[Any, Any]:

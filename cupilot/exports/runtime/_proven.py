@@ -151,10 +151,10 @@ class ProvenForward:
         if tensors is None:
             return "forward's arguments are not built as those that the kernel was proven for"
         device = tensors[0].device
-        found = outside(type(self).spec, tensors) or type(self).trouble(str(device))
-        if found is None and self._left_to_the_reference(tensors):
-            found = "a gradient is wanted, autocast is on, or the module is in another mode"
-        return found
+        reason = outside(type(self).spec, tensors) or type(self).trouble(str(device))
+        if reason is None and self._left_to_the_reference(tensors):
+            reason = "a gradient is wanted, autocast is on, or the module is in another mode"
+        return reason
 
     def _left_to_the_reference(self, tensors: list[torch.Tensor]) -> bool:
         cls = type(self)
@@ -176,21 +176,21 @@ class ProvenForward:
         leaves, structure = pytree.tree_flatten(list(args))
         if structure != self._built.arguments:
             return None
-        given = [leaves[place] for place in self._places]
+        tensors = [leaves[place] for place in self._places]
         others = [leaf for place, leaf in enumerate(leaves) if place not in self._places]
-        if not all(isinstance(tensor, torch.Tensor) for tensor in given):
+        if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
             return None
         if any(isinstance(leaf, torch.Tensor) for leaf in others) or others != self._others:
             return None
-        return given + self._states()
+        return tensors + self._states()
 
     def _states(self) -> list[torch.Tensor]:
         """Return parameters and buffers. Where PyTorch keeps them, if they are there: a module's own lookup is slow."""
-        found = []
+        states = []
         for module, name in self._state:
             tensor = module._parameters.get(name)
-            found.append(getattr(module, name) if tensor is None else tensor)
-        return found
+            states.append(getattr(module, name) if tensor is None else tensor)
+        return states
 
     def _learn(self) -> None:
         """Note how arguments and result are built, by running the reference without data."""
@@ -222,8 +222,8 @@ class ProvenForward:
             if len(cls.spec["outputs"]) > 1:
                 self._why_not = f"it is not known how the reference's outputs are built: {error}"
             return
-        found, structure = pytree.tree_flatten(result)
-        if any(leaf is None for leaf in found):
+        outputs, structure = pytree.tree_flatten(result)
+        if any(leaf is None for leaf in outputs):
             self._why_not = "the reference returns None among its outputs"
         elif not isinstance(result, torch.Tensor):
             self._built.result = structure
@@ -248,10 +248,10 @@ def _same_construction(args: tuple[Any, ...], kwargs: dict[str, Any], proven: An
         wanted = (tuple(proven[0]), proven[1])
     else:
         wanted = (tuple(proven), {})
-    found, expected = pytree.tree_flatten((args, kwargs)), pytree.tree_flatten(wanted)
-    if found[1] != expected[1]:
+    actual, expected = pytree.tree_flatten((args, kwargs)), pytree.tree_flatten(wanted)
+    if actual[1] != expected[1]:
         return False
-    return all(_equal(left, right) for left, right in zip(found[0], expected[0], strict=True))
+    return all(_equal(left, right) for left, right in zip(actual[0], expected[0], strict=True))
 
 
 def _equal(left: Any, right: Any) -> bool:

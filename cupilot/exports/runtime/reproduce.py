@@ -105,8 +105,8 @@ def _device(environment: dict[str, Any]) -> str:
 
 
 def _read(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((HERE / name).read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((HERE / name).read_text(encoding="utf-8"))
+    return document
 
 
 def _options() -> argparse.Namespace:
