@@ -1,4 +1,4 @@
-"""What production refuses to start with: defaults that are right on a laptop and wrong where others can reach it.
+"""Refuse settings in production: defaults that are right on a laptop and wrong where others can reach it.
 
 Of a role's own environment: model keys belong to agent workers only, and are not sent in the clear to a host outside.
 The sandbox of kernels has no switch: a GPU worker that has none refuses to work, everywhere.

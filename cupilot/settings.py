@@ -26,7 +26,7 @@ class WrongSettings(CupilotError):
 
 
 class Settings(BaseSettings):
-    """Where the parts are and how they behave."""
+    """Addresses of the parts, and how they behave."""
 
     model_config = SettingsConfigDict(env_prefix="CUPILOT_", extra="ignore", hide_input_in_errors=True)
 

@@ -1,4 +1,4 @@
-"""What can be said of the pinned dependencies without a network: ``python deploy/dependencies.py [--sbom FILE]``.
+"""Check the pinned dependencies without a network: ``python deploy/dependencies.py [--sbom FILE]``.
 
 Exits 1 where something that is installed for cuPilot is not pinned, is of another version than its pin, was published
 to do harm, or has a licence that nobody has allowed here. Known holes are ``deploy/audit.sh``'s business, which asks

@@ -1,4 +1,4 @@
-"""Reading models' answers: JSON and code out of prose, checked against the value objects.
+"""Read models' answers: JSON and code out of prose, checked against the value objects.
 
 Every complaint is an :class:`agents.llm.gateway.AnswerError` worded for the model that has to answer again.
 """

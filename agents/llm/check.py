@@ -1,4 +1,4 @@
-"""Tries each configured model with one cheap call, and says what fails and how to mend it.
+"""Try each configured model with one cheap call, and say what fails and how to mend it.
 
 A fraction of a cent a model; nothing is recorded in a ledger. ``python -m agents.llm`` prints it as JSON.
 """
@@ -26,7 +26,7 @@ MESSAGES = (
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """What one call showed."""
+    """The result of one call."""
 
     model: str
     roles: tuple[str, ...]

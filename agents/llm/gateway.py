@@ -53,7 +53,7 @@ class AnswerError(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """What a role wants to know."""
+    """A question of a role to a model: messages, purpose, seed."""
 
     role: AgentRole
     purpose: str

@@ -1,4 +1,4 @@
-"""What the gateway records and shares: the ledger of calls, and the rate limits of models.
+"""Interfaces of what the gateway records and shares: the ledger of calls, and the rate limits of models.
 
 Calls are recorded before they are made and stored before their answers are used. Only the contracts are here, and
 implementations for one process; the workers keep theirs in Postgres.
@@ -12,7 +12,7 @@ from cupilot.domain.model_call import Answer, Call, CostBudgetReached
 
 
 class Ledger(Protocol):
-    """Where calls are recorded. One ledger serves one step; every method is durable when it returns."""
+    """The record of calls. One ledger serves one step; every method is durable when it returns."""
 
     def begin(self, call: Call) -> Answer | None:
         """Record that the call is made now; the stored answer instead where this very call was answered before.

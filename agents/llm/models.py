@@ -1,4 +1,4 @@
-"""Which model plays which role: names, endpoints, prices, weights. Configuration only; calls nothing."""
+"""Configuration of models by role: names, endpoints, prices, weights. Calls nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cupilot.domain.value import Value
 
 
 class AgentRole(StrEnum):
-    """Who asks a model."""
+    """A role that asks a model."""
 
     MANAGER = "manager"
     TRANSLATOR = "translator"

@@ -1,4 +1,4 @@
-"""Tells apart why a model does not answer: a wrong key, URL or name, nobody there, or a request that is refused.
+"""Find out why a model does not answer: a wrong key, URL or name, nobody there, or a request that is refused.
 
 Where a server of one's own is named, it is asked for its list of models (``GET /models``, as OpenAI-compatible servers
 have it); that costs nothing. Knows the transport's errors, and calls no model.
@@ -22,7 +22,7 @@ MAX_BYTES = 1_000_000
 
 
 class Trouble(StrEnum):
-    """What is wrong; stable, for programs."""
+    """A kind of fault; the values are stable, for programs."""
 
     WRONG_KEY = "wrong_key"
     WRONG_URL = "wrong_url"

@@ -62,7 +62,7 @@ class LlmProphet:
         try:
             return self._gateway.ask(question, lambda text: _reworded(text, diagnosis))
         except (AgentError, CostBudgetReached) as error:
-            logger.info("the rules' words stand: %s", error)
+            logger.info("keeping the rules' diagnosis: %s", error)
             return diagnosis
 
 

@@ -1,4 +1,4 @@
-"""A winner without one of its techniques, where that costs no model call: by the templates, or by a tunable.
+"""Take one technique out of a winner where that costs no model call: by the templates, or by a tunable.
 
 Used to measure what each technique is worth. The templates serve where they render the very kernel that won; any other
 kernel can only be changed through tunables of the technique's own name.

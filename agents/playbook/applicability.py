@@ -1,4 +1,4 @@
-"""Which techniques of a strategy apply to an operator on a device: the catalogue's preconditions, checked in code.
+"""Check which techniques of a strategy apply to an operator on a device, by the catalogue's preconditions.
 
 :func:`objections` is the one place that says no; the Manager asks it before it proposes, the Translator before it
 renders, the Revisor before it repairs.

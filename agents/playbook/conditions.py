@@ -1,4 +1,4 @@
-"""What a condition on a technique looks at, and the conditions that several families share."""
+"""Inputs of conditions on techniques, and the conditions that several families share."""
 
 from __future__ import annotations
 

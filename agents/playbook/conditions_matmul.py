@@ -1,4 +1,4 @@
-"""Which techniques templates exist for with matrix products, and when each applies."""
+"""Techniques with a template for matrix products, and the conditions under which each applies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which techniques templates exist for with pointwise operators, and when each applies."""
+"""Techniques with a template for pointwise operators, and the conditions under which each applies."""
 
 from __future__ import annotations
 

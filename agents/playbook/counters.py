@@ -1,4 +1,5 @@
-"""What hardware counters show that time and occupancy do not: traffic paid twice, idle tensor cores, conflicts, stalls.
+"""Findings from hardware counters that time and occupancy do not show: traffic paid twice, idle tensor cores,
+conflicts, stalls.
 
 Rules over the metrics of a *measured* profile (``gpu_worker.targets.cuda.counters``); an inferred one has none of them,
 and of a measured one each zone has its own: a rule without its metrics says nothing. Thresholds are judgements, checked
@@ -50,7 +51,7 @@ _STALLS = "stall_"
 
 @dataclass(frozen=True)
 class _Stall:
-    """What it means that warps wait mostly for one thing."""
+    """The meaning of warps that wait mostly for one thing."""
 
     reasons: tuple[str, ...]
     share: float

@@ -1,4 +1,4 @@
-"""What must be seen of a technique in a kernel's source, its plan and its binary: the facts behind alignment.
+"""Evidence of techniques in a kernel's source, its plan and its binary: the facts behind alignment.
 
 A technique without an entry leaves no trace that could be checked, and is believed. Plans are asked only for what a
 technique cannot do without: a plan that has it does not show the technique.

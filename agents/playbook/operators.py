@@ -1,4 +1,4 @@
-"""What recognition can find: the three families of operators that the playbook has templates for. Pure data.
+"""The three families of operators that the playbook has templates for, as recognition returns them. Pure data.
 
 ``Pointwise``: every output element from the input elements at its place. ``Rows``: rows of a tensor are reduced to
 statistics, and the result is one value a row or one an element. ``Matmul``: a (batched) matrix product.

@@ -1,4 +1,4 @@
-"""Whether a strategy's techniques can be applied to a problem: the preconditions, as far as code knows them.
+"""Check a strategy's techniques against a problem: the preconditions, as far as code knows them.
 
 The templates' checks decide where the operator is one that templates know; a technique without a check is not refused,
 since a model may write what no template can.

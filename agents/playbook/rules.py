@@ -1,4 +1,4 @@
-"""The Prophet's rules: what a measurement says, how bad it is, and which techniques answer it.
+"""The Prophet's rules: finding, severity, and the techniques that answer it.
 
 Percentages are of measured peaks. Thresholds: 95 % of the floor is where a job stops; 60 % of either
 roof is the field's line below which a kernel is latency-bound rather than limited by that roof.

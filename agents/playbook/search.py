@@ -1,4 +1,4 @@
-"""Moves in the space of strategies: making one fit a problem, drawing one at random, changing one a little.
+"""Moves in the space of strategies: make one fit a problem, draw one at random, change one a little.
 
 Every function that draws takes the generator; equal seeds give equal strategies.
 """

@@ -1,4 +1,6 @@
-"""Figures of a job as SVG, drawn from its candidates. No scripts, no styles of their own: classes name what is what."""
+"""Draw a job's figures as SVG, from its candidates. No scripts, no inline styles (the pages' policy forbids both): CSS
+classes name what is what.
+"""
 
 from __future__ import annotations
 
@@ -135,10 +137,10 @@ def _chart(
         drawn += Markup('<line class="level" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(LEFT, y, WIDTH - RIGHT, y)
     for start, end in pairwise(points):
         drawn += Markup('<line class="series" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(*at(*start), *at(*end))
-    for x, y, kind, told in dots:
+    for x, y, kind, title in dots:
         cx, cy = at(x, y)
         drawn += Markup('<circle class="node {}" cx="{}" cy="{}" r="3.5"><title>{}</title></circle>').format(
-            kind, cx, cy, told
+            kind, cx, cy, title
         )
     for x, anchor in {low: "middle", high: "right"}.items():
         drawn += Markup('<text class="tick {}" x="{}" y="{}">{}</text>').format(

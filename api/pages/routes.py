@@ -63,7 +63,7 @@ async def signed_in(request: Request) -> Response:
     """Keep a valid key in the cookie."""
     body = await request.body()
     if len(body) > LARGEST_FORM:
-        raise InvalidInput("this is no API key")
+        raise InvalidInput("this is no API key", hint="paste the key that cupilot key create printed: cpk_...")
     secret = parse_qs(body.decode("ascii", "ignore")).get("key", [""])[0].strip()
 
     def known() -> bool:
@@ -113,8 +113,8 @@ def jobs(
     """List the team's jobs, newest first; those of another team for cluster admins."""
     filters = JobFilter(states=[state] if state else (), author=plain_text("user", user))
     home = team_for(session, caller, plain_text("team", team) or caller.team)
-    found = list_jobs(session, home.id, filters, cursor=cursor, limit=ROWS)
-    return page("jobs", caller, found=found, state=state, user=user, team=home.name, states=list(JobState))
+    jobs = list_jobs(session, home.id, filters, cursor=cursor, limit=ROWS)
+    return page("jobs", caller, jobs=jobs, state=state, user=user, team=home.name, states=list(JobState))
 
 
 @router.get("/jobs/{job}")
@@ -122,9 +122,9 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
     """Show a job: its state, figures, candidates by generation and newest events."""
     team = team_of_job(session, caller, job)
     view = job_view(session, team, job)
-    found = list_candidates(session, team, job, limit=DRAWN)
+    candidates = list_candidates(session, team, job, limit=DRAWN)
     generations: dict[int, list[CandidateSummary]] = {}
-    for candidate in found.items:
+    for candidate in candidates.items:
         generations.setdefault(candidate.generation, []).append(candidate)
     return page(
         "job",
@@ -132,10 +132,10 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
         refresh=not view.final,
         job=view,
         generations=generations,
-        more=found.next_after is not None,
-        progress=plots.progress(found.items),
-        population=plots.population(found.items),
-        lineage=plots.lineage(found.items, f"{HOME}/jobs/{job}/candidates"),
+        more=candidates.next_after is not None,
+        progress=plots.progress(candidates.items),
+        population=plots.population(candidates.items),
+        lineage=plots.lineage(candidates.items, f"{HOME}/jobs/{job}/candidates"),
         seconds=plots.line(timelines.used_device_seconds(session, team, job), "minutes", "seconds on devices"),
         dollars=plots.line(timelines.used_dollars(session, team, job), "minutes", "US dollars for models"),
         log=job_log(session, team, job, lines=LOG_LINES),
@@ -153,19 +153,19 @@ def one_candidate(session: Transaction, caller: Visitor, job: UUID, candidate: s
         with suppress(Pruned):
             changed = compare_candidates(session, team, f"{job}:{parents[0].ordinal}", f"{job}:{view.ordinal}")
     calls = list_calls(session, team, job, candidate=str(view.ordinal), cursor=None, limit=ROWS).items
-    return page("candidate", caller, one=view, changed=changed, calls=calls)
+    return page("candidate", caller, candidate=view, changed=changed, calls=calls)
 
 
 @router.get("/compare")
 def compare(session: Transaction, caller: Visitor, first: Reference, second: Reference) -> Response:
     """Show two candidates for one problem side by side."""
-    return page("compare", caller, found=compare_candidates(session, caller.team_id, first, second))
+    return page("compare", caller, comparison=compare_candidates(session, caller.team_id, first, second))
 
 
 @router.get("/leaderboards")
 def boards(session: Transaction, caller: Visitor) -> Response:
     """List the leaderboards, one for each problem and device."""
-    return page("boards", caller, found=list_leaderboards(session, Onlooker(caller.team_id), after=0, limit=200))
+    return page("boards", caller, boards=list_leaderboards(session, Onlooker(caller.team_id), after=0, limit=200))
 
 
 @router.get("/leaderboards/{problem}")
@@ -173,14 +173,14 @@ def board(session: Transaction, caller: Visitor, problem: str, device: Text = No
     """List proven kernels, the fastest first."""
     device = plain_text("device", device)
     asked = plain_text("problem", problem) or ""
-    found = leaderboard(session, Onlooker(caller.team_id), asked, device=device, after=0, limit=200)
-    return page("board", caller, board=found)
+    ranking = leaderboard(session, Onlooker(caller.team_id), asked, device=device, after=0, limit=200)
+    return page("board", caller, board=ranking)
 
 
 @router.get("/cluster")
 def cluster(session: Transaction, caller: Visitor) -> Response:
     """Show workers, devices and queues."""
-    return page("cluster", caller, refresh=True, found=cluster_view(session), used=_days(timelines.gpu_days(session)))
+    return page("cluster", caller, refresh=True, cluster=cluster_view(session), used=_days(timelines.gpu_days(session)))
 
 
 @router.get("/team")
@@ -207,8 +207,8 @@ def audit(
 ) -> Response:
     """Show the audit log; for the team's admins."""
     caller.needs(Role.ADMIN)
-    found = list_entries(session, caller.team_id, AuditFilter(), before=before, limit=ROWS)
-    return page("audit", caller, found=found)
+    entries = list_entries(session, caller.team_id, AuditFilter(), before=before, limit=ROWS)
+    return page("audit", caller, entries=entries)
 
 
 @router.get("/operations")

@@ -1,4 +1,4 @@
-"""A unified diff as rows of two columns, for pages. Reads the diff's text, and knows nothing of what was compared."""
+"""Turn a unified diff into rows of two columns, for pages. Reads the diff's text only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """What stands side by side; a side is None where it has no such line, and both are where lines are left out."""
+    """A pair of lines side by side; a side is None where it has no such line, and both are where lines are left out."""
 
     first: Line | None = None
     second: Line | None = None

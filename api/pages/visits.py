@@ -1,4 +1,4 @@
-"""Who looks at a page: an API key in a cookie that only these pages are sent, and what becomes of errors there.
+"""Sign in to pages with an API key in a cookie that only they are sent, and render errors as pages.
 
 The cookie holds the key itself, out of reach of scripts and of other sites. Pages only read, so that a forged request
 could change nothing but who is signed in.
@@ -43,7 +43,7 @@ _templates.filters["times"] = lambda value: "-" if value is None else f"{value:.
 _templates.filters["interval"] = lambda value: "-" if value is None else factor(value)
 _templates.filters["moment"] = lambda value: "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
 _templates.filters["sides"] = side_by_side
-_templates.filters["told"] = lambda value: json.dumps(value, ensure_ascii=False)
+_templates.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
 _templates.filters["number"] = lambda value: (
     "-" if value is None else f"{value:,.4g}" if value < 1e6 else f"{value:,.0f}"
 )

@@ -1,4 +1,4 @@
-"""Calls to language models: what agents asked, what came back."""
+"""Calls of the client about language models: the prompts of agents and the answers."""
 
 from __future__ import annotations
 

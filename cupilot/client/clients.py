@@ -1,4 +1,4 @@
-"""The two clients: the same methods, over httpx's waiting and its asynchronous half."""
+"""The two clients: the same methods, over the synchronous and the asynchronous half of httpx."""
 
 from __future__ import annotations
 

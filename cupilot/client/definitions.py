@@ -1,4 +1,4 @@
-"""How a method is defined once and had twice: waiting on :class:`Client`, awaited on :class:`AsyncClient`.
+"""Define a method once for both clients: synchronous on :class:`Client`, awaited on :class:`AsyncClient`.
 
     class JobCalls:
         @call
@@ -49,7 +49,7 @@ class Awaited:
 
 
 class Definitions(Protocol):
-    """What a definition may use of the client that it is a method of."""
+    """The part of a client that a definition may use."""
 
     service: Service
 

@@ -1,4 +1,4 @@
-"""Where the service is and which key opens it: arguments, then the environment, then a data folder's files.
+"""Find the service and a key for it: arguments, then the environment, then a data folder's files.
 
 Reads files and variables only; whether anybody answers there is the client's business.
 """
@@ -19,7 +19,7 @@ LOCAL_DATA = Path(".cupilot")
 
 
 class NoServer(Unavailable):
-    """Nothing says where a server is."""
+    """No address of a server is configured."""
 
     code = "no_server"
 

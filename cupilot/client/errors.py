@@ -1,4 +1,4 @@
-"""What a call raises: one class a kind of refusal, all with the service's code, hint and request id."""
+"""Errors of calls: one class for each kind of refusal, all with the service's code, hint and request id."""
 
 from __future__ import annotations
 

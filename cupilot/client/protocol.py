@@ -1,4 +1,4 @@
-"""One call of the service, as data and as steps: what is sent, what the answer means, when it is sent again.
+"""One call of the service, as data and as steps: the request, the meaning of the answer, the retries.
 
 Sends nothing and sleeps nowhere. A *script* is a generator that yields what is to be done (:class:`Send`,
 :class:`Pause`, for streams also :class:`Emit`) and is given the outcome, so that the waiting and the asynchronous
@@ -101,35 +101,35 @@ def read_answer(model: type[ModelT], content: bytes | str) -> ModelT:
 
 @dataclass(frozen=True)
 class Send:
-    """To do: this request. The outcome is the response, or the error that there was none."""
+    """Step: send this request. The outcome is the response, or the error that there was none."""
 
     call: Call[Any]
 
 
 @dataclass(frozen=True)
 class Pause:
-    """To do: nothing, for a while."""
+    """Step: wait."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Emit(Generic[T]):
-    """To do: give this to whoever iterates."""
+    """Step: yield this to the caller."""
 
     item: T
 
 
 @dataclass(frozen=True)
 class Open:
-    """To do, in a stream: send this and keep the connection. The outcome is the response, read only where refused."""
+    """Step of a stream: send this and keep the connection. The outcome is the response, read only where refused."""
 
     call: Call[Any]
 
 
 @dataclass(frozen=True)
 class NextLine:
-    """To do, in a stream: read on. The outcome is a line, None at the end, or the error that broke the connection."""
+    """Step of a stream: read on. The outcome is a line, None at the end, or the error that broke the connection."""
 
 
 Script = Generator[Send | Pause, Any, T]
@@ -140,7 +140,7 @@ Stream = Generator[Send | Pause | Open | NextLine | Emit[T], Any, None]
 
 @dataclass(frozen=True)
 class Service:
-    """What steps must know of the service that they talk to."""
+    """The service that steps talk to: address, key, retries."""
 
     url: str
     retries: int

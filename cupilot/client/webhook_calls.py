@@ -1,4 +1,4 @@
-"""Webhooks: made, changed, tested, their log read."""
+"""Webhooks: create, change, test, read their log."""
 
 from __future__ import annotations
 

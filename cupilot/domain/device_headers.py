@@ -1,4 +1,4 @@
-"""Which headers device code gets: CUDA's own, precompiled where they are slow, and stand-ins for the host's C headers.
+"""Headers for device code: CUDA's own, precompiled where they are slow, and stand-ins for the host's C headers.
 
 NVRTC has no host headers, but kernels written for nvcc include them out of habit; the stand-ins hold the part that
 device code can use. Texts only; compiles nothing.

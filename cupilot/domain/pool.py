@@ -1,4 +1,6 @@
-"""What the strategy pool remembers and returns. Storing and finding is :mod:`cupilot.storage.pool.index`'s business."""
+"""Entries, questions and answers of the strategy pool. Storing and finding is :mod:`cupilot.storage.pool.index`'s
+business.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator's tools need of an embedded stack: its addresses; a backup of its database, and a restore.
+"""Addresses, backup and restore of an embedded stack, for operators' tools.
 
 Postgres is all there is to back up: the broker holds hints only, and the pool's index is made anew from the database.
 The dumps are those of ``deploy/backup``: one made there is restored here, and the other way round.
@@ -52,7 +52,7 @@ def backup(data: Path, dump: Path | None = None) -> Path:
     """
     folder = Folder(data.expanduser().resolve())
     if not (folder.root / Postgres.name).exists():
-        raise NotFound(f"no stack has ever run in {folder.root}", where="--data")
+        raise NotFound(f"no stack has ever run in {folder.root}", hint="name its folder with --data", where="--data")
     dump = dump or Path(f"cupilot-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.dump")
     if dump.exists():
         raise InvalidInput(f"{dump} exists", hint="name a new file", where="FILE")

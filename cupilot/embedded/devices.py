@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs this stack may use, and why not, found without importing torch or loading CUDA in this process.
+"""Find the NVIDIA GPUs that this stack may use, without importing torch or loading CUDA in this process.
 
 Asks the driver in a short-lived child, since a broken driver can hang or crash whoever asks.
 """
@@ -47,7 +47,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuReport:
-    """What the driver said."""
+    """The driver's answer."""
 
     gpus: Sequence[Gpu] = ()
     """Visible cards, whether usable or not."""

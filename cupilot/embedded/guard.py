@@ -1,4 +1,4 @@
-"""The stack's last resort: ends process groups that are still there some seconds after their supervisor died.
+"""End process groups that are still there some seconds after their supervisor died: the stack's last resort.
 
 The kernel's death signal asks each child to stop; this makes sure of it, also for children of children. The guard is
 this file, run by an isolated interpreter with the standard library only. It reads ``+GROUP`` and ``-GROUP`` lines from

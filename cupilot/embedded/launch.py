@@ -1,4 +1,4 @@
-"""Runs a role's module once its gate opens; until then imports what the role will need.
+"""Run a role's module once its gate opens; until then import what the role will need.
 
 The imports of five Python processes are most of a stack's start. They need no server, so they run while Postgres makes
 its files. The gate is the standard input, whose end opens it. Run as a file: ``launch.py MODULE PRELOADS ARGUMENTS``.

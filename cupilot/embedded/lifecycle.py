@@ -71,7 +71,7 @@ def down(data: Path = DEFAULT_DATA) -> bool:
             os.kill(pid, end)
         if _wait_until_gone(pid, seconds):
             return True
-    raise StartFailed(f"the supervisor {pid} does not end")
+    raise StartFailed(f"the supervisor of {folder.root} does not end", hint=f"look at process {pid} and its log")
 
 
 def supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
@@ -157,7 +157,7 @@ def _wait_for_other(folder: Folder) -> Endpoint | None:
             return endpoint
         if time.monotonic() > deadline:
             message = "another supervisor holds this folder but its stack does not get ready"
-            raise AlreadyRunning(message, where=str(folder.root))
+            raise AlreadyRunning(message, hint="stop it with cupilot down", where=str(folder.root))
         time.sleep(0.1)
     return None
 
@@ -173,7 +173,8 @@ def hold(folder: Folder) -> Iterator[None]:
             except BlockingIOError:
                 time.sleep(0.05)
         else:
-            raise AlreadyRunning("another supervisor holds this folder", where=str(folder.root))
+            hint = "stop it with cupilot down, or name another folder with --data"
+            raise AlreadyRunning("another supervisor holds this folder", hint=hint, where=str(folder.root))
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

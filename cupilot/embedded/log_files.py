@@ -1,4 +1,4 @@
-"""Keeps the stack's log files bounded: a full one becomes ``NAME.log.1`` and starts again.
+"""Bound the stack's log files: a full one becomes ``NAME.log.1`` and starts again.
 
 Children append to their files themselves, so that their last words survive the supervisor; hence copy and truncate. A
 line written between the two is lost.

@@ -13,7 +13,7 @@ SECONDS = 300.0
 
 @dataclass(frozen=True)
 class ModelsReport:
-    """What ``python -m agents.llm`` found."""
+    """The answer of ``python -m agents.llm``."""
 
     error: str | None
     checks: tuple[dict[str, Any], ...]

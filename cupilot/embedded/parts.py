@@ -30,7 +30,7 @@ RETRY_SECONDS = 0.25
 
 
 class Service(Protocol):
-    """What a part runs: a server or a role."""
+    """The server or role that a part runs."""
 
     name: str
     ready_seconds: float

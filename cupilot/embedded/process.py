@@ -23,7 +23,7 @@ CLONE_NEWUSER = 0x10000000
 
 @dataclass(frozen=True)
 class Command:
-    """What to run and how it is told to end."""
+    """A command and how it is told to end."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]

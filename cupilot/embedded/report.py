@@ -1,4 +1,4 @@
-"""What the stack says of itself: progress while it starts or stops, and its last known state on disk."""
+"""Reports of the stack: progress while it starts or stops, and its last known state on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cupilot.embedded.folder import Folder, write_private
 
 
 class PartState(StrEnum):
-    """Where a part of the stack stands."""
+    """State of a part of the stack."""
 
     STARTING = "starting"
     READY = "ready"
@@ -39,7 +39,7 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a stack's API is and the key to it."""
+    """Address of a stack's API and the key to it."""
 
     url: str
     api_key: str = field(repr=False)

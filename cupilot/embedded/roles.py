@@ -39,7 +39,7 @@ _CELERY = ("celery.apps.worker", "celery.concurrency.prefork", "kombu.transport.
 
 
 class Cluster:
-    """What the stack's API says of itself."""
+    """The stack's API, asked how the stack is."""
 
     def __init__(self, url: str, key_file: Path) -> None:
         self._address = urlsplit(url).netloc

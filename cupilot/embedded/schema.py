@@ -1,4 +1,4 @@
-"""One-shot process between servers and roles: migrates the database, then makes the folder's API key valid in it.
+"""Migrate the database, then make the folder's API key valid in it: a one-shot process between servers and roles.
 
 Run as ``python -m cupilot.embedded.schema KEY_FILE``. Knows no DDL: that is Alembic's, in ``migrations``.
 """

@@ -1,4 +1,4 @@
-"""What the command line, benchmarks and tests call: the functions of the embedded stack in one place."""
+"""The functions of the embedded stack in one place, for the command line, benchmarks and tests."""
 
 from cupilot.embedded.backups import addresses, backup, restore
 from cupilot.embedded.lifecycle import down, up

@@ -1,4 +1,4 @@
-"""Which target a stack's GPU workers run kernels on: the NVIDIA GPUs of this machine where usable, else its CPU."""
+"""Choose the target of a stack's GPU workers: the NVIDIA GPUs of this machine where usable, else its CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proven kernel in the form in which somebody wants to use it: generated from kernel, launch plan and problem facts.
+"""Export a proven kernel in the form in which it is used: generated from kernel, launch plan and problem facts.
 
 Makes texts only: nothing is compiled or run here. Exported code is the files of ``runtime/``, as they are, with data
 beside them (source, header, sizes, evidence), so that no source has to survive being pasted into another language.

@@ -1,4 +1,4 @@
-"""Everything that was measured, and a script that measures it again with ``python -m gpu_worker``, offline."""
+"""Export everything that was measured, with a script that measures it again by ``python -m gpu_worker``, offline."""
 
 from __future__ import annotations
 

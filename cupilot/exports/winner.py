@@ -1,4 +1,4 @@
-"""What all exports are made from: a kernel that counts, with its launches resolved for the shapes it was proven for."""
+"""The input of all exports: a kernel that counts, with its launches resolved for the shapes it was proven for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing without a screen, a network or a clock: equal data make equal bytes.
+"""Draw figures without a screen, a network or a clock: equal data make equal bytes.
 
 The object interface of matplotlib only: no pyplot, no global figures. matplotlib is imported at the first figure, and
 is not thread-safe, so one figure is drawn at a time.
@@ -38,7 +38,7 @@ _one_at_a_time = threading.Lock()
 
 
 class Format(StrEnum):
-    """What a figure is written as."""
+    """File format of a figure."""
 
     SVG = "svg"
     PNG = "png"

@@ -1,4 +1,4 @@
-"""What distinguishes two candidates for the same problem: strategy, source, plan, numbers. Says only what was measured.
+"""Compare two candidates for the same problem: strategy, source, plan, numbers. Says only what was measured.
 
 A relative speedup is given only where both were timed against the same baseline on the same model of device with the
 same driver: the ratio of both speedups then is the ratio of the kernels' times, whatever the clocks were.

@@ -1,4 +1,5 @@
-"""From outcomes of jobs to a report: medians, paired comparisons, convergence; and what they do not show.
+"""Report on an experiment from the outcomes of its jobs: medians, paired comparisons, convergence; and what they do not
+show.
 
 How each number is made, for readers: ``docs/experiments.md``. A job that ended without a proven kernel has no speedup:
 it is a loss in the sign test against a matched job that has one, and is left out of medians and ratios.

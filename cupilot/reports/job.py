@@ -1,4 +1,4 @@
-"""What a result means, in words: the headline, what to try next, and the report as Markdown.
+"""Explain a job's result in words: the headline, what to try next, and the report as Markdown.
 
 Words only what was measured; a kernel that is slower than PyTorch is called slower. Decides nothing.
 """

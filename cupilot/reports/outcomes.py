@@ -1,4 +1,4 @@
-"""What a job of an experiment came to: the numbers that every table and figure is made of."""
+"""Outcomes of an experiment's jobs: the numbers that every table and figure is made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cupilot.domain.value import Value, Vocabulary
 
 
 class Standing(Vocabulary):
-    """Whether a job can be compared."""
+    """Standing of a job in comparisons."""
 
     OPEN = "open"
     """Not final yet."""

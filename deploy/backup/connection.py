@@ -1,4 +1,4 @@
-"""Prints CUPILOT_DATABASE_URL as libpq's environment variables, for a shell to evaluate.
+"""Print CUPILOT_DATABASE_URL as libpq's environment variables, for a shell to evaluate.
 
 By environment, because arguments are visible to every local user, and a password is among them.
 """

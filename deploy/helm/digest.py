@@ -1,4 +1,4 @@
-"""Prints what the rendered manifests were made of, so that a test sees when they are older than the chart."""
+"""Print a digest of what the rendered manifests are made of, so that a test sees when they are older than the chart."""
 
 from __future__ import annotations
 

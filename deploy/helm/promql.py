@@ -1,4 +1,4 @@
-"""Parses every PromQL expression of the alert rules, the dashboard and the page on metrics.
+"""Parse every PromQL expression of the alert rules, the dashboard and the page on metrics.
 
 Exits with 1 and says which are wrong.
 

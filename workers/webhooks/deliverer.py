@@ -1,4 +1,4 @@
-"""The loop that makes deliveries of events and sends what is due, several at a time, a few of each endpoint.
+"""Make deliveries of events and send what is due, several at a time, a few of each endpoint.
 
 Holds nothing that matters: whatever process dies whenever, what was not recorded as delivered is due again.
 """
@@ -64,11 +64,11 @@ class Deliverer:
                 else:
                     listener.wait(POLL_SECONDS)
             except CupilotError as error:
-                logger.warning("webhooks wait: %s", error)
+                logger.warning("webhook round failed, retrying in %.0f s: %s", RETRY_SECONDS, error)
                 self._pulse.beat()
                 stop.wait(RETRY_SECONDS)
             except Exception:  # whatever it is, the next round may get further
-                logger.exception("webhooks broke")
+                logger.exception("webhook round failed")
                 stop.wait(RETRY_SECONDS)
         listener.close()
         self.finish()
@@ -118,11 +118,11 @@ class Deliverer:
                 after = timedelta(hours=self._settings.webhook_disable_hours)
                 with self._database.transaction() as session:
                     why = record(session, attempt, result, luck=random.random(), disable_after=after)
-                logger.info("%s status=%s in %d ms", result.outcome, result.status, result.milliseconds)
+                logger.info("delivery %s status=%s in %d ms", result.outcome, result.status, result.milliseconds)
                 if why is not None:
                     logger.warning("webhook disabled: %s", why)
             except CupilotError as error:
                 # Not recorded: it is due again when its lease ends, and the receiver knows it by its id.
-                logger.warning("result not recorded: %s", error)
+                logger.warning("delivery result not recorded: %s", error)
             except Exception:
-                logger.exception("attempt broke")
+                logger.exception("delivery attempt failed")

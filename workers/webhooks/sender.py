@@ -1,4 +1,4 @@
-"""Sends one message to an address that a user named, and trusts nothing about it.
+"""Send one message to an address that a user named, and trust nothing about it.
 
 The name is looked up once, every address is checked, and the connection goes to a checked address itself: a name that
 changes its answer between check and connection (DNS rebinding) gains nothing. TLS is verified against the name. No

@@ -33,7 +33,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reducing:
-    """How a reducing call is understood."""
+    """The meaning of a reducing call."""
 
     build: Callable[[Call], list[Expr]]
     """One expression for each result that may be used, in order."""

@@ -1,4 +1,4 @@
-"""CUDA C++ text: what a thread accumulates of a row, and how the threads that share a row combine it.
+"""CUDA C++ text: accumulators of a thread over a row, and their combination over the threads that share the row.
 
 Accumulators are structs of 32-bit words with ``add``, ``merge`` and ``value``; the combining functions move them as
 words, so that one version of each serves all.

@@ -1,4 +1,4 @@
-"""How operand tiles of CUDA matrix products travel to shared memory: through registers, or asynchronously past them."""
+"""Copies of operand tiles of CUDA matrix products to shared memory: through registers, or asynchronously past them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tiled CUDA matrix products are built from: tile sizes, the block's place, tile copies, the second stage."""
+"""Parts of tiled CUDA matrix products: tile sizes, the block's place, tile copies, the second stage."""
 
 from __future__ import annotations
 

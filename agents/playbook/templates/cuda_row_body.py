@@ -21,7 +21,7 @@ LONG_CHAIN = 128
 
 @dataclass(frozen=True)
 class Sharing:
-    """How the threads of a kernel share rows."""
+    """A way in which the threads of a kernel share rows."""
 
     contiguous: bool
     """Whether neighbouring threads have neighbours of one row, or neighbouring columns."""

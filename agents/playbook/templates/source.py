@@ -1,4 +1,4 @@
-"""What templates are written with: the techniques of a strategy with their values, and sources built up in parts."""
+"""Tools for templates: the techniques of a strategy with their values, and sources built up in parts."""
 
 from __future__ import annotations
 

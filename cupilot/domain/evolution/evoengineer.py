@@ -92,7 +92,7 @@ class EvoEngineerFullConfig(EvoEngineerConfig):
 
 
 class _EvoEngineer:
-    """What the variants share: sizes, stops, the course of a candidate."""
+    """The common part of the variants: sizes, stops, the course of a candidate."""
 
     def __init__(self, config: EvoEngineerConfig, kept: int) -> None:
         self._config = config

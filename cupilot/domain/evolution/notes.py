@@ -1,4 +1,4 @@
-"""What is kept of a candidate beside its strategy and kernel: how it was proposed, and what its writer said."""
+"""Notes kept of a candidate beside its strategy and kernel: how it was proposed, and what its writer said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A candidate's pipeline: which stage comes next, given what the last one came to. Pure; does no stage itself.
+"""A candidate's pipeline: the next stage, given the outcome of the last one. Pure; does no stage itself.
 
 A method gives each of its operators a :class:`Course`: the stage that it opens with, how often it may be mended,
 whether its strategy is aligned. After the opening, all go the same way::

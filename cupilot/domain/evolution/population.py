@@ -1,4 +1,4 @@
-"""What a method sees (members) and what it answers (proposals, reasons to stop). Pure data."""
+"""Input (members) and output (proposals, reasons to stop) of a method. Pure data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What methods share: ranking, elitism, tournament, the stop near the floor. Pure; members without a fitness never win.
+"""Selection that methods share: ranking, elitism, tournament, the stop near the floor. Pure; members without a fitness
+never win.
 
 Ties go to the member with the smaller ordinal, so that a result never depends on ids or on order of arrival.
 """

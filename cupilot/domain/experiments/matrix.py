@@ -1,4 +1,4 @@
-"""From a matrix to matched jobs: arms, the order in which they take turns, and what they may cost at most.
+"""Expand a matrix into matched jobs: arms, the order in which they take turns, and what they may cost at most.
 
 Jobs are *matched*: in a block (one problem and one seed) every arm has one job, with the same target, budgets and seed.
 Blocks are worked through one after the other, and within a block the arms take turns at being first (a Latin square

@@ -1,4 +1,4 @@
-"""Compiles the kernel with g++ on first use, keeps the library in the user's cache folder, and calls it."""
+"""Compile the kernel with g++ on first use, keep the library in the user's cache folder, and call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles the kernel with NVRTC on first use and launches it on PyTorch's current stream.
+"""Compile the kernel with NVRTC on first use and launch it on PyTorch's current stream.
 
 Needs cuda-bindings, NVRTC and the CUDA headers (pip: nvidia-cuda-nvrtc, nvidia-cuda-runtime, nvidia-cuda-cccl,
 nvidia-cuda-crt). The launches, their sizes and the compiler's options are those that were measured.

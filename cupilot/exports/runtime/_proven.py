@@ -1,4 +1,4 @@
-"""Uses a kernel where it was proven, and the reference everywhere else.
+"""Use a kernel where it was proven, and the reference everywhere else.
 
 Proven means: these constructor arguments, the same structure of forward's arguments, and tensors of these shapes,
 strides and dtypes on this class of device, outside of autograd.
@@ -36,7 +36,7 @@ def outside(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> str | None
 
 
 class Proof:
-    """The same question as :func:`outside` answers, for those who ask it often: exact equality with what was proven.
+    """A repeated check for what :func:`outside` answers once: exact equality with what was proven.
 
     A tensor that is not exactly equal may still be fine (the stride of a dimension of size 1 means nothing), so a no is
     to be asked again. Nothing of a call is kept: each tensor of each call is looked at.
@@ -86,7 +86,7 @@ _somebody_watches = _watchers()
 
 
 class _Built:
-    """How forward's arguments and its result are built; copies of a module share it."""
+    """Structure of forward's arguments and of its result; copies of a module share it."""
 
     def __init__(self) -> None:
         self.arguments: Any = None

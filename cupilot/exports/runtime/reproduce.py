@@ -1,4 +1,4 @@
-"""Measures the kernel of this folder again, and compares with what was recorded. Standard library only.
+"""Measure the kernel of this folder again, and compare with what was recorded. Standard library only.
 
 Runs ``python -m gpu_worker confirm``: fresh processes, fresh inputs, both baselines. Exit codes: 0 the kernel still
 counts and its speedup agrees, 1 the speedup differs, 2 the kernel does not count here, 3 it could not be measured.
