@@ -135,8 +135,9 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """Return the settings of this process, read from its environment once; :class:`WrongSettings` names all that is
-    wrong.
+    """Return the settings of this process, read from its environment once.
+
+    :class:`WrongSettings` names all that is wrong.
     """
     try:
         return Settings()

@@ -59,8 +59,9 @@ def read_pins(text: str) -> dict[str, str]:
 
 
 def installed_for(whole: str) -> dict[str, Distribution]:
-    """Return the installed distributions that a requirement needs, and theirs; those that this platform does not need
-    are not among them.
+    """Return the installed distributions that a requirement needs, and theirs.
+
+    Those that this platform does not need are not among them.
     """
     installed: dict[str, Distribution] = {}
     pending = [Requirement(whole)]
@@ -86,8 +87,9 @@ def _needed(requirement: Requirement, extras: frozenset[str]) -> bool:
 
 
 def _exact(requirement: Requirement) -> bool:
-    """Return whether a requirement is exact; of torch, that is a library of its CUDA build, which differs by
-    machine.
+    """Return whether a requirement is exact.
+
+    Of torch, that is a library of its CUDA build, which differs by machine.
     """
     return [clause.operator for clause in requirement.specifier] == ["=="]
 

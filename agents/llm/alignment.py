@@ -130,8 +130,9 @@ def _struck(asked: Strategy, kept: tuple[TechniqueUse, ...], absent: dict[str, s
 
 
 def _stands_in(quoted: str, source: str) -> bool:
-    """Return whether the quotation is code of the source: blanks do not matter, comments are no evidence, nor is a
-    bracket.
+    """Return whether the quotation is code of the source.
+
+    Blanks do not matter, comments are no evidence, nor is a bracket.
     """
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
     wanted = "".join(re.sub(r"//.*", "", quoted).split())

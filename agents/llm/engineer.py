@@ -53,8 +53,9 @@ class LlmEngineer:
         self._gateway = gateway
 
     def convert(self, briefing: Briefing, attempts: Sequence[Conversion], seed: int) -> str:
-        """Return the problem's file with its computation in ``module_fn``; checked for form here, for meaning by the
-        judge.
+        """Return the problem's file with its computation in ``module_fn``.
+
+        Checked for form here, for meaning by the judge.
         """
         file = prompt.prompt("ai_cuda_convert")
         messages = file.messages(reference=prompt.reference(briefing), attempts=_remembered(attempts))
@@ -221,8 +222,9 @@ def _kernel(attempt: Attempt | None, commission: Commission, *, profiled: bool =
 
 
 def _profile(evaluation: Evaluation | None) -> str:
-    """Return the profile in a line, as the published prompts have one; percentages are of the device's measured
-    peaks.
+    """Return the profile in a line, as the published prompts have one.
+
+    Percentages are of the device's measured peaks.
     """
     if evaluation is None or evaluation.profile is None or evaluation.comparison(Baseline.EAGER) is None:
         return ""

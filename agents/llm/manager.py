@@ -32,8 +32,9 @@ class LlmManager:
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
-        """Ask for all strategies in one call; those that break the catalogue's rules are left out where others are
-        good.
+        """Ask for all strategies in one call.
+
+        Those that break the catalogue's rules are left out where others are good.
         """
         file = prompt.prompt("manager_initial")
         messages = file.messages(
@@ -56,8 +57,9 @@ class LlmManager:
     def crossover(
         self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
     ) -> Strategy:
-        """Return one strategy. A repetition of one in use gets the repair turn, and is returned if it is repeated even
-        so.
+        """Return one strategy.
+
+        A repetition of one in use gets the repair turn, and is returned if it is repeated even so.
         """
         file = prompt.prompt("manager_crossover")
         messages = file.messages(

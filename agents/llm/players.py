@@ -169,8 +169,9 @@ class _HybridEngineer:
         return self._model.convert(briefing, attempts, seed)
 
     def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
-        """Write the first strategies of the playbook in generation 0, by the commission's place; later ask the
-        model.
+        """Write the first strategies of the playbook in generation 0, by the commission's place.
+
+        Later ask the model.
         """
         if commission.generation == 0:
             seeds = self._seeds(briefing, commission.places)

@@ -52,8 +52,10 @@ class Prompt:
 
 @cache
 def prompt(name: str) -> Prompt:
-    """Return the file ``agents/prompts/<name>.md``. The hash is of everything that a prompt made from it may say by
-    itself: the file, the system's rule and the parts that files are put together from.
+    """Return the file ``agents/prompts/<name>.md``.
+
+    The hash is of everything that a prompt made from it may say by itself: the file, the system's rule and the parts
+    that files are put together from.
     """
     text = read(name)
     return Prompt(text, digest([text, *(read(part) for part in PARTS)]))
@@ -327,8 +329,9 @@ def outcome(evaluation: Evaluation | None) -> str:
 
 
 def measured(evaluation: Evaluation | None) -> str:
-    """Return the same in a line of its own; as data where it tells of a failure, in words that may quote the
-    kernel's.
+    """Return the same in a line of its own.
+
+    As data where it tells of a failure, in words that may quote the kernel's.
     """
     text = outcome(evaluation)
     return data("measured", text) if evaluation and evaluation.failure else f"Measured: {text}"

@@ -39,8 +39,9 @@ class LlmProphet:
         self._rules = rules
 
     def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
-        """Return the rules' diagnosis in the model's words and order; as the rules have it where there is nothing to
-        rank.
+        """Return the rules' diagnosis in the model's words and order.
+
+        As the rules have it where there is nothing to rank.
         """
         diagnosis = self._rules.diagnose(briefing, attempt)
         if attempt.kernel is None or len(diagnosis.advice) < 2:

@@ -108,8 +108,9 @@ def report(failure: Failure) -> str:
 
 
 def _tried(attempts: Sequence[Attempt], *, named: bool = False) -> str:
-    """Return the trials, one a line; ``named`` by their techniques, where these are not those of the kernel to be
-    mended.
+    """Return the trials, one a line.
+
+    ``named`` by their techniques, where these are not those of the kernel to be mended.
     """
     if not attempts:
         return "Nothing."

@@ -66,8 +66,9 @@ def litellm() -> ModuleType:
 
 
 def price(model: Model, prompt_tokens: int, completion_tokens: int) -> float:
-    """Return the USD for these tokens: the model's own price where it is configured, else LiteLLM's local list, else
-    0.
+    """Return the USD for these tokens.
+
+    The model's own price where it is configured, else LiteLLM's local list, else 0.
     """
     listed = _listed(model)
     million = 1e6
@@ -109,8 +110,9 @@ def count_tokens(messages: Sequence[Mapping[str, str]]) -> int:
 
 
 def parameters(model: Model, *, json_answer: bool, seed: int) -> dict[str, JsonValue]:
-    """Return what is sent beside model and messages, without secrets; recorded, and part of what an answer is cached
-    by.
+    """Return what is sent beside model and messages, without secrets.
+
+    Recorded, and part of what an answer is cached by.
     """
     limit = "max_completion_tokens" if model.reasoning else "max_tokens"
     sent: dict[str, JsonValue] = {limit: answer_tokens(model), "seed": seed}
@@ -245,15 +247,17 @@ def _translated(module: ModuleType, error: Exception) -> TransportError:
 
 
 def _is_refusal(status: object) -> bool:
-    """Return whether the same request will meet this client error again; not for 408 (timeout), 409 (conflict), 429
-    (rate limit).
+    """Return whether the same request will meet this client error again.
+
+    Not for 408 (timeout), 409 (conflict), 429 (rate limit).
     """
     return isinstance(status, int) and 400 <= status < 500 and status not in (408, 409, 429)
 
 
 def _answered_with_error(error: BaseException) -> bool:
-    """Return whether the server itself said that it failed. LiteLLM gives broken connections a status 500 of its
-    own.
+    """Return whether the server itself said that it failed.
+
+    LiteLLM gives broken connections a status 500 of its own.
     """
     return any(
         _status_of(getattr(cause, "response", None)) >= 400 and type(cause).__module__.startswith("openai")

@@ -123,8 +123,9 @@ def _simd(build: BuildReport, use: TechniqueUse) -> str | None:
 
 
 def _tiles(build: BuildReport, _: TechniqueUse) -> str | None:
-    """Check for tiles in shared memory; tensor cores may read what the copy engine filled, without any load or store of
-    a thread.
+    """Check for tiles in shared memory.
+
+    Tensor cores may read what the copy engine filled, without any load or store of a thread.
     """
     filled = build.instructions.get("shared_memory") or build.instructions.get("async_copy")
     return None if filled else "the binary has no shared-memory accesses"
@@ -135,8 +136,9 @@ def _cluster(kernel: Kernel, _: BuildReport | None) -> str | None:
 
 
 def _second_stage(kernel: Kernel, _: BuildReport | None) -> str | None:
-    """Check that parts of different blocks meet: in another launch, in scratch memory, in a cluster, or by atomics and
-    fences.
+    """Check that parts of different blocks meet.
+
+    In another launch, in scratch memory, in a cluster, or by atomics and fences.
     """
     plan = kernel.plan
     several = len(plan.launches) > 1 or plan.workspace or any(launch.cooperative for launch in plan.launches)
@@ -158,8 +160,9 @@ def _shared_memory(kernel: Kernel, build: BuildReport | None) -> str | None:
 
 
 def _approximate_units(_: Kernel, build: BuildReport | None) -> str | None:
-    """Check that approximate units are used at all; accurate functions use them too, so their presence shows
-    nothing.
+    """Check that approximate units are used at all.
+
+    Accurate functions use them too, so their presence shows nothing.
     """
     if build is None or not build.ok or not build.instructions or build.instructions.get("special_function"):
         return None

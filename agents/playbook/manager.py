@@ -176,8 +176,9 @@ def _conflicts(use: TechniqueUse, uses: Sequence[TechniqueUse]) -> bool:
 
 
 def _mutated(space: Space, strategy: Strategy, fitter: Attempt, rng: Random) -> tuple[Strategy, str]:
-    """Return one change beyond the parents: the diagnosis' advice where there is guidance, else a neighbour or a
-    technique.
+    """Return one change beyond the parents.
+
+    The diagnosis' advice where there is guidance, else a neighbour or a technique.
     """
     wanted: list[str] = []
     if space.briefing.placement is not None and fitter.evaluation is not None:

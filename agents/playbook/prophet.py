@@ -70,8 +70,9 @@ def _candidates(briefing: Briefing, strategy: Strategy, finding: Finding) -> Ite
 
 
 def _kept_by(briefing: Briefing, operator: Operator, strategy: Strategy, technique: Technique) -> str:
-    """Return the technique that this one applies together with, for some values of its parameters; nothing where none
-    is.
+    """Return the technique that this one applies together with, for some values of its parameters.
+
+    Nothing where none is.
     """
     for name in KEPT_BY.get(technique.id, ()):
         for values in product(*(parameter.choices for parameter in technique.parameters.values())):

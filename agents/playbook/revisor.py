@@ -72,8 +72,9 @@ class PlaybookRevisor:
     def revise(
         self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
     ) -> Revision | None:
-        """Return a kernel for a reduced strategy that is new to the candidate and its lineage; None where none is
-        left.
+        """Return a kernel for a reduced strategy that is new to the candidate and its lineage.
+
+        None where none is left.
         """
         if not history or history[-1].evaluation is None or history[-1].evaluation.failure is None:
             return None

@@ -58,8 +58,9 @@ class Space:
         return Strategy(techniques=current.techniques, rationale=strategy.rationale), tuple(dropped)
 
     def _victim(self, strategy: Strategy) -> str:
-        """Return the technique to drop next: one that objects, else the last that requires or conflicts with
-        something.
+        """Return the technique to drop next.
+
+        One that objects, else the last that requires or conflicts with something.
         """
         objections = complaints(self.briefing, self.operator, strategy)
         objecting = [use.id for use in strategy.techniques if use.id in objections]

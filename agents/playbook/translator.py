@@ -51,8 +51,9 @@ class PlaybookTranslator:
     """Renders strategies; never looks at a parent's code, because a template has all there is to know."""
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:  # noqa: ARG002
-        """Return the kernel of a strategy. Raises NoTemplate, or NotApplicable naming each technique and why it cannot
-        be.
+        """Return the kernel of a strategy.
+
+        Raises NoTemplate, or NotApplicable naming each technique and why it cannot be.
         """
         operator = operator_of(briefing)
         reasons = complaints(briefing, operator, strategy)

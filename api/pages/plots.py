@@ -24,8 +24,9 @@ Dot = tuple[float, float, str, str]
 
 
 def progress(candidates: Sequence[CandidateSummary]) -> Markup:
-    """Draw each measured candidate's speedup by its number, and the best so far; empty where no candidate is
-    measured.
+    """Draw each measured candidate's speedup by its number, and the best so far.
+
+    Empty where no candidate is measured.
     """
     measured = [
         (float(candidate.ordinal), candidate.speedup) for candidate in candidates if candidate.speedup is not None
@@ -62,8 +63,9 @@ def line(points: Sequence[Point], across: str, up: str) -> Markup:
 
 
 def lineage(candidates: Sequence[CandidateSummary], base: str) -> Markup:
-    """Draw the family tree: one column for each generation, a line from each parent; ``base`` is the URL of the
-    candidates' pages.
+    """Draw the family tree.
+
+    One column for each generation, a line from each parent; ``base`` is the URL of the candidates' pages.
     """
     places: dict[object, Point] = {}
     rows: dict[int, int] = {}

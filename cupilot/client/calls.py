@@ -22,8 +22,9 @@ class ModelCalls:
         cursor: str | None = None,
         limit: int = 50,
     ) -> Call[CallPage]:
-        """Return a page of a job's model calls, oldest first; those of one candidate where its id or ordinal is
-        given.
+        """Return a page of a job's model calls, oldest first.
+
+        Those of one candidate where its id or ordinal is given.
         """
         where = path("v1", "jobs", job, "calls")
         if candidate is not None:

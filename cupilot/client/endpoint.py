@@ -33,8 +33,9 @@ class Endpoint:
 
 
 def data_folder(given: Path | None = None) -> Path:
-    """Return the data folder of the embedded stack: given, ``CUPILOT_DATA``, ``./.cupilot`` if it is there,
-    ``~/.cupilot`` if that is there, else ``./.cupilot``.
+    """Return the data folder of the embedded stack.
+
+    Given, ``CUPILOT_DATA``, ``./.cupilot`` if it is there, ``~/.cupilot`` if that is there, else ``./.cupilot``.
     """
     if given is not None:
         return given

@@ -126,8 +126,9 @@ class JobCalls:
 
     @call
     def events(self, job: JobId, *, after: int = 0, limit: int = 200, wait: float = 0.0) -> Call[EventPage]:
-        """Return a page of what happened to a job; with ``wait``, the server waits that many seconds for something
-        new.
+        """Return a page of what happened to a job.
+
+        With ``wait``, the server waits that many seconds for something new.
         """
         parameters = {"after": after, "limit": limit, "wait": wait}
         return Call(EventPage, "GET", path("v1", "jobs", job, "events"), params=parameters, timeout=wait + 30.0)

@@ -90,8 +90,9 @@ class PoolCalls:
 
     @stream
     def pool_export(self, *, kernels: bool = True) -> Stream[str]:
-        """Return the team's entries, a line of JSON each, oldest first; with the kernels, each in the first line naming
-        it.
+        """Return the team's entries, a line of JSON each, oldest first.
+
+        With the kernels, each in the first line naming it.
         """
         outcome = yield Open(Call(bytes, "GET", "/v1/pool/export", params={"kernels": str(kernels).lower()}))
         if isinstance(outcome, httpx.RequestError):

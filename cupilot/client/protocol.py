@@ -92,8 +92,9 @@ class Call(Generic[T]):
 
 
 def read_answer(model: type[ModelT], content: bytes | str) -> ModelT:
-    """Parse an answer, perhaps of a newer service: unknown fields are ignored, unknown words kept; raises
-    ValidationError.
+    """Parse an answer, perhaps of a newer service.
+
+    Unknown fields are ignored, unknown words kept; raises ValidationError.
     """
     with from_a_newer_version():
         return model.model_validate_json(content, extra="ignore")

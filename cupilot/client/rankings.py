@@ -90,8 +90,9 @@ class RankingCalls:
 
     @call
     def remeasure(self, job: JobId, candidate: JobId | int, *, idempotency_key: str | None = None) -> Call[JobView]:
-        """Start a job that measures a candidate again, on today's device. An idempotency key is made where none is
-        given.
+        """Start a job that measures a candidate again, on today's device.
+
+        An idempotency key is made where none is given.
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         where = path("v1", "jobs", job, "candidates", candidate, "remeasure")

@@ -75,8 +75,9 @@ class WebhookCalls:
     def deliveries(
         self, webhook: Id, *, state: str | None = None, cursor: str | None = None, limit: int = 50
     ) -> Call[DeliveryPage]:
-        """Return a page of the messages to a webhook, newest first; ``state`` is ``pending``, ``delivered`` or
-        ``failed``.
+        """Return a page of the messages to a webhook, newest first.
+
+        ``state`` is ``pending``, ``delivered`` or ``failed``.
         """
         parameters = {"state": state, "cursor": cursor, "limit": limit}
         return Call(DeliveryPage, "GET", path("v1", "webhooks", webhook, "deliveries"), params=parameters)

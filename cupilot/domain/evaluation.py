@@ -85,8 +85,9 @@ class FailureKind(Vocabulary):
 
 
 def _readable(text: str) -> str:
-    """Return the text without characters that no text column and no UTF-8 encoder takes: programs under test print
-    anything.
+    """Return the text without characters that no text column and no UTF-8 encoder takes.
+
+    Programs under test print anything.
     """
     return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

@@ -51,8 +51,9 @@ class Strategy(Value):
         return next((use for use in self.techniques if use.id == technique_id), None)
 
     def signature(self) -> str:
-        """Return a key that is equal for strategies that ask for the same code: order of techniques and prose do not
-        count.
+        """Return a key that is equal for strategies that ask for the same code.
+
+        Order of techniques and prose do not count.
         """
         return digest(sorted([use.id, sorted(use.parameters.items())] for use in self.techniques))
 
@@ -61,8 +62,9 @@ class Strategy(Value):
 
 
 def union(first: Strategy, second: Strategy) -> Strategy:
-    """Return every technique of both, as the first uses it where both do: what a kernel made of both kernels may
-    claim.
+    """Return every technique of both, as the first uses it where both do.
+
+    What a kernel made of both kernels may claim.
     """
     added = tuple(use for use in second.techniques if first.use(use.id) is None)
     return Strategy(

@@ -110,8 +110,9 @@ def _database(folder: Folder) -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def _login(postgres: Postgres) -> dict[str, str]:
-    """Return the login as environment variables: arguments are visible to every local user, and a password is among
-    them.
+    """Return the login as environment variables.
+
+    Arguments are visible to every local user, and a password is among them.
     """
     return {
         "PGHOST": "127.0.0.1",

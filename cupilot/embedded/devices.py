@@ -78,8 +78,9 @@ def find_gpus() -> GpuReport:
 
 
 def torch_cuda() -> str | None:
-    """Return the CUDA version that the installed torch was built for; None for a CPU build or no torch. Reads its text
-    only.
+    """Return the CUDA version that the installed torch was built for.
+
+    None for a CPU build or no torch. Reads its text only.
     """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:

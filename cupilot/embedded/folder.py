@@ -70,8 +70,9 @@ class Folder:
 
 
 def open_folder(data: Path) -> Folder:
-    """Return the folder at ``data``, made where missing; its path is absolute, since children have other working
-    directories.
+    """Return the folder at ``data``, made where missing.
+
+    Its path is absolute, since children have other working directories.
     """
     folder = Folder(data.expanduser().resolve())
     folder.create()

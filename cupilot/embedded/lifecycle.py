@@ -182,8 +182,9 @@ def hold(folder: Folder) -> Iterator[None]:
 
 
 def _wait_until_gone(pid: int, seconds: float) -> bool:
-    """Wait until the process has ended and return whether it has in time; a zombie has, only its parent does not know
-    yet.
+    """Wait until the process has ended and return whether it has in time.
+
+    A zombie has, only its parent does not know yet.
     """
     deadline = time.monotonic() + seconds
     with suppress(psutil.NoSuchProcess):

@@ -115,8 +115,9 @@ def group_exists(group: int) -> bool:
 
 @cache
 def unprivileged_user() -> str | None:
-    """Return the user as whom root runs Postgres where user namespaces are barred; None where no change of user is
-    needed.
+    """Return the user as whom root runs Postgres where user namespaces are barred.
+
+    None where no change of user is needed.
     """
     return "nobody" if os.geteuid() == 0 and not _user_namespaces_work() else None
 

@@ -95,8 +95,9 @@ class Role:
         return 0.0
 
     def command(self) -> Command:
-        """Return the command, run from the root folder and with ``-P``: nothing in a user's folder may shadow a
-        module.
+        """Return the command, run from the root folder and with ``-P``.
+
+        Nothing in a user's folder may shadow a module.
         """
         return Command([sys.executable, "-P", *self._argv], self._environment, Path("/"))
 
@@ -233,8 +234,9 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
 
 
 def without_secrets(variables: dict[str, str]) -> dict[str, str]:
-    """Return the variables for processes that call no model: none with a secret-looking name, except our own
-    settings.
+    """Return the variables for processes that call no model.
+
+    None with a secret-looking name, except our own settings.
     """
     return {name: value for name, value in variables.items() if name in _OURS or not SECRET_NAME.search(name)}
 

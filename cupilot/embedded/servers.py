@@ -100,8 +100,9 @@ class Postgres(Server):
         new.rename(self.data)
 
     def command(self) -> Command:
-        """Return the command: loopback TCP and no Unix socket, because a deep data folder exceeds a socket path's 107
-        bytes.
+        """Return the command.
+
+        Loopback TCP and no Unix socket, because a deep data folder exceeds a socket path's 107 bytes.
         """
         options = {
             "listen_addresses": "127.0.0.1",
@@ -119,8 +120,9 @@ class Postgres(Server):
         )
 
     def recovery_seconds(self) -> float:
-        """Return 10 after a crash: Postgres refuses to start while old backends hold its shared memory (measured: up to
-        2 s).
+        """Return 10 after a crash.
+
+        Postgres refuses to start while old backends hold its shared memory (measured: up to 2 s).
         """
         return 10.0 if (self.data / "postmaster.pid").exists() else 0.0
 

@@ -189,8 +189,9 @@ def _end_predecessor(folder: Folder) -> None:
 
 
 def _is_group_of(pid: int, created: float | None) -> bool:
-    """Return whether the group is still the one that was saved: a reused number's leader was created at another
-    time.
+    """Return whether the group is still the one that was saved.
+
+    A reused number's leader was created at another time.
     """
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).create_time() == created

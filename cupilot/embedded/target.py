@@ -21,8 +21,9 @@ class Choice:
 
 
 def choose_target(wanted: Target | None) -> Choice:
-    """Return the wanted target, or the best one here; raise :class:`StartFailed` when ``cuda`` is wanted and
-    unusable.
+    """Return the wanted target, or the best one here.
+
+    Raise :class:`StartFailed` when ``cuda`` is wanted and unusable.
     """
     if wanted is Target.CPU:
         return Choice(Target.CPU, (), "asked for")

@@ -38,8 +38,9 @@ _MAKERS: Mapping[ExportFormat, Callable[[Winner], dict[str, str]]] = {
 
 
 def files(winner: Winner, form: ExportFormat) -> dict[str, str]:
-    """Return the export's files by path; raises :class:`ExportRefused` where the form cannot carry what the kernel
-    needs.
+    """Return the export's files by path.
+
+    Raises :class:`ExportRefused` where the form cannot carry what the kernel needs.
     """
     return _MAKERS[form](winner)
 

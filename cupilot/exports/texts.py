@@ -27,8 +27,9 @@ def template(name: str, **values: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a Python expression for a text: a raw block where that says exactly the same, else escaped line by
-    line.
+    """Return a Python expression for a text.
+
+    A raw block where that says exactly the same, else escaped line by line.
     """
     block = f'r"""{text}"""'
     try:

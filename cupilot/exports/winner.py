@@ -90,8 +90,9 @@ class Winner:
         return (self.evaluation.environment or self.preparation.environment).device.name
 
     def spec(self) -> dict[str, Any]:
-        """Return what a launcher must know, as JSON: tensors, launches with all expressions evaluated, compiler
-        options.
+        """Return what a launcher must know, as JSON.
+
+        Tensors, launches with all expressions evaluated, compiler options.
         """
         environment = self.evaluation.environment or self.preparation.environment
         resolved = resolve(self.kernel, self.facts)

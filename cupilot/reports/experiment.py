@@ -256,8 +256,9 @@ def _adjusted(comparisons: Sequence[ComparisonReport]) -> list[ComparisonReport]
 
 
 def _claim(comparison: ComparisonReport, adjusted: float) -> str:
-    """Return what may be said: an interval that excludes 1, and a probability that holds beside the other
-    comparisons.
+    """Return what may be said.
+
+    An interval that excludes 1, and a probability that holds beside the other comparisons.
     """
     if comparison.interval is None:
         return "too few pairs to say"

@@ -27,8 +27,9 @@ class Table(StrEnum):
 
 
 def table(report: ExperimentReport, which: Table) -> str:
-    """Return one table with its head. Intervals become columns, counts by name and lists JSON; what is unknown is
-    blank.
+    """Return one table with its head.
+
+    Intervals become columns, counts by name and lists JSON; what is unknown is blank.
     """
     rows: Mapping[Table, Sequence[Any]] = {
         Table.ARMS: report.arms,

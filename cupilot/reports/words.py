@@ -24,8 +24,9 @@ def bundle(report: ExperimentReport) -> bytes:
 
 
 def markdown(report: ExperimentReport) -> str:
-    """Return the report for people: what may be claimed first, then the numbers, then what to know before using
-    them.
+    """Return the report for people.
+
+    What may be claimed first, then the numbers, then what to know before using them.
     """
     experiment = report.experiment
     sections = [

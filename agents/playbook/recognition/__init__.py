@@ -15,8 +15,9 @@ from cupilot.domain.problem import ProblemFacts
 
 
 def recognise(facts: ProblemFacts) -> Operator:
-    """Return the operator that the reference computes; raises :class:`agents.interface.NoTemplate` saying what was
-    seen.
+    """Return the operator that the reference computes.
+
+    Raises :class:`agents.interface.NoTemplate` saying what was seen.
     """
     graph = view(facts)
     if not graph.nodes:

@@ -185,8 +185,9 @@ def _add_driver(source: Source, operator: Matmul, options: Options, names: tuple
 
 
 def _edges(operator: Matmul, call: str) -> list[str]:
-    """Return the rectangles at the edges: without packed A the last one may reach beyond the last row, and is computed
-    row by row.
+    """Return the rectangles at the edges.
+
+    Without packed A the last one may reach beyond the last row, and is computed row by row.
     """
     a = operator.a
     start = address(a, "batch", "(i + r)", "pc")

@@ -178,8 +178,9 @@ def _statistics(operator: Rows, item: Pass, first: int, options: Options, *, sto
 
 
 def loads(operator: Rows, item: Pass, options: Options) -> list[str]:
-    """Return statements that read what a pass needs for the element, or vector, at ``i``; prefetches with the first
-    pass.
+    """Return statements that read what a pass needs for the element, or vector, at ``i``.
+
+    Prefetches with the first pass.
     """
     lines = [f"const auto v_{name} = {load_text(operator, name)};" for name in item.inputs]
     distance = options.number("prefetch", "distance", 0)

@@ -15,8 +15,9 @@ LINES_OF_A_WARPGROUP = 64
 
 
 def shares_first(operator: Matmul) -> bool:
-    """Return whether ``wgmma`` reads the first operand from shared memory: it can where that one's depth is
-    contiguous.
+    """Return whether ``wgmma`` reads the first operand from shared memory.
+
+    It can where that one's depth is contiguous.
     """
     return contiguous_axis(operator.a, depth_is_row=False) == "depth"
 
@@ -66,8 +67,9 @@ class Tiling:
 
     @classmethod
     def _of_warpgroups(cls, operator: Matmul, options: Options, m: int, n: int, k: int) -> Tiling:
-        """Return the tiling for warpgroups: one multiplies 64 lines of one operand by all of the other's tile; one more
-        copies.
+        """Return the tiling for warpgroups.
+
+        One multiplies 64 lines of one operand by all of the other's tile; one more copies.
         """
         first = shares_first(operator)
         lines = n if first else m
@@ -244,8 +246,9 @@ def second_stage(source: Source, operator: Matmul) -> Launch:
 
 
 def result_place(operator: Matmul, parts: int) -> str:
-    """Return the statement that points ``to`` at the block's result: its batch's matrix, or its part of the
-    workspace.
+    """Return the statement that points ``to`` at the block's result.
+
+    Its batch's matrix, or its part of the workspace.
     """
     if parts == 1:
         return f"float* const to = p_{operator.output} + batch * K_M * K_N;"

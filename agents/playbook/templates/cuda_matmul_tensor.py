@@ -112,8 +112,9 @@ def add_kernel(source: Source, operator: Matmul, options: Options, tiling: Tilin
 
 
 def shared_bytes(operator: Matmul, options: Options, tiling: Tiling) -> int:
-    """Return the shared memory of a block: its operands' tiles, and in the end one fragment of the result for each
-    warp.
+    """Return the shared memory of a block.
+
+    Its operands' tiles, and in the end one fragment of the result for each warp.
     """
     by_depth_a = contiguous_axis(operator.a, depth_is_row=False) != "line"
     by_depth_b = contiguous_axis(operator.b, depth_is_row=True) == "depth"
@@ -174,8 +175,9 @@ def _compute(*, by_depth_a: bool, by_depth_b: bool, rounding: bool) -> list[str]
 
 
 def _epilogue(operator: Matmul, tiling: Tiling) -> list[str]:
-    """Return statements that write the fragments: to the result directly where it consists of whole ones, else through
-    shared memory.
+    """Return statements that write the fragments.
+
+    To the result directly where it consists of whole ones, else through shared memory.
     """
     lines = [result_place(operator, tiling.parts)]
     finished = result_value(operator, "sum", "i", "j", tiling.parts)

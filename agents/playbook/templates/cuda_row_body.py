@@ -198,8 +198,9 @@ class Body:
         return ["#pragma unroll", head, *indented(lines), "}"]
 
     def _rows_of_pack(self, lines: list[str]) -> list[str]:
-        """Return statements for each pack: with contiguous rows one pack a row of the group, else one for all of
-        them.
+        """Return statements for each pack.
+
+        With contiguous rows one pack a row of the group, else one for all of them.
         """
         return self._for_rows(lines) if self.sharing.contiguous else lines
 

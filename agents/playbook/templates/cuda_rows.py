@@ -101,8 +101,9 @@ def combining(operator: Rows, options: Options) -> str:
 
 
 def share(operator: Rows, options: Options) -> int:
-    """Return the number of elements of a row that one block handles: all, or whole packs for each block of a
-    cluster.
+    """Return the number of elements of a row that one block handles.
+
+    All, or whole packs for each block of a cluster.
     """
     blocks = options.number("cluster_rows", "blocks", 1)
     return operator.length if blocks == 1 else -(-operator.length // (blocks * 128)) * 128
@@ -268,8 +269,9 @@ def _plan(operator: Rows, options: Options, device: Device, made: Body, warps: i
 
 
 def block_choices(operator: Rows, options: Options, device: Device) -> Tunable:
-    """Return the block sizes that suit the row length: not many more threads than packs, not more registers than
-    allowed.
+    """Return the block sizes that suit the row length.
+
+    Not many more threads than packs, not more registers than allowed.
     """
     width = options.number("vector_loads", "width", 1)
     useful = -(-share(operator, options) // width) if operator.contiguous else operator.inner * 4

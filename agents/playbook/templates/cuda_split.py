@@ -148,8 +148,9 @@ def _before(made: Body) -> list[str]:
 
 
 def _known(made: Body, before: Passes) -> list[str]:
-    """Return the results of earlier passes, from their parts, and the row's values made of them: each kernel starts
-    afresh.
+    """Return the results of earlier passes, from their parts, and the row's values made of them.
+
+    Each kernel starts afresh.
     """
     lines: list[str] = []
     for item, statistics in before:

@@ -44,8 +44,9 @@ class Layout:
 
 
 def lay_out(operator: Rows, *, keep: Expr | None = None, suffix: str = "") -> Layout:
-    """Return the passes of an operator. ``suffix`` follows every row-level name, e.g. ``[g]`` where rows come in
-    groups.
+    """Return the passes of an operator.
+
+    ``suffix`` follows every row-level name, e.g. ``[g]`` where rows come in groups.
     """
     names: dict[Expr, str] = {}
     roots = [expr for _, expr in operator.outputs]
@@ -129,8 +130,9 @@ def _row_values(roots: list[Expr], elements: dict[Expr, str]) -> list[Expr]:
 
 
 def hoist_division(operator: Rows) -> Rows | None:
-    """Return the operator with a division by a row's value as a multiplication; None where there is no such
-    division.
+    """Return the operator with a division by a row's value as a multiplication.
+
+    None where there is no such division.
     """
     name, root = operator.outputs[0]
     fits = root.op == "div" and root.args[0].level is Level.ELEMENT and root.args[1].level is Level.ROW

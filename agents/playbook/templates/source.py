@@ -91,8 +91,9 @@ def _is_used(line: str, whole: str) -> bool:
 
 
 def fill(text: str, **values: object) -> str:
-    """Return C++ text without its common indentation, ``$NAME`` replaced; a list of lines is indented like its
-    place.
+    """Return C++ text without its common indentation, ``$NAME`` replaced.
+
+    A list of lines is indented like its place.
     """
     body = dedent(text).strip("\n")
     lines: list[str] = []

@@ -25,8 +25,9 @@ _TOKEN = re.compile(
 
 
 def strategy_key(strategy: Strategy, catalogue: Catalogue) -> str:
-    """Return a key that is equal for strategies that ask for the same code; order of techniques and prose do not
-    count.
+    """Return a key that is equal for strategies that ask for the same code.
+
+    Order of techniques and prose do not count.
     """
     return digest(sorted(_use_key(use, catalogue) for use in strategy.techniques))
 
@@ -46,8 +47,9 @@ def _use_key(use: TechniqueUse, catalogue: Catalogue) -> list[object]:
 
 
 def _without_blank_lines(tokens: list[str]) -> list[str]:
-    """Return the lines without blank ones; line ends count, because directives end with them, but several in a row are
-    one.
+    """Return the lines without blank ones.
+
+    Line ends count, because directives end with them, but several in a row are one.
     """
     kept: list[str] = []
     for token in tokens:

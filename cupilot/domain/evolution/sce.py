@@ -163,8 +163,9 @@ class Sce:
         return proposals
 
     def _parents(self, population: Sequence[Member], pairs: set[frozenset[str]], rng: Random) -> tuple[Member, Member]:
-        """Draw parents in two tournaments: the first among all that have a partner left, the second among its
-        partners.
+        """Draw parents in two tournaments.
+
+        The first among all that have a partner left, the second among its partners.
         """
         first = tournament([member for member in population if _partners(member, pairs)], self.config.tournament, rng)
         assert first is not None

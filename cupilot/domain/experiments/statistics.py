@@ -42,8 +42,9 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Return the two-sided probability of so uneven a split if either side were as likely; ties are left out. 1 without
-    pairs.
+    """Return the two-sided probability of so uneven a split if either side were as likely.
+
+    Ties are left out. 1 without pairs.
     """
     size = wins + losses
     tail = sum(comb(size, count) for count in range(min(wins, losses) + 1))
@@ -51,8 +52,9 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def signed_rank_test(differences: Sequence[float]) -> float:
-    """Return Wilcoxon's two-sided probability; zeros are left out, ties share their mean rank. 1 without
-    differences.
+    """Return Wilcoxon's two-sided probability.
+
+    Zeros are left out, ties share their mean rank. 1 without differences.
     """
     kept = [difference for difference in differences if difference != 0]
     if not kept:
@@ -73,8 +75,9 @@ def hodges_lehmann(differences: Sequence[float]) -> float:
 
 
 def hodges_lehmann_interval(differences: Sequence[float]) -> Interval | None:
-    """Return the Hodges-Lehmann estimate with Tukey's interval of at least 95 %; None below :data:`MIN_SAMPLES`
-    differences.
+    """Return the Hodges-Lehmann estimate with Tukey's interval of at least 95 %.
+
+    None below :data:`MIN_SAMPLES` differences.
     """
     size = len(differences)
     if size < MIN_SAMPLES:

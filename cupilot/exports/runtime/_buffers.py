@@ -45,8 +45,9 @@ def aligned(tensor: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
 
 
 def prepare(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return everything that a call needs, in the order of :func:`places`, to be kept until it has ended; and the
-    outputs.
+    """Return everything that a call needs, in the order of :func:`places`, to be kept until it has ended.
+
+    And the outputs.
     """
     device = tensors[0].device
     outputs = [allocate(item, device) for item in spec["outputs"]]
