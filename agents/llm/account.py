@@ -36,7 +36,7 @@ _LASTING = {
 _UNCHANGING = re.compile(r"\b(?:const|constexpr)\b")
 
 
-def unhurried(briefing: Briefing) -> Briefing:
+def without_times(briefing: Briefing) -> Briefing:
     """Return the briefing without anything that tells how fast a kernel may be."""
     return briefing.model_copy(update={"placement": None, "peaks": None, "baseline_us": None})
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from agents.interface import Attempt, Briefing, Revision
 from agents.llm import answers, prompt
-from agents.llm.account import account, unhurried
+from agents.llm.account import account, without_times
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.translator import LANGUAGE, kernel_text
@@ -79,16 +79,16 @@ class LlmRevisor:
         Shows no time of any kernel, and nothing that one can be reckoned from.
         """
         assert last.kernel is not None
-        file, unhurried_briefing = prompt.prompt("revisor_floor"), unhurried(briefing)
+        file, timeless = prompt.prompt("revisor_floor"), without_times(briefing)
         messages = file.messages(
-            reference=prompt.reference(unhurried_briefing),
-            facts=prompt.facts(unhurried_briefing),
-            header=prompt.header(unhurried_briefing),
+            reference=prompt.reference(timeless),
+            facts=prompt.facts(timeless),
+            header=prompt.header(timeless),
             strategy=prompt.data("strategy", prompt.strategy_json(last.strategy)),
             kernel=kernel_text(last.kernel),
-            account=account(unhurried_briefing, last),
-            contract=prompt.contract(unhurried_briefing),
-            language=LANGUAGE[unhurried_briefing.target],
+            account=account(timeless, last),
+            contract=prompt.contract(timeless),
+            language=LANGUAGE[timeless.target],
         )
         question = Question(AgentRole.REVISOR, "revise/floor", messages, file.hash, seed)
         return self._mended(question, briefing, last)

@@ -170,7 +170,7 @@ _SIGNS: dict[Target, dict[str, str]] = {
 _WAYS = (("triton", r"\btriton\.jit\b"), ("load_inline", r"\bload_inline\b"), ("cpp_extension", r"\bcpp_extension\b"))
 
 
-def way(source: str) -> str:
+def toolkit_of(source: str) -> str:
     """Return how a file makes its kernels, by its text: ``triton``, ``load_inline``, ``cpp_extension`` or ``torch``.
 
     ``extension`` where it is the source of one.
@@ -180,13 +180,14 @@ def way(source: str) -> str:
     return next((name for name, sign in _WAYS if re.search(sign, source)), "torch")
 
 
-def described(kernel: ImportedKernel) -> Strategy:
+def visible_strategy(kernel: ImportedKernel) -> Strategy:
     """Return the strategy that a file's text shows; its machine code is not read.
 
     Techniques that other means than the text would show (tiling, splitting, the order of work) are not claimed.
     """
     shown = [name for name, sign in _SIGNS[kernel.target].items() if re.search(sign, kernel.source)]
+    toolkit = toolkit_of(kernel.source)
     return Strategy(
         techniques=tuple(TechniqueUse(id=name) for name in shown),
-        rationale=f"Read from the text of an imported {way(kernel.source)} file; what else it does is not known.",
+        rationale=f"Read from the text of an imported {toolkit} file; what else it does is not known.",
     )

@@ -63,7 +63,7 @@ class Sums:
         """Sum of the squared distances from the mean."""
         return max(self.squares - self.count * self.mean**2, 0.0)
 
-    def less(self, part: Sums) -> Sums:
+    def minus(self, part: Sums) -> Sums:
         """Return the counts without those of a part."""
         return Sums(self.count - part.count, self.total - part.total, self.squares - part.squares)
 

@@ -16,7 +16,7 @@ from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.pipeline import Course, End, Ending, Next, Outcome, Stage, first, following, step_key
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.seeds import generation_rng
-from cupilot.domain.imported import ImportedKernel, described
+from cupilot.domain.imported import ImportedKernel, visible_strategy
 from cupilot.domain.job import AgentKind
 from cupilot.domain.states import CandidateState, GenerationState, JobState, StepKind, StrategyOrigin
 from cupilot.jobs.attribution import give_up_attribution
@@ -102,7 +102,7 @@ def begin_import(session: Session, job: Job, kernel_hash: str) -> None:
     assert isinstance(kernel, ImportedKernel)
     generation = add_generation(session, job, 0, pending=1)
     candidate = add_candidate(session, job, generation, Operator.INITIAL)
-    kept = add_strategy(session, job, described(kernel), StrategyOrigin.ALIGNMENT)
+    kept = add_strategy(session, job, visible_strategy(kernel), StrategyOrigin.ALIGNMENT)
     give_strategy(session, candidate, kept)
     give_kernel(session, candidate, kernel, repair_round=0)
     begin_stage(session, job, candidate, Next(Stage.EVALUATE))

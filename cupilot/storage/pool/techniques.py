@@ -123,7 +123,7 @@ def records(
             families=tuple(sorted({family for won, _, family in wins[key] if won})),
             failures=failures.get(key, {}),
             effect=effect_of(
-                [Place(one, everything[key[1], *where].less(one)) for where, one in sorted(places.items())]
+                [Place(one, everything[key[1], *where].minus(one)) for where, one in sorted(places.items())]
             ),
         )
         for key, places in used.items()

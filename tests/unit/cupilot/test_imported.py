@@ -8,10 +8,10 @@ from cupilot.domain.imported import (
     ImportedKernel,
     InvalidImport,
     check_import,
-    described,
     file_name,
     is_extension,
-    way,
+    toolkit_of,
+    visible_strategy,
     with_function,
 )
 from cupilot.domain.problem import NumericsPolicy, Target
@@ -35,7 +35,7 @@ from cupilot.domain.technique import catalogue
     ],
 )
 def test_techniques_are_those_that_the_text_shows(target: Target, text: str, techniques: tuple[str, ...]) -> None:
-    strategy = described(ImportedKernel(target=target, source=text))
+    strategy = visible_strategy(ImportedKernel(target=target, source=text))
     assert strategy.ids() == techniques
     assert set(techniques) <= {one.id for one in catalogue() if target in one.targets}
     wrong = problems_with(strategy, catalogue(), target, NumericsPolicy.TF32)
@@ -53,8 +53,8 @@ def test_techniques_are_those_that_the_text_shows(target: Target, text: str, tec
     ],
 )
 def test_the_way_to_its_kernels(text: str, expected: str) -> None:
-    assert way(text) == expected
-    assert expected in described(ImportedKernel(target=Target.CUDA, source=text)).rationale
+    assert toolkit_of(text) == expected
+    assert expected in visible_strategy(ImportedKernel(target=Target.CUDA, source=text)).rationale
 
 
 CPP = '#include <torch/library.h>\nTORCH_LIBRARY(ours, m) { m.def("run", &run); }\n'
