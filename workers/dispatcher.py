@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from cupilot.domain.hardware import Device
 from cupilot.domain.problem import Target
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import WorkerRow
@@ -82,7 +81,7 @@ def request_index(database: Database) -> None:
 
 def _served(workers: Sequence[WorkerRow]) -> list[str]:
     """Queues whose steps these workers take, also that of CUDA jobs which have no device class yet."""
-    devices = [Device.model_validate(worker.device) for worker in workers if worker.device]
+    devices = [worker.device for worker in workers if worker.device]
     unplaced = {UNPLACED[device.target] for device in devices}
     return sorted({*_slots(workers), *unplaced})
 
@@ -103,7 +102,7 @@ def _place_cuda(
     left: Sequence[str],
 ) -> None:
     """Send jobs that have no device class yet, or whose class has ``left``, to the one with the least work a slot."""
-    devices = [Device.model_validate(worker.device) for worker in workers if worker.device]
+    devices = [worker.device for worker in workers if worker.device]
     queues = sorted({device_queue(device) for device in devices if device.target is Target.CUDA})
     if queues:
         chosen = min(queues, key=lambda queue: _work(load, queue) / slots[queue])

@@ -45,6 +45,12 @@ class Answer(Value):
     """Whether it was paid for by an earlier, equal call of the team."""
 
 
+class NoAnswer(Value):
+    """Why no answer came."""
+
+    error: str
+
+
 class BudgetScope(StrEnum):
     """Whose money a call did not fit; the values are the codes of the error."""
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from cupilot.domain.attribution import MAX_UNASKED_EVALUATIONS, UNASKED_SHARE, Credit, CreditOutcome, credit_factor
 from cupilot.domain.evaluation import Evaluation
 from cupilot.domain.evolution.population import Operator
-from cupilot.domain.job import AgentKind, Learning
+from cupilot.domain.job import AgentKind
 from cupilot.domain.kernel import LaunchPlan
 from cupilot.domain.states import EvaluationPurpose, JobState, StepKind, StepState
 from cupilot.domain.strategy import Strategy
@@ -31,7 +31,7 @@ def begin_attribution(session: Session, job: Job, winner: Candidate) -> bool:
     """Queue the attribution of a confirmed winner; False where the job wants none or its budget has no room."""
     if no_evaluation(session, job) is not None:
         return False
-    learning, left = Learning.model_validate(job.learning), evaluations_left(session, job)
+    learning, left = job.learning, evaluations_left(session, job)
     wanted = learning.attribution
     if not wanted and learning.cheap_attribution and left > 0:
         wanted = _unasked(session, job, winner)
@@ -56,7 +56,7 @@ def _unasked(session: Session, job: Job, winner: Candidate) -> int:
     first = _first_measurement(session, winner)
     if first is None or not (_is_rendered(job, winner) or _has_switches(session, winner)):
         return 0
-    each = Evaluation.model_validate(first.body).seconds
+    each = first.body.seconds
     affordable = job.gpu_seconds * UNASKED_SHARE / each if each > 0 else 0.0
     return min(int(affordable), MAX_UNASKED_EVALUATIONS)
 

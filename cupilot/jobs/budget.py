@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from sqlalchemy.orm import Session
 
-from cupilot.domain.job import Budgets
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.jobs.progress import evaluations_asked
 
@@ -44,7 +43,7 @@ def exhausted(session: Session, job: Job) -> Exhausted | None:
 
 def no_evaluation(session: Session, job: Job) -> Exhausted | None:
     """Which budget forbids to evaluate another kernel, or None."""
-    limit = Budgets.model_validate(job.budgets).gpu_seconds
+    limit = job.budgets.gpu_seconds
     if limit is not None and job.gpu_seconds >= limit:
         return Exhausted.GPU
     return None if evaluations_left(session, job) > 0 else Exhausted.CANDIDATES
@@ -52,12 +51,12 @@ def no_evaluation(session: Session, job: Job) -> Exhausted | None:
 
 def evaluations_left(session: Session, job: Job) -> int:
     """How many kernels may still be evaluated."""
-    return Budgets.model_validate(job.budgets).candidates - evaluations_asked(session, job)
+    return job.budgets.candidates - evaluations_asked(session, job)
 
 
 def money_reached(job: Job) -> Exhausted | None:
     """Which budget lets the job call no model any more. A job that calls none never reaches even one of nothing."""
     if job.spending_stopped is not None:
         return Exhausted(job.spending_stopped)
-    spent = job.cost_usd > 0 and job.cost_usd >= Budgets.model_validate(job.budgets).cost_usd
+    spent = job.cost_usd > 0 and job.cost_usd >= job.budgets.cost_usd
     return Exhausted.COST if spent else None

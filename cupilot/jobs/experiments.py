@@ -14,6 +14,7 @@ from cupilot.domain.evolution.methods import read_config
 from cupilot.domain.experiments.matrix import (
     MAX_JOBS,
     Arm,
+    ExperimentSpec,
     at_most,
     check_arms,
     configuration,
@@ -31,7 +32,7 @@ from cupilot.domain.value import digest
 from cupilot.jobs.submission import check_agents, problem_of
 from cupilot.schemas import ExperimentPlan, ExperimentRequest
 from cupilot.storage.db.tables.experiments import Experiment
-from cupilot.storage.experiments.experiments import ExperimentSpec, create_experiment, earlier_experiment
+from cupilot.storage.experiments.experiments import create_experiment, earlier_experiment
 from cupilot.storage.queue.cluster import live_workers
 
 
@@ -158,7 +159,7 @@ def _device_class(session: Session, request: ExperimentRequest) -> str | None:
     queues = {
         queue
         for worker in live_workers(session)
-        if worker.kind is WorkerKind.GPU and worker.device and worker.device["target"] == Target.CUDA.value
+        if worker.kind is WorkerKind.GPU and worker.device and worker.device.target is Target.CUDA
         for queue in worker.queues
     }
     if len(queues) == 1:

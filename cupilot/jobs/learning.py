@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.evaluation import Evaluation
 from cupilot.domain.imported import KernelKind
-from cupilot.domain.job import Learning
 from cupilot.domain.pool import Provenance, Sharing, entry_of
 from cupilot.domain.strategy import Strategy
 from cupilot.settings import settings
@@ -42,7 +41,7 @@ def learn(session: Session, job: Job, row: EvaluationRow, evaluation: Evaluation
         ),
         parent_hash=parent_hash(session, row.candidate_id),
     )
-    wanted = Learning.model_validate(job.learning).sharing
+    wanted = job.learning.sharing
     remember(session, entry, wanted or Sharing(settings().pool_sharing))
 
 
@@ -65,4 +64,4 @@ def correct(
 def _method(job: Job, evaluation: Evaluation) -> str | None:
     """What made the kernel; no method makes an imported file."""
     planned = evaluation.kernel_kind is KernelKind.PLANNED
-    return (str(job.method.get("name", "")) or None) if planned else None
+    return job.method.name if planned else None

@@ -72,7 +72,7 @@ def _cost_usd(session: Session, team: UUID, spec: JobSpec) -> float:
 def _notes(session: Session, spec: JobSpec, bound: JobBound, found: JobGuess | None) -> list[str]:
     target = spec.target.value
     notes = []
-    if all(worker.device is None or worker.device["target"] != target for worker in live_workers(session)):
+    if all(worker.device is None or worker.device.target is not spec.target for worker in live_workers(session)):
         notes.append(f"No live worker has the target {target}: the job would wait for one.")
     if bound.gpu_seconds == 0:
         notes.append("The team's GPU seconds of this period are used up: the job would wait for the next one.")

@@ -15,7 +15,6 @@ from cupilot.domain.evolution.population import Member, Operator
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.steering import DirectiveKind
-from cupilot.domain.strategy import Strategy
 from cupilot.storage.db.tables.jobs import Candidate, Directive, Generation, Job, StrategyRow
 from cupilot.storage.jobs.evolving import add_candidate, add_strategy, give_kernel, give_strategy
 from cupilot.storage.jobs.progress import kernel_of
@@ -31,7 +30,8 @@ def injections(session: Session, job: Job) -> Sequence[Directive]:
 def add_injected(session: Session, job: Job, generation: Generation, directive: Directive) -> Candidate:
     """The candidate that an injection becomes, with its strategy and, where it came with one, its kernel."""
     candidate = add_candidate(session, job, generation, Operator.INJECTED)
-    strategy = Strategy.model_validate(directive.strategy)
+    strategy = directive.strategy
+    assert strategy is not None
     give_strategy(session, candidate, add_strategy(session, job, strategy, StrategyOrigin.IDEA))
     enter_techniques(session, job, [strategy], StrategyOrigin.IDEA)
     if directive.kernel_hash is not None:
@@ -60,7 +60,7 @@ def forbidden(session: Session, job: Job, candidate: Candidate, stage: Stage) ->
     if not looked_at or candidate.strategy_id is None:
         return False
     row = session.get_one(StrategyRow, candidate.strategy_id)
-    strategy = Strategy.model_validate(row.body)
+    strategy = row.body
     if stage is Stage.TRANSLATE:
         return banned_in(session, job.id, strategy) is not None
     return row.origin is StrategyOrigin.CODE and not set(strategy.ids()).isdisjoint(banned_techniques(session, job.id))

@@ -13,7 +13,6 @@ from cupilot.domain.evaluation import Evaluation, Preparation
 from cupilot.domain.job import JobSpec
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import EvaluationPurpose
-from cupilot.domain.strategy import Strategy
 from cupilot.jobs.attribution import credit_of, end_when_done
 from cupilot.jobs.learning import learn
 from cupilot.storage.db.tables.jobs import Job, Step, StrategyRow
@@ -60,7 +59,7 @@ def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> Non
     winner = candidate_of(session, step)
     row = keep_evaluation(session, job, winner, step, evaluation, purpose=EvaluationPurpose.ATTRIBUTE)
     strategy = session.get_one(StrategyRow, uuid.UUID(step.payload["strategy"]))
-    learn(session, job, row, evaluation, Strategy.model_validate(strategy.body))
+    learn(session, job, row, evaluation, strategy.body)
     assert winner.evaluation_id is not None
     known = {name: step.payload[name] for name in ("technique", "removed", "way")}
     asked = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED})

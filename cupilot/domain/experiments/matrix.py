@@ -17,7 +17,8 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.evolution.methods import MethodConfig
-from cupilot.domain.job import AgentKind, Budgets
+from cupilot.domain.job import AgentKind, Budgets, Priority
+from cupilot.domain.problem import Target
 from cupilot.domain.value import Value
 
 MAX_ARMS = 24
@@ -58,6 +59,27 @@ class Cell:
     arm: int
     problem: int
     seed: int
+
+
+class ExperimentSpec(Value):
+    """All that defines an experiment but its problems' sources, which its jobs refer to."""
+
+    target: Target
+    device_class: str | None = None
+    arms: tuple[Arm, ...]
+    reference: str
+    problems: tuple[str, ...]
+    """Names, different from each other."""
+    seeds: tuple[int, ...]
+    budgets: Budgets
+    """Of each job."""
+    live_pool: bool = False
+    priority: Priority = Priority.NORMAL
+    labels: dict[str, str] = {}
+
+    def cells(self) -> list[Cell]:
+        """The jobs in the order of work."""
+        return cells(len(self.arms), len(self.problems), len(self.seeds))
 
 
 def configuration(data: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -12,36 +12,14 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict, NotFound
-from cupilot.domain.experiments.matrix import Arm, Cell, cells
-from cupilot.domain.job import Budgets, JobSpec, Learning, Priority
+from cupilot.domain.experiments.matrix import Cell, ExperimentSpec
+from cupilot.domain.job import JobSpec, Learning
 from cupilot.domain.problem import Problem, Target
 from cupilot.domain.states import ExperimentState, JobState, StepState
-from cupilot.domain.value import Value
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Job, Step
 from cupilot.storage.jobs.jobs import IdempotencyMismatch, request_cancel, submit_job
-
-
-class ExperimentSpec(Value):
-    """All that defines an experiment but its problems' sources, which its jobs refer to."""
-
-    target: Target
-    device_class: str | None = None
-    arms: tuple[Arm, ...]
-    reference: str
-    problems: tuple[str, ...]
-    """Names, different from each other."""
-    seeds: tuple[int, ...]
-    budgets: Budgets
-    """Of each job."""
-    live_pool: bool = False
-    priority: Priority = Priority.NORMAL
-    labels: dict[str, str] = {}
-
-    def cells(self) -> list[Cell]:
-        """The jobs in the order of work."""
-        return cells(len(self.arms), len(self.problems), len(self.seeds))
 
 
 def create_experiment(
@@ -64,7 +42,7 @@ def create_experiment(
         "id": uuid.uuid4(),
         "team_id": team_id,
         "name": name,
-        "spec": spec.model_dump(mode="json"),
+        "spec": spec,
         "idempotency_key": idempotency_key,
         "request_hash": request_hash,
     }
@@ -140,11 +118,6 @@ def cancel_experiment(session: Session, team_id: uuid.UUID, experiment_id: uuid.
     return experiment
 
 
-def spec_of(experiment: Experiment) -> ExperimentSpec:
-    """The experiment's definition."""
-    return ExperimentSpec.model_validate(experiment.spec)
-
-
 def state_of(experiment: Experiment, states: Mapping[JobState, int]) -> ExperimentState:
     """Where an experiment stands, given how many of its jobs are in which state."""
     cancelled = experiment.cancel_requested_at is not None
@@ -160,7 +133,7 @@ def pool_cutoff(session: Session, job: Job) -> datetime | None:
     if job.experiment_id is None:
         return None
     experiment = session.get_one(Experiment, job.experiment_id)
-    return None if spec_of(experiment).live_pool else experiment.created_at
+    return None if experiment.spec.live_pool else experiment.created_at
 
 
 def _job_spec(spec: ExperimentSpec, cell: Cell, problem: Problem) -> JobSpec:

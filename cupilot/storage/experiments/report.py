@@ -10,17 +10,21 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
-from cupilot.domain.evaluation import Baseline, Evaluation, FailureKind, Interval
+from cupilot.domain.evaluation import Baseline, FailureKind, Interval
+from cupilot.domain.experiments.matrix import ExperimentSpec
+from cupilot.domain.hardware import Environment
+from cupilot.domain.problem import Target
 from cupilot.domain.states import CandidateState, JobState
 from cupilot.reports.experiment import summarise
 from cupilot.reports.outcomes import JobOutcome, Standing
 from cupilot.schemas import ExperimentReport
+from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Generation, Job
 from cupilot.storage.db.tables.models import LlmCall
-from cupilot.storage.experiments.experiments import ExperimentSpec, get_experiment, spec_of
+from cupilot.storage.experiments.experiments import get_experiment
 from cupilot.storage.experiments.views import experiment_view, position_of
 from cupilot.storage.jobs.wall_time import wall_seconds
 from cupilot.storage.models.money import COST_UNKNOWN
@@ -48,13 +52,14 @@ def experiment_report(session: Session, team: uuid.UUID, experiment_id: uuid.UUI
 
 def outcomes(session: Session, experiment: Experiment) -> list[JobOutcome]:
     """Every job of the experiment, in the order of work."""
-    spec = spec_of(experiment)
+    spec = experiment.spec
     tallies, speedups = _tallies(session, experiment), _speedups(session, experiment)
     tokens, reserved = _tokens(session, experiment), _reserved(session, experiment)
     now: datetime = session.execute(select(func.now())).scalar_one()
-    jobs = session.scalars(select(Job).where(Job.experiment_id == experiment.id).order_by(Job.created_at))
+    environment = part(Job.preparation["environment"], Environment)
+    jobs = select(Job, environment).where(Job.experiment_id == experiment.id).order_by(Job.created_at)
     found = []
-    for job in jobs:
+    for job, measured_in in session.execute(jobs):
         tally = tallies.get(job.id, _Tally())
         speedup = speedups.get(job.id)
         prompt, completion = tokens.get(job.id, (0, 0))
@@ -79,7 +84,7 @@ def outcomes(session: Session, experiment: Experiment) -> list[JobOutcome]:
                 completion_tokens=completion,
                 gpu_seconds=job.gpu_seconds,
                 wall_seconds=wall_seconds(job, lambda: now),
-                **_where(job.preparation),
+                **_where(measured_in),
             )
         )
     return found
@@ -107,6 +112,7 @@ def _tallies(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, _Ta
         .outerjoin(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
         .where(Job.experiment_id == experiment.id)
         .where(Candidate.state.in_((CandidateState.EVALUATED, CandidateState.FAILED)))
+        .options(defer(Candidate.notes))
     )
     tallies: dict[uuid.UUID, _Tally] = defaultdict(_Tally)
     for candidate, number, kind in session.execute(query):
@@ -132,8 +138,7 @@ def _speedups(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, In
         .where(Job.experiment_id == experiment.id)
     )
     found = {}
-    for job, body in session.execute(query):
-        evaluation = Evaluation.model_validate(body)
+    for job, evaluation in session.execute(query):
         eager = evaluation.comparison(Baseline.EAGER)
         if eager is not None and evaluation.verdict.counts:
             found[job] = eager.speedup
@@ -171,10 +176,9 @@ def _so_far(best: Mapping[int, float], last: int) -> tuple[float | None, ...]:
     return tuple(line)
 
 
-def _where(preparation: Mapping[str, Any] | None) -> dict[str, Any]:
-    if preparation is None:
+def _where(environment: Environment | None) -> dict[str, Any]:
+    if environment is None:
         return {}
-    environment = preparation["environment"]
-    device = environment["device"]
-    kind = "cpu" if device["target"] == "cpu" else device["arch"]
-    return {"device_class": kind, "device": device["name"], "load_average": environment.get("load_average")}
+    device = environment.device
+    kind = "cpu" if device.target is Target.CPU else device.arch
+    return {"device_class": kind, "device": device.name, "load_average": environment.load_average}

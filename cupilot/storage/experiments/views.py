@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import func, select, tuple_
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session
 
 from cupilot.domain.experiments.matrix import at_most
 from cupilot.domain.states import JobState
@@ -23,8 +23,8 @@ from cupilot.storage.db.cursor import cut, decode_cursor, decode_key, encode_cur
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Candidate, Job, ProblemRow
-from cupilot.storage.experiments.experiments import get_experiment, spec_of, state_of
-from cupilot.storage.jobs.job_views import job_summary
+from cupilot.storage.experiments.experiments import get_experiment, state_of
+from cupilot.storage.jobs.job_views import LISTED, job_summary
 
 LOOK_SECONDS = 3.0
 """When to ask again: an experiment of an hour does not change every second."""
@@ -33,7 +33,7 @@ LOOK_SECONDS = 3.0
 def experiment_view(session: Session, team: UUID, experiment_id: UUID) -> ExperimentView:
     """Everything about an experiment's progress; NotFound for another team's."""
     experiment = get_experiment(session, team, experiment_id)
-    spec = spec_of(experiment)
+    spec = experiment.spec
     progress = _progress(session, experiment)
     summary = _summary(session, experiment)
     return ExperimentView(
@@ -88,7 +88,7 @@ def list_experiment_jobs(
         select(Job, ProblemRow, Candidate)
         .join(ProblemRow, ProblemRow.id == Job.problem_id)
         .outerjoin(Candidate, Candidate.id == Job.best_candidate_id)
-        .options(defer(Job.preparation), defer(ProblemRow.source))
+        .options(*LISTED)
         .where(Job.experiment_id == experiment.id)
         .order_by(Job.created_at)
     )
@@ -146,7 +146,7 @@ def _summary(session: Session, experiment: Experiment) -> ExperimentSummary:
         name=experiment.name,
         state=state_of(experiment, counts),
         final=final,
-        target=spec_of(experiment).target,
+        target=experiment.spec.target,
         jobs=sum(counts.values()),
         finished=finished,
         cost_usd=sum(cost for _, _, cost, *_ in rows),

@@ -9,6 +9,7 @@ from sqlalchemy import Select, case, func, select, tuple_
 from sqlalchemy.orm import Session, defer
 
 from cupilot.domain.errors import NotFound, Pruned
+from cupilot.domain.model_call import Answer, NoAnswer
 from cupilot.domain.states import LlmCallState
 from cupilot.schemas import CallPage, CallSummary, CallView, Spending, Turn
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
@@ -56,19 +57,20 @@ def call_view(session: Session, team: UUID, job_id: UUID, call_id: UUID) -> Call
     row = session.execute(_rows().where(LlmCall.job_id == job.id, LlmCall.id == call_id)).one_or_none()
     if row is None:
         raise NotFound("the job has no such model call", hint="list them with GET .../calls", where="call")
-    call, request, response = row[0], row[0].request, row[0].response or {}
-    if not request:
+    call, request = row[0], row[0].request
+    if request is None:
         raise Pruned("the model call's prompt and answer", job.pruned_at)
+    answer = call.response if isinstance(call.response, Answer) else None
     return CallView(
         **_fields(*row),
         job=call.job_id,
-        messages=[Turn(**message) for message in request["messages"]],
-        prompt_hash=request["prompt_hash"],
-        parameters=request.get("parameters", {}),
-        answer=response.get("text"),
-        finish_reason=response.get("finish_reason"),
-        reasoning_tokens=response.get("reasoning_tokens"),
-        seconds=response.get("seconds"),
+        messages=[Turn(**message) for message in request.messages],
+        prompt_hash=request.prompt_hash,
+        parameters=dict(request.parameters),
+        answer=answer.text if answer else None,
+        finish_reason=answer.finish_reason if answer else None,
+        reasoning_tokens=answer.reasoning_tokens if answer else None,
+        seconds=answer.seconds if answer else None,
     )
 
 
@@ -116,7 +118,7 @@ def _fields(call: LlmCall, key: str, ordinal: int | None) -> dict[str, Any]:
         "state": call.state,
         "cached": call.cached,
         "complaint": call.complaint,
-        "error": (call.response or {}).get("error"),
+        "error": call.response.error if isinstance(call.response, NoAnswer) else None,
         "prompt_tokens": call.prompt_tokens,
         "completion_tokens": call.completion_tokens,
         "cost_usd": call.cost_usd,

@@ -7,19 +7,17 @@ from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, func, select, tuple_
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, defer
 
 from cupilot.domain.errors import InvalidInput, NotFound
 from cupilot.domain.evaluation import Evaluation, Verdict
 from cupilot.domain.imported import KernelKind
-from cupilot.domain.kernel import LaunchPlan
 from cupilot.domain.strategy import Strategy
 from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, KernelView, LineageEntry
 from cupilot.storage.db.cursor import cut, decode_key, encode_key
 from cupilot.storage.db.tables.jobs import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
 from cupilot.storage.jobs.credits import credits_of
 from cupilot.storage.jobs.jobs import get_job
-from cupilot.storage.jobs.progress import NO_PLAN, notes_of
 
 Order = Literal["ordinal", "speedup"]
 """The order in which they were made, or the fastest first."""
@@ -27,7 +25,7 @@ MAX_LINEAGE = 1_000
 """A bound, not an expectation: a hundred generations of crossover share most of their ancestors."""
 MAX_ORDINAL = 2**31 - 1
 
-_Listed = Select[Candidate, int, dict[str, Any], str]
+_Listed = Select[Candidate, int, Strategy, str]
 """A candidate, its generation's number, the strategy that its code follows and its kind of failure, if any."""
 
 
@@ -48,7 +46,7 @@ def list_candidates(
     if cursor is not None:
         (after,) = decode_key(cursor, listed, int)
     job = get_job(session, team, job_id)
-    query = _listed().where(Candidate.job_id == job.id)
+    query = _listed().where(Candidate.job_id == job.id).options(defer(Candidate.notes))
     if verdict is not None:
         query = query.where(Candidate.verdict == verdict)
     if generation is not None:
@@ -104,7 +102,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
 
 
 def _noted(candidate: Candidate) -> dict[str, Any]:
-    notes = notes_of(candidate)
+    notes = candidate.notes
     return {
         "name": notes.name or None,
         "insight": notes.insight or None,
@@ -160,7 +158,7 @@ def _parents(session: Session, candidates: Sequence[UUID]) -> dict[UUID, list[UU
 def _fields(
     candidate: Candidate,
     generation: int,
-    strategy: dict[str, Any] | None,
+    strategy: Strategy | None,
     failure: str | None,
     parents: dict[UUID, list[UUID]],
 ) -> dict[str, Any]:
@@ -185,8 +183,8 @@ def _fields(
     }
 
 
-def _techniques(strategy: dict[str, Any] | None) -> list[str]:
-    return list(Strategy.model_validate(strategy).ids()) if strategy else []
+def _techniques(strategy: Strategy | None) -> list[str]:
+    return list(strategy.ids()) if strategy else []
 
 
 def _lineage(session: Session, candidate: UUID) -> list[LineageEntry]:
@@ -194,7 +192,7 @@ def _lineage(session: Session, candidate: UUID) -> list[LineageEntry]:
     tree = select(Candidate.id.label("id")).where(Candidate.id == candidate).cte("lineage", recursive=True)
     link = aliased(CandidateParent)
     tree = tree.union(select(link.parent_id).join(tree, link.candidate_id == tree.c.id))
-    query = _listed().where(Candidate.id.in_(select(tree.c.id)))
+    query = _listed().where(Candidate.id.in_(select(tree.c.id))).options(defer(Candidate.notes))
     rows = session.execute(query.order_by(Candidate.ordinal.desc()).limit(MAX_LINEAGE)).all()
     parents = _parents(session, [ancestor.id for ancestor, *_ in rows])
     return [
@@ -214,7 +212,7 @@ def _lineage(session: Session, candidate: UUID) -> list[LineageEntry]:
 
 def _strategy(session: Session, strategy: UUID | None) -> Strategy | None:
     row = session.get(StrategyRow, strategy) if strategy else None
-    return Strategy.model_validate(row.body) if row else None
+    return row.body if row else None
 
 
 def _kernel(session: Session, kernel: str | None) -> KernelView | None:
@@ -226,11 +224,11 @@ def _kernel(session: Session, kernel: str | None) -> KernelView | None:
         target=row.target,
         source=row.source,
         pruned_at=row.pruned_at,
-        kind=KernelKind.IMPORTED if row.plan == NO_PLAN else KernelKind.PLANNED,
-        plan=None if row.plan == NO_PLAN else LaunchPlan.model_validate(row.plan),
+        kind=KernelKind.IMPORTED if row.plan is None else KernelKind.PLANNED,
+        plan=row.plan,
     )
 
 
 def _evaluation(session: Session, evaluation: UUID | None) -> Evaluation | None:
     row = session.get(EvaluationRow, evaluation) if evaluation else None
-    return Evaluation.model_validate(row.body) if row else None
+    return row.body if row else None

@@ -26,7 +26,7 @@ def give_credit(
             position=position,
             technique=credit.technique,
             evaluation_id=evaluation.id if evaluation else None,
-            body=credit.model_dump(mode="json"),
+            body=credit,
         )
         .on_conflict_do_nothing(index_elements=["candidate_id", "technique"])
         .returning(CreditRow.id)
@@ -40,4 +40,4 @@ def give_credit(
 def credits_of(session: Session, candidate_id: uuid.UUID) -> list[Credit]:
     """A candidate's credits, in the order of its strategy; empty where nothing was attributed."""
     query = select(CreditRow.body).where(CreditRow.candidate_id == candidate_id).order_by(CreditRow.position)
-    return [Credit.model_validate(body) for body in session.scalars(query)]
+    return list(session.scalars(query))

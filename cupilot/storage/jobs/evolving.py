@@ -35,12 +35,13 @@ from cupilot.storage.db.tables.jobs import (
 )
 from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.db.transitions import record_event
-from cupilot.storage.jobs.progress import NO_PLAN, best_first, preparation_of
+from cupilot.storage.jobs.progress import best_first, preparation_of
 
 
 def set_preparation(session: Session, job: Job, preparation: Preparation) -> None:
     """Keep what is known of the job's problem."""
-    _set(session, job, preparation=preparation.model_dump(mode="json"))
+    job.preparation = preparation
+    session.flush()
 
 
 def add_generation(session: Session, job: Job, number: int, pending: int) -> Generation:
@@ -79,7 +80,7 @@ def add_candidate(
         generation_id=generation.id,
         ordinal=job.candidates,
         operator=operator,
-        notes=(notes or Notes()).model_dump(mode="json"),
+        notes=notes or Notes(),
     )
     session.add(candidate)
     _set(session, job, candidates=Job.candidates + 1)
@@ -108,7 +109,7 @@ def add_strategy(
         hash=strategy.content_hash(),
         signature=strategy.signature(),
         origin=origin,
-        body=strategy.model_dump(mode="json"),
+        body=strategy,
         pool_entry_id=entry.id if entry else None,
     )
     session.add(row)
@@ -134,7 +135,7 @@ def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
         "hash": kernel.content_hash(),
         "target": kernel.target,
         "source": kernel.source,
-        "plan": kernel.plan.model_dump(mode="json") if isinstance(kernel, Kernel) else NO_PLAN,
+        "plan": kernel.plan if isinstance(kernel, Kernel) else None,
         "likeness": kernel_key(kernel) if isinstance(kernel, Kernel) else None,
     }
     known = insert(KernelRow).values(row)
@@ -147,8 +148,7 @@ def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
 
 def give_notes(session: Session, candidate: Candidate, **fields: Any) -> None:
     """Add to what is noted of the candidate; fields of :class:`cupilot.domain.evolution.notes.Notes`."""
-    notes = Notes.model_validate({**candidate.notes, **fields})
-    _set(session, candidate, notes=notes.model_dump(mode="json"))
+    _set(session, candidate, notes=Notes.model_validate({**dict(candidate.notes), **fields}))
 
 
 def give_alignment(session: Session, candidate: Candidate, row: StrategyRow, fidelity: float) -> None:
@@ -202,7 +202,7 @@ def keep_evaluation(
         problem_hash=evaluation.problem_hash,
         purpose=purpose,
         verdict=evaluation.verdict,
-        body=evaluation.model_dump(mode="json"),
+        body=evaluation,
     )
     session.add(row)
     session.flush()

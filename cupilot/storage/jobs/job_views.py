@@ -11,12 +11,11 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session, defer
 
-from cupilot.domain.evaluation import Baseline, Evaluation
-from cupilot.domain.evolution.methods import read_config
-from cupilot.domain.job import Budgets, Learning, Priority
+from cupilot.domain.evaluation import Baseline, Interval
+from cupilot.domain.job import Priority
 from cupilot.domain.problem import Target
+from cupilot.domain.roofline import Placement
 from cupilot.domain.states import JobState
-from cupilot.domain.strategy import Strategy
 from cupilot.schemas import (
     BestSummary,
     EventPage,
@@ -30,6 +29,7 @@ from cupilot.schemas import (
 )
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
 from cupilot.storage.db.feed import events_after, settled
+from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.jobs.call_views import spending
@@ -38,6 +38,8 @@ from cupilot.storage.jobs.wall_time import wall_seconds
 
 Order = Literal["newest", "oldest"]
 """Which of a list comes first."""
+LISTED = (defer(ProblemRow.source), defer(Job.budgets), defer(Job.learning), defer(Candidate.notes))
+"""Options of a query for :func:`job_summary`: columns that it does not show."""
 _PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
 
@@ -64,7 +66,6 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     """Everything about a job's progress; NotFound for another team's."""
     job = get_job(session, team, job_id)
     verdicts, states = _counts(session, job.id)
-    method = read_config(job.method)
     wall = wall_seconds(job, lambda: session.execute(select(func.now())).scalar_one())
     return JobView(
         id=job.id,
@@ -75,14 +76,14 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         problem=_problem_ref(problem_of(session, job)),
         target=job.target,
         agents=job.agents,
-        method=method,
-        budgets=Budgets.model_validate(job.budgets),
+        method=job.method,
+        budgets=job.budgets,
         seed=job.seed,
         priority=job.priority,
         labels=job.labels,
-        learning=Learning.model_validate(job.learning),
+        learning=job.learning,
         generation=job.generation,
-        generations=method.rounds,
+        generations=job.method.rounds,
         candidates=job.candidates,
         verdicts=verdicts,
         candidate_states=states,
@@ -92,7 +93,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         gpu_seconds=job.gpu_seconds,
         cost_usd=job.cost_usd,
         spending=spending(session, job.id),
-        preparation=_preparation(job),
+        preparation=_preparation(session, job),
         author=job.author,
         history=_history(session, job),
         created_at=job.created_at,
@@ -122,7 +123,7 @@ def list_jobs(
         scoped(select(Job, ProblemRow, Candidate), team)
         .join(ProblemRow, ProblemRow.id == Job.problem_id)
         .outerjoin(Candidate, Candidate.id == Job.best_candidate_id)
-        .options(defer(Job.preparation), defer(ProblemRow.source))
+        .options(*LISTED)
         .order_by(*(column.desc() if order == "newest" else column for column in (Job.created_at, Job.id)))
         .limit(limit + 1)
     )
@@ -199,8 +200,7 @@ def _best(session: Session, job: Job) -> BestSummary | None:
     ).one_or_none()
     if row is None:
         return None
-    candidate, body, strategy, generation = row
-    evaluation = Evaluation.model_validate(body)
+    candidate, evaluation, strategy, generation = row
     eager = evaluation.comparison(Baseline.EAGER)
     if eager is None or candidate.verdict is None or not candidate.verdict.counts:
         return None
@@ -213,7 +213,7 @@ def _best(session: Session, job: Job) -> BestSummary | None:
         speedup=eager.speedup,
         speedup_over_compile=compiled.speedup if compiled else None,
         kernel_us=eager.kernel_us,
-        strategy=Strategy.model_validate(strategy),
+        strategy=strategy,
         kernel_kind=evaluation.kernel_kind,
     )
 
@@ -276,7 +276,7 @@ def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSum
         priority=job.priority,
         labels=job.labels,
         generation=job.generation,
-        generations=read_config(job.method).rounds,
+        generations=job.method.rounds,
         candidates=job.candidates,
         best_verdict=best.verdict if best else None,
         best_speedup=best.speedup if best else None,
@@ -292,19 +292,27 @@ def _problem_ref(row: ProblemRow) -> ProblemRef:
     return ProblemRef(id=row.id, name=row.name, policy=row.policy, hash=row.hash)
 
 
-def _preparation(job: Job) -> PreparationSummary | None:
-    if job.preparation is None:
+def _preparation(session: Session, job: Job) -> PreparationSummary | None:
+    # Only these parts: a large reference's graph has thousands of nodes, and this is polled.
+    query = select(
+        Job.preparation["facts"]["op_class"].astext,
+        part(Job.preparation["placement"], Placement),
+        part(Job.preparation["baseline_us"], Interval),
+        Job.preparation["environment"]["device"]["name"].astext,
+        part(Job.preparation["notes"], tuple[str, ...]),
+    ).where(Job.id == job.id, Job.preparation.is_not(None))
+    row = session.execute(query).one_or_none()
+    if row is None:
         return None
-    # Read without validating it all: a large reference's graph has thousands of nodes, and this is polled.
-    placement = job.preparation["placement"]
+    op_class, placement, baseline_us, device, notes = row
     return PreparationSummary(
-        op_class=job.preparation["facts"]["op_class"],
-        zone=placement["zone"],
-        intensity=placement["intensity"],
-        floor_us=placement["floor_us"],
-        baseline_us=job.preparation["baseline_us"],
-        device=job.preparation["environment"]["device"]["name"],
-        notes=job.preparation["notes"],
+        op_class=op_class,
+        zone=placement.zone,
+        intensity=placement.intensity,
+        floor_us=placement.floor_us,
+        baseline_us=baseline_us,
+        device=device,
+        notes=notes,
     )
 
 

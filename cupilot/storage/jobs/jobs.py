@@ -57,13 +57,13 @@ def submit_job(
         "team_id": team_id,
         "problem_id": problem.id,
         "target": spec.target,
-        "method": spec.method.model_dump(mode="json"),
+        "method": spec.method,
         "agents": spec.agents,
-        "budgets": spec.budgets.model_dump(mode="json"),
+        "budgets": spec.budgets,
         "seed": spec.seed,
         "priority": spec.priority,
         "labels": dict(spec.labels),
-        "learning": spec.learning.model_dump(mode="json"),
+        "learning": spec.learning,
         "idempotency_key": idempotency_key,
         "request_hash": request_hash,
         "author": author,
@@ -175,18 +175,16 @@ def problem_of(session: Session, job: Job) -> ProblemRow:
 
 def job_spec(session: Session, job: Job) -> JobSpec:
     """The job's specification, as it was submitted."""
-    return JobSpec.model_validate(
-        {
-            "problem": problem_value(problem_of(session, job)),
-            "target": job.target,
-            "method": job.method,
-            "agents": job.agents,
-            "budgets": job.budgets,
-            "seed": job.seed,
-            "priority": job.priority,
-            "labels": job.labels,
-            "learning": job.learning,
-        }
+    return JobSpec(
+        problem=problem_value(problem_of(session, job)),
+        target=job.target,
+        method=job.method,
+        agents=job.agents,
+        budgets=job.budgets,
+        seed=job.seed,
+        priority=job.priority,
+        labels=job.labels,
+        learning=job.learning,
     )
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
-from cupilot.domain.evaluation import Baseline, Evaluation, Verdict
+from cupilot.domain.evaluation import Baseline, Verdict
 from cupilot.domain.states import EvaluationPurpose
 from cupilot.schemas import Measurement, MeasurementList
 from cupilot.storage.db.cursor import cut, decode_cursor, encode_cursor
@@ -71,7 +71,7 @@ def measurements(
 
 
 def _measurement(row: EvaluationRow) -> Measurement:
-    evaluation = Evaluation.model_validate(row.body)
+    evaluation = row.body
     eager, compiled = evaluation.comparison(), evaluation.comparison(Baseline.COMPILE)
     environment, counts = evaluation.environment, evaluation.verdict.counts
     return Measurement(

@@ -32,9 +32,6 @@ from cupilot.storage.db.tables.jobs import (
     StrategyRow,
 )
 
-NO_PLAN: dict[str, Any] = {}
-"""In place of a launch plan, of an imported file."""
-
 MEASURING = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
 """Steps that count against the budget of candidates; a confirmation does not."""
 
@@ -50,7 +47,8 @@ class Round:
 
 def preparation_of(job: Job) -> Preparation:
     """What is known of the job's problem; it must have been prepared."""
-    return Preparation.model_validate(job.preparation)
+    assert job.preparation is not None
+    return job.preparation
 
 
 def best_first(job: Job) -> Any:
@@ -91,8 +89,7 @@ def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
     banned = select(Directive.strategy).where(
         Directive.job_id == job_id, Directive.signature.is_not(None), Directive.lifted_at.is_(None)
     )
-    bodies = [*session.scalars(query), *session.scalars(banned)]
-    return [Strategy.model_validate(body) for body in bodies]
+    return [*session.scalars(query), *(strategy for strategy in session.scalars(banned) if strategy is not None)]
 
 
 def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:
@@ -106,8 +103,8 @@ def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:
 
 
 def notes_of(candidate: Candidate) -> Notes:
-    """What is noted of a candidate."""
-    return Notes.model_validate(candidate.notes)
+    """Return what is noted of a candidate."""
+    return candidate.notes
 
 
 def candidates_of(session: Session, ids: Sequence[str]) -> list[Candidate]:
@@ -150,8 +147,7 @@ def parent_hash(session: Session, candidate_id: uuid.UUID) -> str | None:
 
 def strategy_of(session: Session, candidate: Candidate) -> Strategy:
     """What the candidate's code does, as far as is known: aligned, else as asked for."""
-    row = session.get_one(StrategyRow, candidate.aligned_strategy_id or candidate.strategy_id)
-    return Strategy.model_validate(row.body)
+    return session.get_one(StrategyRow, candidate.aligned_strategy_id or candidate.strategy_id).body
 
 
 def file_of(session: Session, kernel_hash: str) -> Kernel | ImportedKernel:
@@ -159,9 +155,9 @@ def file_of(session: Session, kernel_hash: str) -> Kernel | ImportedKernel:
     row = session.get_one(KernelRow, kernel_hash)
     if row.pruned_at is not None:
         raise Pruned("the kernel's source", row.pruned_at)
-    if row.plan == NO_PLAN:
+    if row.plan is None:
         return ImportedKernel(target=row.target, source=row.source)
-    return Kernel.model_validate({"target": row.target, "source": row.source, "plan": row.plan})
+    return Kernel(target=row.target, source=row.source, plan=row.plan)
 
 
 def kernel_of(session: Session, kernel_hash: str) -> Kernel:
@@ -184,7 +180,7 @@ def kernel_as_measured(session: Session, candidate: Candidate) -> Kernel | None:
 
 def evaluation_of(session: Session, evaluation_id: uuid.UUID) -> Evaluation:
     """A measurement by its id."""
-    return Evaluation.model_validate(session.get_one(EvaluationRow, evaluation_id).body)
+    return session.get_one(EvaluationRow, evaluation_id).body
 
 
 def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
@@ -198,8 +194,7 @@ def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
         .order_by(Step.payload["round"].as_integer())
     )
     return [
-        Round(Strategy.model_validate(body), kernel_of(session, row.kernel_hash), Evaluation.model_validate(row.body))
-        for body, row in session.execute(query).all()
+        Round(strategy, kernel_of(session, row.kernel_hash), row.body) for strategy, row in session.execute(query).all()
     ]
 
 
@@ -214,8 +209,7 @@ def members(session: Session, job: Job, generation: Generation, utilisation_weig
         .order_by(Candidate.ordinal)
     )
     found = []
-    for candidate, number, body in session.execute(query).all():
-        evaluation = Evaluation.model_validate(body)
+    for candidate, number, evaluation in session.execute(query).all():
         found.append(
             fitness.member(
                 candidate=str(candidate.id),

@@ -7,13 +7,13 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict, NotFound
-from cupilot.domain.evaluation import Preparation
 from cupilot.reports.job import headline, next_steps
 from cupilot.schemas import CandidateView, JobView, Report
 from cupilot.storage.jobs.candidate_views import candidate_view
 from cupilot.storage.jobs.job_views import job_view
 from cupilot.storage.jobs.jobs import get_job
 from cupilot.storage.jobs.problem_views import problem_view
+from cupilot.storage.jobs.progress import preparation_of
 
 
 class NoResult(NotFound):
@@ -54,7 +54,7 @@ def _of(session: Session, team: UUID, job: JobView, candidate: CandidateView) ->
         job=job,
         problem=problem_view(session, team, str(job.problem.id)),
         candidate=candidate,
-        preparation=Preparation.model_validate(get_job(session, team, job.id).preparation),
+        preparation=preparation_of(get_job(session, team, job.id)),
         headline=headline(evaluation, verdict, final=job.final),
         next_steps=next_steps(job, evaluation),
     )

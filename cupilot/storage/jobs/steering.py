@@ -118,14 +118,13 @@ def ban(
     for known in in_force(session, job.id, DirectiveKind.BAN):
         if (known.technique, known.signature) == (technique, signature):
             return known
-    body = strategy.model_dump(mode="json") if strategy else None
     return _add(
         session,
         job,
         author,
         kind=DirectiveKind.BAN,
         technique=technique,
-        strategy=body,
+        strategy=strategy,
         signature=signature,
         candidate_id=candidate_id,
     )
@@ -171,7 +170,7 @@ def add_injection(
         job,
         author,
         kind=DirectiveKind.INJECT,
-        strategy=strategy.model_dump(mode="json"),
+        strategy=strategy,
         kernel_hash=keep_kernel(session, kernel) if kernel else None,
         candidate_id=source.id if source else None,
     )
@@ -221,7 +220,7 @@ def banned_techniques(session: Session, job_id: uuid.UUID) -> tuple[str, ...]:
 def banned_strategies(session: Session, job_id: uuid.UUID) -> list[Strategy]:
     """Strategies that the job may not propose."""
     bans = in_force(session, job_id, DirectiveKind.BAN)
-    return [Strategy.model_validate(one.strategy) for one in bans if one.strategy]
+    return [directive.strategy for directive in bans if directive.strategy is not None]
 
 
 def banned_in(session: Session, job_id: uuid.UUID, strategy: Strategy) -> str | None:
@@ -252,7 +251,7 @@ def _strategy(session: Session, candidate: Candidate) -> Strategy:
     given = candidate.aligned_strategy_id or candidate.strategy_id
     if given is None:
         raise Conflict(f"candidate {candidate.ordinal} has no strategy")
-    return Strategy.model_validate(session.get_one(StrategyRow, given).body)
+    return session.get_one(StrategyRow, given).body
 
 
 def _steered(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:

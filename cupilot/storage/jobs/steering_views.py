@@ -10,7 +10,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.states import JobState
-from cupilot.domain.strategy import Strategy
 from cupilot.schemas.steering import DirectiveList, DirectiveView, QueueShare, QuotaUse, QuotaView
 from cupilot.storage.db.tables.jobs import Directive, Job, Step, Team, WorkerRow
 from cupilot.storage.db.tables.models import LlmCall
@@ -28,7 +27,7 @@ def directive_view(row: Directive) -> DirectiveView:
         kind=row.kind,
         candidate=row.candidate_id,
         technique=row.technique,
-        strategy=Strategy.model_validate(row.strategy) if row.strategy else None,
+        strategy=row.strategy,
         kernel_hash=row.kernel_hash,
         became=row.made_id,
         in_force=row.lifted_at is None and row.done_at is None,

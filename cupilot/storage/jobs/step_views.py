@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, defer
 
 from cupilot.domain.errors import NotFound, Pruned
 from cupilot.domain.evaluation import Evaluation
+from cupilot.domain.model_call import NoAnswer
 from cupilot.domain.states import StepState
 from cupilot.schemas.steps import StepPage, StepView
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
@@ -110,9 +111,9 @@ def _told(session: Session, job: Job, step: Step, candidate: int | None) -> Iter
     if step.error:
         yield from ("", "last error", _json(step.error))
     yield from _calls(session, step)
-    body = session.scalars(select(EvaluationRow.body).where(EvaluationRow.step_id == step.id)).one_or_none()
-    if body is not None:
-        yield from _judged(Evaluation.model_validate(body))
+    evaluation = session.scalars(select(EvaluationRow.body).where(EvaluationRow.step_id == step.id)).one_or_none()
+    if evaluation is not None:
+        yield from _judged(evaluation)
 
 
 def _calls(session: Session, step: Step) -> Iterator[str]:
@@ -125,7 +126,7 @@ def _calls(session: Session, step: Step) -> Iterator[str]:
     for number, call in enumerate(session.scalars(query)):
         if number == 0:
             yield from ("", "model calls")
-        why = (call.response or {}).get("error") or call.complaint
+        why = call.response.error if isinstance(call.response, NoAnswer) else call.complaint
         yield f"  {call.id} {call.purpose} {call.model} {call.state.value}{f': {why}' if why else ''}"
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from cupilot.domain.job import Budgets
-from cupilot.domain.model_call import Answer, BudgetScope, Call
+from cupilot.domain.model_call import Answer, BudgetScope, Call, NoAnswer
 from cupilot.domain.states import LlmCallState
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.models import LlmCall
@@ -48,9 +47,9 @@ def begin_call(session: Session, claim: Claim, call: Call) -> Begun:
     lose_open_calls(session, job, [claim.step_id])
     known = _rows(session, claim, call)
     for row in known:
-        if row.state is LlmCallState.ANSWERED:
-            return Begun(row.id, Answer.model_validate(row.response))
-    found = _answer_of_team(session, job, call) if Budgets.model_validate(job.budgets).reuse_answers else None
+        if isinstance(row.response, Answer):
+            return Begun(row.id, row.response)
+    found = _answer_of_team(session, job, call) if job.budgets.reuse_answers else None
     row = _row(job, claim, call, len(known))
     if found is not None:
         session.add(_answered_before(row, found))
@@ -72,7 +71,7 @@ def answer_call(session: Session, call_id: uuid.UUID, answer: Answer) -> None:
         return
     lost_usd = row.cost_usd if row.state is LlmCallState.LOST else 0.0
     row.state = LlmCallState.ANSWERED
-    row.response = answer.model_dump(mode="json")
+    row.response = answer
     row.prompt_tokens, row.completion_tokens = answer.prompt_tokens, answer.completion_tokens
     row.cost_usd = answer.cost_usd
     row.finished_at = func.now()
@@ -87,7 +86,7 @@ def fail_call(session: Session, call_id: uuid.UUID, reason: str, *, lost: bool) 
     session.refresh(row)
     added_usd = row.cost_usd if lost and row.state is LlmCallState.STARTED else 0.0
     row.state = LlmCallState.LOST if lost else LlmCallState.FAILED
-    row.response = {"error": reason[:2_000]}
+    row.response = NoAnswer(error=reason[:2_000])
     row.cost_usd = row.cost_usd if lost else 0.0
     row.finished_at = func.now()
     warn_of_budgets(session, job, added_usd)
@@ -103,7 +102,7 @@ def lose_open_calls(session: Session, job: Job, steps: Sequence[uuid.UUID]) -> N
         .where(LlmCall.step_id.in_(steps), LlmCall.state == LlmCallState.STARTED)
         .values(
             state=LlmCallState.LOST,
-            response={"error": "the worker was lost before the answer was stored; it may have been paid"},
+            response=NoAnswer(error="the worker was lost before the answer was stored; it may have been paid"),
             finished_at=func.now(),
         )
         .returning(LlmCall.cost_usd)
@@ -141,7 +140,7 @@ def _row(job: Job, claim: Claim, call: Call, sequence: int) -> LlmCall:
         purpose=call.purpose,
         sequence=sequence,
         model=call.model,
-        request=call.model_dump(mode="json"),
+        request=call,
         request_hash=call.request_hash(),
         cost_usd=call.worst_cost_usd,
     )
@@ -151,7 +150,7 @@ def _answered_before(row: LlmCall, found: Answer) -> LlmCall:
     row.state = LlmCallState.ANSWERED
     row.cached = True
     row.cost_usd = 0.0
-    row.response = found.model_dump(mode="json")
+    row.response = found
     row.prompt_tokens, row.completion_tokens = found.prompt_tokens, found.completion_tokens
     row.finished_at = func.now()
     return row
@@ -166,6 +165,6 @@ def _answer_of_team(session: Session, job: Job, call: Call) -> Answer | None:
         .limit(1)
     )
     stored = session.scalars(query).one_or_none()
-    if stored is None:
+    if not isinstance(stored, Answer):
         return None
-    return Answer.model_validate(stored).model_copy(update={"cached": True, "cost_usd": 0.0, "seconds": 0.0})
+    return stored.model_copy(update={"cached": True, "cost_usd": 0.0, "seconds": 0.0})

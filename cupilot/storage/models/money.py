@@ -13,7 +13,6 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from cupilot.domain.job import Budgets
 from cupilot.domain.model_call import BudgetScope, Call, CostBudgetReached
 from cupilot.domain.states import LlmCallState
 from cupilot.settings import settings
@@ -59,7 +58,7 @@ def allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
 
 def check_budgets(session: Session, job: Job, call: Call) -> None:
     """Raise :class:`CostBudgetReached` where the call could break a budget. Locks the team where it has one."""
-    budgets = Budgets.model_validate(job.budgets)
+    budgets = job.budgets
     worst = call.worst_cost_usd
     if budgets.call_usd is not None and worst > budgets.call_usd:
         raise CostBudgetReached(worst, budgets.call_usd, BudgetScope.CALL)
@@ -87,7 +86,7 @@ def warn_of_budgets(session: Session, job: Job, added_usd: float) -> None:
         return
     session.flush()
     spent = job.cost_usd + reserved(session, job.id, LlmCallState.LOST)
-    limit = Budgets.model_validate(job.budgets).cost_usd
+    limit = job.budgets.cost_usd
     _warn(session, job, BudgetScope.JOB, (spent - added_usd, spent), limit)
     team = _locked_allowance(session, job.team_id)
     if team is not None:

@@ -56,7 +56,7 @@ def _calls(session: Session, job: Job) -> int:
     """What was said; an answer that is gone is found by no equal call any more, so its hash goes too."""
     some = select(LlmCall.id).where(LlmCall.job_id == job.id, LlmCall.request_hash != "").limit(ROWS)
     complaint = case((LlmCall.complaint.is_not(None), "pruned"))
-    values: dict[str, Any] = {"request": {}, "response": None, "request_hash": "", "complaint": complaint}
+    values: dict[str, Any] = {"request": None, "response": None, "request_hash": "", "complaint": complaint}
     return _done(session, update(LlmCall).where(LlmCall.id.in_(some)).values(values))
 
 

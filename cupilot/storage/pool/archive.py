@@ -13,8 +13,6 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
-from cupilot.domain.evaluation import Evaluation
-from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.pool import PoolEntry, PoolQuestion
@@ -59,7 +57,7 @@ def nearest_solved(session: Session, index: Index, team: uuid.UUID, question: Po
 def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:
     """What these entries of the team tell of, in this order, without those whose kernel or problem is gone."""
     rows = {
-        str(row.id): PoolEntry.model_validate(row.body)
+        str(row.id): row.body
         for row in session.scalars(
             select(PoolRow).where(
                 PoolRow.team_id == uuid.UUID(team), PoolRow.id.in_([uuid.UUID(one) for one in entries])
@@ -76,13 +74,13 @@ def _solved(session: Session, team: uuid.UUID, entry: PoolEntry) -> Solved | Non
     ).one_or_none()
     if problem is None or entry.kernel_hash is None or entry.speedup is None:
         return None
-    notes = session.scalars(
-        select(Candidate.notes)
+    insight = session.scalars(
+        select(Candidate.notes["insight"].astext)
         .join(EvaluationRow, EvaluationRow.candidate_id == Candidate.id)
         .where(EvaluationRow.id == uuid.UUID(entry.id))
     ).one_or_none()
     measured = session.get(EvaluationRow, uuid.UUID(entry.id))
-    tunables = Evaluation.model_validate(measured.body).tunables if measured is not None else {}
+    tunables = measured.body.tunables if measured is not None else {}
     kernel = file_of(session, entry.kernel_hash)
     if isinstance(kernel, ImportedKernel):
         return None
@@ -91,5 +89,5 @@ def _solved(session: Session, team: uuid.UUID, entry: PoolEntry) -> Solved | Non
         reference=problem.source,
         kernel=kernel.tuned(tunables),
         speedup=entry.speedup,
-        insight=Notes.model_validate(notes).insight if notes else entry.strategy.rationale,
+        insight=entry.strategy.rationale if insight is None else insight,
     )

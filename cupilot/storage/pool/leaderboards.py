@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain import problems
 from cupilot.domain.errors import NotFound
-from cupilot.domain.evaluation import Baseline, Evaluation, FailureKind, Verdict
+from cupilot.domain.evaluation import Baseline, FailureKind, Verdict
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.pool import Sharing
 from cupilot.domain.problem import NumericsPolicy
@@ -269,9 +269,9 @@ def _board(
     return devices[0], name, policy, builtin
 
 
-def _entry(onlooker: Onlooker, found: Row[int, Candidate, EvaluationRow, Team, dict[str, Any]]) -> LeaderboardEntry:
+def _entry(onlooker: Onlooker, found: Row[int, Candidate, EvaluationRow, Team, Strategy]) -> LeaderboardEntry:
     rank, candidate, row, team, strategy = found
-    evaluation = Evaluation.model_validate(row.body)
+    evaluation = row.body
     eager, compiled = evaluation.comparison(), evaluation.comparison(Baseline.COMPILE)
     assert eager is not None
     own = team.id == onlooker.team
@@ -288,7 +288,7 @@ def _entry(onlooker: Onlooker, found: Row[int, Candidate, EvaluationRow, Team, d
         speedup=eager.speedup,
         speedup_over_compile=compiled.speedup if compiled else None,
         kernel_us=eager.kernel_us,
-        techniques=list(Strategy.model_validate(strategy).ids()) if strategy else [],
+        techniques=list(strategy.ids()) if strategy else [],
         driver=evaluation.environment.driver if evaluation.environment else None,
         torch=evaluation.environment.torch if evaluation.environment else None,
         measured_at=row.created_at,

@@ -41,7 +41,7 @@ def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None)
 
 def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry:
     """What was learned from an evaluation."""
-    return PoolEntry.model_validate(session.get_one(PoolRow, evaluation_id, populate_existing=True).body)
+    return session.get_one(PoolRow, evaluation_id, populate_existing=True).body
 
 
 def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[Credit]) -> None:
@@ -58,7 +58,7 @@ def may_be_shared(session: Session, entry: PoolEntry) -> bool:
 def share(session: Session, rows: Sequence[PoolRow], sharing: Sharing) -> None:
     """Show entries to all teams, or withdraw them; those that may not be shared stay private."""
     for row in rows:
-        remember(session, PoolEntry.model_validate(row.body), sharing)
+        remember(session, row.body, sharing)
     drop_unused(session)
 
 
@@ -72,7 +72,7 @@ def read_old(session: Session, limit: int) -> int:
     )
     rows = session.scalars(select(PoolRow).where(PoolRow.id.in_(union_all(unread, shared).limit(limit)))).all()
     for row in rows:
-        remember(session, PoolEntry.model_validate(row.body), Sharing(row.sharing))
+        remember(session, row.body, Sharing(row.sharing))
     if session.execute(select(_anything_former())).scalar_one():
         drop_unused(session)
     return len(rows)
@@ -100,7 +100,7 @@ def _columns(session: Session, entry: PoolEntry, wanted: Sharing) -> dict[str, A
     sharing = wanted if name is not None else Sharing.PRIVATE
     shared = None if name is None else ensure_reference(session, shared_reference_of(entry, sharing, name))
     return {
-        "body": entry.model_dump(mode="json"),
+        "body": entry,
         "sharing": sharing.value,
         "reference_id": ensure_reference(session, reference_of(entry)),
         "shared_reference_id": shared,

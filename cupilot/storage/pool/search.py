@@ -217,7 +217,7 @@ def _entries(session: Session, team: uuid.UUID, ids: Iterable[str]) -> dict[str,
 
 def visible_entry(session: Session, row: PoolRow, team: uuid.UUID) -> PoolEntry:
     """An entry as this team may see it."""
-    entry = PoolEntry.model_validate(row.body)
+    entry = row.body
     if row.team_id == team:
         return entry
     return entry.shown_to_others(Sharing(row.sharing), known_name(session, row.problem_hash) or ANONYMOUS_NAME)

@@ -78,7 +78,7 @@ def exported(
     if after is not None:
         query = query.where(tuple_(PoolRow.created_at, PoolRow.id) > after)
     rows = session.scalars(query).all()
-    entries = [PoolEntry.model_validate(row.body) for row in rows]
+    entries = [row.body for row in rows]
     kernels = {} if sent is None else _kernels(session, entries, sent)
     # Each at the first entry that names it, and at no other.
     lines = [line_of(one, kernels.pop(one.kernel_hash or "", None)) + "\n" for one in entries]
@@ -98,7 +98,11 @@ def _kernels(session: Session, entries: Sequence[PoolEntry], sent: set[str]) -> 
     """
     own = {one.kernel_hash for one in entries if _has_source(one)} - sent
     rows = session.scalars(select(KernelRow).where(KernelRow.hash.in_(own), KernelRow.pruned_at.is_(None)))
-    found = {row.hash: {"target": row.target.value, "source": row.source, "plan": row.plan} for row in rows}
+    found = {
+        row.hash: {"target": row.target.value, "source": row.source, "plan": row.plan.model_dump(mode="json")}
+        for row in rows
+        if row.plan is not None
+    }
     sent |= found.keys()
     return {key: kernel for key, kernel in found.items() if _fits(kernel)}
 

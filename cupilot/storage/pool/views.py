@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.attribution import Credit
 from cupilot.domain.errors import Conflict, NotFound
-from cupilot.domain.pool import PoolEntry, PoolQuestion, Sharing, question_of
+from cupilot.domain.pool import PoolQuestion, Sharing, question_of
 from cupilot.domain.problem import Target
 from cupilot.schemas import PoolEntryView, PoolPage, PoolShared, PoolStatistics, TechniqueStatistics
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
+from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.pool import PoolReference, PoolRow
 from cupilot.storage.jobs.jobs import get_job, problem_of
@@ -99,7 +100,7 @@ def share_entries(
     rows = session.scalars(query.order_by(PoolRow.id).with_for_update(key_share=True)).all()
     if job is None and len(rows) < len(set(entries)):
         raise NotFound("your team has no such entry", hint="only own entries can be shared", where="body.entries")
-    allowed = [row for row in rows if sharing is Sharing.PRIVATE or may_be_shared(session, _entry(row))]
+    allowed = [row for row in rows if sharing is Sharing.PRIVATE or may_be_shared(session, row.body)]
     changed = [row for row in allowed if row.sharing != sharing.value]
     before = Counter(row.sharing for row in changed)
     note(session, "pool.sharing", before, Counter({sharing.value: len(changed)}))
@@ -184,7 +185,7 @@ def _failures(session: Session, each: Subquery) -> dict[tuple[str, str, str], di
 def _credits(session: Session, team: uuid.UUID) -> dict[tuple[str, str, str], list[float]]:
     """Measured credits of winners; few, so that they are sorted out here."""
     query = (
-        select(PoolReference.op_class, PoolReference.target, PoolRow.body["credits"])
+        select(PoolReference.op_class, PoolReference.target, part(PoolRow.body["credits"], tuple[Credit, ...]))
         .join(PoolReference, PoolReference.id == PoolRow.reference_id)
         .where(_seen(team), ~PoolRow.imported, func.jsonb_array_length(PoolRow.body["credits"]) > 0)
         .order_by(PoolRow.created_at.desc())
@@ -192,7 +193,7 @@ def _credits(session: Session, team: uuid.UUID) -> dict[tuple[str, str, str], li
     )
     found: dict[tuple[str, str, str], list[float]] = {}
     for op_class, target, credits in session.execute(query):
-        for credit in (Credit.model_validate(one) for one in credits):
+        for credit in credits:
             if credit.factor is not None:
                 found.setdefault((credit.technique, op_class, target), []).append(credit.factor.median)
     return found
@@ -212,10 +213,6 @@ def _seen(team: uuid.UUID) -> ColumnElement[bool]:
 
 def _visible(team: uuid.UUID) -> Select[PoolRow]:
     return select(PoolRow).where(_seen(team))
-
-
-def _entry(row: PoolRow) -> PoolEntry:
-    return PoolEntry.model_validate(row.body)
 
 
 def _view(session: Session, row: PoolRow, team: uuid.UUID) -> PoolEntryView:

@@ -66,7 +66,7 @@ def register_worker(
         "kind": kind,
         "queues": list(queues),
         "slots": slots,
-        "device": device.model_dump(mode="json") if device else None,
+        "device": device,
         "version": version,
         "healthy": True,
         "note": None,
@@ -87,7 +87,7 @@ def beat(session: Session, name: str) -> WorkerRow | None:
     alive = alive.returning(WorkerRow).execution_options(synchronize_session=False)
     row = session.scalars(alive).one_or_none()
     if row is not None and row.device is not None:
-        take_card(session, Device.model_validate(row.device), name)
+        take_card(session, row.device, name)
     return row
 
 
@@ -103,7 +103,7 @@ def untaken_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.
     sent = (
         select(Step.id, Step.dispatches)
         .where(Step.state == StepState.QUEUED, Step.queue.in_(worker.queues), Step.dispatches > 0)
-        .where(held < worker.slots, Step.avoids.is_distinct_from((worker.device or {}).get("uid", "")))
+        .where(held < worker.slots, Step.avoids.is_distinct_from(worker.device.uid if worker.device else ""))
         .order_by(Step.created_at)
         .limit(limit)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from cupilot.domain.hardware import Device
 from cupilot.domain.job import AgentKind
 from cupilot.domain.problem import Target
 from cupilot.domain.states import StepState
@@ -44,7 +43,7 @@ def _worker(seen: cluster.WorkerView, drained: str | None) -> WorkerView:
         queues=row.queues,
         slots=row.slots,
         busy=seen.busy,
-        device=Device.model_validate(row.device) if row.device else None,
+        device=row.device,
         version=row.version,
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,

@@ -62,7 +62,7 @@ def judged(
     """A job that proved a kernel and remembered it: the ids of the job and of the pool entry."""
     with world.database.transaction() as session:
         story = Story(session, team.id, problem).prepare()
-        story.job.learning = Learning(sharing=sharing).model_dump(mode="json")
+        story.job.learning = Learning(sharing=sharing)
         evaluation = audited(speedup).model_copy(update={"problem_hash": problem.content_hash()})
         techniques = tuple(use.id for use in strategy.techniques)
         story.candidate(story.generation(0), evaluation, techniques=techniques, best=True)

@@ -157,7 +157,7 @@ class Things:
                 prompt_hash="0",
                 parameters={},
                 worst_cost_usd=0.0,
-            ).model_dump(mode="json"),
+            ),
             request_hash="0" * 64,
         )
         session.add(row)

@@ -143,7 +143,7 @@ class Story:
     def prepare(self) -> Story:
         """The reference was checked and placed; evolution has begun."""
         move_job(self.session, self.job, JobState.PREPARING)
-        self.job.preparation = preparation().model_dump(mode="json")
+        self.job.preparation = preparation()
         move_job(self.session, self.job, JobState.EVOLVING)
         return self
 
@@ -172,7 +172,7 @@ class Story:
             hash=strategy.content_hash(),
             signature=strategy.signature(),
             origin=StrategyOrigin.CROSSOVER if parents else StrategyOrigin.IDEA,
-            body=strategy.model_dump(mode="json"),
+            body=strategy,
         )
         candidate = Candidate(
             id=uuid.uuid4(),
@@ -216,7 +216,7 @@ class Story:
             problem_hash=evaluation.problem_hash,
             purpose=EvaluationPurpose.EVALUATE,
             verdict=evaluation.verdict,
-            body=evaluation.model_dump(mode="json"),
+            body=evaluation,
         )
         self.session.add(row)
         self.session.flush()

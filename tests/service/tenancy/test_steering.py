@@ -14,7 +14,9 @@ from sqlalchemy import func, select, update
 from cupilot.domain.errors import Conflict
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.experiments.matrix import ExperimentSpec
 from cupilot.domain.job import Budgets
+from cupilot.domain.problem import Target
 from cupilot.domain.states import CandidateState, JobState, StepState
 from cupilot.jobs.continuing import fork_job, retry_job
 from cupilot.settings import Settings
@@ -30,6 +32,8 @@ from tests.service.doubles import kernel, strategy
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service
+
+SPEC = ExperimentSpec(target=Target.CPU, arms=(), reference="-", problems=(), seeds=(), budgets=Budgets())
 
 
 @pytest.fixture
@@ -357,7 +361,7 @@ def test_experiments_keys_are_released_as_jobs_are(rig: Rig) -> None:
     rig.submit()
     with rig.database.transaction() as session:
         old = {"idempotency_key": "k", "created_at": func.now() - timedelta(days=8)}
-        session.add(Experiment(team_id=team_of(rig), name="e", spec={}, request_hash="a", **old))
+        session.add(Experiment(team_id=team_of(rig), name="e", spec=SPEC, request_hash="a", **old))
         session.flush()
         assert earlier_experiment(session, team_of(rig), "k", "a") is not None
         release_keys(session)

@@ -214,7 +214,7 @@ def test_time_that_is_up_during_attribution_is_no_failure(rig: Rig) -> None:
     job_id = rig.submit(method=METHOD, learning=Learning(attribution=4))
     rig.do(rig.run_until(job_id, "ablate"))
     with rig.database.transaction() as session:
-        session.execute(update(Job).values(budgets=Budgets(wall_seconds=1e-6).model_dump(mode="json")))
+        session.execute(update(Job).values(budgets=Budgets(wall_seconds=1e-6)))
     end_overtime(rig.database)
     job = rig.job(job_id)
     assert job.state is JobState.SUCCEEDED

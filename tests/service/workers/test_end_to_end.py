@@ -80,7 +80,7 @@ def test_a_softmax_evolves_to_an_audited_kernel(database: Database) -> None:
         assert best.fidelity is not None
         evaluation = evaluation_of(session, best.evaluation_id)
         assert evaluation.environment is not None
-        assert evaluation.environment.device.uid == job.preparation["environment"]["device"]["uid"]
+        assert evaluation.environment.device.uid == job.preparation.environment.device.uid
         learned = session.scalars(select(PoolRow)).all()
         assert {row.team_id for row in learned} == {job.team_id}
         assert len(learned) >= 2

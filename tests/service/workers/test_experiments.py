@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import InvalidInput
-from cupilot.domain.experiments.matrix import Arm, configuration
+from cupilot.domain.experiments.matrix import Arm, ExperimentSpec, configuration
 from cupilot.domain.job import AgentKind, Budgets
 from cupilot.domain.problem import Target
 from cupilot.domain.states import LlmCallState, WorkerKind
@@ -26,7 +26,7 @@ from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.experiments import Experiment
 from cupilot.storage.db.tables.jobs import Job, Step
 from cupilot.storage.db.tables.models import LlmCall
-from cupilot.storage.experiments.experiments import ExperimentSpec, cancel_experiment, create_experiment
+from cupilot.storage.experiments.experiments import cancel_experiment, create_experiment
 from cupilot.storage.experiments.report import experiment_report
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import beat, register_worker
@@ -90,7 +90,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
 
     work(rig)
     with database.transaction() as session:
-        assert not any(one["cheap_attribution"] for one in session.scalars(select(Job.learning)))
+        assert not any(learning.cheap_attribution for learning in session.scalars(select(Job.learning)))
         report = experiment_report(session, team, experiment)
         begun = session.scalars(select(Job.arm).order_by(Job.started_at)).all()
         steps = session.execute(select(func.count()).select_from(Step)).scalar_one()
@@ -147,7 +147,7 @@ def test_money_whose_use_nobody_knows_is_reported_beside_the_cost(database: Data
                     sequence=number,
                     state=state,
                     model="test/model",
-                    request={},
+                    request=None,
                     request_hash=str(number),
                     cost_usd=0.25 * 2**number,
                 )

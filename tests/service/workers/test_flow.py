@@ -85,7 +85,7 @@ def test_every_evaluation_is_kept_and_remembered(rig: Rig) -> None:
     held = sum(step.busy_seconds for step in rig.steps(job_id) if step.kind.on_device)
     assert job.gpu_seconds == pytest.approx(held)
     assert held > 0
-    confirmed = next(entry for entry in entries.values() if entry.body["verdict"] == "reproduced")
+    confirmed = next(entry for entry in entries.values() if entry.body.verdict == "reproduced")
     assert confirmed.team_id == job.team_id
 
 

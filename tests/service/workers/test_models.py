@@ -112,7 +112,7 @@ def test_a_model_evolves_a_job_and_every_cent_is_accounted_for(database: Databas
         assert {call.state for call in calls} == {LlmCallState.ANSWERED}
         assert len(calls) == len(server.paid)
         assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
-        assert all(call.request["prompt_hash"] and call.response["text"] for call in calls if call.response)
+        assert all(call.request.prompt_hash and call.response.text for call in calls if call.response)
 
 
 def test_an_answer_that_was_stored_is_not_paid_again_when_its_step_is_repeated(

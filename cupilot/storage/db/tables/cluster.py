@@ -12,8 +12,10 @@ from sqlalchemy import CheckConstraint, String, Text, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from cupilot.domain.hardware import Device
 from cupilot.domain.states import WorkerKind
-from cupilot.storage.db.base import Base, Json, now_column
+from cupilot.storage.db.base import Base, now_column
+from cupilot.storage.db.json_columns import JsonOf
 
 
 class WorkerRow(Base):
@@ -26,8 +28,8 @@ class WorkerRow(Base):
     kind: Mapped[WorkerKind]
     queues: Mapped[list[str]] = mapped_column(JSONB)
     slots: Mapped[int]
-    device: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
-    """:class:`cupilot.domain.hardware.Device` as JSON, of a GPU worker."""
+    device: Mapped[Device | None] = mapped_column(JsonOf(Device))
+    """Of a GPU worker."""
     version: Mapped[str] = mapped_column(String(64))
     healthy: Mapped[bool] = mapped_column(server_default=text("true"))
     note: Mapped[str | None] = mapped_column(Text)

@@ -8,7 +8,9 @@ from datetime import datetime
 from sqlalchemy import Index, String, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cupilot.storage.db.base import Base, Json, fk, id_column, now_column
+from cupilot.domain.experiments.matrix import ExperimentSpec
+from cupilot.storage.db.base import Base, fk, id_column, now_column
+from cupilot.storage.db.json_columns import JsonOf
 
 
 class Experiment(Base):
@@ -23,8 +25,7 @@ class Experiment(Base):
     id: Mapped[uuid.UUID] = id_column()
     team_id: Mapped[uuid.UUID] = fk("teams.id", index=False)
     name: Mapped[str] = mapped_column(String(100))
-    spec: Mapped[Json]
-    """:class:`cupilot.storage.experiments.experiments.ExperimentSpec` as JSON."""
+    spec: Mapped[ExperimentSpec] = mapped_column(JsonOf(ExperimentSpec))
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64))
     cancel_requested_at: Mapped[datetime | None]

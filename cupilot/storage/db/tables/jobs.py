@@ -23,9 +23,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cupilot.domain.evaluation import Verdict
+from cupilot.domain.evaluation import Evaluation, Preparation, Verdict
+from cupilot.domain.evolution.methods import MethodConfig
+from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.population import Operator
-from cupilot.domain.job import AgentKind, Priority
+from cupilot.domain.job import AgentKind, Budgets, Learning, Priority
+from cupilot.domain.kernel import LaunchPlan
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.states import (
     CandidateState,
@@ -36,7 +39,9 @@ from cupilot.domain.states import (
     StepState,
     StrategyOrigin,
 )
+from cupilot.domain.strategy import Strategy
 from cupilot.storage.db.base import Base, Json, fk, id_column, now_column
+from cupilot.storage.db.json_columns import JsonOf
 from cupilot.storage.db.tables.cluster import CardLease as CardLease
 from cupilot.storage.db.tables.cluster import Drain as Drain
 from cupilot.storage.db.tables.cluster import SchedulerLook as SchedulerLook
@@ -92,14 +97,13 @@ class Job(Base):
     team_id: Mapped[uuid.UUID] = fk("teams.id")
     problem_id: Mapped[uuid.UUID] = fk("problems.id")
     target: Mapped[Target]
-    method: Mapped[Json]
-    """:data:`cupilot.domain.evolution.methods.MethodConfig` as JSON."""
+    method: Mapped[MethodConfig] = mapped_column(JsonOf(MethodConfig))
     agents: Mapped[AgentKind]
-    budgets: Mapped[Json]
+    budgets: Mapped[Budgets] = mapped_column(JsonOf(Budgets))
     seed: Mapped[int]
     priority: Mapped[Priority]
     labels: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
-    learning: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
+    learning: Mapped[Learning] = mapped_column(JsonOf(Learning), server_default=text("'{}'::jsonb"))
     """:class:`cupilot.domain.job.Learning` as JSON."""
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64))
@@ -116,8 +120,8 @@ class Job(Base):
     """Machine-readable: why it ended as it did, or what it waits for."""
     message: Mapped[str | None] = mapped_column(Text)
     """The same for a person."""
-    preparation: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
-    """:class:`cupilot.domain.evaluation.Preparation` as JSON, once prepared."""
+    preparation: Mapped[Preparation | None] = mapped_column(JsonOf(Preparation), deferred=True)
+    """None until the job is prepared. Loaded on access: a large reference's graph has thousands of nodes."""
     best_candidate_id: Mapped[uuid.UUID | None] = mapped_column(
         ForeignKey("candidates.id", ondelete="SET NULL", use_alter=True)
     )
@@ -175,7 +179,7 @@ class StrategyRow(Base):
     hash: Mapped[str] = mapped_column(String(64))
     signature: Mapped[str] = mapped_column(String(64))
     origin: Mapped[StrategyOrigin]
-    body: Mapped[Json]
+    body: Mapped[Strategy] = mapped_column(JsonOf(Strategy))
     pool_entry_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("pool_entries.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = now_column()
 
@@ -188,7 +192,8 @@ class KernelRow(Base):
     hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     target: Mapped[Target]
     source: Mapped[str] = mapped_column(Text)
-    plan: Mapped[Json]
+    plan: Mapped[LaunchPlan | None] = mapped_column(JsonOf(LaunchPlan, empty_is_none=True), nullable=False)
+    """None of an imported file."""
     likeness: Mapped[str | None] = mapped_column(String(64), index=True)
     """:func:`cupilot.domain.evolution.novelty.kernel_key`: the same for kernels that differ in comments and blanks."""
     created_at: Mapped[datetime] = now_column()
@@ -227,8 +232,7 @@ class Candidate(Base):
     repair_rounds: Mapped[int] = mapped_column(server_default=text("0"))
     survives: Mapped[bool] = mapped_column(server_default=text("false"))
     """Whether selection kept it for the next generation."""
-    notes: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
-    """:class:`cupilot.domain.evolution.notes.Notes` as JSON."""
+    notes: Mapped[Notes] = mapped_column(JsonOf(Notes), server_default=text("'{}'::jsonb"))
     created_at: Mapped[datetime] = now_column()
     finished_at: Mapped[datetime | None]
 
@@ -256,8 +260,7 @@ class EvaluationRow(Base):
     problem_hash: Mapped[str] = mapped_column(String(64), index=True)
     purpose: Mapped[EvaluationPurpose]
     verdict: Mapped[Verdict]
-    body: Mapped[Json]
-    """:class:`cupilot.domain.evaluation.Evaluation` as JSON."""
+    body: Mapped[Evaluation] = mapped_column(JsonOf(Evaluation))
     created_at: Mapped[datetime] = now_column()
 
 

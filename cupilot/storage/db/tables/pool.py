@@ -9,7 +9,10 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueC
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cupilot.storage.db.base import Base, Json, fk, id_column, now_column
+from cupilot.domain.attribution import Credit
+from cupilot.domain.pool import PoolEntry
+from cupilot.storage.db.base import Base, fk, id_column, now_column
+from cupilot.storage.db.json_columns import JsonOf
 
 
 class BuiltinProblem(Base):
@@ -83,8 +86,7 @@ class PoolRow(Base):
     id: Mapped[uuid.UUID] = id_column()
     """The evaluation's id."""
     team_id: Mapped[uuid.UUID] = fk("teams.id")
-    body: Mapped[Json]
-    """:class:`cupilot.domain.pool.PoolEntry` as JSON."""
+    body: Mapped[PoolEntry] = mapped_column(JsonOf(PoolEntry))
     sharing: Mapped[str] = mapped_column(String(16), server_default="private")
     """:class:`cupilot.domain.pool.Sharing`; ``private`` of every entry that is not on a built-in problem."""
     reference_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("pool_references.id"), index=True)
@@ -137,6 +139,5 @@ class CreditRow(Base):
     technique: Mapped[str] = mapped_column(String(64))
     evaluation_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("evaluations.id", ondelete="SET NULL"))
     """Of the kernel without it, where one was measured."""
-    body: Mapped[Json]
-    """:class:`cupilot.domain.attribution.Credit` as JSON."""
+    body: Mapped[Credit] = mapped_column(JsonOf(Credit))
     created_at: Mapped[datetime] = now_column()

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import uuid
 from datetime import date, datetime
-from typing import Any
 
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from cupilot.domain.steering import DirectiveKind
+from cupilot.domain.strategy import Strategy
 from cupilot.storage.db.base import Base, fk, id_column, now_column
+from cupilot.storage.db.json_columns import JsonOf
 
 
 class Directive(Base):
@@ -40,8 +40,8 @@ class Directive(Base):
     """The pinned candidate; the one whose strategy is banned; the one, perhaps of another job, that is injected."""
     technique: Mapped[str | None] = mapped_column(String(64))
     """A banned technique."""
-    strategy: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
-    """A banned or injected :class:`cupilot.domain.strategy.Strategy` as JSON."""
+    strategy: Mapped[Strategy | None] = mapped_column(JsonOf(Strategy))
+    """A banned or injected strategy."""
     signature: Mapped[str | None] = mapped_column(String(64))
     """Of a banned strategy."""
     kernel_hash: Mapped[str | None] = mapped_column(ForeignKey("kernels.hash"), index=True)
