@@ -72,7 +72,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,
     )
-    app.state.database = Database(config.database_url.get_secret_value(), pool_size=POOL_SIZE)
+    app.state.database = Database(config.database_url.get_secret_value(), settings=config, pool_size=POOL_SIZE)
     app.state.turns = asyncio.Semaphore(TURNS)
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)

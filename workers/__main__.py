@@ -112,7 +112,7 @@ def _run_webhooks(config: Settings) -> None:
     from cupilot.storage.db.engine import Database
     from workers.webhooks.deliverer import THREADS, Deliverer
 
-    opened = Database(config.database_url.get_secret_value(), pool_size=THREADS)
+    opened = Database(config.database_url.get_secret_value(), settings=config, pool_size=THREADS)
     Deliverer(config, opened).run(_told_to_stop())
 
 

@@ -63,13 +63,13 @@ def run_worker(
     url = settings.database_url.get_secret_value()
     worker = Worker(name, kind, queues, concurrency, device)
     draining = Draining()
-    own = Database(url, pool_size=PARENT_CONNECTIONS)
+    own = Database(url, settings=settings, pool_size=PARENT_CONNECTIONS)
     presence = Presence(settings, own, worker, give_up=_end_this_process, take_nothing=draining.close)
 
     @cache
     def child_tools() -> Tools:
         set_up_tracing(settings.traces, kind.value)
-        return tools(settings, Database(url, pool_size=CHILD_CONNECTIONS), device)
+        return tools(settings, Database(url, settings=settings, pool_size=CHILD_CONNECTIONS), device)
 
     app = make_app(settings, kind)
     register_tasks(app, name, child_tools, draining)

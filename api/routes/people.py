@@ -29,9 +29,7 @@ from cupilot.schemas.people import (
     UserView,
 )
 from cupilot.storage.db.cursor import cut, decode_cursor, decode_key, encode_cursor, encode_key, identifier
-from cupilot.storage.db.tables.jobs import ApiKey, Membership, Team, User
-from cupilot.storage.people import people
-from cupilot.storage.people.quotas import quota_of
+from cupilot.storage.people import people, views
 
 router = APIRouter(prefix="/v1", tags=["people"], route_class=StrictRoute)
 
@@ -39,15 +37,7 @@ router = APIRouter(prefix="/v1", tags=["people"], route_class=StrictRoute)
 @router.get("/me", summary="Who you are", responses=errors(401))
 def get_me(session: Transaction, caller: Viewer) -> CallerView:
     """The user, team and role behind your key, what the key may be used for, and until when."""
-    return CallerView(
-        user=caller.user,
-        team=caller.team,
-        role=caller.role,
-        scope=caller.scope,
-        acts_as=caller.acts_as,
-        cluster_admin=caller.cluster_admin,
-        expires_at=session.get_one(ApiKey, caller.key_id).expires_at,
-    )
+    return views.caller_view(session, caller)
 
 
 @router.get("/teams", summary="List teams", responses=errors(401, 422))
@@ -55,26 +45,26 @@ def list_teams(session: Transaction, caller: Viewer, cursor: Cursor = None, limi
     """Your key's team; a cluster admin sees all."""
     rows = people.teams_for(session, caller, after=_name(cursor, "teams"), limit=limit)
     shown, following = cut(rows, limit, lambda team: encode_key("teams", team.name))
-    return TeamList(items=[_team(session, team) for team in shown], next_cursor=following)
+    return TeamList(items=[views.team_view(session, team) for team in shown], next_cursor=following)
 
 
 @router.post("/teams", status_code=201, summary="Make a team", responses=errors(401, 403, 409, 422))
 def make_team(session: Transaction, caller: ClusterAdmin, request: TeamRequest) -> TeamView:  # noqa: ARG001
     """With its weight and its quota."""
-    return _team(session, people.make_team(session, request.name, request.weight, request.quota))
+    return views.team_view(session, people.make_team(session, request.name, request.weight, request.quota))
 
 
 @router.get("/teams/{team}", summary="A team", responses=errors(401, 404))
 def get_team(session: Transaction, caller: Viewer, team: str) -> TeamView:
     """By name."""
-    return _team(session, people.team_for(session, caller, _text(team)))
+    return views.team_view(session, people.team_for(session, caller, _text(team)))
 
 
 @router.patch("/teams/{team}", summary="Change a team", responses=errors(401, 403, 404, 422))
 def change_team(session: Transaction, caller: ClusterAdmin, team: str, request: TeamChange) -> TeamView:
     """Weight and quota, in force at once."""
     row = people.team_for(session, caller, _text(team))
-    return _team(session, people.change_team(session, row, request.weight, request.quota))
+    return views.team_view(session, people.change_team(session, row, request.weight, request.quota))
 
 
 @router.get("/teams/{team}/members", summary="Who is in a team", responses=errors(401, 404, 422))
@@ -89,14 +79,14 @@ def list_members(
         after = name, identifier(user)
     rows = people.members_of(session, row, after=after, limit=limit)
     shown, following = cut(rows, limit, lambda pair: encode_key("members", pair[0].name, str(pair[0].id)))
-    return MemberList(items=[_member(*pair) for pair in shown], next_cursor=following)
+    return MemberList(items=[views.member_view(*pair) for pair in shown], next_cursor=following)
 
 
 @router.put("/teams/{team}/members/{user}", summary="Give a role", responses=errors(401, 403, 404, 422))
 def put_member(session: Transaction, caller: Admin, team: str, user: str, request: MemberRequest) -> MemberView:
     """Makes a known user a member of the team, or changes their role."""
     row = people.administered(session, caller, _text(team))
-    return _member(*people.put_member(session, row, _text(user), request.role))
+    return views.member_view(*people.put_member(session, row, _text(user), request.role))
 
 
 @router.delete(
@@ -116,7 +106,7 @@ def remove_member(session: Transaction, caller: Admin, team: str, user: str) -> 
 def make_service_account(session: Transaction, caller: Admin, team: str, request: ServiceAccountRequest) -> MemberView:
     """A user of this team only, for a program; give it a key with `POST /v1/keys`."""
     row = people.administered(session, caller, _text(team))
-    return _member(*people.make_service_account(session, row, request.name, request.role))
+    return views.member_view(*people.make_service_account(session, row, request.name, request.role))
 
 
 @router.get("/users", summary="List users", responses=errors(401, 403, 422))
@@ -132,20 +122,20 @@ def list_users(
     """Persons by name, with their teams."""
     rows = people.people(session, after=_name(cursor, "users") or plain_text("after", after), limit=limit)
     shown, following = cut(rows, limit, lambda row: encode_key("users", row.name))
-    items = [_user(session, row) for row in shown]
+    items = [views.user_view(session, row) for row in shown]
     return UserPage(items=items, next_cursor=following, next_after=items[-1].name if following else None)
 
 
 @router.post("/users", status_code=201, summary="Make a user known", responses=errors(401, 403, 409, 422))
 def make_user(session: Transaction, caller: ClusterAdmin, request: UserRequest) -> UserView:  # noqa: ARG001
     """A person; put them into a team next, and make them a key."""
-    return _user(session, people.make_person(session, request.name, cluster_admin=request.cluster_admin))
+    return views.user_view(session, people.make_person(session, request.name, cluster_admin=request.cluster_admin))
 
 
 @router.get("/users/{user}", summary="A user", responses=errors(401, 403, 404))
 def get_user(session: Transaction, caller: ClusterAdmin, user: str) -> UserView:  # noqa: ARG001
     """By name, with their teams."""
-    return _user(session, people.person(session, _text(user)))
+    return views.user_view(session, people.person(session, _text(user)))
 
 
 @router.patch("/users/{user}", summary="Change a user", responses=errors(401, 403, 404, 409, 422))
@@ -153,7 +143,7 @@ def change_user(session: Transaction, caller: ClusterAdmin, user: str, request: 
     """Make them a cluster admin or not, disable or enable them. The last cluster admin stays one."""
     row = people.person(session, _text(user))
     changed = people.change_person(session, row, cluster_admin=request.cluster_admin, disabled=request.disabled)
-    return _user(session, changed)
+    return views.user_view(session, changed)
 
 
 @router.get("/keys", summary="List API keys", responses=errors(401, 404, 422))
@@ -168,7 +158,7 @@ def list_keys(
     before = None if cursor is None else decode_cursor(cursor, "keys")
     rows = people.keys_for(session, caller, plain_text("team", team), before=before, limit=limit)
     shown, following = cut(rows, limit, lambda row: encode_cursor(row[0].created_at, row[0].id, "keys"))
-    return KeyList(items=[_key(*row) for row in shown], next_cursor=following)
+    return KeyList(items=[views.key_view(*row) for row in shown], next_cursor=following)
 
 
 @router.post("/keys", status_code=201, summary="Make an API key", responses=errors(401, 403, 404, 422))
@@ -185,14 +175,14 @@ def make_key(session: Transaction, caller: Viewer, request: KeyRequest) -> NewKe
         user=request.user,
         team=request.team,
     )
-    return NewKeyView(**_key(key, user, team).model_dump(), secret=secret)
+    return NewKeyView(**views.key_view(key, user, team).model_dump(), secret=secret)
 
 
 @router.delete("/keys/{key}", summary="Revoke an API key", responses=errors(401, 403, 404))
 def revoke_key(session: Transaction, caller: Viewer, key: str) -> KeyView:
     """By id or prefix; yours, as an admin any of the team's, as a cluster admin any. Refused from now on; repeating it
     is harmless."""
-    return _key(*people.revoke_key(session, caller, key))
+    return views.key_view(*people.revoke_key(session, caller, key))
 
 
 def _name(cursor: str | None, listed: str) -> str | None:
@@ -202,51 +192,3 @@ def _name(cursor: str | None, listed: str) -> str | None:
 
 def _text(name: str) -> str:
     return plain_text("path", name) or ""
-
-
-def _team(session: Transaction, row: Team) -> TeamView:
-    return TeamView(
-        id=row.id,
-        name=row.name,
-        weight=row.weight,
-        quota=quota_of(row),
-        members=people.count_members(session, row),
-        created_at=row.created_at,
-    )
-
-
-def _member(user: User, membership: Membership) -> MemberView:
-    return MemberView(
-        id=user.id,
-        name=user.name,
-        service_account=user.team_id is not None,
-        role=membership.role,
-        disabled=user.disabled_at is not None,
-        since=membership.created_at,
-    )
-
-
-def _user(session: Transaction, row: User) -> UserView:
-    return UserView(
-        id=row.id,
-        name=row.name,
-        cluster_admin=row.cluster_admin,
-        disabled=row.disabled_at is not None,
-        teams=people.roles_of(session, row),
-        created_at=row.created_at,
-    )
-
-
-def _key(key: ApiKey, user: User, team: Team) -> KeyView:
-    return KeyView(
-        id=key.id,
-        prefix=key.prefix,
-        name=key.name,
-        user=user.name,
-        team=team.name,
-        scope=key.scope,
-        created_at=key.created_at,
-        expires_at=key.expires_at,
-        last_used_at=key.last_used_at,
-        revoked_at=key.revoked_at,
-    )

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Query, Request, Response
 
 from api.dependencies import Admin, Cursor, Limit, StrictRoute, TeamId, Transaction
 from api.documentation import errors
-from cupilot.domain.webhooks import check_url, networks
+from cupilot.domain.webhooks import Network, check_url, networks
 from cupilot.schemas import (
     DeliveryDetail,
     DeliveryPage,
@@ -42,7 +42,7 @@ def create_webhook(
     response: Response,
 ) -> WebhookWithSecret:
     """Events from now on are sent to the URL, signed with the secret in this answer, which is not shown again."""
-    url = check_url(request.url, networks(http.app.state.settings.webhook_networks))
+    url = check_url(request.url, _allowed(http))
     row = storage.create_endpoint(session, caller.team_id, url, request.events, request.description)
     response.headers["Location"] = f"/v1/webhooks/{row.id}"
     return views.endpoint_with_secret(session, row)
@@ -65,17 +65,16 @@ def change_webhook(
     http: Request, session: Transaction, caller: Admin, webhook: UUID, change: WebhookChange
 ) -> WebhookView:
     """Enabling sends what still waits. Repeating a change is harmless."""
-    row = storage.get_endpoint(session, caller.team_id, webhook, lock=True)
-    if change.url is not None:
-        row.url = check_url(change.url, networks(http.app.state.settings.webhook_networks))
-    if change.events is not None:
-        row.events = list(change.events)
-    if change.description is not None:
-        row.description = change.description
-    if change.enabled is True and not row.enabled:
-        storage.enable(row)
-    elif change.enabled is False and row.enabled:
-        storage.disable(row, "requested")
+    row = storage.change_endpoint(
+        session,
+        caller.team_id,
+        webhook,
+        url=change.url,
+        allowed=_allowed(http),
+        events=change.events,
+        description=change.description,
+        enabled=change.enabled,
+    )
     return views.endpoint_view(session, row)
 
 
@@ -88,9 +87,7 @@ def delete_webhook(session: Transaction, caller: Admin, webhook: UUID) -> None:
 @router.post("/{webhook}/secret", summary="Replace a webhook's secret", responses=errors(401, 403, 404))
 def rotate_webhook_secret(session: Transaction, caller: Admin, webhook: UUID) -> WebhookWithSecret:
     """For 24 hours messages carry two signatures, by the new secret and by the one before."""
-    row = storage.get_endpoint(session, caller.team_id, webhook, lock=True)
-    storage.rotate_secret(row)
-    return views.endpoint_with_secret(session, row)
+    return views.endpoint_with_secret(session, storage.rotate_secret(session, caller.team_id, webhook))
 
 
 @router.post("/{webhook}/ping", status_code=202, summary="Test a webhook", responses=errors(401, 403, 404, 409))
@@ -132,3 +129,7 @@ def redeliver(session: Transaction, caller: Admin, webhook: UUID, delivery: UUID
     """With its old `webhook-id`, and all attempts anew; a 409 while it is still being tried."""
     row = storage.get_endpoint(session, caller.team_id, webhook)
     return views.delivery_view(session, storage.redeliver(session, row, delivery))
+
+
+def _allowed(http: Request) -> tuple[Network, ...]:
+    return networks(http.app.state.settings.webhook_networks)

@@ -8,8 +8,8 @@ import typer
 
 from cupilot.cli.options import Json
 from cupilot.cli.outcome import Exit, outcome
+from cupilot.cli.session import embedded_stack
 from cupilot.cli.text import clean
-from cupilot.embedded.models import try_models
 
 app = typer.Typer(help="Language models that agents use.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,6 +36,9 @@ def try_each(as_json: Json = False) -> None:
         CUPILOT_LLM_MODEL=ollama/NAME cupilot models test
     """
     with outcome(as_json=as_json):
+        embedded_stack()
+        from cupilot.embedded.models import try_models
+
         report = try_models()
         if as_json:
             typer.echo(json.dumps({"error": report.error, "checks": list(report.checks)}, indent=2))

@@ -24,12 +24,12 @@ SECRET_BYTES = 32
 """The specification asks for 24 to 64."""
 PING = "webhook.ping"
 MAX_ATTEMPTS = 10
+"""After 5 s, 20 s, 80 s, 5 min, 21 min, 85 min, then up to 6 h: ten attempts over about 20 hours."""
 FIRST_RETRY_SECONDS = 5.0
 RETRY_FACTOR = 4.0
 LONGEST_RETRY_SECONDS = 6 * 3600.0
-"""5 s, 20 s, 80 s, 5 min, 21 min, 85 min, then up to 6 h: ten attempts spread over about 20 hours."""
 SPREAD = 1.25
-"""Factor by which a wait may exceed what its attempt's number says."""
+"""Longest wait after an attempt, as a multiple of the wait that its number gives."""
 MAX_BODY_BYTES = 65_536
 
 Address = IPv4Address | IPv6Address

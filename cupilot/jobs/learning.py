@@ -10,7 +10,7 @@ from cupilot.domain.evaluation import Evaluation
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.pool import Provenance, Sharing, entry_of
 from cupilot.domain.strategy import Strategy
-from cupilot.settings import settings
+from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import EvaluationRow, Job
 from cupilot.storage.jobs.jobs import problem_of
 from cupilot.storage.jobs.progress import parent_hash, preparation_of
@@ -42,7 +42,7 @@ def learn(session: Session, job: Job, row: EvaluationRow, evaluation: Evaluation
         parent_hash=parent_hash(session, row.candidate_id),
     )
     wanted = job.learning.sharing
-    remember(session, entry, wanted or Sharing(settings().pool_sharing))
+    remember(session, entry, wanted or Sharing(settings_of(session).pool_sharing))
 
 
 def correct(

@@ -15,7 +15,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
 from cupilot.domain.errors import Unavailable
-from cupilot.settings import settings
+from cupilot.settings import Settings
+from cupilot.settings import settings as environment_settings
 from cupilot.storage.db.json_text import to_json
 
 CONNECTIONS = 5
@@ -27,6 +28,9 @@ IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
 
 CHANNEL = "cupilot_work"
 """Postgres notification channel: something may be ready for the scheduler. Only shortens a wait."""
+
+_SETTINGS = "settings"
+"""Key of the settings in a session's ``info``."""
 
 
 def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
@@ -57,9 +61,12 @@ def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
 class Database:
     """An engine and the sessions made from it."""
 
-    def __init__(self, url: str, *, pool_size: int = CONNECTIONS) -> None:
+    def __init__(self, url: str, *, settings: Settings | None = None, pool_size: int = CONNECTIONS) -> None:
+        """Make the engine; repositories go by ``settings``, or by the environment's where none are given."""
         self.engine = make_engine(url, pool_size=pool_size)
-        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._sessions = sessionmaker(
+            self.engine, expire_on_commit=False, info={_SETTINGS: settings or environment_settings()}
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -92,10 +99,17 @@ class Database:
         self.engine.dispose()
 
 
+def settings_of(session: Session) -> Settings:
+    """Return the settings of the database that a session was made from."""
+    settings: Settings = session.info[_SETTINGS]
+    return settings
+
+
 @cache
 def database() -> Database:
-    """The database of this process, as its settings say."""
-    return Database(settings().database_url.get_secret_value())
+    """Return the database of this process, as its environment's settings say."""
+    settings = environment_settings()
+    return Database(settings.database_url.get_secret_value(), settings=settings)
 
 
 def notify(session: Session) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.model_call import BudgetScope, Call, CostBudgetReached
 from cupilot.domain.states import LlmCallState
-from cupilot.settings import settings
+from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import Job, Team
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.transitions import record_event
@@ -46,7 +46,8 @@ class Allowance:
 def allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
     """What the team may spend on models in this period, by its quota, else by the settings; None for no limit."""
     team = session.get_one(Team, team_id)
-    limit, period = settings().team_model_usd, settings().team_model_period
+    settings = settings_of(session)
+    limit, period = settings.team_model_usd, settings.team_model_period
     if team.model_usd is not None:
         limit, period = team.model_usd, team.period.value
     if limit is None:

@@ -94,7 +94,7 @@ class Totals:
 
 def present(session: Session) -> Present:
     """What is open now."""
-    state = case((WorkerRow.healthy.is_(False), "unhealthy"), (is_live(), "live"), else_="silent")
+    state = case((WorkerRow.healthy.is_(False), "unhealthy"), (is_live(session), "live"), else_="silent")
     workers = session.execute(
         select(WorkerRow.kind, state, func.count(), func.sum(WorkerRow.slots)).group_by(WorkerRow.kind, state)
     ).all()

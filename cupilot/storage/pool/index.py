@@ -1,7 +1,8 @@
 """The strategy pool's vector index, on Chroma: which descriptions of references are near a text.
 
 Postgres holds the truth (:mod:`cupilot.storage.pool.references`); this is an index that may be made anew any time. It
-has ids, vectors and what is filtered by: no text, no outcome. Chroma is imported when it is first used (1 to 2 s).
+has ids, vectors and what is filtered by: no text, no outcome. It speaks Chroma's HTTP API, version 2
+(https://docs.trychroma.com/reference), as Chroma's own client neither bounds its waits nor closes its connections.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
+
+import httpx
 
 from cupilot.domain.errors import Unavailable
 from cupilot.storage.pool.embedder import NAME as EMBEDDER
@@ -29,32 +31,32 @@ BATCH = 500
 """Descriptions an upsert; Chroma refuses more than about 5,000."""
 
 TIMEOUT_SECONDS = 30.0
-"""Chroma's client waits for ever by default, and a worker with it."""
 
+_COLLECTIONS = "/api/v2/tenants/default_tenant/databases/default_database/collections"
 _INDEX = {"space": "cosine", "ef_search": 2 * NEIGHBOURS, "ef_construction": 200}
 """A search that keeps fewer than the neighbours it is to find misses some."""
-
-Answer = TypeVar("Answer")
+_REFUSED = (400, 422)
+"""Statuses of a request that Chroma does not understand: a fault of this module."""
 
 
 class StrategyPool:
     """The index of all teams' descriptions on one Chroma server. Threads and processes may share it."""
 
     def __init__(self, chroma_url: str, *, timeout: float = TIMEOUT_SECONDS, rest: float = 0.0) -> None:
-        """``rest`` are seconds for which a server that did not answer is not asked again: whoever asks is told so."""
+        """``rest``: seconds for which a server that did not answer is not asked again, but is Unavailable at once."""
         self._url = chroma_url
         self._timeout = timeout
         self._rest = rest
         self._away_until = float("-inf")
         self._embedder = Embedder()
         self._lock = threading.Lock()
-        self._client: Any = None
-        self._collection: Any = None
+        self._client: httpx.Client | None = None
+        self._collection: str | None = None
         self._pid = 0
 
     def add(self, references: Sequence[Reference]) -> None:
         """Index descriptions; one that is there already is replaced. Raises :class:`Unavailable`."""
-        distinct = list({one.id: one for one in references}.values())
+        distinct = list({reference.id: reference for reference in references}.values())
         for start in range(0, len(distinct), BATCH):
             self._upsert(distinct[start : start + BATCH])
 
@@ -73,86 +75,96 @@ class StrategyPool:
             *({name: value} for name, value in place.items()),
         ]
         answer = self._ask(
-            lambda collection: collection.query(
-                query_embeddings=[vector],
-                n_results=NEIGHBOURS,
-                where={"$and": conditions},
-                include=["distances"],
-            )
+            "POST",
+            "query",
+            {
+                "query_embeddings": [vector],
+                "n_results": NEIGHBOURS,
+                "where": {"$and": conditions},
+                "include": ["distances"],
+            },
         )
         rows = zip(answer["ids"][0], answer["distances"][0], strict=True)
         return {key: similarity(distance) for key, distance in rows}
 
     def count(self) -> int:
         """Descriptions of all teams. Raises :class:`Unavailable`."""
-        return self._ask(lambda collection: int(collection.count()))
+        return int(self._ask("GET", "count"))
 
     def clear(self) -> None:
         """Forget everything, of all teams, before a rebuild. Raises :class:`Unavailable`."""
-        from chromadb.errors import NotFoundError
-
-        with self._availability(), suppress(NotFoundError):
-            self._connected().delete_collection(COLLECTION)
+        with self._availability(), suppress(_NoCollection):
+            self._request("DELETE", f"{_COLLECTIONS}/{COLLECTION}")
 
     def ping(self) -> None:
         """Raise :class:`Unavailable` unless Chroma answers."""
         with self._availability():
-            self._connected().heartbeat()
+            self._request("GET", "/api/v2/heartbeat")
 
     def close(self) -> None:
         """Close this process's connections; the next call would open new ones."""
         with self._lock:
             if self._client is not None and self._pid == os.getpid():
-                for session in _sessions(self._client):
-                    session.close()
                 self._client.close()
             self._client = self._collection = None
 
     def _upsert(self, references: Sequence[Reference]) -> None:
-        keys = [str(one.id) for one in references]
-        embeddings = self._embedder.embed([one.text for one in references])
+        keys = [str(reference.id) for reference in references]
+        embeddings = self._embedder.embed([reference.text for reference in references])
         vectors = [entry_vector(embedding, key) for embedding, key in zip(embeddings, keys, strict=True)]
-        metadatas = [_metadata(one) for one in references]
-        self._ask(lambda collection: collection.upsert(ids=keys, embeddings=vectors, metadatas=metadatas))
+        metadatas = [_metadata(reference) for reference in references]
+        self._ask("POST", "upsert", {"ids": keys, "embeddings": vectors, "metadatas": metadatas})
 
-    def _ask(self, question: Callable[[Any], Answer]) -> Answer:
+    def _ask(self, method: str, action: str, body: dict[str, Any] | None = None) -> Any:
         """Ask the collection; once more, if another process cleared the pool since it was looked up."""
-        from chromadb.errors import NotFoundError
-
         with self._availability():
             try:
-                return question(self._opened())
-            except NotFoundError:
-                return question(self._opened(anew=True))
+                return self._request(method, f"{_COLLECTIONS}/{self._opened()}/{action}", body)
+            except _NoCollection:
+                return self._request(method, f"{_COLLECTIONS}/{self._opened(anew=True)}/{action}", body)
 
-    def _opened(self, *, anew: bool = False) -> Any:
-        with self._lock, self._availability():
-            client = self._client_of_this_process()
-            if self._collection is None or anew:
-                self._collection = client.get_or_create_collection(
-                    COLLECTION, embedding_function=None, configuration={"hnsw": _INDEX}
-                )
-            return self._collection
+    def _opened(self, *, anew: bool = False) -> str:
+        """Return the id of the collection, which is made where there is none."""
+        client = self._connected()
+        with self._lock:
+            known = self._collection if self._client is client and not anew else None
+        if known is None:
+            wanted = {
+                "name": COLLECTION,
+                "configuration": {"hnsw": _INDEX, "spann": None, "embedding_function": {"type": "legacy"}},
+                "get_or_create": True,
+            }
+            known = str(self._request("POST", _COLLECTIONS, wanted)["id"])
+            with self._lock:
+                self._collection = known
+        return known
 
-    def _connected(self) -> Any:
-        with self._lock, self._availability():
-            return self._client_of_this_process()
+    def _connected(self) -> httpx.Client:
+        """Return this process's client; one of a parent process is left alone."""
+        with self._lock:
+            if self._client is None or self._pid != os.getpid():
+                self._client = httpx.Client(base_url=self._url, timeout=self._timeout)
+                self._collection, self._pid = None, os.getpid()
+            return self._client
 
-    def _client_of_this_process(self) -> Any:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         if time.monotonic() < self._away_until:
             raise Unavailable("the strategy pool did not answer just now", hint="it is asked again in a few seconds")
-        if self._client is None or self._pid != os.getpid():
-            self._client, self._collection, self._pid = _connect(self._url, self._timeout), None, os.getpid()
-        return self._client
+        response = self._connected().request(method, path, json=body)
+        if response.status_code == httpx.codes.NOT_FOUND:
+            raise _NoCollection(response.text)
+        if response.status_code in _REFUSED:
+            raise ValueError(f"Chroma refused the request: {response.text[:500]}")
+        if response.is_error:
+            raise _Fault(response.text or f"status {response.status_code}")
+        return response.json()
 
     @contextmanager
     def _availability(self) -> Iterator[None]:
         """Report a Chroma that does not answer, or answers with a fault of its own, as :class:`Unavailable`."""
         try:
             yield
-        except Exception as error:
-            if not _is_fault_of_server(error):
-                raise
+        except (httpx.HTTPError, _Fault, _NoCollection) as error:
             self._away_until = time.monotonic() + self._rest
             raise Unavailable(
                 f"the strategy pool does not answer: {error or type(error).__name__}",
@@ -160,44 +172,12 @@ class StrategyPool:
             ) from error
 
 
-def _is_fault_of_server(error: Exception) -> bool:
-    import httpx
-    from chromadb.errors import InternalError, RateLimitError
-
-    # Chroma's client raises a bare Exception for an error page that is not its server's, e.g. a proxy's 503.
-    return isinstance(error, httpx.HTTPError | InternalError | RateLimitError | _NoServer) or type(error) is Exception
+class _Fault(Exception):
+    """Chroma, or a proxy before it, answered with an error."""
 
 
-class _NoServer(Exception):
-    """Chroma could not be reached when the client was made."""
-
-
-def _connect(url: str, timeout: float) -> Any:
-    import chromadb
-    import httpx
-    from chromadb.config import Settings
-
-    # The first requests of Chroma's client wait without limit, so it is asked to connect only where somebody answers.
-    httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=timeout).raise_for_status()
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    try:
-        client = chromadb.HttpClient(
-            host=parts.hostname or "127.0.0.1",
-            port=parts.port or (443 if secure else 80),
-            ssl=secure,
-            settings=Settings(anonymized_telemetry=False),
-        )
-    except ValueError as error:  # what the client makes of every failure of its first request
-        raise _NoServer(str(error)) from error
-    for session in _sessions(client):
-        session.timeout = timeout
-    return client
-
-
-def _sessions(client: Any) -> list[Any]:
-    """The ``httpx.Client`` objects inside: Chroma's client neither bounds their waits nor closes them."""
-    return [part._server._session for part in (client, client._admin_client)]
+class _NoCollection(Exception):
+    """Chroma does not have the collection (any more)."""
 
 
 def _metadata(reference: Reference) -> dict[str, str]:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from cupilot.domain.errors import Unavailable
 from cupilot.domain.hardware import Device
 from cupilot.domain.problem import Target
-from cupilot.settings import settings
+from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import CardLease
 
 
@@ -30,10 +30,10 @@ def take_card(session: Session, device: Device | None, worker: str) -> None:
     """Take the lease of a worker's card, or renew it; nothing to do without a card. Raises :class:`CardTaken`."""
     if device is None or device.target is not Target.CUDA:
         return
-    row = insert(CardLease).values(uid=device.uid, worker=worker, expires_at=_until())
+    row = insert(CardLease).values(uid=device.uid, worker=worker, expires_at=_until(session))
     mine = CardLease.worker == worker
-    values = {"worker": worker, "expires_at": _until(), "since": case((mine, CardLease.since), else_=func.now())}
-    taken = row.on_conflict_do_update(index_elements=["uid"], set_=values, where=mine | _run_out())
+    values = {"worker": worker, "expires_at": _until(session), "since": case((mine, CardLease.since), else_=func.now())}
+    taken = row.on_conflict_do_update(index_elements=["uid"], set_=values, where=mine | _run_out(session))
     if session.execute(taken.returning(CardLease.uid)).one_or_none() is None:
         raise _taken(session, device.uid)
 
@@ -43,7 +43,7 @@ def keep_card(session: Session, worker: str) -> bool:
     renewed = (
         update(CardLease)
         .where(CardLease.worker == worker)
-        .values(expires_at=_until())
+        .values(expires_at=_until(session))
         .returning(CardLease.uid)
         .execution_options(synchronize_session=False)
     )
@@ -55,13 +55,13 @@ def give_card_back(session: Session, worker: str) -> None:
     session.execute(delete(CardLease).where(CardLease.worker == worker))
 
 
-def _until() -> ColumnElement[datetime]:
-    return func.now() + timedelta(seconds=settings().lease_seconds)
+def _until(session: Session) -> ColumnElement[datetime]:
+    return func.now() + timedelta(seconds=settings_of(session).lease_seconds)
 
 
-def _run_out() -> ColumnElement[bool]:
+def _run_out(session: Session) -> ColumnElement[bool]:
     """Or given before the database's clock was set back: no lease that is given now ends so late."""
-    longest = timedelta(seconds=2 * settings().lease_seconds)
+    longest = timedelta(seconds=2 * settings_of(session).lease_seconds)
     return ~CardLease.expires_at.between(func.now(), func.now() + longest)
 
 
@@ -71,5 +71,5 @@ def _taken(session: Session, uid: str) -> CardTaken:
     return CardTaken(
         f"card {uid} is held{holder}",
         hint="a card has one worker: end that one, or give this one another card with --device; "
-        f"the lease of a dead worker runs out after {settings().lease_seconds:g} s (CUPILOT_LEASE_SECONDS)",
+        f"the lease of a dead worker runs out after {settings_of(session).lease_seconds:g} s (CUPILOT_LEASE_SECONDS)",
     )

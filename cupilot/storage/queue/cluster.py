@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.hardware import Device
 from cupilot.domain.states import StepState, WorkerKind
-from cupilot.settings import settings
-from cupilot.storage.db.engine import notify
+from cupilot.storage.db.engine import notify, settings_of
 from cupilot.storage.db.tables.jobs import Drain, Step, WorkerRow
 from cupilot.storage.queue.cards import give_card_back, take_card
 
@@ -134,7 +133,7 @@ def prune_workers(session: Session) -> None:
 
 def live_workers(session: Session) -> Sequence[WorkerRow]:
     """Workers that the scheduler can count on."""
-    return session.scalars(select(WorkerRow).where(is_live())).all()
+    return session.scalars(select(WorkerRow).where(is_live(session))).all()
 
 
 def anyone_listens(session: Session, queue: str) -> bool:
@@ -150,7 +149,7 @@ def device_of(session: Session, worker: str | None) -> str | None:
 def another_serves(session: Session, queue: str, uid: str) -> bool:
     """Whether a live worker with another device than ``uid`` takes steps from this queue now."""
     drained = select(Drain.scope).where(Drain.scope == WorkerRow.name).exists()
-    others = is_live() & (WorkerRow.device["uid"].astext != uid) & WorkerRow.queues.contains([queue])
+    others = is_live(session) & (WorkerRow.device["uid"].astext != uid) & WorkerRow.queues.contains([queue])
     return session.scalar(select(select(WorkerRow.name).where(others, ~drained).exists())) is True
 
 
@@ -164,7 +163,7 @@ def cluster_overview(session: Session) -> ClusterView:
     )
     age = func.extract("epoch", func.now() - WorkerRow.heartbeat_at)
     workers = (
-        select(WorkerRow, age, case((is_live(), True), else_=False), func.coalesce(busy.c.busy, 0))
+        select(WorkerRow, age, case((is_live(session), True), else_=False), func.coalesce(busy.c.busy, 0))
         .outerjoin(busy, busy.c.lease_owner == WorkerRow.name)
         .order_by(WorkerRow.name)
     )
@@ -191,8 +190,8 @@ def scheduler_alive(session: Session) -> bool:
     return bool(session.execute(held, key).scalar_one())
 
 
-def is_live() -> ColumnElement[bool]:
+def is_live(session: Session) -> ColumnElement[bool]:
     """Condition on a worker row: healthy, and heard of within the lease time."""
-    silent = timedelta(seconds=settings().lease_seconds)
+    silent = timedelta(seconds=settings_of(session).lease_seconds)
     # One from the future was sent before the database's clock was set back.
     return WorkerRow.healthy & WorkerRow.heartbeat_at.between(func.now() - silent, func.now() + silent)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState
-from cupilot.settings import settings
+from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import Job, Outbox, Step
 from cupilot.storage.people.quotas import may_begin
 from cupilot.storage.queue.fairness import in_turn, step_seconds, touched
@@ -141,7 +141,7 @@ def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uu
     """(job id, step id) of running steps whose worker has fallen silent."""
     query = (
         select(Step.job_id, Step.id)
-        .where(Step.state == StepState.RUNNING, _expired())
+        .where(Step.state == StepState.RUNNING, _expired(session))
         .order_by(Step.lease_expires_at)
         .limit(limit)
     )
@@ -150,14 +150,14 @@ def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uu
 
 def lock_expired(session: Session, step_id: uuid.UUID) -> Step | None:
     """The step, locked, if its lease is still expired; its job must be locked already."""
-    query = select(Step).where(Step.id == step_id, Step.state == StepState.RUNNING, _expired())
+    query = select(Step).where(Step.id == step_id, Step.state == StepState.RUNNING, _expired(session))
     locked = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     return session.scalars(locked).one_or_none()
 
 
-def _expired() -> ColumnElement[bool]:
+def _expired(session: Session) -> ColumnElement[bool]:
     """Run out; or further ahead than any lease is given for."""
-    longest = timedelta(seconds=CLOCK_SET_BACK * settings().lease_seconds)
+    longest = timedelta(seconds=CLOCK_SET_BACK * settings_of(session).lease_seconds)
     return or_(Step.lease_expires_at < func.now(), Step.lease_expires_at > func.now() + longest)
 
 

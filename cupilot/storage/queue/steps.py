@@ -21,8 +21,7 @@ from cupilot.domain.hardware import Device
 from cupilot.domain.job import AgentKind
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState
-from cupilot.settings import settings
-from cupilot.storage.db.engine import notify
+from cupilot.storage.db.engine import notify, settings_of
 from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
 from cupilot.storage.db.transitions import Stale, lock_generation, lock_job, move_job, move_step, record_event
 from cupilot.storage.people.quotas import takes_running_slot
@@ -107,7 +106,7 @@ def add_step(
         kind=kind,
         queue=queue or agents_queue(job),
         payload=dict(payload or {}),
-        max_attempts=settings().step_attempts,
+        max_attempts=settings_of(session).step_attempts,
         avoids=avoids,
         traceparent=tracing.current(),
     )

@@ -88,15 +88,43 @@ def get_endpoint(session: Session, team: uuid.UUID, endpoint: uuid.UUID, *, lock
     return row
 
 
+def change_endpoint(
+    session: Session,
+    team: uuid.UUID,
+    endpoint: uuid.UUID,
+    *,
+    url: str | None,
+    allowed: Sequence[webhooks.Network],
+    events: Sequence[str] | None,
+    description: str | None,
+    enabled: bool | None,
+) -> WebhookEndpoint:
+    """Change what is not None of one of the team's endpoints; NotFound for any other.
+
+    ``allowed`` are private networks that a URL may lead to; raises InvalidInput for a URL that may not be called.
+    """
+    row = get_endpoint(session, team, endpoint, lock=True)
+    row.url = row.url if url is None else webhooks.check_url(url, allowed)
+    row.events = row.events if events is None else list(events)
+    row.description = row.description if description is None else description
+    if enabled is True and not row.enabled:
+        enable(row)
+    elif enabled is False and row.enabled:
+        disable(row, "requested")
+    return row
+
+
 def delete_endpoint(session: Session, team: uuid.UUID, endpoint: uuid.UUID) -> None:
     """Remove it with its log; what is under way is not recorded any more."""
     session.delete(get_endpoint(session, team, endpoint, lock=True))
 
 
-def rotate_secret(row: WebhookEndpoint) -> None:
-    """Sign with a new secret from now on, and with the old one too for a day. The row is locked."""
+def rotate_secret(session: Session, team: uuid.UUID, endpoint: uuid.UUID) -> WebhookEndpoint:
+    """Sign with a new secret from now on, and with the old one too for a day; NotFound for another team's endpoint."""
+    row = get_endpoint(session, team, endpoint, lock=True)
     row.previous_secret, row.secret = row.secret, webhooks.new_secret()
     row.previous_until = func.now() + SECRET_OVERLAP
+    return row
 
 
 def enable(row: WebhookEndpoint) -> None:

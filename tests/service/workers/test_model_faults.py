@@ -145,9 +145,8 @@ def test_a_worker_that_was_taken_for_dead_settles_its_own_call_and_no_other(data
 def test_budgets_are_warned_of_by_what_stays_reserved_for_lost_calls_too(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "cupilot.storage.models.money.settings", lambda: settings.model_copy(update={"team_model_usd": 2.0})
-    )
+    limited = settings.model_copy(update={"team_model_usd": 2.0})
+    monkeypatch.setattr("cupilot.storage.models.money.settings_of", lambda _session: limited)
     with ScriptedModel(competent) as server:
         late = Late(ModelRig(database, settings, server), Budgets(cost_usd=1.25))
 

@@ -232,9 +232,8 @@ def test_a_call_that_is_too_dear_is_refused_alone(database: Database, settings: 
 def test_a_team_s_money_is_one_purse_for_all_its_jobs(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "cupilot.storage.models.money.settings", lambda: settings.model_copy(update={"team_model_usd": 0.05})
-    )
+    limited = settings.model_copy(update={"team_model_usd": 0.05})
+    monkeypatch.setattr("cupilot.storage.models.money.settings_of", lambda _session: limited)
     with ScriptedModel(lambda request: replace(competent(request), completion_tokens=900)) as server:
         rig = ModelRig(database, settings, server)
         jobs = [rig.submit(agents=AgentKind.LLM, seed=seed) for seed in range(2)]
