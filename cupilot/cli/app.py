@@ -30,6 +30,7 @@ from cupilot.cli import (
     top,
     webhooks,
 )
+from cupilot.cli.outcome import outcome
 
 EPILOG = """\b
 Exit codes: 0 fine; 1 the job failed or has no proven kernel, or its state, your
@@ -105,8 +106,16 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 }
 
 
-class Sections(TyperGroup):
-    """Lists the commands under headings; Typer does so by itself only where it draws with rich."""
+class Commands(TyperGroup):
+    """The group of all commands: lists them under headings, and shows the errors of whichever runs.
+
+    Typer draws headings by itself only with rich.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        with outcome(ctx):
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Each section's commands with the first sentence of their help."""
@@ -115,13 +124,17 @@ class Sections(TyperGroup):
             listed = {name: self.get_command(ctx, name) for name in names}
             with formatter.section(title):
                 formatter.write_dl(
-                    [(name.ljust(longest), one.get_short_help_str(SHORT_HELP)) for name, one in listed.items() if one]
+                    [
+                        (name.ljust(longest), command.get_short_help_str(SHORT_HELP))
+                        for name, command in listed.items()
+                        if command
+                    ]
                 )
 
 
 app = typer.Typer(
     name="cupilot",
-    cls=Sections,
+    cls=Commands,
     help="""Evolve faster kernels for PyTorch operators, and prove the ones that are returned.
 
     \b

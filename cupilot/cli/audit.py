@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from cupilot.cli.options import All, Cursor, Data, Json, Limit, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
 from cupilot.schemas import AuditPage
@@ -42,7 +41,7 @@ def audit(
         cupilot audit --all-teams --since 2026-01-31
         cupilot audit --resource /v1/jobs/3f2b --json
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         asked: dict[str, Any] = {
             "principal": principal,
             "key_prefix": key_prefix,

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from cupilot.cli.options import Data, JobId, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, clean_lines
 from cupilot.client import Client
@@ -41,7 +40,7 @@ def calls(
         cupilot calls last --candidate 3
         cupilot calls last --role translator --json | jq .items
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         page = client.model_calls(
             job_id(client, job), candidate=candidate, role=role, state=state, cursor=cursor, limit=limit
         )
@@ -64,7 +63,7 @@ def prompt(
     Example:
         cupilot prompt last 3f2a91c0 | less
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         owner = job_id(client, job)
         view = client.model_call(owner, _whole_id(client, str(owner), call))
         typer.echo(view.model_dump_json(indent=2) if as_json else _as_text(view))

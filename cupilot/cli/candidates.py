@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from cupilot.cli.options import All, CandidateId, Cursor, Data, JobId, Json, Limit, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
 from cupilot.domain.errors import InvalidInput, NotFound, Pruned
@@ -46,7 +45,7 @@ def candidates(
         cupilot candidates last --order speedup --limit 5
         cupilot candidates last --json | jq '.items[] | select(.speedup > 1.5)'
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         number = None if generation is None else generation - 1  # people count from 1 everywhere, REST from 0
         asked: dict[str, Any] = {"verdict": verdict, "generation": number, "order": order}
         chosen = job_id(client, job)
@@ -77,23 +76,22 @@ def candidate(
         cupilot candidate last 3 --source > kernel.cu
         cupilot candidate last 3 --json | jq .evaluation.profile.metrics
     """
-    with outcome(as_json=as_json):
-        if source and as_json:
-            raise InvalidInput(
-                "--source prints the kernel and --json the record",
-                hint="choose one; the record has the source too",
-                where="options",
-            )
-        with connect(server, data) as client:
-            view = client.candidate(job_id(client, job), candidate)
-            if as_json:
-                typer.echo(view.model_dump_json(indent=2))
-            elif source:
-                _print_source(view)
-            else:
-                from cupilot.cli.render import show_candidate
+    if source and as_json:
+        raise InvalidInput(
+            "--source prints the kernel and --json the record",
+            hint="choose one; the record has the source too",
+            where="options",
+        )
+    with connect(server, data) as client:
+        view = client.candidate(job_id(client, job), candidate)
+        if as_json:
+            typer.echo(view.model_dump_json(indent=2))
+        elif source:
+            _print_source(view)
+        else:
+            from cupilot.cli.render import show_candidate
 
-                show_candidate(view)
+            show_candidate(view)
 
 
 def _print_source(one: CandidateView) -> None:

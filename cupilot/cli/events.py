@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cupilot.cli.options import Data, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
 
@@ -50,7 +49,7 @@ def events(
         cupilot events last --after 1234 --limit 100
         cupilot events --follow
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = _of_team(client, after, follow=follow) if job is None else _of_job(client, job, after, follow=follow)
         for event in islice(found, limit):
             typer.echo(event.model_dump_json() if as_json else _line(event, whole_team=job is None))

@@ -11,7 +11,7 @@ import typer
 from cupilot.cli import matrix
 from cupilot.cli.files import write_result
 from cupilot.cli.options import Data, Json, Server
-from cupilot.cli.outcome import Exit, outcome
+from cupilot.cli.outcome import Exit
 from cupilot.cli.session import connect, connect_or_start
 from cupilot.client import Client
 from cupilot.domain.errors import InvalidInput, NotFound, Unavailable
@@ -76,39 +76,38 @@ def run(
         cupilot experiment run --problem softmax --seeds 6 --set population=4 --arm plain:alignment=off --arm full
         cupilot experiment run ablation.toml --detach
     """
-    with outcome(as_json=as_json):
-        fields = matrix.read(file) if file else {}
-        fields.setdefault("name", file.stem if file else "experiment")
-        _over(fields, name=name, device_class=device_class, reference=reference, agents=agents)
-        _over(fields, target=None if target == "auto" else target)
-        _over(fields, problems=[matrix.problem(one, policy=policy, size=size) for one in problem or []] or None)
-        _over(fields, seeds=matrix.seeds(seeds) if seeds else None, labels=matrix.labels(label) or None)
-        _over(fields, arms=[matrix.arm(one) for one in arm or []] or None)
-        _over(fields, switches=dict(matrix.switch(one) for one in switch or []) or None)
-        _into(fields, "method", **matrix.assignments(method or [], "--set"))
-        seconds = None if minutes is None else minutes * 60
-        _into(fields, "budgets", candidates=candidates, wall_seconds=seconds, cost_usd=cost)
-        _into(fields, "total", candidates=total_candidates, cost_usd=total_cost)
-        chosen = "target" in fields
-        request = matrix.request({"target": "cpu", "seeds": [0, 1, 2], **fields})
-        if dry_run:
-            with connect(server, data) as client:
-                _show_plan(client, request if chosen else _on_best_target(client, request), as_json=as_json)
+    fields = matrix.read(file) if file else {}
+    fields.setdefault("name", file.stem if file else "experiment")
+    _over(fields, name=name, device_class=device_class, reference=reference, agents=agents)
+    _over(fields, target=None if target == "auto" else target)
+    _over(fields, problems=[matrix.problem(one, policy=policy, size=size) for one in problem or []] or None)
+    _over(fields, seeds=matrix.seeds(seeds) if seeds else None, labels=matrix.labels(label) or None)
+    _over(fields, arms=[matrix.arm(one) for one in arm or []] or None)
+    _over(fields, switches=dict(matrix.switch(one) for one in switch or []) or None)
+    _into(fields, "method", **matrix.assignments(method or [], "--set"))
+    seconds = None if minutes is None else minutes * 60
+    _into(fields, "budgets", candidates=candidates, wall_seconds=seconds, cost_usd=cost)
+    _into(fields, "total", candidates=total_candidates, cost_usd=total_cost)
+    chosen = "target" in fields
+    request = matrix.request({"target": "cpu", "seeds": [0, 1, 2], **fields})
+    if dry_run:
+        with connect(server, data) as client:
+            _show_plan(client, request if chosen else _on_best_target(client, request), as_json=as_json)
+        return
+    with connect_or_start(server, data, ()) as client:
+        request = request if chosen else _on_best_target(client, request)
+        view = client.submit_experiment(request, idempotency_key=idempotency_key)
+        if detach:
+            typer.echo(view.model_dump_json(indent=2) if as_json else str(view.id))
             return
-        with connect_or_start(server, data, ()) as client:
-            request = request if chosen else _on_best_target(client, request)
-            view = client.submit_experiment(request, idempotency_key=idempotency_key)
-            if detach:
-                typer.echo(view.model_dump_json(indent=2) if as_json else str(view.id))
-                return
-            typer.echo(f"experiment {view.id}: {view.jobs} jobs on {view.target.value}", err=True)
-            try:
-                final = _follow(client, view.id, as_json=False, to_stderr=True)
-            except KeyboardInterrupt:
-                typer.echo(f"interrupted; it is kept: cupilot experiment watch {view.id}", err=True)
-                raise
-            _report(client, final.id, out=out, as_json=as_json)
-            raise typer.Exit(_exit_of(final))
+        typer.echo(f"experiment {view.id}: {view.jobs} jobs on {view.target.value}", err=True)
+        try:
+            final = _follow(client, view.id, as_json=False, to_stderr=True)
+        except KeyboardInterrupt:
+            typer.echo(f"interrupted; it is kept: cupilot experiment watch {view.id}", err=True)
+            raise
+        _report(client, final.id, out=out, as_json=as_json)
+        raise typer.Exit(_exit_of(final))
 
 
 @app.command("status")
@@ -119,7 +118,7 @@ def status(experiment: ExperimentId, server: Server = None, data: Data = None, a
     Example:
         cupilot experiment status last
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         from cupilot.cli.experiment_view import show_experiment
 
         view = client.experiment(experiment_id(client, experiment))
@@ -138,7 +137,7 @@ def watch(experiment: ExperimentId, server: Server = None, data: Data = None, as
     Example:
         cupilot experiment watch last
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         view = _follow(client, experiment_id(client, experiment), as_json=as_json, to_stderr=False)
         raise typer.Exit(_exit_of(view))
 
@@ -164,7 +163,7 @@ def report(
         cupilot experiment report last --csv comparisons
         cupilot experiment report last --json | jq '.comparisons[].claim'
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = experiment_id(client, experiment)
         if csv is not None:
             typer.echo(client.experiment_table(found, csv).decode(), nl=False)
@@ -180,7 +179,7 @@ def cancel(experiment: ExperimentId, server: Server = None, data: Data = None, a
     Example:
         cupilot experiment cancel last
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         view = client.cancel_experiment(experiment_id(client, experiment))
         typer.echo(view.model_dump_json(indent=2) if as_json else f"experiment {view.id} is {view.state}")
 
@@ -200,7 +199,7 @@ def list_experiments(
     Example:
         cupilot experiment list
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         from cupilot.cli.experiment_view import show_experiments
 
         page = client.experiments(cursor=cursor, limit=limit)

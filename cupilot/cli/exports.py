@@ -10,7 +10,6 @@ import typer
 
 from cupilot.cli.files import write_export
 from cupilot.cli.options import Data, JobId, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
 
@@ -42,7 +41,7 @@ def export(
         cupilot export last --format bundle -o proof           then: python proof/reproduce.py
         cupilot export last --format kernelbench --candidate 12
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         chosen = job_id(client, job)
         if form is None:
             offers = client.exports(chosen, candidate)

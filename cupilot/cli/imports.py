@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 import typer
 
 from cupilot.cli.options import Data, IdempotencyKey, Json, Server
-from cupilot.cli.outcome import exit_of, outcome
+from cupilot.cli.outcome import exit_of
 from cupilot.cli.problems import resolve
 from cupilot.cli.requests import on_chosen_target, parse_labels
 from cupilot.cli.session import connect
@@ -58,19 +58,18 @@ def judge(
         cupilot judge my_op.py modelnew.py --target cuda --policy tf32
         cupilot judge my_op.py my_op.cu --target cuda --function run
     """
-    with outcome(as_json=as_json):
-        request = _request(
-            problem, file, target=target, policy=policy, name=name, size=size, priority=priority, sharing=sharing
-        ).model_copy(update={"labels": parse_labels(label), "function": function})
-        with connect(server, data) as client:
-            made = client.judge(on_chosen_target(request, target, client), idempotency_key=idempotency_key)
-            if not wait:
-                typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
-                return
-            from cupilot.cli.live import watch as show
+    request = _request(
+        problem, file, target=target, policy=policy, name=name, size=size, priority=priority, sharing=sharing
+    ).model_copy(update={"labels": parse_labels(label), "function": function})
+    with connect(server, data) as client:
+        made = client.judge(on_chosen_target(request, target, client), idempotency_key=idempotency_key)
+        if not wait:
+            typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
+            return
+        from cupilot.cli.live import watch as show
 
-            typer.echo(f"job {made.id}", err=True)
-            raise typer.Exit(exit_of(show(client, made.id, as_json=as_json)))
+        typer.echo(f"job {made.id}", err=True)
+        raise typer.Exit(exit_of(show(client, made.id, as_json=as_json)))
 
 
 def _request(

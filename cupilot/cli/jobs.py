@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, Limit, Server
-from cupilot.cli.outcome import exit_of, outcome
+from cupilot.cli.outcome import exit_of
 from cupilot.cli.requests import JobOptions, on_chosen_target, parse_labels, takes_job_options
 from cupilot.cli.session import connect, connect_or_start, job_id
 
@@ -43,21 +43,20 @@ def evolve(
     from cupilot.cli.live import watch as show
     from cupilot.cli.results import finish
 
-    with outcome(as_json=as_json):
-        request = options.request()
-        mine: set[UUID] = set()
-        with connect_or_start(server, data, mine) as client:
-            job = client.submit(on_chosen_target(request, options.target, client))
-            mine.add(job.id)
-            typer.echo(f"job {job.id} on {job.target.value}", err=True)
-            try:
-                final = show(client, job.id, as_json=as_json, quiet=as_json)
-            except KeyboardInterrupt:
-                kept = f"the job is kept: cupilot watch {job.id}, or cupilot cancel {job.id}"
-                typer.echo(f"interrupted; {kept}", err=True)
-                raise
-            code = finish(client, final, out=out, as_json=as_json)
-        raise typer.Exit(code)
+    request = options.request()
+    mine: set[UUID] = set()
+    with connect_or_start(server, data, mine) as client:
+        job = client.submit(on_chosen_target(request, options.target, client))
+        mine.add(job.id)
+        typer.echo(f"job {job.id} on {job.target.value}", err=True)
+        try:
+            final = show(client, job.id, as_json=as_json, quiet=as_json)
+        except KeyboardInterrupt:
+            kept = f"the job is kept: cupilot watch {job.id}, or cupilot cancel {job.id}"
+            typer.echo(f"interrupted; {kept}", err=True)
+            raise
+        code = finish(client, final, out=out, as_json=as_json)
+    raise typer.Exit(code)
 
 
 @takes_job_options
@@ -83,21 +82,20 @@ def submit(
         cupilot submit my_op.py --wait && cupilot export last --format torch
         cupilot submit my_op.py --agents llm --cost 5 --dry-run
     """
-    with outcome(as_json=as_json):
-        request = options.request()
-        with connect(server, data) as client:
-            chosen = on_chosen_target(request, options.target, client)
-            if dry_run:
-                _show_plan(client, chosen, as_json=as_json)
-                return
-            job = client.submit(chosen, idempotency_key=idempotency_key)
-            if not wait:
-                typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
-                return
-            from cupilot.cli.live import watch as show
+    request = options.request()
+    with connect(server, data) as client:
+        chosen = on_chosen_target(request, options.target, client)
+        if dry_run:
+            _show_plan(client, chosen, as_json=as_json)
+            return
+        job = client.submit(chosen, idempotency_key=idempotency_key)
+        if not wait:
+            typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
+            return
+        from cupilot.cli.live import watch as show
 
-            typer.echo(f"job {job.id}", err=True)
-            raise typer.Exit(exit_of(show(client, job.id, as_json=as_json)))
+        typer.echo(f"job {job.id}", err=True)
+        raise typer.Exit(exit_of(show(client, job.id, as_json=as_json)))
 
 
 def status(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -108,7 +106,7 @@ def status(job: JobId, server: Server = None, data: Data = None, as_json: Json =
         cupilot status last
         cupilot status 3f2b... --json | jq .best.speedup
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         from cupilot.cli.render import show_job
 
         view = client.get(job_id(client, job))
@@ -127,7 +125,7 @@ def watch(job: JobId, server: Server = None, data: Data = None, as_json: Json = 
         cupilot watch last
         cupilot watch last --json | jq -c '.job.verdicts'
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         from cupilot.cli.live import watch as show
 
         view = show(client, job_id(client, job), as_json=as_json)
@@ -166,7 +164,7 @@ def list_jobs(
         cupilot list --state queued --order oldest
         cupilot list --all --json | jq length
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         from cupilot.cli.render import show_jobs
         from cupilot.schemas import JobPage
 
@@ -199,7 +197,7 @@ def cancel(job: JobId, server: Server = None, data: Data = None, as_json: Json =
     Example:
         cupilot cancel last
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         view = client.cancel(job_id(client, job))
         typer.echo(view.model_dump_json(indent=2) if as_json else f"job {view.id} is {view.state}")
 

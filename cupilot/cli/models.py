@@ -7,7 +7,7 @@ import json
 import typer
 
 from cupilot.cli.options import Json
-from cupilot.cli.outcome import Exit, outcome
+from cupilot.cli.outcome import Exit
 from cupilot.cli.session import embedded_stack
 from cupilot.cli.text import clean
 
@@ -35,22 +35,21 @@ def try_each(as_json: Json = False) -> None:
     Example:
         CUPILOT_LLM_MODEL=ollama/NAME cupilot models test
     """
-    with outcome(as_json=as_json):
-        embedded_stack()
-        from cupilot.embedded.models import try_models
+    embedded_stack()
+    from cupilot.embedded.models import try_models
 
-        report = try_models()
-        if as_json:
-            typer.echo(json.dumps({"error": report.error, "checks": list(report.checks)}, indent=2))
-        elif report.error:
-            typer.echo(f"error: {clean(report.error)}", err=True)
-            typer.echo("  hint: set CUPILOT_LLM_MODEL, see docs/models.md", err=True)
-        else:
-            for check in report.checks:
-                state = "ok" if check["works"] else "fails"
-                if check["trouble"]:
-                    state += f" ({check['trouble']})"
-                typer.echo(f"{state:<6} {clean(check['model'])} ({', '.join(check['roles'])}): {clean(check['found'])}")
-                if check["mend"]:
-                    typer.echo(f"       -> {clean(check['mend'])}")
-        raise typer.Exit(Exit.OK if report.fine else Exit.FAILED)
+    report = try_models()
+    if as_json:
+        typer.echo(json.dumps({"error": report.error, "checks": list(report.checks)}, indent=2))
+    elif report.error:
+        typer.echo(f"error: {clean(report.error)}", err=True)
+        typer.echo("  hint: set CUPILOT_LLM_MODEL, see docs/models.md", err=True)
+    else:
+        for check in report.checks:
+            state = "ok" if check["works"] else "fails"
+            if check["trouble"]:
+                state += f" ({check['trouble']})"
+            typer.echo(f"{state:<6} {clean(check['model'])} ({', '.join(check['roles'])}): {clean(check['found'])}")
+            if check["mend"]:
+                typer.echo(f"       -> {clean(check['mend'])}")
+    raise typer.Exit(Exit.OK if report.fine else Exit.FAILED)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cupilot.cli.outcome import errors_always_as_json, errors_as_json
 from cupilot.client.endpoint import URL_VARIABLE
 
 Server = Annotated[
@@ -19,7 +20,12 @@ Data = Annotated[
         "--data", metavar="FOLDER", help="Data folder of the embedded stack [$CUPILOT_DATA, ./.cupilot, ~/.cupilot]."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
+Json = Annotated[bool, typer.Option("--json", callback=errors_as_json, help="Print JSON for programs instead of text.")]
+OnlyJson = Annotated[
+    bool,
+    typer.Option("--json", callback=errors_always_as_json, help="Print JSON for programs instead of text."),
+]
+"""Of a command that prints nothing else."""
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id; 'last' is your team's newest job.")]
 CandidateId = Annotated[str, typer.Argument(metavar="CANDIDATE", help="The candidate's number in its job, or its id.")]
 Cursor = Annotated[str | None, typer.Option("--cursor", help="From the page before.")]

@@ -1,4 +1,7 @@
-"""Exit codes, and how errors are shown: one line of what happened and one of how to mend it, or JSON."""
+"""Exit codes, and how errors are shown: one line of what happened and one of how to mend it, or JSON.
+
+The group of all commands runs each in :func:`outcome`, so that no command handles errors itself.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ from cupilot.cli.text import clean
 from cupilot.client import ApiError
 from cupilot.domain.errors import CupilotError, NotFound, Pruned, Unavailable
 from cupilot.schemas import JobView
+
+_AS_JSON = "cupilot.cli.as_json"
+"""Key in the context's ``meta``, which all contexts of a call share."""
 
 
 class Exit(IntEnum):
@@ -36,16 +42,28 @@ def exit_of(job: JobView) -> Exit:
     return Exit.FAILED if job.final and lost else Exit.OK
 
 
+def errors_as_json(context: typer.Context, value: bool) -> bool:
+    """Note that the command was called with ``--json``: its errors are shown as JSON too."""
+    context.meta[_AS_JSON] = value
+    return value
+
+
+def errors_always_as_json(context: typer.Context, value: bool) -> bool:
+    """Note that errors are shown as JSON, whether ``--json`` was given or not."""
+    context.meta[_AS_JSON] = True
+    return value
+
+
 @contextmanager
-def outcome(*, as_json: bool) -> Iterator[None]:
+def outcome(context: typer.Context) -> Iterator[None]:
     """Turn errors into a message and an exit code; a Ctrl-C into 130."""
     try:
         yield
     except ApiError as error:
-        _show(as_json=as_json, error=error)
+        _show(error, as_json=context.meta.get(_AS_JSON, False))
         raise typer.Exit(_code_of_answer(error)) from error
     except CupilotError as error:
-        _show(as_json=as_json, error=error)
+        _show(error, as_json=context.meta.get(_AS_JSON, False))
         raise typer.Exit(_code_of_error(error)) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(Exit.INTERRUPTED) from error
@@ -69,7 +87,7 @@ def _code_of_error(error: CupilotError) -> Exit:
     return Exit.USAGE if error.status == 422 else Exit.FAILED
 
 
-def _show(*, as_json: bool, error: ApiError | CupilotError) -> None:
+def _show(error: ApiError | CupilotError, *, as_json: bool) -> None:
     request_id = getattr(error, "request_id", None)
     if as_json:
         fields = {name: getattr(error, name) for name in ("code", "message", "hint", "where")}

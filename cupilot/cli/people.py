@@ -8,7 +8,6 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from cupilot.cli.options import Data, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
 from cupilot.domain.errors import InvalidInput
@@ -47,7 +46,7 @@ def whoami(server: Server = None, data: Data = None, as_json: Json = False) -> N
     Example:
         cupilot whoami
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         me = client.me()
         admin = ", cluster admin" if me.cluster_admin else ""
         end = f"expires on {me.expires_at:%Y-%m-%d}" if me.expires_at else "does not expire"
@@ -63,7 +62,7 @@ def list_teams(server: Server = None, data: Data = None, as_json: Json = False) 
     Example:
         cupilot team list
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = TeamList(items=list(client.all_teams()))
         _show(found, "\n".join(_team_line(one) for one in found.items), as_json=as_json)
 
@@ -82,11 +81,10 @@ def create_team(
     Example:
         cupilot team create compilers --weight 2
     """
-    with outcome(as_json=as_json):
-        request = _made(TeamRequest, name=name, weight=weight)
-        with connect(server, data) as client:
-            made = client.make_team(request)
-            _show(made, _team_line(made), as_json=as_json)
+    request = _made(TeamRequest, name=name, weight=weight)
+    with connect(server, data) as client:
+        made = client.make_team(request)
+        _show(made, _team_line(made), as_json=as_json)
 
 
 @team.command("set")
@@ -109,7 +107,7 @@ def set_team(
     Example:
         cupilot team set compilers --running 4 --gpu-hours 100 --period week
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         quota = client.team(name).quota.model_dump()
         limits = {
             "max_running_jobs": running,
@@ -132,7 +130,7 @@ def members(name: TeamName, server: Server = None, data: Data = None, as_json: J
     Example:
         cupilot team members compilers
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = MemberList(items=list(client.all_members(name)))
         _show(found, "\n".join(_member_line(one) for one in found.items), as_json=as_json)
 
@@ -155,7 +153,7 @@ def add_member(
         cupilot team add compilers ann --role admin
         cupilot team add compilers nightly --service-account
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         give = client.make_service_account if service_account else client.put_member
         added = give(name, who, role)
         _show(added, _member_line(added), as_json=as_json)
@@ -171,7 +169,7 @@ def remove_member(
     Example:
         cupilot team remove compilers bob
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         client.remove_member(name, who)
         typer.echo("{}" if as_json else f"{clean(who)} is not in team {clean(name)} any more")
 
@@ -184,7 +182,7 @@ def list_users(server: Server = None, data: Data = None, as_json: Json = False) 
     Example:
         cupilot user list
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = list(client.all_users())
         _show(UserPage(items=found), "\n".join(_user_line(one) for one in found), as_json=as_json)
 
@@ -205,11 +203,10 @@ def create_user(
         cupilot team add compilers bob
         cupilot key create laptop --user bob --team compilers
     """
-    with outcome(as_json=as_json):
-        request = _made(UserRequest, name=name, cluster_admin=cluster_admin)
-        with connect(server, data) as client:
-            made = client.make_user(request)
-            _show(made, _user_line(made), as_json=as_json)
+    request = _made(UserRequest, name=name, cluster_admin=cluster_admin)
+    with connect(server, data) as client:
+        made = client.make_user(request)
+        _show(made, _user_line(made), as_json=as_json)
 
 
 @user.command("set")
@@ -233,7 +230,7 @@ def set_user(
         cupilot user set bob --disable
         cupilot user set ann --cluster-admin
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         changed = client.change_user(name, UserChange(disabled=disabled, cluster_admin=cluster_admin))
         _show(changed, _user_line(changed), as_json=as_json)
 
@@ -252,7 +249,7 @@ def list_keys(
     Example:
         cupilot key list
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = KeyList(items=list(client.all_keys(team=of_team)))
         _show(found, "\n".join(_key_line(one) for one in found.items), as_json=as_json)
 
@@ -278,12 +275,11 @@ def create_key(
         cupilot key create laptop
         cupilot key create nightly --user nightly --days 365
     """
-    with outcome(as_json=as_json):
-        lives = {} if days is None else {"expires_days": days or None}
-        request = _made(KeyRequest, name=name, scope=scope, user=who, team=for_team, **lives)
-        with connect(server, data) as client:
-            made = client.make_key(request)
-            _show(made, made.secret, as_json=as_json)
+    lives = {} if days is None else {"expires_days": days or None}
+    request = _made(KeyRequest, name=name, scope=scope, user=who, team=for_team, **lives)
+    with connect(server, data) as client:
+        made = client.make_key(request)
+        _show(made, made.secret, as_json=as_json)
 
 
 @key.command("revoke")
@@ -299,7 +295,7 @@ def revoke_key(
     Example:
         cupilot key revoke cpk_12345678
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         revoked = client.revoke_key(reference)
         _show(revoked, _key_line(revoked), as_json=as_json)
 

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import typer
 
-from cupilot.cli.options import Data, Json, Server
-from cupilot.cli.outcome import Exit, outcome
+from cupilot.cli.options import Data, Json, OnlyJson, Server
+from cupilot.cli.outcome import Exit
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
 from cupilot.domain.errors import InvalidInput
@@ -51,7 +51,7 @@ def search(
         cupilot pool search --job last
         cupilot pool search "row softmax" --op-class softmax --target cpu
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         if job is not None:
             found = client.pool_search(job=job_id(client, job), limit=limit)
         elif op_class is not None:
@@ -94,7 +94,7 @@ def list_entries(
     Example:
         cupilot pool list --technique vector_loads
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         given = None if job is None else job_id(client, job)
         page = client.pool_entries(shared=shared, op_class=op_class, technique=technique, job=given, limit=limit)
         if as_json:
@@ -114,7 +114,7 @@ def show(
     entry: Annotated[UUID, typer.Argument(metavar="ENTRY", help="Its id.")],
     server: Server = None,
     data: Data = None,
-    as_json: Json = False,  # noqa: ARG001 - it is JSON in any case
+    as_json: OnlyJson = False,  # noqa: ARG001 - it is JSON in any case
 ) -> None:
     """Print everything about a pool entry.
 
@@ -122,7 +122,7 @@ def show(
     Example:
         cupilot pool show 3f2c8a52-9d0e-4a62-9a3f-0c3f8f1f6a10
     """
-    with outcome(as_json=True), connect(server, data) as client:
+    with connect(server, data) as client:
         typer.echo(client.pool_entry(entry).model_dump_json(indent=2))
 
 
@@ -145,7 +145,7 @@ def share(
         cupilot pool share --job last
         cupilot pool share --job last --as private
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         given = None if job is None else job_id(client, job)
         if bool(entries) == (given is not None):
             raise InvalidInput("say what to share: either entries or --job", where="options")
@@ -173,7 +173,7 @@ def export(
     Example:
         cupilot pool export pool.jsonl
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         if out is None:
             for line in client.pool_export(kernels=kernels):
                 typer.echo(line)
@@ -201,7 +201,7 @@ def import_entries(
     Example:
         cupilot pool import pool.jsonl --source cluster-b
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         label = source or ("stdin" if str(file) == "-" else file.name)
         if str(file) == "-":
             done = client.pool_import(sys.stdin, source=label)
@@ -228,7 +228,7 @@ def stats(server: Server = None, data: Data = None, as_json: Json = False) -> No
     Example:
         cupilot pool stats
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = client.pool_stats()
         if as_json:
             typer.echo(found.model_dump_json(indent=2))

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, Limit, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, interval
 from cupilot.client import Client
@@ -37,7 +36,7 @@ def leaderboard(
         cupilot leaderboard
         cupilot leaderboard 3f2b8c1e --device "NVIDIA H200"
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         if problem is None:
             if everything:
                 boards = LeaderboardList(items=list(client.all_leaderboards(all_teams=all_teams)))
@@ -82,7 +81,7 @@ def compare(
         cupilot compare last:3 last:12
         cupilot compare 3f2b... 77ac... --json | jq .relative_speedup
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = client.compare(_reference(client, first), _reference(client, second))
         if as_json:
             typer.echo(found.model_dump_json(indent=2))
@@ -112,7 +111,7 @@ def remeasure(
         cupilot remeasure 3f2b... --candidate 12
         cupilot remeasure 3f2b... --history          then and now, side by side
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         chosen = job_id(client, job)
         which = candidate if candidate is not None else str(client.best(chosen).candidate.id)
         if history:

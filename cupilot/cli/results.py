@@ -9,7 +9,7 @@ import typer
 
 from cupilot.cli.files import write_result
 from cupilot.cli.options import Data, JobId, Json, Server
-from cupilot.cli.outcome import Exit, exit_of, outcome
+from cupilot.cli.outcome import Exit, exit_of
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean
 from cupilot.client import ApiError, Client
@@ -34,7 +34,7 @@ def result(
         cupilot result last
         cupilot result last --out kernel --json | jq .headline
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         code = finish(client, client.get(job_id(client, job)), out=out, as_json=as_json)
         raise typer.Exit(code)
 
@@ -56,7 +56,7 @@ def problems(
         cupilot problems
         cupilot problems softmax > my_op.py
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         if problem is not None:
             _show_problem(client.problem(problem), as_json=as_json)
             return

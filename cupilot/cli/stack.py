@@ -12,7 +12,6 @@ import typer
 
 from cupilot import __version__
 from cupilot.cli.options import Data, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import embedded_stack, show_progress
 from cupilot.client.endpoint import data_folder
 from cupilot.domain.errors import InvalidInput
@@ -40,25 +39,24 @@ def up(
         cupilot up
         cupilot up --detach --data ~/.cupilot
     """
-    with outcome(as_json=as_json):
-        embedded = embedded_stack()
-        if target not in ("auto", *Target):
-            raise InvalidInput(f"{target!r} is no target", hint="auto, cuda or cpu", where="--target")
-        folder = data_folder(data)
-        wanted = None if target == "auto" else Target(target)
+    embedded = embedded_stack()
+    if target not in ("auto", *Target):
+        raise InvalidInput(f"{target!r} is no target", hint="auto, cuda or cpu", where="--target")
+    folder = data_folder(data)
+    wanted = None if target == "auto" else Target(target)
 
-        def told(progress: Progress) -> None:
-            show_progress(progress)
-            if progress.part == "stack" and progress.state == "ready":
-                url = progress.note.split()[0]
-                if as_json:
-                    typer.echo(json.dumps({"url": url, "data": str(folder.absolute())}))
-                elif not detach:
-                    typer.echo(f"{_ready(url)}; stop with Ctrl-C")
+    def told(progress: Progress) -> None:
+        show_progress(progress)
+        if progress.part == "stack" and progress.state == "ready":
+            url = progress.note.split()[0]
+            if as_json:
+                typer.echo(json.dumps({"url": url, "data": str(folder.absolute())}))
+            elif not detach:
+                typer.echo(f"{_ready(url)}; stop with Ctrl-C")
 
-        endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=told)
-        if detach and not as_json:
-            typer.echo(f"{_ready(endpoint.url)}; stop with cupilot down")
+    endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=told)
+    if detach and not as_json:
+        typer.echo(f"{_ready(endpoint.url)}; stop with cupilot down")
 
 
 def down(data: Data = None, as_json: Json = False) -> None:
@@ -68,13 +66,12 @@ def down(data: Data = None, as_json: Json = False) -> None:
     Example:
         cupilot down
     """
-    with outcome(as_json=as_json):
-        folder = data_folder(data)
-        stopped = embedded_stack().down(folder)
-        if as_json:
-            typer.echo(json.dumps({"stopped": stopped, "data": str(folder.absolute())}))
-        else:
-            typer.echo("stopped" if stopped else f"nothing runs in {folder}")
+    folder = data_folder(data)
+    stopped = embedded_stack().down(folder)
+    if as_json:
+        typer.echo(json.dumps({"stopped": stopped, "data": str(folder.absolute())}))
+    else:
+        typer.echo("stopped" if stopped else f"nothing runs in {folder}")
 
 
 def env(data: Data = None, as_json: Json = False) -> None:
@@ -85,13 +82,12 @@ def env(data: Data = None, as_json: Json = False) -> None:
         eval "$(cupilot env)"
         python -m workers drain --reason upgrade --wait 600
     """
-    with outcome(as_json=as_json):
-        found = embedded_stack().addresses(data_folder(data))
-        if as_json:
-            typer.echo(json.dumps(found, indent=2))
-            return
-        for name, value in found.items():
-            typer.echo(f"export {name}={shlex.quote(value)}")
+    found = embedded_stack().addresses(data_folder(data))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for name, value in found.items():
+        typer.echo(f"export {name}={shlex.quote(value)}")
 
 
 def backup(
@@ -105,9 +101,8 @@ def backup(
     Example:
         cupilot backup ~/backups/monday.dump
     """
-    with outcome(as_json=as_json):
-        made = embedded_stack().backup(data_folder(data), file)
-        typer.echo(json.dumps({"file": str(made.absolute()), "bytes": made.stat().st_size}) if as_json else str(made))
+    made = embedded_stack().backup(data_folder(data), file)
+    typer.echo(json.dumps({"file": str(made.absolute()), "bytes": made.stat().st_size}) if as_json else str(made))
 
 
 def restore(
@@ -122,12 +117,11 @@ def restore(
         cupilot restore ~/backups/monday.dump --data second
         cupilot up --detach --data second
     """
-    with outcome(as_json=as_json):
-        folder = data_folder(data)
-        embedded_stack().restore(folder, file)
-        shown = str(folder.absolute())
-        start = f"start it with: cupilot up --data {shlex.quote(str(folder))}"
-        typer.echo(json.dumps({"data": shown}) if as_json else f"restored into {shown}; {start}")
+    folder = data_folder(data)
+    embedded_stack().restore(folder, file)
+    shown = str(folder.absolute())
+    start = f"start it with: cupilot up --data {shlex.quote(str(folder))}"
+    typer.echo(json.dumps({"data": shown}) if as_json else f"restored into {shown}; {start}")
 
 
 def doctor(data: Data = None, as_json: Json = False) -> None:
@@ -137,19 +131,18 @@ def doctor(data: Data = None, as_json: Json = False) -> None:
     Example:
         cupilot doctor
     """
-    with outcome(as_json=as_json):
-        from cupilot.embedded.doctor import examine, exit_code
+    from cupilot.embedded.doctor import examine, exit_code
 
-        checks = examine(data_folder(data))
-        if as_json:
-            typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
-        else:
-            width = max(len(check.name) for check in checks)
-            for check in checks:
-                typer.echo(f"{check.level.value:<8} {check.name:<{width}}  {check.found}")
-                if check.mend:
-                    typer.echo(f"{'':<8} {'':<{width}}  -> {check.mend}")
-        raise typer.Exit(exit_code(checks))
+    checks = examine(data_folder(data))
+    if as_json:
+        typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            typer.echo(f"{check.level.value:<8} {check.name:<{width}}  {check.found}")
+            if check.mend:
+                typer.echo(f"{'':<8} {'':<{width}}  -> {check.mend}")
+    raise typer.Exit(exit_code(checks))
 
 
 def version(server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -162,19 +155,18 @@ def version(server: Server = None, data: Data = None, as_json: Json = False) -> 
     from cupilot.client import Client
     from cupilot.client.endpoint import NoServer
 
-    with outcome(as_json=as_json):
-        answer: dict[str, str | None] = {"client": __version__, "server": None, "url": None}
-        try:
-            with Client(server, data=data, retries=0) as client:
-                answer |= {"server": client.version().version, "url": client.url}
-        except NoServer:
-            pass
-        if as_json:
-            typer.echo(json.dumps(answer))
-        else:
-            typer.echo(f"cupilot {__version__}")
-            if answer["server"]:
-                typer.echo(f"service {answer['server']} at {answer['url']}")
+    answer: dict[str, str | None] = {"client": __version__, "server": None, "url": None}
+    try:
+        with Client(server, data=data, retries=0) as client:
+            answer |= {"server": client.version().version, "url": client.url}
+    except NoServer:
+        pass
+    if as_json:
+        typer.echo(json.dumps(answer))
+    else:
+        typer.echo(f"cupilot {__version__}")
+        if answer["server"]:
+            typer.echo(f"service {answer['server']} at {answer['url']}")
 
 
 def _ready(url: str) -> str:

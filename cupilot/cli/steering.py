@@ -9,7 +9,6 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from cupilot.cli.options import CandidateId, Data, IdempotencyKey, JobId, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.requests import parse_labels
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, seconds
@@ -37,7 +36,7 @@ def pause(job: JobId, server: Server = None, data: Data = None, as_json: Json = 
     Example:
         cupilot pause last
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         _told(client.pause(job_id(client, job)), as_json=as_json)
 
 
@@ -48,7 +47,7 @@ def resume(job: JobId, server: Server = None, data: Data = None, as_json: Json =
     Example:
         cupilot resume last
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         _told(client.resume(job_id(client, job)), as_json=as_json)
 
 
@@ -70,7 +69,7 @@ def retry(
         cupilot retry last --candidates 400 --minutes 120
         cupilot retry 3f2b... --idempotency-key nightly-2026-01-31
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         old = job_id(client, job)
         request = RetryRequest(budgets=_budgets(client, old, candidates, minutes, cost))
         new = client.retry(old, request, idempotency_key=idempotency_key)
@@ -96,7 +95,7 @@ def fork(
     Examples:
         cupilot fork last 12 --seed 1
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         old = job_id(client, job)
         request = ForkRequest(budgets=_budgets(client, old, candidates, minutes, cost), seed=seed)
         new = client.fork(old, candidate, request, idempotency_key=idempotency_key)
@@ -110,7 +109,7 @@ def pin(job: JobId, candidate: CandidateId, server: Server = None, data: Data = 
     Example:
         cupilot pin last 3
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         request = DirectiveRequest(kind=DirectiveKind.PIN, candidate=candidate)
         _directed(client.direct(job_id(client, job), request), as_json=as_json)
 
@@ -134,10 +133,9 @@ def ban(
         cupilot ban last --technique tensor_cores
         cupilot ban last --candidate 5
     """
-    with outcome(as_json=as_json):
-        request = _checked(kind=DirectiveKind.BAN, technique=technique, candidate=candidate, any_name=any_name)
-        with connect(server, data) as client:
-            _directed(client.direct(job_id(client, job), request), as_json=as_json)
+    request = _checked(kind=DirectiveKind.BAN, technique=technique, candidate=candidate, any_name=any_name)
+    with connect(server, data) as client:
+        _directed(client.direct(job_id(client, job), request), as_json=as_json)
 
 
 def inject(
@@ -157,14 +155,13 @@ def inject(
     Example:
         cupilot inject last strategy.json
     """
-    with outcome(as_json=as_json):
-        request = _checked(
-            kind=DirectiveKind.INJECT,
-            strategy=_read(strategy, Strategy, "STRATEGY"),
-            kernel=_read(kernel, Kernel, "--kernel") if kernel else None,
-        )
-        with connect(server, data) as client:
-            _directed(client.direct(job_id(client, job), request), as_json=as_json)
+    request = _checked(
+        kind=DirectiveKind.INJECT,
+        strategy=_read(strategy, Strategy, "STRATEGY"),
+        kernel=_read(kernel, Kernel, "--kernel") if kernel else None,
+    )
+    with connect(server, data) as client:
+        _directed(client.direct(job_id(client, job), request), as_json=as_json)
 
 
 def directives(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -174,7 +171,7 @@ def directives(job: JobId, server: Server = None, data: Data = None, as_json: Js
     Example:
         cupilot directives last
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = client.directives(job_id(client, job))
         if as_json:
             typer.echo(found.model_dump_json(indent=2))
@@ -196,7 +193,7 @@ def lift(
     Example:
         cupilot lift last 3f2b8c1e-0000-4000-8000-000000000001
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         _directed(client.lift(job_id(client, job), directive), as_json=as_json)
 
 
@@ -217,15 +214,14 @@ def change(
         cupilot change last --label model=llama --remove draft
         cupilot change last --priority high
     """
-    with outcome(as_json=as_json):
-        labels: dict[str, str | None] = {**parse_labels(label), **dict.fromkeys(remove or [])}
-        with connect(server, data) as client:
-            view = client.change(job_id(client, job), JobChange(labels=labels, priority=priority))
-            if as_json:
-                typer.echo(view.model_dump_json(indent=2))
-            else:
-                shown = ", ".join(f"{clean(key)}={clean(value)}" for key, value in sorted(view.labels.items()))
-                typer.echo(f"job {view.id}: priority {view.priority.value}, labels {shown or 'none'}")
+    labels: dict[str, str | None] = {**parse_labels(label), **dict.fromkeys(remove or [])}
+    with connect(server, data) as client:
+        view = client.change(job_id(client, job), JobChange(labels=labels, priority=priority))
+        if as_json:
+            typer.echo(view.model_dump_json(indent=2))
+        else:
+            shown = ", ".join(f"{clean(key)}={clean(value)}" for key, value in sorted(view.labels.items()))
+            typer.echo(f"job {view.id}: priority {view.priority.value}, labels {shown or 'none'}")
 
 
 def quota(server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -235,7 +231,7 @@ def quota(server: Server = None, data: Data = None, as_json: Json = False) -> No
     Example:
         cupilot quota
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         view = client.quota()
         if as_json:
             typer.echo(view.model_dump_json(indent=2))

@@ -10,7 +10,6 @@ from uuid import UUID
 import typer
 
 from cupilot.cli.options import Data, JobId, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, seconds
 from cupilot.domain.errors import NotFound
@@ -41,7 +40,7 @@ def steps(
         cupilot steps last --state failed
         cupilot logs last --step c3/evaluate/0        how one of them went
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         page = client.steps(job_id(client, job), state=state, candidate=candidate, cursor=cursor, limit=limit)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
@@ -70,7 +69,7 @@ def logs(
         cupilot logs last --step c3/evaluate/0
         cupilot logs last --lines 10000 --out job.log
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         chosen = job_id(client, job)
         text = client.job_log(chosen, lines=lines) if step is None else _step_log(client, chosen, step)
         if out is not None:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from cupilot.cli.options import Data, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
 from cupilot.domain.errors import NotFound
@@ -35,7 +34,7 @@ def techniques(
         cupilot techniques --kind promoted
         cupilot techniques vector_loads --target cuda
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         if technique is not None:
             page = client.techniques(kind=kind, target=target, technique=technique)
             if not page.items:

@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from cupilot.cli.options import Data, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import OPEN_STATES
 from cupilot.cli.text import clean
 from cupilot.client import ApiError, Client, UnreachableError
@@ -62,7 +61,7 @@ def top(
         cupilot top --once
         cupilot top --json --interval 10 | jq -c '.cluster.queues'
     """
-    with outcome(as_json=as_json), Client(server, data=data, retries=0 if not once else 4) as client:
+    with Client(server, data=data, retries=0 if not once else 4) as client:
         if once:
             picture = look(client)
             typer.echo(picture.as_json() if as_json else _plain(picture))

@@ -10,7 +10,6 @@ import typer
 from pydantic import ValidationError
 
 from cupilot.cli.options import Data, Json, Server
-from cupilot.cli.outcome import outcome
 from cupilot.cli.session import connect
 from cupilot.cli.text import clean
 from cupilot.domain.errors import InvalidInput
@@ -45,7 +44,7 @@ def add(
     Example:
         cupilot webhooks add https://ci.example.org/hook --event 'job.*'
     """
-    with outcome(as_json=as_json), _checked(), connect(server, data) as client:
+    with _checked(), connect(server, data) as client:
         _show(client.create_webhook(url, events=event, description=description), as_json=as_json)
 
 
@@ -57,7 +56,7 @@ def list_webhooks(server: Server = None, data: Data = None, as_json: Json = Fals
     Example:
         cupilot webhooks list
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         found = list(client.all_webhooks())
         if as_json:
             typer.echo("[" + ",".join(item.model_dump_json() for item in found) + "]")
@@ -87,7 +86,7 @@ def change(
         cupilot webhooks set 3f2b... --disable
     """
     given = {"url": url, "events": event, "description": description, "enabled": enabled}
-    with outcome(as_json=as_json), _checked(), connect(server, data) as client:
+    with _checked(), connect(server, data) as client:
         wanted = WebhookChange.model_validate({name: value for name, value in given.items() if value is not None})
         _show(client.change_webhook(webhook, wanted), as_json=as_json)
 
@@ -100,7 +99,7 @@ def rotate(webhook: WebhookId, server: Server = None, data: Data = None, as_json
     Example:
         cupilot webhooks rotate 3f2b...
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         _show(client.rotate_webhook_secret(webhook), as_json=as_json)
 
 
@@ -112,7 +111,7 @@ def remove(webhook: WebhookId, server: Server = None, data: Data = None, as_json
     Example:
         cupilot webhooks remove 3f2b...
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         client.delete_webhook(webhook)
         typer.echo("{}" if as_json else "removed")
 
@@ -125,7 +124,7 @@ def ping(webhook: WebhookId, server: Server = None, data: Data = None, as_json: 
     Example:
         cupilot webhooks ping 3f2b...
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         _show_delivery(client.ping_webhook(webhook), as_json=as_json)
 
 
@@ -146,7 +145,7 @@ def log(
     Example:
         cupilot webhooks log 3f2b... --state failed
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         page = client.deliveries(webhook, state=state, limit=limit, cursor=cursor)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
@@ -170,7 +169,7 @@ def show(
     Example:
         cupilot webhooks show 3f2b... 8f14...
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         _show_delivery(client.delivery(webhook, delivery), as_json=as_json)
 
 
@@ -184,7 +183,7 @@ def redeliver(
     Example:
         cupilot webhooks redeliver 3f2b... 8f14...
     """
-    with outcome(as_json=as_json), connect(server, data) as client:
+    with connect(server, data) as client:
         _show_delivery(client.redeliver(webhook, delivery), as_json=as_json)
 
 
