@@ -10,8 +10,8 @@ from cupilot.domain.errors import CupilotError
 from cupilot.domain.evaluation import Preparation
 from cupilot.domain.job import JobSpec
 from cupilot.domain.pool import PoolMatch, PoolQuestion, question_of
-from cupilot.storage.pool.archive import nearest_solved
 from cupilot.storage.pool.search import search
+from cupilot.storage.pool.solved import nearest_solved
 from workers.handlers.common import briefing
 from workers.indexing import index_pool
 from workers.tools import Tools

@@ -21,12 +21,13 @@ from cupilot.domain.errors import InvalidInput, Pruned
 from cupilot.domain.people import Role
 from cupilot.domain.states import JobState
 from cupilot.schemas import CandidateSummary
+from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.tables.jobs import Team
 from cupilot.storage.jobs import timelines
 from cupilot.storage.jobs.call_views import list_calls
 from cupilot.storage.jobs.candidate_views import candidate_view, list_candidates
 from cupilot.storage.jobs.comparison_views import compare_candidates
-from cupilot.storage.jobs.job_views import JobFilter, job_view, list_jobs
+from cupilot.storage.jobs.job_views import job_view, list_jobs
 from cupilot.storage.jobs.steering_views import quota_view
 from cupilot.storage.jobs.step_views import job_log
 from cupilot.storage.operations.views import backlogs, quarantine
@@ -111,7 +112,7 @@ def jobs(
     cursor: Text = None,
 ) -> Response:
     """List the team's jobs, newest first; those of another team for cluster admins."""
-    filters = JobFilter(states=[state] if state else (), author=plain_text("user", user))
+    filters = JobFilter(state=state, user=plain_text("user", user))
     home = team_for(session, caller, plain_text("team", team) or caller.team)
     jobs = list_jobs(session, home.id, filters, cursor=cursor, limit=ROWS)
     return page("jobs", caller, jobs=jobs, state=state, user=user, team=home.name, states=list(JobState))

@@ -32,9 +32,9 @@ from cupilot.domain.value import Moment
 from cupilot.jobs.planning import plan
 from cupilot.jobs.submission import submit
 from cupilot.schemas import EventPage, JobPage, JobPlan, JobRequest, JobView
+from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.engine import Database
 from cupilot.storage.jobs import job_views as views
-from cupilot.storage.jobs.job_views import JobFilter
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.people.people import team_for, team_of_job
 
@@ -120,11 +120,11 @@ def list_jobs(
 ) -> JobPage:
     """Your team's jobs, by the time of submission."""
     filters = JobFilter(
-        states=state or (),
+        state=state,
         target=target,
         problem=plain_text("problem", problem),
         labels=_labels(label or []),
-        author=plain_text("user", user),
+        user=plain_text("user", user),
         device=plain_text("device", device),
         since=since,
         until=until,

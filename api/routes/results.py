@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from api.dependencies import Cursor, Limit, TeamId, Transaction
 from api.documentation import errors
 from cupilot.domain.evaluation import Verdict
-from cupilot.jobs.bundle import bundle
+from cupilot.exports import result_archive
 from cupilot.schemas import CandidatePage, CandidateView, Report
 from cupilot.storage.jobs import candidate_views as views
 from cupilot.storage.jobs.report_views import report
@@ -76,7 +76,7 @@ def download_best(session: Transaction, team: TeamId, job: UUID) -> Response:
     """Everything that is needed to judge the kernel again with `python -m gpu_worker evaluate`."""
     name = f"cupilot-{job}.zip"
     return Response(
-        bundle(report(session, team, job)),
+        result_archive(report(session, team, job)),
         media_type="application/zip",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )

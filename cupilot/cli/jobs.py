@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -167,23 +167,22 @@ def list_jobs(
     with connect(server, data) as client:
         from cupilot.cli.render import show_jobs
         from cupilot.schemas import JobPage
+        from cupilot.schemas.jobs import JobFilter
 
-        asked: dict[str, Any] = {
-            "team": team,
-            "state": state,
-            "target": target,
-            "problem": problem,
-            "labels": parse_labels(label),
-            "user": user,
-            "device": device,
-            "since": since.astimezone() if since else None,
-            "until": until.astimezone() if until else None,
-            "order": order,
-        }
+        filters = JobFilter(
+            state=state,
+            target=target,
+            problem=problem,
+            labels=parse_labels(label),
+            user=user,
+            device=device,
+            since=since.astimezone() if since else None,
+            until=until.astimezone() if until else None,
+        )
         if everything:
-            page = JobPage(items=list(client.all_jobs(**asked)))
+            page = JobPage(items=list(client.all_jobs(team=team, order=order, **filters)))
         else:
-            page = client.list(**asked, cursor=cursor, limit=limit)
+            page = client.list(team=team, order=order, cursor=cursor, limit=limit, **filters)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
         else:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, every, path
-from cupilot.domain.problem import Target
 from cupilot.schemas import EventPage, EventView, ImportRequest, JobPage, JobPlan, JobRequest, JobSummary, JobView
+from cupilot.schemas.jobs import JobFilter
 
 JobId = uuid.UUID | str
 OnUpdate = Callable[[JobView, Sequence[EventView]], None]
@@ -52,32 +52,18 @@ class JobCalls:
         self,
         *,
         team: str | None = None,
-        state: str | Sequence[str] | None = None,
-        target: Target | str | None = None,
-        problem: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        user: str | None = None,
-        device: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
         order: str = "newest",
         cursor: str | None = None,
         limit: int = 50,
+        **filters: Unpack[JobFilter],
     ) -> Call[JobPage]:
         """Return a page of the team's jobs, the ``newest`` or the ``oldest`` first; a cursor goes with its order.
 
-        ``device`` is part of a device's name, times are of submission; ``team`` is another one's, for cluster admins.
+        ``team`` is another one's, for cluster admins.
         """
         parameters = {
             "team": team,
-            "state": state,
-            "target": target,
-            "problem": problem,
-            "label": [f"{key}={value}" for key, value in (labels or {}).items()],
-            "user": user,
-            "device": device,
-            "since": since.isoformat() if since else None,
-            "until": until.isoformat() if until else None,
+            **_parameters(filters),
             "order": None if order == "newest" else order,
             "cursor": cursor,
             "limit": limit,
@@ -86,35 +72,12 @@ class JobCalls:
 
     @stream
     def all_jobs(
-        self,
-        *,
-        team: str | None = None,
-        state: str | Sequence[str] | None = None,
-        target: Target | str | None = None,
-        problem: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        user: str | None = None,
-        device: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        order: str = "newest",
+        self, *, team: str | None = None, order: str = "newest", **filters: Unpack[JobFilter]
     ) -> Stream[JobSummary]:
         """Return all of the team's jobs, the ``newest`` or the ``oldest`` first, fetched a page at a time."""
         return every(
             lambda cursor: JobCalls.list.ask(
-                self,
-                team=team,
-                state=state,
-                target=target,
-                problem=problem,
-                labels=labels,
-                user=user,
-                device=device,
-                since=since,
-                until=until,
-                order=order,
-                cursor=cursor,
-                limit=LONGEST_PAGE,
+                self, team=team, order=order, cursor=cursor, limit=LONGEST_PAGE, **filters
             ),
             lambda page: page.next_cursor,
         )
@@ -179,6 +142,21 @@ class JobCalls:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"job {job} is not final after {timeout} s")
             yield from _sit_out(self, job, after, silence)
+
+
+def _parameters(filters: JobFilter) -> dict[str, Any]:
+    """Return a filter as the query parameters of ``GET /v1/jobs``."""
+    since, until = filters.get("since"), filters.get("until")
+    return {
+        "state": filters.get("state"),
+        "target": filters.get("target"),
+        "problem": filters.get("problem"),
+        "label": [f"{key}={value}" for key, value in (filters.get("labels") or {}).items()],
+        "user": filters.get("user"),
+        "device": filters.get("device"),
+        "since": since.isoformat() if since else None,
+        "until": until.isoformat() if until else None,
+    }
 
 
 def _look(client: object, job: JobId, after: int) -> Script[tuple[JobView, Sequence[EventView]]]:

@@ -12,8 +12,9 @@ from enum import StrEnum
 from cupilot.exports import cupy_file, modelnew, reproduction, torch_package
 from cupilot.exports.winner import ExportRefused, Winner
 from cupilot.reports.packing import packed
+from cupilot.schemas import Report
 
-__all__ = ["ExportFormat", "ExportRefused", "Winner", "archive", "files", "refusals"]
+__all__ = ["ExportFormat", "ExportRefused", "Winner", "archive", "files", "refusals", "result_archive"]
 
 
 class ExportFormat(StrEnum):
@@ -61,3 +62,8 @@ def refusals(winner: Winner) -> dict[ExportFormat, str | None]:
 def archive(winner: Winner, form: ExportFormat) -> bytes:
     """Return the same as a zip."""
     return packed(files(winner, form))
+
+
+def result_archive(report: Report) -> bytes:
+    """Return a result as a zip that stands on its own; of an imported file too, which has no other form."""
+    return packed(reproduction.result_files(report))

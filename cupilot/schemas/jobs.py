@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypedDict
 from uuid import UUID
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
@@ -25,6 +26,26 @@ from cupilot.schemas.calls import Spending
 JobStateText = Annotated[str, open_enum(JobState)]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
+
+
+class JobFilter(TypedDict, total=False):
+    """Which jobs a list shows: those that meet every condition that is given and not None."""
+
+    state: str | Sequence[str] | None
+    """A state, or several of which a job may have any."""
+    target: Target | str | None
+    problem: str | None
+    """The problem's name."""
+    labels: Mapping[str, str] | None
+    """Labels that a job must have, with these values."""
+    user: str | None
+    """Name of the user who submitted it."""
+    device: str | None
+    """Part of the device's name, in any case; jobs that are not prepared yet have none."""
+    since: datetime | None
+    """Time of submission, inclusive."""
+    until: datetime | None
+    """Time of submission, exclusive."""
 
 
 class ProblemInput(Request):

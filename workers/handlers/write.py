@@ -19,7 +19,7 @@ from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.evolving import add_strategy, give_kernel, give_notes, give_strategy
 from cupilot.storage.jobs.progress import candidates_of, has_kernel, notes_of, parents_of
-from cupilot.storage.pool.archive import solved
+from cupilot.storage.pool.solved import solved
 from cupilot.storage.queue.steps import Claim, pin
 from workers.handlers.common import (
     Assignment,

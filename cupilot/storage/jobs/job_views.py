@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -27,6 +25,7 @@ from cupilot.schemas import (
     ProblemRef,
     StateEntry,
 )
+from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
 from cupilot.storage.db.feed import events_after, settled
 from cupilot.storage.db.json_columns import part
@@ -41,25 +40,6 @@ Order = Literal["newest", "oldest"]
 LISTED = (defer(ProblemRow.source), defer(Job.budgets), defer(Job.learning), defer(Candidate.notes))
 """Options of a query for :func:`job_summary`: columns that it does not show."""
 _PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
-
-
-@dataclass(frozen=True)
-class JobFilter:
-    """What to list; an empty filter lists everything."""
-
-    states: Sequence[JobState] = ()
-    target: Target | None = None
-    problem: str | None = None
-    """The problem's name."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that a job must have, with these values."""
-    author: str | None = None
-    """The user who asked for it."""
-    device: str | None = None
-    """Part of the device's name, in any case; jobs that are not prepared yet have none."""
-    since: datetime | None = None
-    until: datetime | None = None
-    """When it was submitted; the end is not included."""
 
 
 def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
@@ -141,23 +121,23 @@ def list_jobs(
 
 def _conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if filters.states:
-        conditions.append(Job.state.in_(filters.states))
-    if filters.target is not None:
-        conditions.append(Job.target == filters.target)
-    if filters.problem is not None:
-        conditions.append(ProblemRow.name == filters.problem)
-    if filters.labels:
-        conditions.append(Job.labels.contains(dict(filters.labels)))
-    if filters.author is not None:
-        conditions.append(Job.author == filters.author)
-    if filters.device is not None:
+    if state := filters.get("state"):
+        conditions.append(Job.state.in_([JobState(state)] if isinstance(state, str) else [*map(JobState, state)]))
+    if target := filters.get("target"):
+        conditions.append(Job.target == Target(target))
+    if (problem := filters.get("problem")) is not None:
+        conditions.append(ProblemRow.name == problem)
+    if labels := filters.get("labels"):
+        conditions.append(Job.labels.contains(dict(labels)))
+    if (user := filters.get("user")) is not None:
+        conditions.append(Job.author == user)
+    if (device := filters.get("device")) is not None:
         name = Job.preparation["environment"]["device"]["name"].astext
-        conditions.append(name.icontains(filters.device, autoescape=True))
-    if filters.since is not None:
-        conditions.append(Job.created_at >= filters.since)
-    if filters.until is not None:
-        conditions.append(Job.created_at < filters.until)
+        conditions.append(name.icontains(device, autoescape=True))
+    if since := filters.get("since"):
+        conditions.append(Job.created_at >= since)
+    if until := filters.get("until"):
+        conditions.append(Job.created_at < until)
     return conditions
 
 

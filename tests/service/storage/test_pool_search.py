@@ -17,11 +17,11 @@ from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.embedded.servers import Running, start_chroma
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.pool import PoolReference, PoolRow, PoolTerm
-from cupilot.storage.pool.archive import nearest_solved
 from cupilot.storage.pool.index import StrategyPool
 from cupilot.storage.pool.references import SHARED
 from cupilot.storage.pool.rows import share
 from cupilot.storage.pool.search import search
+from cupilot.storage.pool.solved import nearest_solved
 from tests.service.storage.pool_world import PoolWorld, key_of
 from tests.unit.storage.references import entry, facts, on_builtin
 from workers.indexing import index_references

@@ -14,8 +14,8 @@ from cupilot.domain.evaluation import Verdict
 from cupilot.domain.imported import ImportedFile, ImportedKernel, KernelKind
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind
+from cupilot.exports import result_archive
 from cupilot.exports.winner import Winner
-from cupilot.jobs.bundle import bundle
 from cupilot.jobs.continuing import fork_job
 from cupilot.jobs.importing import LABEL, submit_import
 from cupilot.jobs.remeasuring import ONE_KERNEL, ONE_MEASUREMENT, submit_remeasurement
@@ -92,7 +92,7 @@ def test_a_file_is_judged_marked_and_learned_from(rig: Rig) -> None:
     assert item.entry.speedup == pytest.approx(1.7)
     assert item.measured_here
     assert imported, "it counts little for its techniques"
-    with zipfile.ZipFile(io.BytesIO(bundle(found))) as archive:
+    with zipfile.ZipFile(io.BytesIO(result_archive(found))) as archive:
         assert archive.read("modelnew.py").decode() == FILE
         assert "plan.json" not in archive.namelist()
     assert "judge problem.py modelnew.py" in markdown(found)
