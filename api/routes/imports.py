@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Response
 
 from api.dependencies import Member, StrictRoute, Transaction
 from api.documentation import errors
-from cupilot.jobs.submission import submit_file
+from cupilot.jobs.importing import submit_file
 from cupilot.schemas import ImportRequest, JobView
 from cupilot.storage.jobs.job_views import job_view
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Response
 
 from api.dependencies import Cursor, Limit, Member, TeamId, Transaction
 from api.documentation import errors
-from cupilot.jobs import submission
+from cupilot.jobs import remeasuring
 from cupilot.schemas import JobView, MeasurementList
 from cupilot.storage.jobs.job_views import job_view
 from cupilot.storage.jobs.measurements import MAX_MEASUREMENTS, measurements
@@ -60,7 +60,7 @@ def remeasure(
     """Of a candidate that counts, or one in quarantine that a person has looked into, on a device of today. The result
     stands beside the old one in `measurements`, and in the leaderboard it takes its place. A cluster admin's may be any
     team's, and the job is that team's too."""
-    made, is_new = submission.remeasure(session, caller, job, candidate, idempotency_key)
+    made, is_new = remeasuring.remeasure(session, caller, job, candidate, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{made.id}"
     if not is_new:
         response.headers["Idempotent-Replayed"] = "true"

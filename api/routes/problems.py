@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from api.dependencies import Cursor, Limit, TeamId, Transaction
 from api.documentation import errors
 from cupilot.schemas import ProblemPage, ProblemView
-from cupilot.storage.jobs import problem_views as views
+from cupilot.storage.jobs import problems as views
 
 router = APIRouter(prefix="/v1/problems", tags=["problems"])
 

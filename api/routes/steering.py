@@ -11,7 +11,7 @@ from api.dependencies import Member, StrictRoute, TeamId, Transaction
 from api.documentation import errors
 from api.routes.jobs import IdempotencyKey
 from cupilot.domain.steering import DirectiveKind
-from cupilot.jobs import submission
+from cupilot.jobs import continuing
 from cupilot.schemas import JobView
 from cupilot.schemas.steering import (
     DIRECTIVE_EXAMPLES,
@@ -75,7 +75,7 @@ def retry(
 
     It has budgets of its own, keeps the bans, and refers to the ended job as `retry_of`. The ended job stays as it is.
     """
-    new = submission.retry(session, caller, job, request or RetryRequest(), idempotency_key)
+    new = continuing.retry(session, caller, job, request or RetryRequest(), idempotency_key)
     return _accepted(session, caller.team_id, response, *new)
 
 
@@ -93,7 +93,7 @@ def fork(
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """A new job whose first generation has the candidate's strategy and kernel; also from a job that goes on."""
-    new = submission.fork(session, caller, job, candidate, request or ForkRequest(), idempotency_key=idempotency_key)
+    new = continuing.fork(session, caller, job, candidate, request or ForkRequest(), idempotency_key=idempotency_key)
     return _accepted(session, caller.team_id, response, *new)
 
 

@@ -6,7 +6,6 @@ last of them ends the job. The winner is confirmed by then, so nothing that happ
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.attribution import MAX_UNASKED_EVALUATIONS, UNASKED_SHARE, Credit, CreditOutcome, credit_factor
@@ -14,13 +13,13 @@ from cupilot.domain.evaluation import Evaluation
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.job import AgentKind
 from cupilot.domain.kernel import LaunchPlan
-from cupilot.domain.states import EvaluationPurpose, JobState, StepKind, StepState
+from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.domain.strategy import Strategy
 from cupilot.jobs.budget import Exhausted, evaluations_left, no_evaluation
-from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
 from cupilot.storage.jobs.credits import credits_of, give_credit
 from cupilot.storage.jobs.endings import end_job, stop_queued_work
-from cupilot.storage.jobs.progress import kernel_as_measured, strategy_of
+from cupilot.storage.jobs.progress import first_measurement, kernel_as_measured, steps_of, strategy_of
 from cupilot.storage.pool.rows import credit_entry
 from cupilot.storage.queue.steps import AGENTS_QUEUE, add_step
 
@@ -53,22 +52,12 @@ def begin_attribution(session: Session, job: Job, winner: Candidate) -> bool:
 
 def _unasked(session: Session, job: Job, winner: Candidate) -> int:
     """Kernels to measure of a job that says nothing about it: few, and none that costs more than a little."""
-    first = _first_measurement(session, winner)
+    first = first_measurement(session, winner)
     if first is None or not (_is_rendered(job, winner) or _has_switches(session, winner)):
         return 0
     each = first.body.seconds
     affordable = job.gpu_seconds * UNASKED_SHARE / each if each > 0 else 0.0
     return min(int(affordable), MAX_UNASKED_EVALUATIONS)
-
-
-def _first_measurement(session: Session, winner: Candidate) -> EvaluationRow | None:
-    """What selection went by, before the winner was confirmed."""
-    query = select(EvaluationRow).where(
-        EvaluationRow.candidate_id == winner.id,
-        EvaluationRow.purpose == EvaluationPurpose.EVALUATE,
-        EvaluationRow.kernel_hash == winner.kernel_hash,
-    )
-    return session.scalars(query.limit(1)).one_or_none()
 
 
 def _is_rendered(job: Job, winner: Candidate) -> bool:
@@ -85,7 +74,7 @@ def _has_switches(session: Session, winner: Candidate) -> bool:
 def switches(plan: LaunchPlan, strategy: Strategy) -> bool:
     """Whether a tunable has the name of one of the strategy's techniques, or of a parameter of one."""
     names = [name.lower() for name in plan.tunables]
-    return any(name == one or name.startswith(f"{one}_") for name in names for one in strategy.ids())
+    return any(name == technique or name.startswith(f"{technique}_") for name in names for technique in strategy.ids())
 
 
 def end_when_done(session: Session, job: Job, winner: Candidate) -> None:
@@ -95,14 +84,9 @@ def end_when_done(session: Session, job: Job, winner: Candidate) -> None:
     """
     if no_evaluation(session, job) is Exhausted.GPU:
         stop_queued_work(session, job)
-        for step in session.scalars(
-            select(Step).where(
-                Step.job_id == job.id, Step.kind == StepKind.ATTRIBUTE, Step.state == StepState.CANCELLED
-            )
-        ):
+        for step in steps_of(session, job, StepKind.ATTRIBUTE, state=StepState.CANCELLED):
             _not_measured(session, winner, step, Exhausted.GPU.message)
-    open_steps = select(func.count()).where(Step.job_id == job.id, Step.kind.in_(KINDS), Step.finished_at.is_(None))
-    if session.execute(open_steps).scalar_one() == 0:
+    if not steps_of(session, job, *KINDS):
         _conclude(session, job, winner)
 
 
@@ -119,16 +103,15 @@ def end_attribution(session: Session, job: Job) -> bool:
 
     False where the job does not attribute.
     """
-    query = select(Step.candidate_id).where(Step.job_id == job.id, Step.kind.in_(KINDS), Step.finished_at.is_(None))
-    winner = session.scalars(query.limit(1)).one_or_none()
-    if winner is None or job.state is not JobState.EVOLVING:
+    steps = steps_of(session, job, *KINDS)
+    if not steps or job.state is not JobState.EVOLVING:
         return False
-    _conclude(session, job, session.get_one(Candidate, winner, populate_existing=True))
+    _conclude(session, job, session.get_one(Candidate, steps[0].candidate_id, populate_existing=True))
     return True
 
 
 def _conclude(session: Session, job: Job, winner: Candidate) -> None:
-    found, first = credits_of(session, winner.id), _first_measurement(session, winner)
+    found, first = credits_of(session, winner.id), first_measurement(session, winner)
     if found and first is not None:
         credit_entry(session, first.id, found)
     end_job(session, job, JobState.SUCCEEDED)

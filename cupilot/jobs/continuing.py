@@ -8,22 +8,68 @@ from __future__ import annotations
 
 import uuid
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
 from cupilot.domain.imported import ImportedFile
 from cupilot.domain.job import JobSpec
+from cupilot.domain.people import Caller
 from cupilot.domain.states import JobState
 from cupilot.domain.steering import DirectiveKind
+from cupilot.domain.value import digest
 from cupilot.jobs.importing import judges_a_file
+from cupilot.jobs.submission import check_agents, once
+from cupilot.schemas.steering import ForkRequest, RetryRequest
 from cupilot.storage.db.tables.jobs import Candidate, Directive, Job
-from cupilot.storage.jobs.jobs import get_job, submit_job
-from cupilot.storage.jobs.progress import kernel_of, strategy_of
+from cupilot.storage.jobs.jobs import get_job, job_spec, submit_job
+from cupilot.storage.jobs.progress import kernel_of, strategy_of, survivors_of
 from cupilot.storage.jobs.steering import add_injection, candidate_of_job, in_force
 
 TAKEN_OVER = 16
 """Kernels of the old job that a retry begins with at most: its survivors, and of those the fittest."""
+
+
+def retry(
+    session: Session, caller: Caller, job: uuid.UUID, request: RetryRequest, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """Return the job that goes on with an ended one, and whether it is new."""
+    asked = digest(["retry", str(job), request.model_dump(mode="json")])
+
+    def make() -> tuple[Job, bool]:
+        spec = _changed(session, caller, job, request)
+        return retry_job(
+            session, caller.team_id, job, spec, author=caller.user, idempotency_key=idempotency_key, request_hash=asked
+        )
+
+    return once(session, caller.team_id, idempotency_key, asked, make)
+
+
+def fork(
+    session: Session,
+    caller: Caller,
+    job: uuid.UUID,
+    candidate: str,
+    request: ForkRequest,
+    *,
+    idempotency_key: str | None,
+) -> tuple[Job, bool]:
+    """Return the job that goes on from a candidate, and whether it is new."""
+    asked = digest(["fork", str(job), candidate, request.model_dump(mode="json")])
+
+    def make() -> tuple[Job, bool]:
+        spec = _changed(session, caller, job, request)
+        return fork_job(
+            session,
+            caller.team_id,
+            job,
+            candidate,
+            spec,
+            author=caller.user,
+            idempotency_key=idempotency_key,
+            request_hash=asked,
+        )
+
+    return once(session, caller.team_id, idempotency_key, asked, make)
 
 
 def retry_job(
@@ -52,7 +98,7 @@ def retry_job(
     )
     if is_new:
         job.retry_of_id = old.id
-        for survivor in _survivors(session, old)[: min(TAKEN_OVER, spec.budgets.candidates)]:
+        for survivor in survivors_of(session, old, min(TAKEN_OVER, spec.budgets.candidates)):
             _take_over(session, job, survivor, author)
         for known in in_force(session, old.id, DirectiveKind.BAN):
             values = {name: getattr(known, name) for name in ("kind", "technique", "strategy", "signature", "author")}
@@ -88,14 +134,13 @@ def fork_job(
     return job, is_new
 
 
-def _survivors(session: Session, job: Job) -> list[Candidate]:
-    """Candidates that count: what selection kept first, and of equals the fitter."""
-    query = (
-        select(Candidate)
-        .where(Candidate.job_id == job.id, Candidate.speedup.is_not(None), Candidate.kernel_hash.is_not(None))
-        .order_by(Candidate.survives.desc(), Candidate.fitness.desc(), Candidate.ordinal)
-    )
-    return list(session.scalars(query.limit(TAKEN_OVER)))
+def _changed(session: Session, caller: Caller, job: uuid.UUID, request: RetryRequest) -> JobSpec:
+    """Return the old job's specification with what the request says otherwise."""
+    known = job_spec(session, get_job(session, caller.team_id, job))
+    changes = {name: getattr(request, name) for name in request.model_fields_set if getattr(request, name) is not None}
+    spec = known.model_copy(update=changes)
+    check_agents(session, spec.method, spec.agents)
+    return spec
 
 
 def _take_over(session: Session, job: Job, source: Candidate, author: str) -> None:

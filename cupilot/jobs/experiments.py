@@ -24,7 +24,6 @@ from cupilot.domain.experiments.matrix import (
     shared,
 )
 from cupilot.domain.experiments.statistics import CONFIDENCE, MIN_SAMPLES, sign_test
-from cupilot.domain.job import check_playable
 from cupilot.domain.people import Caller
 from cupilot.domain.problem import Problem, Target
 from cupilot.domain.states import WorkerKind
@@ -56,8 +55,7 @@ def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
     """The experiment that a request asks for; InvalidInput and its kin where there cannot be such a one."""
     arms = _arms(request)
     for arm in arms:
-        check_playable(read_config(arm.method), arm.agents)
-        check_agents(session, arm.agents, "body.agents")
+        check_agents(session, read_config(arm.method), arm.agents)
     problems = [problem_of(session, team, given, request.target) for given in request.problems]
     _check_distinct([problem.content_hash() for problem in problems], "problems")
     _check_distinct(request.seeds, "seeds")

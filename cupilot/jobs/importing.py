@@ -9,23 +9,52 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.errors import InvalidInput
+from cupilot.domain.imported import MAX_SOURCE_BYTES, ImportedKernel, check_import, with_function
 from cupilot.domain.job import AgentKind, JobSpec, Learning, Priority
+from cupilot.domain.people import Caller
 from cupilot.domain.problem import Problem
-from cupilot.domain.states import StepKind
 from cupilot.domain.value import digest
 from cupilot.jobs.remeasuring import MAX_LABELS, ONE_KERNEL, ONE_MEASUREMENT
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.jobs.submission import once, problem_of
+from cupilot.schemas import ImportRequest
+from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.jobs.evolving import keep_kernel
-from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.jobs.jobs import extend_first_payload, first_payload, submit_job
 
 PAYLOAD = "imports"
 """Key, in the payload of the first step, of the file's hash."""
 LABEL = "imported"
 """Label of the job: the file's hash, so that such jobs can be listed."""
+
+
+def submit_file(
+    session: Session, caller: Caller, request: ImportRequest, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """Return the job that judges a file, and whether it is new; InvalidImport for what is no such file."""
+    asked = digest(["import", request.model_dump(mode="json")])
+
+    def make() -> tuple[Job, bool]:
+        check_import(request.source)
+        source = with_function(request.source, request.function)
+        if len(source.encode()) > MAX_SOURCE_BYTES:
+            raise InvalidInput(f"the file is larger than {MAX_SOURCE_BYTES} bytes", where="body.source")
+        return submit_import(
+            session,
+            caller.team_id,
+            problem_of(session, caller.team_id, request.problem, request.target),
+            ImportedKernel(target=request.target, source=source),
+            author=caller.user,
+            labels=request.labels,
+            priority=request.priority,
+            learning=Learning(sharing=request.sharing),
+            idempotency_key=idempotency_key,
+            request_hash=asked,
+        )
+
+    return once(session, caller.team_id, idempotency_key, asked, make)
 
 
 def submit_import(
@@ -55,13 +84,10 @@ def submit_import(
     request = request_hash or digest([PAYLOAD, kernel.content_hash(), spec.model_dump(mode="json")])
     job, is_new = submit_job(session, team, spec, idempotency_key=idempotency_key, request_hash=request, author=author)
     if is_new:
-        first = session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
-        first.payload = {**first.payload, PAYLOAD: keep_kernel(session, kernel)}
-        session.flush()
+        extend_first_payload(session, job, **{PAYLOAD: keep_kernel(session, kernel)})
     return job, is_new
 
 
 def judges_a_file(session: Session, job: Job) -> bool:
     """Whether the job is one of these."""
-    first = session.scalars(select(Step.payload).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
-    return PAYLOAD in first
+    return PAYLOAD in first_payload(session, job)

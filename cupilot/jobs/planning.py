@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sqlalchemy import true
 from sqlalchemy.orm import Session
 
 from cupilot.domain.job import AgentKind, JobSpec
@@ -38,7 +37,7 @@ def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
         budgets=spec.budgets,
         at_most=bound,
         guess=found,
-        queue_position=queued_before(session, spec.target, spec.priority, true()),
+        queue_position=queued_before(session, spec.target, spec.priority),
         notes=_notes(session, spec, bound, found),
     )
 

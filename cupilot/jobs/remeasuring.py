@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import uuid
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, Budgets, JobSpec, Learning
-from cupilot.domain.states import StepKind
+from cupilot.domain.people import Caller
 from cupilot.domain.value import digest
-from cupilot.storage.db.tables.jobs import Candidate, Job, Step
-from cupilot.storage.jobs.jobs import get_job, job_spec, submit_job
+from cupilot.jobs.submission import once
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.jobs.candidate_views import find_candidate
+from cupilot.storage.jobs.jobs import extend_first_payload, get_job, job_spec, submit_job
+from cupilot.storage.jobs.measurements import check_measurable
+from cupilot.storage.people.people import team_of_job
 
 PAYLOAD = "remeasures"
 """Key, in the payload of the first step, of the candidate whose kernel is measured."""
@@ -28,9 +31,18 @@ ONE_KERNEL = SceConfig(population=2, generations=1, elites=1, repair_rounds=0, p
 ONE_MEASUREMENT = Budgets(candidates=1, wall_seconds=3_600.0, cost_usd=0)
 
 
-def request_hash(candidate: uuid.UUID) -> str:
-    """What tells a request to measure this candidate from others under the same key."""
-    return digest({LABEL: str(candidate)})
+def remeasure(
+    session: Session, caller: Caller, job: uuid.UUID, candidate: str, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """Return the job that measures a candidate's kernel again, in the job's own team, and whether it is new."""
+    team = team_of_job(session, caller, job)
+    row = find_candidate(session, team, job, candidate)
+
+    def make() -> tuple[Job, bool]:
+        check_measurable(row)
+        return submit_remeasurement(session, team, row, author=caller.user, idempotency_key=idempotency_key)
+
+    return once(session, team, idempotency_key, _request_hash(row.id), make)
 
 
 def submit_remeasurement(
@@ -50,10 +62,13 @@ def submit_remeasurement(
         learning=Learning(),
     )
     job, is_new = submit_job(
-        session, team, spec, idempotency_key=idempotency_key, request_hash=request_hash(candidate.id), author=author
+        session, team, spec, idempotency_key=idempotency_key, request_hash=_request_hash(candidate.id), author=author
     )
     if is_new:
-        first = session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
-        first.payload = {**first.payload, PAYLOAD: str(candidate.id)}
-        session.flush()
+        extend_first_payload(session, job, **{PAYLOAD: str(candidate.id)})
     return job, is_new
+
+
+def _request_hash(candidate: uuid.UUID) -> str:
+    """Return what tells a request to measure this candidate from others under the same key."""
+    return digest({LABEL: str(candidate)})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from cupilot.domain.evolution.pipeline import Stage
@@ -18,7 +17,7 @@ from cupilot.domain.steering import DirectiveKind
 from cupilot.storage.db.tables.jobs import Candidate, Directive, Generation, Job, StrategyRow
 from cupilot.storage.jobs.evolving import add_candidate, add_strategy, give_kernel, give_strategy
 from cupilot.storage.jobs.progress import kernel_of
-from cupilot.storage.jobs.steering import banned_in, banned_strategies, banned_techniques, in_force
+from cupilot.storage.jobs.steering import banned_in, banned_strategies, banned_techniques, in_force, mark_done
 from cupilot.storage.pool.techniques import enter_techniques
 
 
@@ -37,8 +36,7 @@ def add_injected(session: Session, job: Job, generation: Generation, directive: 
     if directive.kernel_hash is not None:
         kernel: Kernel = kernel_of(session, directive.kernel_hash)
         give_kernel(session, candidate, kernel, repair_round=0)
-    directive.made_id, directive.done_at = candidate.id, func.now()
-    session.flush()
+    mark_done(session, directive, candidate)
     return candidate
 
 

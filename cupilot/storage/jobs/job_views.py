@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, or_, select, text, tuple_
+from sqlalchemy import ColumnElement, func, or_, select, text, true, tuple_
 from sqlalchemy.orm import Session, defer
 
 from cupilot.domain.evaluation import Baseline, Interval
@@ -231,11 +231,15 @@ def _queue_position(session: Session, job: Job) -> int | None:
     return queued_before(session, job.target, job.priority, earlier)
 
 
-def queued_before(session: Session, target: Target, priority: Priority, earlier: ColumnElement[bool]) -> int:
-    """How many queued jobs come before one of this priority: all of a higher one, and those of its own that are
-    ``earlier``."""
+def queued_before(
+    session: Session, target: Target, priority: Priority, earlier: ColumnElement[bool] | None = None
+) -> int:
+    """Return how many queued jobs come before one of this priority.
+
+    Those are all of a higher one, and of its own those that are ``earlier``: all of them for a job yet to be made.
+    """
     above = _PRIORITIES[_PRIORITIES.index(priority) + 1 :]
-    before = or_(Job.priority.in_(above), (Job.priority == priority) & earlier)
+    before = or_(Job.priority.in_(above), (Job.priority == priority) & (true() if earlier is None else earlier))
     return session.execute(
         select(func.count()).where(
             Job.state == JobState.QUEUED, Job.finished_at.is_(None), Job.target == target, before

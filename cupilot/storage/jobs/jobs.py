@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from cupilot import tracing
 from cupilot.domain.errors import Conflict, InvalidInput, NotFound
-from cupilot.domain.job import JobSpec, Priority, check_playable
+from cupilot.domain.job import JobSpec, Priority
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.storage.db.engine import notify
 from cupilot.storage.db.scope import scoped
@@ -48,9 +49,9 @@ def submit_job(
     """Make a job and its first step; (job, True), or (the earlier job, False) for a repeated idempotency key.
 
     Raises :class:`IdempotencyMismatch` where the key belongs to another request, and
-    :class:`cupilot.domain.job.MethodNeedsModel` or :class:`cupilot.domain.quota.QuotaExceeded`.
+    :class:`cupilot.domain.quota.QuotaExceeded`. Whether the agents can play the method is checked before
+    (:mod:`cupilot.jobs.submission`).
     """
-    check_playable(spec.method, spec.agents)
     problem = ensure_problem(session, team_id, spec.problem)
     values = {
         "id": uuid.uuid4(),
@@ -186,6 +187,22 @@ def job_spec(session: Session, job: Job) -> JobSpec:
         labels=job.labels,
         learning=job.learning,
     )
+
+
+def first_payload(session: Session, job: Job) -> Mapping[str, Any]:
+    """Return the payload of the step that prepares the job's problem."""
+    return _first_step(session, job).payload
+
+
+def extend_first_payload(session: Session, job: Job, **values: str) -> None:
+    """Tell the step that prepares a new job's problem what follows it."""
+    step = _first_step(session, job)
+    step.payload = {**step.payload, **values}
+    session.flush()
+
+
+def _first_step(session: Session, job: Job) -> Step:
+    return session.scalars(select(Step).where(Step.job_id == job.id, Step.kind == StepKind.PREPARE)).one()
 
 
 def anything_running(session: Session, job: Job) -> bool:

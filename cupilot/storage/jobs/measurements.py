@@ -13,7 +13,7 @@ from cupilot.domain.evaluation import Baseline, Verdict
 from cupilot.domain.states import EvaluationPurpose
 from cupilot.schemas import Measurement, MeasurementList
 from cupilot.storage.db.cursor import cut, decode_cursor, encode_cursor
-from cupilot.storage.db.tables.jobs import EvaluationRow, Job
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
 from cupilot.storage.jobs.candidate_views import candidate_view
 from cupilot.storage.jobs.jobs import get_job, problem_of
 
@@ -27,13 +27,14 @@ class NothingToMeasure(Conflict):
     code = "not_proven"
 
 
-def check_measurable(session: Session, team: UUID, job: UUID, reference: str) -> None:
-    """NotFound, or :class:`NothingToMeasure` for a candidate that neither counts nor waits in quarantine."""
-    found = candidate_view(session, team, job, reference)
-    judged = found.verdict is not None and (found.verdict.counts or found.verdict is Verdict.QUARANTINED)
-    if found.kernel is None or not judged:
+def check_measurable(candidate: Candidate) -> None:
+    """Raise :class:`NothingToMeasure` for a candidate that neither counts nor waits in quarantine."""
+    verdict = candidate.verdict
+    judged = verdict is not None and (verdict.counts or verdict is Verdict.QUARANTINED)
+    if candidate.kernel_hash is None or not judged:
+        standing = verdict.value if verdict else candidate.state.value
         raise NothingToMeasure(
-            f"candidate {found.ordinal} is {found.verdict.value if found.verdict else found.state}: it proves nothing",
+            f"candidate {candidate.ordinal} is {standing}: it proves nothing",
             hint="audited and reproduced kernels are measured again, and quarantined ones",
             where="candidate",
         )

@@ -70,6 +70,32 @@ def best_unconfirmed(session: Session, job: Job) -> Candidate | None:
     return found
 
 
+def survivors_of(session: Session, job: Job, limit: int) -> list[Candidate]:
+    """Return candidates that count: what selection kept first, and of equals the fitter."""
+    query = (
+        select(Candidate)
+        .where(Candidate.job_id == job.id, Candidate.speedup.is_not(None), Candidate.kernel_hash.is_not(None))
+        .order_by(Candidate.survives.desc(), Candidate.fitness.desc(), Candidate.ordinal)
+    )
+    return list(session.scalars(query.limit(limit)))
+
+
+def first_measurement(session: Session, winner: Candidate) -> EvaluationRow | None:
+    """Return what selection went by, before the winner was confirmed."""
+    query = select(EvaluationRow).where(
+        EvaluationRow.candidate_id == winner.id,
+        EvaluationRow.purpose == EvaluationPurpose.EVALUATE,
+        EvaluationRow.kernel_hash == winner.kernel_hash,
+    )
+    return session.scalars(query.limit(1)).one_or_none()
+
+
+def steps_of(session: Session, job: Job, *kinds: StepKind, state: StepState | None = None) -> Sequence[Step]:
+    """Return the job's steps of these kinds in a state; those that have not ended where no state is named."""
+    condition = Step.finished_at.is_(None) if state is None else Step.state == state
+    return session.scalars(select(Step).where(Step.job_id == job.id, Step.kind.in_(kinds), condition)).all()
+
+
 def evaluations_asked(session: Session, job: Job) -> int:
     """Kernels that the job has evaluated or is about to."""
     query = select(func.count()).where(

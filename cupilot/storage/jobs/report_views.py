@@ -12,7 +12,7 @@ from cupilot.schemas import CandidateView, JobView, Report
 from cupilot.storage.jobs.candidate_views import candidate_view
 from cupilot.storage.jobs.job_views import job_view
 from cupilot.storage.jobs.jobs import get_job
-from cupilot.storage.jobs.problem_views import problem_view
+from cupilot.storage.jobs.problems import problem_view
 from cupilot.storage.jobs.progress import preparation_of
 
 

@@ -176,6 +176,12 @@ def add_injection(
     )
 
 
+def mark_done(session: Session, directive: Directive, candidate: Candidate) -> None:
+    """Note the candidate that an injection has become."""
+    directive.made_id, directive.done_at = candidate.id, func.now()
+    session.flush()
+
+
 def lift(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, directive_id: uuid.UUID, author: str) -> Directive:
     """Take a directive back. Repeating it is harmless; an injection that became a candidate is a :class:`Conflict`."""
     job = _locked(session, team_id, job_id)

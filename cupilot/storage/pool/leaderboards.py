@@ -30,7 +30,7 @@ from cupilot.schemas import Leaderboard, LeaderboardEntry, LeaderboardList, Lead
 from cupilot.storage.db.cursor import cut, decode_key, encode_key, identifier
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, ProblemRow, StrategyRow, Team
 from cupilot.storage.db.tables.pool import BuiltinProblem, PoolRow
-from cupilot.storage.jobs.problem_views import get_problem
+from cupilot.storage.jobs.problems import get_problem
 from cupilot.storage.pool.references import shown_to_all
 
 COUNTS = (Verdict.AUDITED, Verdict.REPRODUCED)

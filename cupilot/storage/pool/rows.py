@@ -21,7 +21,7 @@ from cupilot.domain.attribution import Credit
 from cupilot.domain.pool import PoolEntry, Sharing
 from cupilot.domain.value import in_utc
 from cupilot.storage.db.tables.pool import PoolReference, PoolRow
-from cupilot.storage.jobs.builtin import builtin_name
+from cupilot.storage.jobs.problems import builtin_name
 from cupilot.storage.pool.references import FORMER, drop_unused, ensure_reference, reference_of, shared_reference_of
 
 

@@ -31,7 +31,7 @@ from cupilot.domain.pool import (
 )
 from cupilot.domain.strategy import Strategy
 from cupilot.storage.db.tables.pool import PoolRow
-from cupilot.storage.jobs.builtin import known_name
+from cupilot.storage.jobs.problems import known_name
 from cupilot.storage.pool.ranking import IMPORTED, OTHER_DEVICE, Group, Ranked, pick, scored
 from cupilot.storage.pool.references import shown_to_all
 from cupilot.storage.pool.similar import Index, Similar, Similarity, similar

@@ -26,7 +26,6 @@ from cupilot.domain.evaluation import PreparationResult
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
 from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig, EvoEngineerFullConfig, EvoEngineerInsightConfig
 from cupilot.domain.evolution.methods import MethodConfig
-from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.sce import CrossoverLevel, SceConfig
 from cupilot.domain.job import AgentKind
 from cupilot.domain.problem import Problem
@@ -296,7 +295,7 @@ def run(
     rig.run()
     job, calls = rig.job(job_id), _calls(database, job_id)
     story = [
-        (one.ordinal, one.operator, one.kernel_hash, one.state, one.reason, one.speedup, Notes(**one.notes).insight)
+        (one.ordinal, one.operator, one.kernel_hash, one.state, one.reason, one.speedup, one.notes.insight)
         for one in rig.candidates(job_id)
     ]
     lost = [call for call in calls if call.state is LlmCallState.LOST]

@@ -13,10 +13,10 @@ from cupilot.domain.evaluation import Verdict
 from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
 from cupilot.domain.evolution.evoengineer import EvoEngineerFreeConfig, EvoEngineerFullConfig, EvoEngineerInsightConfig
 from cupilot.domain.evolution.methods import MethodConfig
-from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.sce import CrossoverLevel, SceConfig
 from cupilot.domain.job import AgentKind, MethodNeedsModel
 from cupilot.domain.states import JobState, StepState
+from cupilot.jobs.submission import check_agents
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import CandidateParent
@@ -49,7 +49,7 @@ def settings(settings: Settings) -> Settings:
 
 def story(rig: Rig, job_id: uuid.UUID) -> list[tuple[object, ...]]:
     return [
-        (one.ordinal, one.operator, one.kernel_hash, one.speedup, one.survives, Notes(**one.notes).insight)
+        (one.ordinal, one.operator, one.kernel_hash, one.speedup, one.survives, one.notes.insight)
         for one in rig.candidates(job_id)
     ]
 
@@ -106,7 +106,7 @@ def test_evoengineer_full_opens_crosses_and_mutates_with_insights(database: Data
         ]
         assert kinds(server) == {"rewrite": 2, "crossover": 2, "mutation": 2}
         crossed = rig.candidates(job_id)[2]
-        notes = Notes(**crossed.notes)
+        notes = crossed.notes
         assert notes.insight.endswith("moves less.")
         assert len(notes.inspirations) == 2
         prompt = next(text_of(one) for one in server.requests if kind_of(one) == "crossover")
@@ -146,15 +146,14 @@ def test_the_ai_cuda_engineer_goes_through_its_four_stages(database: Database, s
         assert "wrong_value" in texts["summarise"]
         first = rig.candidates(job_id)[0]
         assert (first.repair_rounds, first.verdict) == (1, Verdict.AUDITED)
-        assert Notes(**first.notes).repairs == ("guarded the tail",)
+        assert first.notes.repairs == ("guarded the tail",)
         keys = [step.key for step in rig.steps(job_id) if step.key.startswith("c0/")]
         assert keys[:5] == ["c0/convert/0", "c0/check/0", "c0/convert/1", "c0/check/1", "c0/write/0"]
 
 
-def test_the_playbook_refuses_what_it_cannot_play(database: Database, settings: Settings) -> None:
-    rig = Rig(database, settings)
-    with pytest.raises(MethodNeedsModel) as refusal:
-        rig.submit(method=SMALL["free"])
+def test_the_playbook_refuses_what_it_cannot_play(database: Database) -> None:
+    with database.transaction() as session, pytest.raises(MethodNeedsModel) as refusal:
+        check_agents(session, SMALL["free"], AgentKind.PLAYBOOK)
     assert (refusal.value.code, refusal.value.status) == ("method_needs_model", 422)
 
 
