@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cupilot.domain.errors import CupilotError
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.audit import AuditEntry
+from cupilot.storage.db.tables.people import AuditEntry
 from cupilot.storage.people.audit import add_entry
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -35,7 +35,7 @@ from cupilot.domain.problem import Target
 from cupilot.embedded.servers import start_postgres, start_valkey
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Team
+from cupilot.storage.db.tables.people import Team
 from cupilot.storage.jobs.jobs import submit_job
 from cupilot.storage.people.teams import create_api_key, ensure_team
 from migrations import upgrade

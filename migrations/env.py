@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from cupilot.storage.db.tables import jobs as tables
+from cupilot.storage.db import tables
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=tables.Team.metadata,
+    target_metadata=tables.people.Team.metadata,
     compare_type=True,
     compare_server_default=True,
 )

@@ -18,7 +18,8 @@ from cupilot.domain.errors import CupilotError
 from cupilot.domain.evaluation import Preparation
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import StepKind
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.progress import file_of, preparation_of
 from cupilot.storage.queue.dispatch import next_up
 from cupilot.storage.queue.drains import is_drained

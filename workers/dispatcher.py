@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.problem import Target
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import WorkerRow
+from cupilot.storage.db.tables.queue import WorkerRow
 from cupilot.storage.people.quotas import note_held_back
 from cupilot.storage.pool.rows import anything_unindexed
 from cupilot.storage.queue.cluster import live_workers

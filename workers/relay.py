@@ -10,7 +10,7 @@ from kombu.exceptions import OperationalError
 
 from cupilot import tracing
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Outbox
+from cupilot.storage.db.tables.queue import Outbox
 from cupilot.storage.queue.dispatch import POOL_TOPIC, STEP_TOPIC, count_attempt, mark_sent, take_messages
 from workers.app import POOL_TASK, STEP_TASK
 

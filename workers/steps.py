@@ -21,7 +21,8 @@ from cupilot.domain.errors import Unavailable
 from cupilot.domain.states import JobState, StepState
 from cupilot.jobs.flow import give_up_step
 from cupilot.logs import log_context
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import Stale, move_step
 from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.jobs import anything_running

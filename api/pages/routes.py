@@ -22,7 +22,7 @@ from cupilot.domain.people import Role
 from cupilot.domain.states import JobState
 from cupilot.schemas import CandidateSummary
 from cupilot.schemas.jobs import JobFilter
-from cupilot.storage.db.tables.jobs import Team
+from cupilot.storage.db.tables.people import Team
 from cupilot.storage.jobs import timelines
 from cupilot.storage.jobs.call_views import list_calls
 from cupilot.storage.jobs.candidate_views import candidate_view, list_candidates

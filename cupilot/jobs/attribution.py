@@ -16,7 +16,8 @@ from cupilot.domain.kernel import LaunchPlan
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.domain.strategy import Strategy
 from cupilot.jobs.budget import Exhausted, evaluations_left, no_evaluation
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.credits import credits_of, give_credit
 from cupilot.storage.jobs.endings import end_job, stop_queued_work
 from cupilot.storage.jobs.progress import first_measurement, kernel_as_measured, steps_of, strategy_of

@@ -12,7 +12,8 @@ from cupilot.domain.states import JobState, StepKind
 from cupilot.jobs.attribution import begin_attribution
 from cupilot.jobs.budget import Exhausted
 from cupilot.jobs.explanation import no_valid_kernel
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.evolving import choose_best
 from cupilot.storage.jobs.progress import best_unconfirmed, evaluation_of, preparation_of

@@ -24,7 +24,8 @@ from cupilot.jobs.budget import Exhausted, evaluations_left, exhausted, money_re
 from cupilot.jobs.confirmation import begin_confirmation, conclude, reached_before
 from cupilot.jobs.explanation import no_strategies
 from cupilot.jobs.steering import add_injected, forbidden, injections, steered
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step, StrategyRow
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, StrategyRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_generation, move_candidate, move_generation, record_event
 from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.evolving import (

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from cupilot.domain.job import AgentKind, JobSpec
 from cupilot.jobs.submission import spec_of
 from cupilot.schemas import JobBound, JobGuess, JobPlan, JobRequest
-from cupilot.storage.db.tables.jobs import Team
+from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.usage import begin_of, gpu_seconds_since
 from cupilot.storage.jobs.estimates import guess
 from cupilot.storage.jobs.job_views import queued_before

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from cupilot.domain.people import Role, Scope
 from cupilot.storage.db.changes import changes, watch
 from cupilot.storage.db.engine import Database, database
-from cupilot.storage.db.tables.jobs import ApiKey, User
+from cupilot.storage.db.tables.people import ApiKey, User
 from cupilot.storage.people.audit import add_own_entry
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 

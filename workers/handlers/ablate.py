@@ -15,7 +15,8 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import StepKind, StrategyOrigin
 from cupilot.domain.strategy import Strategy
 from cupilot.jobs.attribution import end_when_done
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.credits import give_credit
 from cupilot.storage.jobs.evolving import add_strategy, keep_kernel
 from cupilot.storage.jobs.jobs import job_spec

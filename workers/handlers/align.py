@@ -12,7 +12,8 @@ from cupilot.domain.evolution.pipeline import Done, Outcome, Refused
 from cupilot.domain.states import StrategyOrigin
 from cupilot.jobs.flow import advance
 from cupilot.jobs.learning import correct
-from cupilot.storage.db.tables.jobs import EvaluationRow, Job, Step
+from cupilot.storage.db.tables.jobs import EvaluationRow, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import add_strategy, give_alignment
 from cupilot.storage.jobs.progress import evaluation_of, kernel_of, strategy_of
 from cupilot.storage.pool.techniques import enter_techniques

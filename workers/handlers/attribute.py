@@ -15,7 +15,8 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import EvaluationPurpose
 from cupilot.jobs.attribution import credit_of, end_when_done
 from cupilot.jobs.learning import learn
-from cupilot.storage.db.tables.jobs import Job, Step, StrategyRow
+from cupilot.storage.db.tables.jobs import Job, StrategyRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.credits import give_credit
 from cupilot.storage.jobs.evolving import keep_evaluation
 from cupilot.storage.jobs.jobs import job_spec

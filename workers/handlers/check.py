@@ -13,7 +13,8 @@ from cupilot.domain.evolution.pipeline import Done, Mistaken
 from cupilot.domain.problem import Problem
 from cupilot.domain.sameness import difference
 from cupilot.jobs.flow import advance
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import give_notes
 from cupilot.storage.jobs.progress import notes_of
 from cupilot.storage.queue.steps import Claim

@@ -20,7 +20,8 @@ from cupilot.domain.job import JobSpec
 from cupilot.domain.model_call import CostBudgetReached
 from cupilot.domain.standing import LearnedTechnique
 from cupilot.domain.states import StepKind
-from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import evaluation_of, kernel_as_measured, notes_of, preparation_of, strategy_of

@@ -15,7 +15,8 @@ from cupilot.domain.states import EvaluationPurpose
 from cupilot.jobs.confirmation import after_confirmation
 from cupilot.jobs.flow import config_of
 from cupilot.jobs.learning import correct
-from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import add_evaluation
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import evaluation_of, file_of, preparation_of

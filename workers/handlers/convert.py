@@ -11,7 +11,8 @@ from agents.interface import Conversion
 from cupilot.domain.evolution.pipeline import Done, Outcome, Refused
 from cupilot.domain.evolution.seeds import stage_seed
 from cupilot.jobs.flow import advance
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import give_notes
 from cupilot.storage.jobs.progress import notes_of
 from cupilot.storage.queue.steps import Claim

@@ -15,7 +15,8 @@ from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
 from cupilot.jobs.flow import advance
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import add_strategy, give_strategy
 from cupilot.storage.jobs.progress import parents_of, strategies_of
 from cupilot.storage.pool.techniques import enter_techniques

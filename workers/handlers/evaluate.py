@@ -14,7 +14,8 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import EvaluationPurpose
 from cupilot.jobs.flow import advance, config_of
 from cupilot.jobs.learning import learn
-from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import add_evaluation
 from cupilot.storage.jobs.progress import file_of, strategy_of
 from cupilot.storage.queue.steps import Claim

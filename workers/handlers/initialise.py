@@ -23,7 +23,8 @@ from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
 from cupilot.jobs.flow import begin_stage, course_of, give_up_generation
-from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_generation, record_event
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.evolving import add_candidate, add_strategy, count_down, give_strategy

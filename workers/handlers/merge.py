@@ -14,7 +14,8 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.strategy import union
 from cupilot.jobs.flow import advance
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import add_strategy, give_kernel, give_strategy
 from cupilot.storage.jobs.progress import has_kernel, parents_of, strategy_of
 from cupilot.storage.queue.steps import Claim

@@ -15,7 +15,8 @@ from cupilot.domain.states import JobState
 from cupilot.jobs import importing
 from cupilot.jobs.flow import begin_generation, begin_import, begin_remeasurement
 from cupilot.jobs.remeasuring import PAYLOAD
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import move_job
 from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.evolving import set_preparation

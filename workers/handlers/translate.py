@@ -12,7 +12,8 @@ from cupilot.domain.evolution.seeds import stage_seed
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.strategy import Strategy
 from cupilot.jobs.flow import advance
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.evolving import give_kernel
 from cupilot.storage.jobs.progress import has_kernel, kernel_as_measured, parents_of, strategy_of
 from cupilot.storage.queue.steps import Claim

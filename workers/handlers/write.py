@@ -15,7 +15,8 @@ from cupilot.domain.evolution.population import Operator
 from cupilot.domain.evolution.seeds import stage_seed
 from cupilot.domain.states import StrategyOrigin
 from cupilot.jobs.flow import advance
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.evolving import add_strategy, give_kernel, give_notes, give_strategy
 from cupilot.storage.jobs.progress import candidates_of, has_kernel, notes_of, parents_of

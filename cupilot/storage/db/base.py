@@ -1,6 +1,6 @@
 """What every table is made of: the declarative base, the types of columns, the names of constraints.
 
-Knows no table; those are in :mod:`cupilot.storage.db.tables.jobs`.
+Knows no table; those are in :mod:`cupilot.storage.db.tables`.
 """
 
 from __future__ import annotations

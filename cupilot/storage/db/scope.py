@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Select
 
 from cupilot.storage.db.tables.experiments import Experiment
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, ProblemRow, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, ProblemRow
 from cupilot.storage.db.tables.pool import NovelTechnique, PoolRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.tables.webhooks import WebhookEndpoint
 
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])

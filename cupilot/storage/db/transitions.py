@@ -20,7 +20,8 @@ from cupilot.domain.errors import Conflict
 from cupilot.domain.states import CandidateState, GenerationState, JobState, StepState
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
-from cupilot.storage.db.tables.jobs import Candidate, Event, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Event, Generation, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.usage import charge_gpu
 
 _ENDS = frozenset({JobState.CANCELLED, JobState.FAILED, JobState.BUDGET_EXHAUSTED})

@@ -14,7 +14,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.domain.quota import QuotaPeriod
-from cupilot.storage.db.tables.jobs import GpuUsage, Job
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.people import GpuUsage
 
 
 def charge_gpu(session: Session, job_id: uuid.UUID, seconds: float) -> None:

@@ -18,7 +18,8 @@ from cupilot.domain.problem import Problem, Target
 from cupilot.domain.states import ExperimentState, JobState, StepState
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.experiments import Experiment
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.jobs import IdempotencyMismatch, request_cancel, submit_job
 
 

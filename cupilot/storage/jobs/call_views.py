@@ -13,8 +13,9 @@ from cupilot.domain.model_call import Answer, NoAnswer
 from cupilot.domain.states import LlmCallState
 from cupilot.schemas import CallPage, CallSummary, CallView, Spending, Turn
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
-from cupilot.storage.db.tables.jobs import Candidate, Step
+from cupilot.storage.db.tables.jobs import Candidate
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.candidate_views import candidate_is
 from cupilot.storage.jobs.jobs import get_job
 

@@ -9,8 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.domain.attribution import Credit
-from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow
-from cupilot.storage.db.tables.pool import CreditRow
+from cupilot.storage.db.tables.jobs import Candidate, CreditRow, EvaluationRow
 from cupilot.storage.db.transitions import record_event
 
 

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.states import CandidateState, GenerationState, JobState, StepState
 from cupilot.storage.db.engine import notify
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_generation, move_candidate, move_generation, move_job, move_step
 from cupilot.storage.models.calls import lose_open_calls
 

@@ -30,10 +30,10 @@ from cupilot.storage.db.tables.jobs import (
     Generation,
     Job,
     KernelRow,
-    Step,
     StrategyRow,
 )
 from cupilot.storage.db.tables.pool import PoolRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import record_event
 from cupilot.storage.jobs.progress import best_first, preparation_of
 

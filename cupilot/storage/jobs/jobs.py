@@ -18,7 +18,8 @@ from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.storage.db.engine import notify
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.experiments import Experiment
-from cupilot.storage.db.tables.jobs import Job, ProblemRow, Step
+from cupilot.storage.db.tables.jobs import Job, ProblemRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job, move_job, record_event
 from cupilot.storage.jobs.endings import end_job, stop_queued_work
 from cupilot.storage.jobs.problems import ensure_problem, problem_value

@@ -28,9 +28,9 @@ from cupilot.storage.db.tables.jobs import (
     Generation,
     Job,
     KernelRow,
-    Step,
     StrategyRow,
 )
+from cupilot.storage.db.tables.queue import Step
 
 MEASURING = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
 """Steps that count against the budget of candidates; a confirmation does not."""

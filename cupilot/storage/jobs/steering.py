@@ -18,7 +18,8 @@ from cupilot.domain.states import CandidateState, GenerationState, JobState, Ste
 from cupilot.domain.steering import DirectiveKind
 from cupilot.domain.strategy import Strategy
 from cupilot.storage.db.engine import notify
-from cupilot.storage.db.tables.jobs import Candidate, Directive, Generation, Job, Step, StrategyRow
+from cupilot.storage.db.tables.jobs import Candidate, Directive, Generation, Job, StrategyRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job, move_job, record_event
 from cupilot.storage.jobs.evolving import keep_kernel
 from cupilot.storage.jobs.jobs import get_job

@@ -11,8 +11,10 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.states import JobState
 from cupilot.schemas.steering import DirectiveList, DirectiveView, QueueShare, QuotaUse, QuotaView
-from cupilot.storage.db.tables.jobs import Directive, Job, Step, Team, WorkerRow
+from cupilot.storage.db.tables.jobs import Directive, Job
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.people import Team
+from cupilot.storage.db.tables.queue import Step, WorkerRow
 from cupilot.storage.db.usage import begin_of, gpu_seconds_since
 from cupilot.storage.jobs.steering import directives
 from cupilot.storage.models.money import allowance

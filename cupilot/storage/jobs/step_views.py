@@ -17,8 +17,9 @@ from cupilot.domain.model_call import NoAnswer
 from cupilot.domain.states import StepState
 from cupilot.schemas.steps import StepPage, StepView
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
-from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Job
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.candidate_views import candidate_is
 from cupilot.storage.jobs.jobs import get_job
 

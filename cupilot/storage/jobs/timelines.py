@@ -10,8 +10,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.states import StepKind
-from cupilot.storage.db.tables.jobs import GpuUsage, Step
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.people import GpuUsage
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.jobs import get_job
 
 DAYS = 30

@@ -18,7 +18,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from cupilot.domain.states import JobState
-from cupilot.storage.db.tables.jobs import Job, SchedulerLook
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import SchedulerLook
 
 TAKE_OUT = text("""
 WITH begun AS (

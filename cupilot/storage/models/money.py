@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 from cupilot.domain.model_call import BudgetScope, Call, CostBudgetReached
 from cupilot.domain.states import LlmCallState
 from cupilot.storage.db.engine import settings_of
-from cupilot.storage.db.tables.jobs import Job, Team
+from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.transitions import record_event
 
 COST_UNKNOWN = (LlmCallState.STARTED, LlmCallState.LOST)

@@ -15,8 +15,10 @@ from sqlalchemy import case, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from cupilot.domain.states import LlmCallState, StepState, WorkerKind
-from cupilot.storage.db.tables.jobs import EvaluationRow, Event, Job, Outbox, Step, Team, WorkerRow
+from cupilot.storage.db.tables.jobs import EvaluationRow, Event, Job
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.people import Team
+from cupilot.storage.db.tables.queue import Outbox, Step, WorkerRow
 from cupilot.storage.db.tables.webhooks import WebhookDelivery, WebhookEndpoint
 from cupilot.storage.queue.cluster import is_live, scheduler_alive
 from cupilot.storage.webhooks.deliveries import waiting_seconds

@@ -18,8 +18,9 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.evaluation import Verdict
 from cupilot.domain.states import StepKind
-from cupilot.storage.db.tables.jobs import Candidate, Directive, EvaluationRow, Event, Job, KernelRow, Step
+from cupilot.storage.db.tables.jobs import Candidate, Directive, EvaluationRow, Event, Job, KernelRow
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import record_event
 from cupilot.storage.people.audit import add_own_entry
 

@@ -13,7 +13,9 @@ from sqlalchemy.orm import Session, aliased
 from cupilot.domain.evaluation import Verdict
 from cupilot.domain.job import Priority
 from cupilot.domain.states import StepState
-from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, ProblemRow, Step, Team
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, ProblemRow
+from cupilot.storage.db.tables.people import Team
+from cupilot.storage.db.tables.queue import Step
 
 
 @dataclass(frozen=True)

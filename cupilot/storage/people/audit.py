@@ -13,7 +13,7 @@ from cupilot.domain.people import Caller
 from cupilot.schemas import AuditEntryView, AuditPage
 from cupilot.storage.db.base import Json
 from cupilot.storage.db.cursor import cut, decode_key, encode_key
-from cupilot.storage.db.tables.audit import AuditEntry
+from cupilot.storage.db.tables.people import AuditEntry
 from cupilot.storage.people.teams import identify
 
 

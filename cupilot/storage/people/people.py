@@ -17,7 +17,8 @@ from cupilot.domain.people import Caller, ClusterAdminOnly, KeyOutlivesMaker, Ro
 from cupilot.domain.quota import Quota
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
-from cupilot.storage.db.tables.jobs import ApiKey, Job, Membership, Team, User
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 
 

@@ -15,7 +15,9 @@ from sqlalchemy.orm import Session, aliased
 from cupilot.domain.job import Priority
 from cupilot.domain.quota import Quota, QuotaExceeded
 from cupilot.domain.states import JobState
-from cupilot.storage.db.tables.jobs import GpuUsage, Job, Step, Team
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.people import GpuUsage, Team
+from cupilot.storage.db.tables.queue import Step
 
 BEGUN = (JobState.PREPARING, JobState.EVOLVING)
 """What counts as running; a paused job does not, and takes its place again when it is resumed."""

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.people import Caller, Role, Scope
 from cupilot.storage.db.changes import note
-from cupilot.storage.db.tables.jobs import ApiKey, Membership, Team, User
+from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 
 KEY_MARK = "cpk"
 USE_RESOLUTION = timedelta(minutes=1)

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.people import Caller
 from cupilot.schemas.people import CallerView, KeyView, MemberView, TeamView, UserView
-from cupilot.storage.db.tables.jobs import ApiKey, Membership, Team, User
+from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 from cupilot.storage.people.people import count_members, roles_of
 from cupilot.storage.people.quotas import quota_of
 

@@ -28,7 +28,8 @@ from cupilot.domain.states import EvaluationPurpose
 from cupilot.domain.strategy import Strategy
 from cupilot.schemas import Leaderboard, LeaderboardEntry, LeaderboardList, LeaderboardSummary
 from cupilot.storage.db.cursor import cut, decode_key, encode_key, identifier
-from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, ProblemRow, StrategyRow, Team
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, ProblemRow, StrategyRow
+from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.tables.pool import BuiltinProblem, PoolRow
 from cupilot.storage.jobs.problems import get_problem
 from cupilot.storage.pool.references import shown_to_all

@@ -17,7 +17,7 @@ from cupilot.domain.errors import Unavailable
 from cupilot.domain.hardware import Device
 from cupilot.domain.problem import Target
 from cupilot.storage.db.engine import settings_of
-from cupilot.storage.db.tables.jobs import CardLease
+from cupilot.storage.db.tables.queue import CardLease
 
 
 class CardTaken(Unavailable):

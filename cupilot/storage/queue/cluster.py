@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from cupilot.domain.hardware import Device
 from cupilot.domain.states import StepState, WorkerKind
 from cupilot.storage.db.engine import notify, settings_of
-from cupilot.storage.db.tables.jobs import Drain, Step, WorkerRow
+from cupilot.storage.db.tables.queue import Drain, Step, WorkerRow
 from cupilot.storage.queue.cards import give_card_back, take_card
 
 SCHEDULER_LOCK = 0x6375_7069_0000_0001

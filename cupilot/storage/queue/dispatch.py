@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.storage.db.engine import settings_of
-from cupilot.storage.db.tables.jobs import Job, Outbox, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Outbox, Step
 from cupilot.storage.people.quotas import may_begin
 from cupilot.storage.queue.fairness import in_turn, step_seconds, touched
 from cupilot.storage.queue.steps import LONGEST_RETRY

@@ -18,7 +18,7 @@ from cupilot.domain.errors import NotFound
 from cupilot.domain.states import StepState
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
-from cupilot.storage.db.tables.jobs import Drain, Step, WorkerRow
+from cupilot.storage.db.tables.queue import Drain, Step, WorkerRow
 
 SERVICE = "*"
 """In place of a worker's name: all of them."""

@@ -20,7 +20,9 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.job import Priority
 from cupilot.domain.states import StepState
-from cupilot.storage.db.tables.jobs import Job, Step, Team
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.people import Team
+from cupilot.storage.db.tables.queue import Step
 
 USAGE_FADES_SECONDS = 900.0
 """Time in which use of a queue fades to 37 %: long beside a step, short beside a working day."""

@@ -22,7 +22,8 @@ from cupilot.domain.job import AgentKind
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.storage.db.engine import notify, settings_of
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import Stale, lock_generation, lock_job, move_job, move_step, record_event
 from cupilot.storage.people.quotas import takes_running_slot
 from cupilot.storage.queue.cards import keep_card

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from cupilot.cli.app import app
 from cupilot.client import Client
 from cupilot.storage.db.changes import LONGEST
-from cupilot.storage.db.tables.jobs import Team as Tenant
+from cupilot.storage.db.tables.people import Team as Tenant
 from cupilot.storage.people.audit import prune_audit
 from cupilot.storage.people.teams import create_api_key, ensure_user
 from tests.service.api.world import Team, World

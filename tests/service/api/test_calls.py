@@ -20,7 +20,7 @@ from cupilot.domain.evaluation import Verdict
 from cupilot.domain.people import Scope
 from cupilot.settings import Settings
 from cupilot.storage.db.tables.jobs import Event
-from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.people.teams import create_api_key
 from tests.scripted_model import Reply, ScriptedModel
 from tests.service.api.world import Team, World

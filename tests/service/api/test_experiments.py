@@ -171,7 +171,8 @@ def test_what_cannot_be_an_experiment_is_refused(
 def test_a_named_class_of_gpus_holds_for_every_job(world: World, team: Team) -> None:
     from sqlalchemy import select
 
-    from cupilot.storage.db.tables.jobs import Job, Step
+    from cupilot.storage.db.tables.jobs import Job
+    from cupilot.storage.db.tables.queue import Step
 
     experiment = make(team, target="cuda", device_class="sm_90", seeds=[0])
     with world.database.transaction() as session:

@@ -19,7 +19,7 @@ from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState, WorkerKind
 from cupilot.schemas import JobView
 from cupilot.storage.db.tables.jobs import Candidate, ProblemRow
-from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.queue.cluster import forget_worker, register_worker
 from tests.service.api.world import SOURCE, Story, Team, World, audited, evolved, job_request
 

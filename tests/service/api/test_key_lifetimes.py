@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from cupilot.cli.app import app
 from cupilot.domain.people import Role, Scope
-from cupilot.storage.db.tables.jobs import ApiKey
-from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.db.tables.people import ApiKey
+from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.people.teams import create_api_key, ensure_user, set_role
 from tests.service.api.world import Team, World
 

@@ -13,7 +13,7 @@ from cupilot.client import Client, NotFoundError
 from cupilot.domain.evaluation import Failure, FailureKind, Verdict
 from cupilot.domain.people import Role, Scope
 from cupilot.domain.states import JobState
-from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.world import Story, Team, World, audited, evolved
 

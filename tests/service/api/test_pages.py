@@ -15,9 +15,10 @@ from api.pages.visits import COOKIE
 from cupilot.domain.evaluation import Failure, FailureKind, Verdict
 from cupilot.domain.people import Role, Scope
 from cupilot.domain.states import JobState, WorkerKind
-from cupilot.storage.db.tables.jobs import Candidate, Step
-from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.db.tables.jobs import Candidate
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.people import Team as TeamRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.usage import charge_gpu
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 from cupilot.storage.queue.cluster import register_worker

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from cupilot.client import Client
 from cupilot.domain.people import Role
 from cupilot.domain.problem import Problem
-from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.people.audit import add_own_entry
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.world import SOURCE, World, evolved

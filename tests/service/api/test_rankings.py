@@ -17,7 +17,7 @@ from cupilot.domain.states import JobState
 from cupilot.exports import ExportFormat
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
 from cupilot.storage.db.tables.jobs import EvaluationRow
-from cupilot.storage.db.tables.jobs import Team as TeamRow
+from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user
 from cupilot.storage.pool.rows import remember
 from tests.service.api.world import SOURCE, Story, Team, World, evolved, rejected

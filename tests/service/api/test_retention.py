@@ -14,8 +14,9 @@ from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.model_call import Answer, Call
 from cupilot.domain.states import JobState, LlmCallState
 from cupilot.settings import Settings
-from cupilot.storage.db.tables.jobs import Event, Job, KernelRow, Step
+from cupilot.storage.db.tables.jobs import Event, Job, KernelRow
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job, move_job
 from cupilot.storage.jobs.evolving import keep_kernel
 from cupilot.storage.operations import retention

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from api.app import create_app
 from cupilot.domain.people import Role, Scope
 from cupilot.settings import Settings
-from cupilot.storage.db.tables.jobs import Team
+from cupilot.storage.db.tables.people import Team
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.role_matrix import CLUSTER_ADMIN, MATRIX, OPEN
 from tests.service.api.things import Things

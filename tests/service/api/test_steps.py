@@ -11,7 +11,7 @@ from cupilot.cli.app import app
 from cupilot.client import Client, NotFoundError
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.states import JobState, StepState
-from cupilot.storage.db.tables.jobs import Step
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import move_step
 from tests.service.api.world import DEVICE, Story, Team, World, audited, rejected
 

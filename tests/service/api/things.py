@@ -22,8 +22,9 @@ from cupilot.domain.people import Role
 from cupilot.domain.states import JobState, StepState
 from cupilot.domain.steering import DirectiveKind
 from cupilot.storage.db.tables import jobs as tables
-from cupilot.storage.db.tables.jobs import Directive, Job, Step
+from cupilot.storage.db.tables.jobs import Directive, Job
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.tables.webhooks import WebhookDelivery
 from cupilot.storage.people.teams import create_api_key, ensure_user, set_role
 from cupilot.storage.pool.rows import remember

@@ -32,8 +32,9 @@ from cupilot.domain.problem import Problem
 from cupilot.domain.states import CandidateState, JobState, LlmCallState, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.queue.cluster import beat, register_worker
 from cupilot.storage.queue.steps import MODELS_QUEUE
 from tests.scripted_model import Reply, ScriptedModel

@@ -13,7 +13,7 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import StepState, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import CardLease, Step
+from cupilot.storage.db.tables.queue import CardLease, Step
 from cupilot.storage.queue.cards import CardTaken, take_card
 from cupilot.storage.queue.cluster import beat, forget_worker, live_workers, register_worker
 from cupilot.storage.queue.steps import Claim, claim_step

@@ -14,7 +14,8 @@ from cupilot.domain.states import CandidateState, JobState, StepState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.scope import scoped
-from cupilot.storage.db.tables.jobs import Job, Outbox, ProblemRow
+from cupilot.storage.db.tables.jobs import Job, ProblemRow
+from cupilot.storage.db.tables.queue import Outbox
 from cupilot.storage.jobs.jobs import IdempotencyMismatch, job_spec, request_cancel, submit_job
 from cupilot.storage.people.teams import ensure_team
 from tests.service.doubles import problem

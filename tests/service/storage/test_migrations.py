@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
-from cupilot.storage.db.tables import jobs as tables
+from cupilot.storage.db import tables
 from migrations import downgrade, upgrade
 
 pytestmark = pytest.mark.service
@@ -26,7 +26,7 @@ def differences(url: str) -> list[object]:
     engine = create_engine(url)
     with engine.connect() as connection:
         options = {"compare_type": True, "compare_server_default": True}
-        found = compare_metadata(MigrationContext.configure(connection, opts=options), tables.Team.metadata)
+        found = compare_metadata(MigrationContext.configure(connection, opts=options), tables.people.Team.metadata)
     engine.dispose()
     return found
 

@@ -12,7 +12,8 @@ from sqlalchemy import func, select, update
 from cupilot.domain.states import JobState, StepState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import EvaluationRow, Step
+from cupilot.storage.db.tables.jobs import EvaluationRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import Stale
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.people.teams import ensure_team

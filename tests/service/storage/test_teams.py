@@ -7,7 +7,7 @@ from sqlalchemy import func, select, update
 
 from cupilot.domain.people import Role
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import ApiKey
+from cupilot.storage.db.tables.people import ApiKey
 from cupilot.storage.people.teams import (
     adopt_api_key,
     authenticate,

@@ -12,7 +12,8 @@ from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.states import CandidateState, JobState, StepState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Candidate, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import (
     CANDIDATE_EDGES,
     JOB_EDGES,

@@ -14,7 +14,9 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Job, Step, Team
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.people import Team
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.jobs import change_job, submit_job
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.dispatch import dispatch_ready

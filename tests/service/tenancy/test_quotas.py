@@ -16,7 +16,8 @@ from cupilot.domain.quota import QuotaExceeded
 from cupilot.domain.states import JobState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import GpuUsage, Team, WorkerRow
+from cupilot.storage.db.tables.people import GpuUsage, Team
+from cupilot.storage.db.tables.queue import WorkerRow
 from cupilot.storage.jobs.jobs import submit_job
 from cupilot.storage.jobs.steering import pause_job, resume_job
 from cupilot.storage.jobs.steering_views import quota_view

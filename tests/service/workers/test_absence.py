@@ -12,7 +12,8 @@ from cupilot.domain.job import Budgets
 from cupilot.domain.states import JobState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Event, Job, SchedulerLook, Step
+from cupilot.storage.db.tables.jobs import Event, Job
+from cupilot.storage.db.tables.queue import SchedulerLook, Step
 from cupilot.storage.jobs.job_views import job_view
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.steering import pause_job, resume_job

@@ -20,7 +20,8 @@ from cupilot.domain.strategy import Strategy
 from cupilot.jobs.attribution import switches
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import EvaluationRow, Job, Team
+from cupilot.storage.db.tables.jobs import EvaluationRow, Job
+from cupilot.storage.db.tables.people import Team
 from cupilot.storage.jobs.credits import credits_of
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.report_views import report

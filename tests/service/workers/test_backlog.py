@@ -13,7 +13,9 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import StepKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Candidate, Job, Step, Team
+from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.storage.db.tables.people import Team
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.progress import rounds_of
 from cupilot.storage.jobs.steering_views import quota_view
 from cupilot.storage.queue.cluster import untaken_steps

@@ -15,7 +15,9 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Job, Outbox, Step, Team, WorkerRow
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.people import Team
+from cupilot.storage.db.tables.queue import Outbox, Step, WorkerRow
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import cluster_overview, forget_worker, register_worker
 from cupilot.storage.queue.steps import add_step, claim_step

@@ -11,7 +11,7 @@ from sqlalchemy import func, update
 from cupilot.domain.states import JobState, StepState, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Step, WorkerRow
+from cupilot.storage.db.tables.queue import Step, WorkerRow
 from cupilot.storage.queue.cluster import mark_unhealthy, register_worker, untaken_steps
 from cupilot.storage.queue.drains import begin_drain
 from cupilot.storage.queue.steps import claim_step

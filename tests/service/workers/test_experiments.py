@@ -24,8 +24,9 @@ from cupilot.schemas import ExperimentRequest, ProblemInput
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.experiments import Experiment
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.models import LlmCall
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.experiments.experiments import cancel_experiment, create_experiment
 from cupilot.storage.experiments.report import experiment_report
 from cupilot.storage.people.teams import ensure_team

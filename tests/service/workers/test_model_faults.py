@@ -22,7 +22,7 @@ from cupilot.domain.states import JobState, LlmCallState
 from cupilot.embedded.servers import Running
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Step
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job
 from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.queue.steps import Claim, claim_step

@@ -21,7 +21,8 @@ from cupilot.domain.states import JobState, StepState
 from cupilot.embedded.servers import Running, start_postgres, start_valkey
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import CardLease, Event, Job, Step, WorkerRow
+from cupilot.storage.db.tables.jobs import Event, Job
+from cupilot.storage.db.tables.queue import CardLease, Step, WorkerRow
 from cupilot.storage.jobs.jobs import request_cancel, submit_job
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import cluster_overview

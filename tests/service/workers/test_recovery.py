@@ -17,7 +17,8 @@ from cupilot.domain.job import Budgets
 from cupilot.domain.states import CandidateState, JobState, StepState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Event, Job, Step
+from cupilot.storage.db.tables.jobs import Event, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.job_views import job_view
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.people.teams import ensure_team

@@ -13,7 +13,7 @@ from cupilot.domain.problem import Target
 from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import GpuUsage, Team
+from cupilot.storage.db.tables.people import GpuUsage, Team
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.steering import pause_job, resume_job
 from cupilot.storage.people.teams import ensure_team

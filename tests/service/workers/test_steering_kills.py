@@ -14,7 +14,8 @@ from cupilot.domain.states import JobState, StepState
 from cupilot.jobs.continuing import fork_job, retry_job
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Event, Job, Step
+from cupilot.storage.db.tables.jobs import Event, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs import steering
 from cupilot.storage.jobs.jobs import job_spec, request_cancel, submit_job
 from cupilot.storage.people.teams import ensure_team

@@ -16,7 +16,8 @@ from cupilot import tracing
 from cupilot.domain.evaluation import Phase
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from tests.service.rig import Rig
 
 pytestmark = pytest.mark.service

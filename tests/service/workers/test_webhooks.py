@@ -20,7 +20,7 @@ from cupilot.domain.errors import Conflict
 from cupilot.domain.webhooks import MAX_ATTEMPTS, verify
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.jobs import Team
+from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from cupilot.storage.db.transitions import record_event
 from cupilot.storage.webhooks import deliveries as storage

@@ -1,13 +1,6 @@
-"""The tables, a module for each kind of record. All are imported here, so that the metadata is always whole."""
+"""The schema, a module for each room of :mod:`cupilot.storage`: enums, checks, partial unique indexes, foreign keys.
 
-from cupilot.storage.db.tables import (  # noqa: F401
-    audit,
-    cluster,
-    experiments,
-    jobs,
-    models,
-    people,
-    pool,
-    steering,
-    webhooks,
-)
+All modules are imported here, so that the metadata is always whole. Alembic owns the DDL.
+"""
+
+from cupilot.storage.db.tables import experiments, jobs, models, people, pool, queue, webhooks  # noqa: F401

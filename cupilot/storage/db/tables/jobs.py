@@ -1,6 +1,6 @@
-"""The schema. Invariants live here: enums, checks, partial unique indexes, foreign keys.
+"""The tables of jobs: problems, jobs, candidates with strategies, kernels and evaluations, directives, credits, events.
 
-Rows are changed only through :mod:`cupilot.storage.db.transitions` and the repositories; Alembic owns the DDL.
+States change only through :mod:`cupilot.storage.db.transitions`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
-    func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from cupilot.domain.attribution import Credit
 from cupilot.domain.evaluation import Evaluation, Preparation, Verdict
 from cupilot.domain.evolution.methods import MethodConfig
 from cupilot.domain.evolution.notes import Notes
@@ -35,24 +34,12 @@ from cupilot.domain.states import (
     EvaluationPurpose,
     GenerationState,
     JobState,
-    StepKind,
-    StepState,
     StrategyOrigin,
 )
+from cupilot.domain.steering import DirectiveKind
 from cupilot.domain.strategy import Strategy
 from cupilot.storage.db.base import Base, Json, fk, id_column, now_column
 from cupilot.storage.db.json_columns import JsonOf
-from cupilot.storage.db.tables.cluster import CardLease as CardLease
-from cupilot.storage.db.tables.cluster import Drain as Drain
-from cupilot.storage.db.tables.cluster import SchedulerLook as SchedulerLook
-from cupilot.storage.db.tables.cluster import WorkerRow as WorkerRow
-from cupilot.storage.db.tables.experiments import Experiment
-from cupilot.storage.db.tables.people import ApiKey as ApiKey
-from cupilot.storage.db.tables.people import Membership as Membership
-from cupilot.storage.db.tables.people import Team as Team
-from cupilot.storage.db.tables.people import User as User
-from cupilot.storage.db.tables.steering import Directive as Directive
-from cupilot.storage.db.tables.steering import GpuUsage as GpuUsage
 
 
 class ProblemRow(Base):
@@ -111,7 +98,7 @@ class Job(Base):
     """The user who asked for it; None of jobs that are older than this column."""
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """Of the request that made it, where that was traced (:mod:`cupilot.tracing`)."""
-    experiment_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey(Experiment.id, ondelete="CASCADE"))
+    experiment_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
     arm: Mapped[str | None] = mapped_column(String(100))
     """Which arm of its experiment it is a job of."""
 
@@ -264,83 +251,6 @@ class EvaluationRow(Base):
     created_at: Mapped[datetime] = now_column()
 
 
-class Step(Base):
-    """One unit of work: queued, leased, retried. Postgres is the truth; a Celery message is a hint."""
-
-    __tablename__ = "steps"
-    __table_args__ = (
-        CheckConstraint(
-            "(state = 'running') = (lease_owner IS NOT NULL AND lease_expires_at IS NOT NULL)", name="lease"
-        ),
-        CheckConstraint("attempt BETWEEN 0 AND max_attempts", name="attempt"),
-        CheckConstraint("(state IN ('succeeded','failed','cancelled')) = (finished_at IS NOT NULL)", name="finished"),
-        UniqueConstraint("job_id", "key"),
-        # What waits may be 100,000 rows, what is held or on its way never is: each look has an index of its own.
-        Index(
-            "ix_steps_waiting",
-            *("queue", "job_id", "created_at", "id"),
-            postgresql_where=text("state = 'queued' AND dispatched_at IS NULL"),
-        ),
-        Index(
-            "ix_steps_touched",
-            *("queue", "job_id"),
-            postgresql_where=text(
-                "finished_at IS NULL AND (state = 'running' OR dispatched_at IS NOT NULL OR busy_seconds > 0)"
-            ),
-        ),
-        Index("ix_steps_sent", "queue", "created_at", postgresql_where=text("state = 'queued' AND dispatches > 0")),
-        Index("ix_steps_open", "queue", "state", postgresql_where=text("finished_at IS NULL")),
-        Index("ix_steps_usage", "queue", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
-        Index("ix_steps_leased", "lease_expires_at", postgresql_where=text("state = 'running'")),
-    )
-
-    id: Mapped[uuid.UUID] = id_column()
-    job_id: Mapped[uuid.UUID] = fk("jobs.id", index=False)
-    generation_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("generations.id", ondelete="CASCADE"))
-    candidate_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("candidates.id", ondelete="CASCADE"), index=True)
-    key: Mapped[str] = mapped_column(String(100))
-    """What the step is within its job, e.g. ``c12/revise/1``: a step cannot be made twice."""
-    kind: Mapped[StepKind]
-    queue: Mapped[str] = mapped_column(String(100))
-    state: Mapped[StepState] = mapped_column(server_default=StepState.QUEUED.value)
-    attempt: Mapped[int] = mapped_column(server_default=text("0"))
-    """Claims so far; the present one's fencing token while running."""
-    max_attempts: Mapped[int] = mapped_column(server_default=text("3"))
-    payload: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
-    error: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
-    traceparent: Mapped[str | None] = mapped_column(String(55))
-    """Of what made it."""
-    dispatched_at: Mapped[datetime | None]
-    """When a message was last handed to the outbox; None while it waits in Postgres only."""
-    dispatches: Mapped[int] = mapped_column(server_default=text("0"))
-    """Messages sent for the next claim; more than a few, and some worker does not do its work."""
-    not_before: Mapped[datetime | None]
-    avoids: Mapped[str | None] = mapped_column(String(200))
-    """A device that is to have it only where no other one of its class can: it failed there, or was measured there."""
-    lease_owner: Mapped[str | None] = mapped_column(String(200))
-    lease_expires_at: Mapped[datetime | None]
-    busy_seconds: Mapped[float] = mapped_column(server_default=text("0"))
-    """For which workers held it, over all attempts that have ended."""
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-    """Differs between the steps of one transaction: they are done in the order in which they were made."""
-    started_at: Mapped[datetime | None]
-    finished_at: Mapped[datetime | None]
-
-
-class Outbox(Base):
-    """Messages to publish, written in the transaction that makes them true."""
-
-    __tablename__ = "outbox"
-    __table_args__ = (Index("ix_outbox_unsent", "id", postgresql_where=text("sent_at IS NULL")),)
-
-    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
-    topic: Mapped[str] = mapped_column(String(64))
-    payload: Mapped[Json]
-    created_at: Mapped[datetime] = now_column()
-    sent_at: Mapped[datetime | None]
-    attempts: Mapped[int] = mapped_column(server_default=text("0"))
-
-
 class Event(Base):
     """Append-only history, one row a transition: audit, polling and live views all read it."""
 
@@ -358,4 +268,61 @@ class Event(Base):
     kind: Mapped[str] = mapped_column(String(64))
     """E.g. ``job.evolving``, ``candidate.evaluated``, ``step.reaped``, ``generation.finished``."""
     data: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
+    created_at: Mapped[datetime] = now_column()
+
+
+class Directive(Base):
+    """Something that a person wants of a job's evolution."""
+
+    __tablename__ = "directives"
+    __table_args__ = (
+        CheckConstraint("kind <> 'ban' OR (technique IS NULL) <> (signature IS NULL)", name="ban"),
+        CheckConstraint("kind <> 'inject' OR strategy IS NOT NULL", name="inject"),
+        Index(
+            "uq_directives_pin",
+            "job_id",
+            "candidate_id",
+            unique=True,
+            postgresql_where=text("kind = 'pin' AND lifted_at IS NULL"),
+        ),
+    )
+
+    id: Mapped[uuid.UUID] = id_column()
+    job_id: Mapped[uuid.UUID] = fk("jobs.id")
+    kind: Mapped[DirectiveKind]
+    candidate_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("candidates.id", ondelete="SET NULL"))
+    """The pinned candidate; the one whose strategy is banned; the one, perhaps of another job, that is injected."""
+    technique: Mapped[str | None] = mapped_column(String(64))
+    """A banned technique."""
+    strategy: Mapped[Strategy | None] = mapped_column(JsonOf(Strategy))
+    """A banned or injected strategy."""
+    signature: Mapped[str | None] = mapped_column(String(64))
+    """Of a banned strategy."""
+    kernel_hash: Mapped[str | None] = mapped_column(ForeignKey("kernels.hash"), index=True)
+    """The code of an injected strategy, where it has any yet."""
+    made_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("candidates.id", ondelete="SET NULL"))
+    """The candidate that an injection became."""
+    author: Mapped[str] = mapped_column(String(100))
+    """The user who wants it."""
+    created_at: Mapped[datetime] = now_column()
+    done_at: Mapped[datetime | None]
+    """When an injection became a candidate."""
+    lifted_at: Mapped[datetime | None]
+    """When it was taken back."""
+
+
+class CreditRow(Base):
+    """What one technique of a winner is worth: one row a technique, however often its step is done."""
+
+    __tablename__ = "credits"
+    __table_args__ = (UniqueConstraint("candidate_id", "technique"),)
+
+    id: Mapped[uuid.UUID] = id_column()
+    candidate_id: Mapped[uuid.UUID] = fk("candidates.id", index=False)
+    position: Mapped[int]
+    """Of the technique in the strategy."""
+    technique: Mapped[str] = mapped_column(String(64))
+    evaluation_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("evaluations.id", ondelete="SET NULL"))
+    """Of the kernel without it, where one was measured."""
+    body: Mapped[Credit] = mapped_column(JsonOf(Credit))
     created_at: Mapped[datetime] = now_column()

@@ -1,19 +1,17 @@
-"""The tables of tenants: teams, the users in them, and the keys that open them.
-
-A part of :mod:`cupilot.storage.db.tables.jobs`, which is where to import them from.
-"""
+"""The tables of tenants: teams, the users in them, their keys, what they use of the GPUs, and the audit log."""
 
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
+from datetime import date, datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Identity, Index, String, Text, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from cupilot.domain.people import Role, Scope
 from cupilot.domain.quota import QuotaPeriod
-from cupilot.storage.db.base import Base, fk, id_column, now_column
+from cupilot.storage.db.base import Base, Json, fk, id_column, now_column
 
 
 class Team(Base):
@@ -83,3 +81,42 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+
+
+class GpuUsage(Base):
+    """Seconds for which GPU workers held a job's steps, by day (UTC): what quotas are counted from."""
+
+    __tablename__ = "gpu_usage"
+    __table_args__ = (Index("ix_gpu_usage_team", "team_id", "day"),)
+
+    job_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    day: Mapped[date] = mapped_column(primary_key=True)
+    team_id: Mapped[uuid.UUID] = fk("teams.id", index=False)
+    seconds: Mapped[float]
+
+
+class AuditEntry(Base):
+    """One request that changed something, or was not allowed to. It refers to nothing, so it outlives everything."""
+
+    __tablename__ = "audit_log"
+    __table_args__ = (Index("ix_audit_log_team", "team_id", "id"), Index("ix_audit_log_at", "at"))
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    at: Mapped[datetime] = now_column()
+    team_id: Mapped[uuid.UUID | None]
+    principal: Mapped[str | None] = mapped_column(String(100))
+    """The user's or service account's name; None for a request without a valid key."""
+    key_prefix: Mapped[str | None] = mapped_column(String(16))
+    """The visible start of the key that was sent, valid or not."""
+    method: Mapped[str] = mapped_column(String(16))
+    route: Mapped[str] = mapped_column(String(200))
+    """The route's template, e.g. ``/v1/jobs/{job}/cancel``."""
+    resource: Mapped[str] = mapped_column(Text)
+    """What was asked for, or what was made."""
+    status: Mapped[int]
+    outcome: Mapped[str] = mapped_column(String(16))
+    """``done``, ``refused`` (4xx) or ``failed`` (5xx)."""
+    request_id: Mapped[str] = mapped_column(String(128))
+    address: Mapped[str | None] = mapped_column(String(64))
+    changes: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
+    """``{field: [before, after]}`` of settings and rights (:mod:`cupilot.storage.db.changes`)."""

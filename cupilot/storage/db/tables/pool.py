@@ -1,4 +1,4 @@
-"""The part of the schema that outlives jobs: the strategy pool's truth, whose problems may be shared, credits."""
+"""The tables of the strategy pool, which outlives jobs: its entries, and whose problems may be shared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueC
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cupilot.domain.attribution import Credit
 from cupilot.domain.pool import PoolEntry
 from cupilot.storage.db.base import Base, fk, id_column, now_column
 from cupilot.storage.db.json_columns import JsonOf
@@ -123,21 +122,4 @@ class NovelTechnique(Base):
     origin: Mapped[str] = mapped_column(String(16))
     """:class:`cupilot.domain.states.StrategyOrigin` of the strategy that named it first."""
     job_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"))
-    created_at: Mapped[datetime] = now_column()
-
-
-class CreditRow(Base):
-    """What one technique of a winner is worth: one row a technique, however often its step is done."""
-
-    __tablename__ = "credits"
-    __table_args__ = (UniqueConstraint("candidate_id", "technique"),)
-
-    id: Mapped[uuid.UUID] = id_column()
-    candidate_id: Mapped[uuid.UUID] = fk("candidates.id", index=False)
-    position: Mapped[int]
-    """Of the technique in the strategy."""
-    technique: Mapped[str] = mapped_column(String(64))
-    evaluation_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("evaluations.id", ondelete="SET NULL"))
-    """Of the kernel without it, where one was measured."""
-    body: Mapped[Credit] = mapped_column(JsonOf(Credit))
     created_at: Mapped[datetime] = now_column()

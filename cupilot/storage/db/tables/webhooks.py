@@ -1,7 +1,4 @@
-"""The tables of webhooks: endpoints, what is to be delivered to them, and every attempt.
-
-A part of :mod:`cupilot.storage.db.tables.jobs`.
-"""
+"""The tables of webhooks: endpoints, what is to be delivered to them, and every attempt."""
 
 from __future__ import annotations
 
