@@ -48,8 +48,8 @@ def _operations(before: Json, after: Json, requests: _Containment, answers: _Con
 
 
 def _parameters(name: str, old: Json, new: Json, requests: _Containment) -> Iterator[str]:
-    known = {(one["in"], one["name"]): one for one in old.get("parameters", [])}
-    now = {(one["in"], one["name"]): one for one in new.get("parameters", [])}
+    known = {(parameter["in"], parameter["name"]): parameter for parameter in old.get("parameters", [])}
+    now = {(parameter["in"], parameter["name"]): parameter for parameter in new.get("parameters", [])}
     for key, parameter in known.items():
         where = f"{name} {key[0]} {key[1]}"
         if key not in now:
@@ -105,11 +105,11 @@ class _Containment:
     def lacks(self, inner: Json, outer: Json, where: str) -> Iterator[str]:
         """Sentences for what ``inner`` allows and ``outer`` does not."""
         choices = _choices(outer, self.outer)
-        for one in _choices(inner, self.inner):
-            given = _resolved(one, self.inner)
+        for narrow in _choices(inner, self.inner):
+            given = _resolved(narrow, self.inner)
             alike = [choice for choice in choices if _same_kind(given, _resolved(choice, self.outer))]
             if alike:
-                yield from min((self._unfit(one, choice, where) for choice in alike), key=len)
+                yield from min((self._unfit(narrow, choice, where) for choice in alike), key=len)
             else:
                 yield f"{where} may {'' if self.answers else 'not '}be {_kind(given)}"
 
@@ -160,7 +160,7 @@ def _choices(schema: Json, contract: Json) -> Sequence[Json]:
     whole = _resolved(schema, contract)
     for key in ("anyOf", "oneOf"):
         if key in whole:
-            return [choice for one in whole[key] for choice in _choices(one, contract)]
+            return [choice for variant in whole[key] for choice in _choices(variant, contract)]
     return [schema]
 
 

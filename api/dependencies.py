@@ -33,8 +33,8 @@ bearer = HTTPBearer(
 
 def database(request: Request) -> Database:
     """The process's database."""
-    found: Database = request.app.state.database
-    return found
+    opened: Database = request.app.state.database
+    return opened
 
 
 async def transaction(request: Request, database: Annotated[Database, Depends(database)]) -> AsyncIterator[Session]:

@@ -42,8 +42,8 @@ class RequestContext:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        request_id = given if _ACCEPTED_ID.match(given) else uuid.uuid4().hex
+        sent = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        request_id = sent if _ACCEPTED_ID.match(sent) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         parent = Headers(scope=scope).get("traceparent")
         opened = tracing.span(f"{scope['method']} {scope['path']}", parent=parent, request=request_id)

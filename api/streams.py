@@ -141,7 +141,7 @@ class Hub:
         with self.database.transaction() as session:
             now = settled(session)
         with self._lock:
-            of_team = sum(one.team == team for one in self._subscriptions)
+            of_team = sum(other.team == team for other in self._subscriptions)
             if len(self._subscriptions) >= self._limit or of_team >= self._team_limit:
                 whose = "your team has" if of_team >= self._team_limit else "this server has"
                 raise TooManyStreams(
@@ -201,8 +201,8 @@ class Hub:
         with self._lock:
             self._position = rows[-1][0].id if full else up_to
             subscriptions = list(self._subscriptions)
-        for one in subscriptions:
-            mine = [view for view, job, team in views if team == one.team and one.job in (None, job)]
+        for subscription in subscriptions:
+            mine = [view for view, job, team in views if team == subscription.team and subscription.job in (None, job)]
             if mine:
-                one.offer(mine, self._position)
+                subscription.offer(mine, self._position)
         return full

@@ -55,18 +55,18 @@ def export_candidate(session: Transaction, team: TeamId, job: UUID, candidate: s
     return _zip(report_on(session, team, job, candidate), form)
 
 
-def _offers(found: Report) -> ExportList:
+def _offers(report: Report) -> ExportList:
     return ExportList(
-        candidate=found.candidate.id,
-        ordinal=found.candidate.ordinal,
-        items=[ExportOffer(format=form, refused=why) for form, why in refusals(Winner.of(found)).items()],
+        candidate=report.candidate.id,
+        ordinal=report.candidate.ordinal,
+        items=[ExportOffer(format=form, refused=why) for form, why in refusals(Winner.of(report)).items()],
     )
 
 
-def _zip(found: Report, form: ExportFormat) -> Response:
-    name = f"cupilot-{found.job.id}-{found.candidate.ordinal}-{form.value}.zip"
+def _zip(report: Report, form: ExportFormat) -> Response:
+    name = f"cupilot-{report.job.id}-{report.candidate.ordinal}-{form.value}.zip"
     return Response(
-        archive(Winner.of(found), form),
+        archive(Winner.of(report), form),
         media_type="application/zip",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )

@@ -181,9 +181,9 @@ def _with_retry_after(response: Response, job: JobView) -> JobView:
     return job
 
 
-def _labels(given: list[str]) -> dict[str, Any]:
+def _labels(texts: list[str]) -> dict[str, Any]:
     labels: dict[str, Any] = {}
-    for label in given:
+    for label in texts:
         key, equals, value = label.partition("=")
         if not key or not equals or "\0" in label:
             raise InvalidInput("a label filter looks like key=value", where="query.label")

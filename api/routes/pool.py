@@ -160,9 +160,9 @@ def import_pool(
         raise InvalidInput("the lines are not UTF-8 text", where=f"body, byte {error.start}") from error
     label = plain_text("source", source)
     assert label is not None
-    found = import_lines(session, team, lines, label, first_line=first_line)
-    bad = [BadLine(line=one.line, reason=one.reason) for one in found.bad]
-    return PoolImported(lines=found.lines, added=found.added, known=found.known, bad=bad)
+    imported = import_lines(session, team, lines, label, first_line=first_line)
+    bad = [BadLine(line=refused.line, reason=refused.reason) for refused in imported.bad]
+    return PoolImported(lines=imported.lines, added=imported.added, known=imported.known, bad=bad)
 
 
 @router.get("/stats", summary="What the pool holds", responses=errors(401))

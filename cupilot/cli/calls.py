@@ -73,7 +73,7 @@ def _whole_id(client: Client, job: str, given: str) -> str:
     """The id that begins like this; NotFound where none or several do."""
     if len(given) == 36:
         return given
-    found = [str(one.id) for one in client.all_model_calls(job) if str(one.id).startswith(given.lower())]
+    found = [str(listed.id) for listed in client.all_model_calls(job) if str(listed.id).startswith(given.lower())]
     if len(found) != 1:
         count = f"{len(found)} calls begin" if found else "no call of the job begins"
         raise NotFound(f"{count} with {given}", hint="list them with cupilot calls JOB", where="CALL")

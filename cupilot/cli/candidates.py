@@ -94,15 +94,15 @@ def candidate(
             show_candidate(view)
 
 
-def _print_source(one: CandidateView) -> None:
+def _print_source(view: CandidateView) -> None:
     from cupilot.cli.render import show_source
 
-    if one.kernel is None:
-        hint = f"cupilot candidate {one.job} {one.ordinal} says how far it came"
-        raise NotFound(f"candidate {one.ordinal} has no kernel", hint=hint, where="CANDIDATE")
-    if one.kernel.pruned_at is not None:
-        raise Pruned(f"the source of candidate {one.ordinal}", one.kernel.pruned_at)
-    show_source(one.kernel.source)
+    if view.kernel is None:
+        hint = f"cupilot candidate {view.job} {view.ordinal} says how far it came"
+        raise NotFound(f"candidate {view.ordinal} has no kernel", hint=hint, where="CANDIDATE")
+    if view.kernel.pruned_at is not None:
+        raise Pruned(f"the source of candidate {view.ordinal}", view.kernel.pruned_at)
+    show_source(view.kernel.source)
 
 
 def _show(page: CandidatePage) -> None:
@@ -110,7 +110,7 @@ def _show(page: CandidatePage) -> None:
         typer.echo("no candidates")
         return
     rows: list[tuple[str, ...]] = [("", "generation", "made by", "came to", "speedup", "strategy")]
-    rows += [_row(one) for one in page.items]
+    rows += [_row(item) for item in page.items]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -118,14 +118,14 @@ def _show(page: CandidatePage) -> None:
         typer.echo(f"more: --cursor {page.next_cursor}")
 
 
-def _row(one: CandidateSummary) -> tuple[str, ...]:
-    why = one.failure or one.reason
-    end = one.verdict.value if one.verdict else one.state
+def _row(summary: CandidateSummary) -> tuple[str, ...]:
+    why = summary.failure or summary.reason
+    end = summary.verdict.value if summary.verdict else summary.state
     return (
-        f"{one.ordinal}{'*' if one.survives else ''}",
-        str(one.generation + 1),
-        clean(one.operator),
+        f"{summary.ordinal}{'*' if summary.survives else ''}",
+        str(summary.generation + 1),
+        clean(summary.operator),
         clean(f"{end}: {why}" if why else end),
-        f"{one.speedup:.2f}x" if one.speedup is not None else "-",
-        clean(", ".join(one.techniques))[:TECHNIQUES_SHOWN] or "-",
+        f"{summary.speedup:.2f}x" if summary.speedup is not None else "-",
+        clean(", ".join(summary.techniques))[:TECHNIQUES_SHOWN] or "-",
     )

@@ -66,12 +66,16 @@ def show_experiments(page: ExperimentPage) -> None:
 
 def show_report(report: ExperimentReport, folder: Path) -> None:
     """The claims, the numbers behind them, what to know before using them, and where the rest lies."""
-    for one in report.comparisons:
-        interval = f" [{one.interval.low:.3f}, {one.interval.high:.3f}]" if one.interval else " (no interval)"
-        ratio = f", {one.ratio:.3f}x its speed{interval}" if one.ratio is not None else ""
+    for comparison in report.comparisons:
+        interval = (
+            f" [{comparison.interval.low:.3f}, {comparison.interval.high:.3f}]"
+            if comparison.interval
+            else " (no interval)"
+        )
+        ratio = f", {comparison.ratio:.3f}x its speed{interval}" if comparison.ratio is not None else ""
         typer.echo(
-            f"{clean(one.subject)} against {clean(one.reference)}: {one.claim}{ratio};"
-            f" {one.wins} won, {one.losses} lost of {one.blocks}"
+            f"{clean(comparison.subject)} against {clean(comparison.reference)}: {comparison.claim}{ratio};"
+            f" {comparison.wins} won, {comparison.losses} lost of {comparison.blocks}"
         )
     for arm in report.arms:
         share = "none judged" if arm.validity is None else f"{arm.validity:.0%} of {arm.judged} candidates count"

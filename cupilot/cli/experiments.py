@@ -80,10 +80,10 @@ def run(
     fields.setdefault("name", file.stem if file else "experiment")
     _over(fields, name=name, device_class=device_class, reference=reference, agents=agents)
     _over(fields, target=None if target == "auto" else target)
-    _over(fields, problems=[matrix.problem(one, policy=policy, size=size) for one in problem or []] or None)
+    _over(fields, problems=[matrix.problem(text, policy=policy, size=size) for text in problem or []] or None)
     _over(fields, seeds=matrix.seeds(seeds) if seeds else None, labels=matrix.labels(label) or None)
-    _over(fields, arms=[matrix.arm(one) for one in arm or []] or None)
-    _over(fields, switches=dict(matrix.switch(one) for one in switch or []) or None)
+    _over(fields, arms=[matrix.arm(text) for text in arm or []] or None)
+    _over(fields, switches=dict(matrix.switch(text) for text in switch or []) or None)
     _into(fields, "method", **matrix.assignments(method or [], "--set"))
     seconds = None if minutes is None else minutes * 60
     _into(fields, "budgets", candidates=candidates, wall_seconds=seconds, cost_usd=cost)

@@ -77,7 +77,7 @@ def switch(given: str) -> tuple[str, list[Any]]:
 
 def assignments(given: list[str], where: str) -> dict[str, Any]:
     """``field=value`` texts as fields."""
-    return dict(_assignment(one, where) for one in given)
+    return dict(_assignment(text, where) for text in given)
 
 
 def labels(given: list[str] | None) -> dict[str, str]:

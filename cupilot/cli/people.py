@@ -64,7 +64,7 @@ def list_teams(server: Server = None, data: Data = None, as_json: Json = False) 
     """
     with connect(server, data) as client:
         found = TeamList(items=list(client.all_teams()))
-        _show(found, "\n".join(_team_line(one) for one in found.items), as_json=as_json)
+        _show(found, "\n".join(_team_line(item) for item in found.items), as_json=as_json)
 
 
 @team.command("create")
@@ -132,7 +132,7 @@ def members(name: TeamName, server: Server = None, data: Data = None, as_json: J
     """
     with connect(server, data) as client:
         found = MemberList(items=list(client.all_members(name)))
-        _show(found, "\n".join(_member_line(one) for one in found.items), as_json=as_json)
+        _show(found, "\n".join(_member_line(item) for item in found.items), as_json=as_json)
 
 
 @team.command("add")
@@ -184,7 +184,7 @@ def list_users(server: Server = None, data: Data = None, as_json: Json = False) 
     """
     with connect(server, data) as client:
         found = list(client.all_users())
-        _show(UserPage(items=found), "\n".join(_user_line(one) for one in found), as_json=as_json)
+        _show(UserPage(items=found), "\n".join(_user_line(person) for person in found), as_json=as_json)
 
 
 @user.command("create")
@@ -251,7 +251,7 @@ def list_keys(
     """
     with connect(server, data) as client:
         found = KeyList(items=list(client.all_keys(team=of_team)))
-        _show(found, "\n".join(_key_line(one) for one in found.items), as_json=as_json)
+        _show(found, "\n".join(_key_line(item) for item in found.items), as_json=as_json)
 
 
 @key.command("create")
@@ -312,8 +312,8 @@ def _show(view: BaseModel, text: str, *, as_json: bool) -> None:
     typer.echo(view.model_dump_json(indent=2) if as_json else text)
 
 
-def _team_line(one: TeamView) -> str:
-    quota, period = one.quota, one.quota.period.value
+def _team_line(view: TeamView) -> str:
+    quota, period = view.quota, view.quota.period.value
     limits = (
         (quota.max_running_jobs, "{:g} running at once"),
         (quota.max_queued_jobs, "{:g} queued"),
@@ -321,26 +321,26 @@ def _team_line(one: TeamView) -> str:
         (quota.model_usd, f"{{:g}} USD for models a {period}"),
     )
     said = ", ".join(words.format(value) for value, words in limits if value is not None) or "no limits"
-    people = f"{one.members} member{'' if one.members == 1 else 's'}"
-    return f"{clean(one.name)}  weight {one.weight:g}, {people}, {said}"
+    people = f"{view.members} member{'' if view.members == 1 else 's'}"
+    return f"{clean(view.name)}  weight {view.weight:g}, {people}, {said}"
 
 
-def _member_line(one: MemberView) -> str:
-    marks = [word for word, true in (("service account", one.service_account), ("disabled", one.disabled)) if true]
-    return f"{clean(one.name)}  {one.role.value}{''.join(f', {word}' for word in marks)}"
+def _member_line(view: MemberView) -> str:
+    marks = [word for word, true in (("service account", view.service_account), ("disabled", view.disabled)) if true]
+    return f"{clean(view.name)}  {view.role.value}{''.join(f', {word}' for word in marks)}"
 
 
-def _user_line(one: UserView) -> str:
-    marks = [word for word, true in (("cluster admin", one.cluster_admin), ("disabled", one.disabled)) if true]
-    teams = [f"{clean(name)} ({role.value})" for name, role in one.teams.items()]
-    return f"{clean(one.name)}  {', '.join([*marks, *teams]) or 'in no team'}"
+def _user_line(view: UserView) -> str:
+    marks = [word for word, true in (("cluster admin", view.cluster_admin), ("disabled", view.disabled)) if true]
+    teams = [f"{clean(name)} ({role.value})" for name, role in view.teams.items()]
+    return f"{clean(view.name)}  {', '.join([*marks, *teams]) or 'in no team'}"
 
 
-def _key_line(one: KeyView) -> str:
+def _key_line(view: KeyView) -> str:
     ends = (
-        f"revoked {one.revoked_at:%Y-%m-%d}"
-        if one.revoked_at
-        else (f"until {one.expires_at:%Y-%m-%d}" if one.expires_at else "does not expire")
+        f"revoked {view.revoked_at:%Y-%m-%d}"
+        if view.revoked_at
+        else (f"until {view.expires_at:%Y-%m-%d}" if view.expires_at else "does not expire")
     )
-    used = f"used {one.last_used_at:%Y-%m-%d %H:%M}" if one.last_used_at else "never used"
-    return f"{one.prefix}  {clean(one.name)}  {clean(one.user)}, {one.scope.value}, {ends}, {used}"
+    used = f"used {view.last_used_at:%Y-%m-%d %H:%M}" if view.last_used_at else "never used"
+    return f"{view.prefix}  {clean(view.name)}  {clean(view.user)}, {view.scope.value}, {ends}, {used}"

@@ -68,8 +68,9 @@ def search(
             _show_match(match)
         if found.techniques:
             typer.echo("\ntechniques, the best proven first:")
-        for one in found.techniques:
-            typer.echo(f"  {clean(one.technique):<24} {_outcomes(one.why.wins, one.why.tries)}, {_gain(one.score)}")
+        for technique in found.techniques:
+            outcomes = _outcomes(technique.why.wins, technique.why.tries)
+            typer.echo(f"  {clean(technique.technique):<24} {outcomes}, {_gain(technique.score)}")
         for note in (*found.notes, *([f"{len(found.left_out)} left out"] if found.left_out else [])):
             typer.echo(f"note: {clean(note)}", err=True)
         if not found.matches:
@@ -237,11 +238,11 @@ def stats(server: Server = None, data: Data = None, as_json: Json = False) -> No
             f"{found.entries} entries of {found.problems} problems: {found.measured} measured,"
             f" {found.imported} imported, {found.shared_with_us} from other teams; {found.shared_by_us} shared"
         )
-        for one in found.techniques:
-            typical = "" if one.median_speedup is None else f", typically {one.median_speedup:.2f}x"
-            worth = "" if one.median_credit is None else f", worth {one.median_credit:.2f}x in {one.credits} winners"
-            place = f"{clean(one.technique)} on {clean(one.op_class)}, {clean(one.target)}"
-            typer.echo(f"  {place}: {_outcomes(one.wins, one.tries)}{typical}{worth}")
+        for row in found.techniques:
+            typical = "" if row.median_speedup is None else f", typically {row.median_speedup:.2f}x"
+            worth = "" if row.median_credit is None else f", worth {row.median_credit:.2f}x in {row.credits} winners"
+            place = f"{clean(row.technique)} on {clean(row.op_class)}, {clean(row.target)}"
+            typer.echo(f"  {place}: {_outcomes(row.wins, row.tries)}{typical}{worth}")
 
 
 def _show_match(match: PoolMatch) -> None:

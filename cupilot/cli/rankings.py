@@ -120,11 +120,12 @@ def remeasure(
                 whole = list(client.all_measurements(chosen, which))
                 typer.echo(found.model_copy(update={"items": whole, "next_cursor": None}).model_dump_json(indent=2))
                 return
-            for one in client.all_measurements(chosen, which):
-                speed = f"{interval(one.speedup)} over eager" if one.speedup else "no time that counts"
-                versions = f"driver {clean(one.driver or '-')}, torch {clean(one.torch or '-')}"
-                place = f"{clean(one.device or '-')}, {versions}"
-                typer.echo(f"{one.measured_at:%Y-%m-%d %H:%M}  {one.verdict.value:10}  {speed}  {place}  {one.job}")
+            for measured in client.all_measurements(chosen, which):
+                speed = f"{interval(measured.speedup)} over eager" if measured.speedup else "no time that counts"
+                versions = f"driver {clean(measured.driver or '-')}, torch {clean(measured.torch or '-')}"
+                place = f"{clean(measured.device or '-')}, {versions}"
+                at, verdict = f"{measured.measured_at:%Y-%m-%d %H:%M}", measured.verdict.value
+                typer.echo(f"{at}  {verdict:10}  {speed}  {place}  {measured.job}")
             return
         made = client.remeasure(chosen, which, idempotency_key=idempotency_key)
         typer.echo(made.model_dump_json(indent=2) if as_json else str(made.id))
@@ -165,7 +166,10 @@ def _show(found: CandidateComparison) -> None:
             lines += [f"~ {change.id}: {name} {old} -> {new}" for name, (old, new) in change.parameters.items()]
         lines += ["~ in another order"] if found.strategy.reordered else []
         _section("strategy", lines or ["the same techniques"])
-    _section("launch plan", [f"{one.where}: {one.first} -> {one.second}" for one in found.plan] or ["the same"])
+    _section(
+        "launch plan",
+        [f"{difference.where}: {difference.first} -> {difference.second}" for difference in found.plan] or ["the same"],
+    )
     differing = [pair for pair in found.metrics if pair.first != pair.second]
     _section("metrics", [f"{pair.name}: {_number(pair.first)} -> {_number(pair.second)}" for pair in differing])
     _section("source", found.source_diff.splitlines() or ["the same"])

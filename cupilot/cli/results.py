@@ -64,9 +64,9 @@ def problems(
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
             return
-        width = max(len(one.id) for one in page.items)
-        for one in page.items:
-            typer.echo(f"{clean(one.id):<{width}}  {clean(one.summary or one.name)}")
+        width = max(len(problem.id) for problem in page.items)
+        for item in page.items:
+            typer.echo(f"{clean(item.id):<{width}}  {clean(item.summary or item.name)}")
 
 
 def _show_problem(view: ProblemView, *, as_json: bool) -> None:

@@ -176,8 +176,8 @@ def directives(job: JobId, server: Server = None, data: Data = None, as_json: Js
         if as_json:
             typer.echo(found.model_dump_json(indent=2))
             return
-        for one in found.items:
-            typer.echo(_line(one))
+        for item in found.items:
+            typer.echo(_line(item))
 
 
 def lift(
@@ -289,8 +289,8 @@ def _directed(view: DirectiveView, *, as_json: bool) -> None:
     typer.echo(view.model_dump_json(indent=2) if as_json else _line(view))
 
 
-def _line(one: DirectiveView) -> str:
-    what = one.technique or (", ".join(one.strategy.ids()) if one.strategy else None) or str(one.candidate)
-    state = "lifted" if one.lifted_at else "done" if one.done_at else "in force"
-    became = f", became candidate {one.became}" if one.became else ""
-    return f"{one.id}  {one.kind:<6} {clean(what)}  by {clean(one.author)}: {state}{became}"
+def _line(view: DirectiveView) -> str:
+    what = view.technique or (", ".join(view.strategy.ids()) if view.strategy else None) or str(view.candidate)
+    state = "lifted" if view.lifted_at else "done" if view.done_at else "in force"
+    became = f", became candidate {view.became}" if view.became else ""
+    return f"{view.id}  {view.kind:<6} {clean(what)}  by {clean(view.author)}: {state}{became}"

@@ -99,7 +99,7 @@ def _show(page: StepPage) -> None:
         typer.echo("no steps")
         return
     rows: list[tuple[str, ...]] = [("step", "kind", "state", "attempt", "queue", "held for", "worker or error")]
-    rows += [_row(one) for one in page.items]
+    rows += [_row(item) for item in page.items]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -107,14 +107,14 @@ def _show(page: StepPage) -> None:
         typer.echo(f"more: --cursor {page.next_cursor}")
 
 
-def _row(one: StepView) -> tuple[str, ...]:
-    error = str((one.error or {}).get("message") or (one.error or {}).get("reason") or "")
+def _row(step: StepView) -> tuple[str, ...]:
+    error = str((step.error or {}).get("message") or (step.error or {}).get("reason") or "")
     return (
-        clean(one.key),
-        clean(one.kind),
-        clean(one.state),
-        f"{one.attempt}/{one.max_attempts}",
-        clean(one.queue),
-        seconds(one.busy_seconds),
-        clean(one.worker or error) or "-",
+        clean(step.key),
+        clean(step.kind),
+        clean(step.state),
+        f"{step.attempt}/{step.max_attempts}",
+        clean(step.queue),
+        seconds(step.busy_seconds),
+        clean(step.worker or error) or "-",
     )

@@ -44,27 +44,29 @@ def techniques(
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
             return
-        for one in page.items:
-            typer.echo(_line(one))
+        for item in page.items:
+            typer.echo(_line(item))
             if technique is not None:
-                _show(one)
+                _show(item)
         if not page.items:
             typer.echo("there are none")
 
 
-def _line(one: TechniqueView) -> str:
-    text = f"{one.kind.value:10}  {one.target.value:4}  {clean(one.id):24}  {one.wins} of {one.tries} count"
-    if one.effect is not None:
-        text += f", {one.effect.factor:.2f}x [{one.effect.low:.2f}, {one.effect.high:.2f}]"
+def _line(view: TechniqueView) -> str:
+    text = f"{view.kind.value:10}  {view.target.value:4}  {clean(view.id):24}  {view.wins} of {view.tries} count"
+    if view.effect is not None:
+        text += f", {view.effect.factor:.2f}x [{view.effect.low:.2f}, {view.effect.high:.2f}]"
     return text
 
 
-def _show(one: TechniqueView) -> None:
-    typer.echo(f"    {clean(one.meaning)}")
-    if one.families:
-        typer.echo(f"    won on {one.problems} problems: {clean(', '.join(one.families))}")
-    if one.failures:
-        typer.echo("    failed: " + clean(", ".join(f"{kind} {count}" for kind, count in sorted(one.failures.items()))))
-    if one.since is not None:
-        where = f" in job {one.job}" if one.job else ""
-        typer.echo(f"    named first by {one.origin}{where} at {one.since:%Y-%m-%d %H:%M}")
+def _show(view: TechniqueView) -> None:
+    typer.echo(f"    {clean(view.meaning)}")
+    if view.families:
+        typer.echo(f"    won on {view.problems} problems: {clean(', '.join(view.families))}")
+    if view.failures:
+        typer.echo(
+            "    failed: " + clean(", ".join(f"{kind} {count}" for kind, count in sorted(view.failures.items())))
+        )
+    if view.since is not None:
+        where = f" in job {view.job}" if view.job else ""
+        typer.echo(f"    named first by {view.origin}{where} at {view.since:%Y-%m-%d %H:%M}")

@@ -112,9 +112,9 @@ def end_attribution(session: Session, job: Job) -> bool:
 
 
 def _conclude(session: Session, job: Job, winner: Candidate) -> None:
-    found, first = credits_of(session, winner.id), first_measurement(session, winner)
-    if found and first is not None:
-        credit_entry(session, first.id, found)
+    credits, first = credits_of(session, winner.id), first_measurement(session, winner)
+    if credits and first is not None:
+        credit_entry(session, first.id, credits)
     end_job(session, job, JobState.SUCCEEDED)
 
 

@@ -56,7 +56,7 @@ def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
     arms = _arms(request)
     for arm in arms:
         check_agents(session, read_config(arm.method), arm.agents)
-    problems = [problem_of(session, team, given, request.target) for given in request.problems]
+    problems = [problem_of(session, team, wanted, request.target) for wanted in request.problems]
     _check_distinct([problem.content_hash() for problem in problems], "problems")
     _check_distinct(request.seeds, "seeds")
     jobs = len(arms) * len(problems) * len(request.seeds)
@@ -97,22 +97,22 @@ def submit(session: Session, caller: Caller, request: ExperimentRequest, key: st
         earlier = earlier_experiment(session, team, key, fingerprint)
         if earlier is not None:
             return earlier, False
-    found = draft(session, team, request)
+    drafted = draft(session, team, request)
     return create_experiment(
         session,
         team,
         request.name,
-        found.spec,
-        found.problems,
+        drafted.spec,
+        drafted.problems,
         idempotency_key=key,
         request_hash=fingerprint,
         author=caller.user,
     )
 
 
-def plan(found: Draft) -> ExperimentPlan:
+def plan(drafted: Draft) -> ExperimentPlan:
     """What the experiment would be, without making it."""
-    spec = found.spec
+    spec = drafted.spec
     blocks = len(spec.problems) * len(spec.seeds)
     return ExperimentPlan(
         jobs=len(spec.arms) * blocks,
@@ -132,11 +132,11 @@ def _arms(request: ExperimentRequest) -> list[Arm]:
     if request.arms:
         arms = [
             Arm(
-                name=given.name,
-                method=configuration(merged(base, given.method), f"body.arms.{place}.method"),
-                agents=given.agents or request.agents,
+                name=arm.name,
+                method=configuration(merged(base, arm.method), f"body.arms.{place}.method"),
+                agents=arm.agents or request.agents,
             )
-            for place, given in enumerate(request.arms)
+            for place, arm in enumerate(request.arms)
         ]
     else:
         method = configuration(base, "body.method")

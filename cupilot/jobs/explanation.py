@@ -28,35 +28,36 @@ _WRONG_TEMPLATES = "What failed where: cupilot result JOB"
 
 def no_valid_kernel(session: Session, job: Job) -> str:
     """Why none of a job's candidates came to anything, and what to try next."""
-    found = failures_of(session, job)
-    return _joined("no kernel passed the judge", found, _advice(job, found))
+    failures = failures_of(session, job)
+    return _joined("no kernel passed the judge", failures, _advice(job, failures))
 
 
 def no_strategies(session: Session, job: Job, message: str) -> str:
     """Why a job could not even begin: the agents' own words first."""
-    found = failures_of(session, job)
-    return _joined(message, found, _advice(job, found)) if found.calls else message
+    failures = failures_of(session, job)
+    return _joined(message, failures, _advice(job, failures)) if failures.calls else message
 
 
-def _joined(first: str, found: Failures, advice: str) -> str:
+def _joined(first: str, failures: Failures, advice: str) -> str:
     parts = [first]
-    if found.candidates:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in found.candidates[:KINDS_SHOWN])
+    if failures.candidates:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in failures.candidates[:KINDS_SHOWN])
         parts.append(f"candidates ended as: {kinds}")
-    if found.unusable or found.unanswered:
+    if failures.unusable or failures.unanswered:
         parts.append(
-            f"of {found.calls} model calls {found.unusable} answers were unusable, {found.unanswered} never came"
+            f"of {failures.calls} model calls {failures.unusable} answers were unusable,"
+            f" {failures.unanswered} never came"
         )
-    if found.complaint and found.complaint not in first:
-        parts.append(f"most often: {found.complaint[:EXAMPLE_CHARACTERS]}")
+    if failures.complaint and failures.complaint not in first:
+        parts.append(f"most often: {failures.complaint[:EXAMPLE_CHARACTERS]}")
     return f"{'; '.join(parts)}. {advice}"
 
 
-def _advice(job: Job, found: Failures) -> str:
+def _advice(job: Job, failures: Failures) -> str:
     if job.agents is AgentKind.PLAYBOOK:
         return _WRONG_TEMPLATES
-    if found.unanswered > found.unusable:
+    if failures.unanswered > failures.unusable:
         return _SILENT
-    model_to_blame = sum(count for kind, count in found.candidates if kind == "bad_model_answer")
-    judged = sum(count for _, count in found.candidates) - model_to_blame
-    return _TOO_WEAK if found.unusable and model_to_blame >= judged else _WRONG_KERNELS
+    model_to_blame = sum(count for kind, count in failures.candidates if kind == "bad_model_answer")
+    judged = sum(count for _, count in failures.candidates) - model_to_blame
+    return _TOO_WEAK if failures.unusable and model_to_blame >= judged else _WRONG_KERNELS

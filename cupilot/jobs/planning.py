@@ -26,7 +26,7 @@ def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
     spec = spec_of(session, team, request)
     check_queue(session, team, coming=1)
     bound = _at_most(session, team, spec)
-    found = guess(session, team, spec, min(bound.candidates, bound.kernels))
+    guessed = guess(session, team, spec, min(bound.candidates, bound.kernels))
     return JobPlan(
         problem=spec.problem.name,
         problem_hash=spec.problem.content_hash(),
@@ -36,9 +36,9 @@ def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
         agents=spec.agents,
         budgets=spec.budgets,
         at_most=bound,
-        guess=found,
+        guess=guessed,
         queue_position=queued_before(session, spec.target, spec.priority),
-        notes=_notes(session, spec, bound, found),
+        notes=_notes(session, spec, bound, guessed),
     )
 
 
@@ -68,7 +68,7 @@ def _cost_usd(session: Session, team: UUID, spec: JobSpec) -> float:
     return spec.budgets.cost_usd if allowed is None else min(spec.budgets.cost_usd, max(allowed.left_usd, 0.0))
 
 
-def _notes(session: Session, spec: JobSpec, bound: JobBound, found: JobGuess | None) -> list[str]:
+def _notes(session: Session, spec: JobSpec, bound: JobBound, guess: JobGuess | None) -> list[str]:
     target = spec.target.value
     notes = []
     if all(worker.device is None or worker.device.target is not spec.target for worker in live_workers(session)):
@@ -77,7 +77,7 @@ def _notes(session: Session, spec: JobSpec, bound: JobBound, found: JobGuess | N
         notes.append("The team's GPU seconds of this period are used up: the job would wait for the next one.")
     if bound.cost_usd == 0 and spec.agents is not AgentKind.PLAYBOOK:
         notes.append("No money is left for model calls, which these agents need.")
-    if found is None:
+    if guess is None:
         notes.append(
             f"No job of your team on {target} with the method {spec.method.name} and agents of kind"
             f" {spec.agents.value} has run to its end yet, so nothing can be guessed."

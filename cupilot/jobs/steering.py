@@ -42,11 +42,13 @@ def add_injected(session: Session, job: Job, generation: Generation, directive: 
 
 def steered(session: Session, job: Job, population: Sequence[Member], survivors: Sequence[str]) -> list[str]:
     """The survivors of a selection as people want them: without banned strategies, with the pinned candidates."""
-    pinned = {str(one.candidate_id) for one in in_force(session, job.id, DirectiveKind.PIN)}
-    banned = {one.signature() for one in banned_strategies(session, job.id)}
-    left = {one.candidate for one in population if one.strategy.signature() in banned} - pinned
-    kept = [one for one in survivors if one not in left]
-    return kept + [one.candidate for one in population if one.candidate in pinned and one.candidate not in kept]
+    pinned = {str(directive.candidate_id) for directive in in_force(session, job.id, DirectiveKind.PIN)}
+    banned = {strategy.signature() for strategy in banned_strategies(session, job.id)}
+    left = {member.candidate for member in population if member.strategy.signature() in banned} - pinned
+    kept = [survivor for survivor in survivors if survivor not in left]
+    return kept + [
+        member.candidate for member in population if member.candidate in pinned and member.candidate not in kept
+    ]
 
 
 def forbidden(session: Session, job: Job, candidate: Candidate, stage: Stage) -> bool:

@@ -64,8 +64,10 @@ def _parser() -> argparse.ArgumentParser:
         choices=[scope.value for scope in Scope],
         help="what the key may be used for, also where the role gets wider (what the role may do)",
     )
-    for one in (bootstrap, create):
-        one.add_argument("--days", type=_lifetime, default=str(DAYS), help="until the key expires; 0 for never (90)")
+    for command in (bootstrap, create):
+        command.add_argument(
+            "--days", type=_lifetime, default=str(DAYS), help="until the key expires; 0 for never (90)"
+        )
     commands.add_parser("revoke", help="refuse a key from now on").add_argument(
         "prefix", help="its start: cpk_12345678"
     )
@@ -97,7 +99,7 @@ def _create(session: Session, given: argparse.Namespace) -> int:
     team = ensure_team(session, given.team)
     account = ensure_user(session, given.name, team=team)
     set_role(session, team, account, Role(given.role))
-    scope = Scope(given.scope) if given.scope else next(one for one in Scope if one.role is Role(given.role))
+    scope = Scope(given.scope) if given.scope else next(scope for scope in Scope if scope.role is Role(given.role))
     _, secret = create_api_key(session, team, given.name, user=account, scope=scope, lifetime=given.days)
     sys.stdout.write(f"{secret}\n")
     return 0

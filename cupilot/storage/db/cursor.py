@@ -34,7 +34,7 @@ def decode_key(cursor: str, listed: str, *kinds: type) -> tuple[Any, ...]:
     try:
         named, *key = json.loads(_unpacked(cursor))
         fits = [type(one) is kind for one, kind in zip(key, kinds, strict=True)]
-        if not all(fits) or any("\0" in str(one) or (type(one) is int and abs(one) > MOST) for one in key):
+        if not all(fits) or any("\0" in str(part) or (type(part) is int and abs(part) > MOST) for part in key):
             raise ValueError("not a key of this list")
     except (ValueError, TypeError) as error:
         raise _no_cursor() from error

@@ -171,7 +171,7 @@ def _so_far(best: Mapping[int, float], last: int) -> tuple[float | None, ...]:
     line: list[float | None] = []
     top: float | None = None
     for number in range(max(last, *best) + 1):
-        top = max((one for one in (top, best.get(number)) if one is not None), default=None)
+        top = max((speed for speed in (top, best.get(number)) if speed is not None), default=None)
         line.append(top)
     return tuple(line)
 

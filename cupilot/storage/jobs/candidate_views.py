@@ -70,10 +70,10 @@ def _fastest_first(session: Session, query: _Listed, job: UUID, after: int | Non
     place = tuple_(func.coalesce(Candidate.speedup, 0.0), -Candidate.ordinal)
     if after is not None and after >= 0:
         last = select(Candidate.speedup).where(Candidate.job_id == job, Candidate.ordinal == after)
-        found = session.execute(last).one_or_none()
-        if found is None:
+        row = session.execute(last).one_or_none()
+        if row is None:
             raise InvalidInput(f"the job has no candidate {after} to go on after", where="query.after")
-        query = query.where(place < (found.speedup or 0.0, -after))
+        query = query.where(place < (row.speedup or 0.0, -after))
     return query.order_by(Candidate.speedup.desc().nulls_last(), Candidate.ordinal)
 
 
@@ -97,7 +97,9 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         evaluation=_evaluation(session, candidate.evaluation_id),
         credits=credits_of(session, candidate.id),
         lineage=lineage,
-        after_quarantine=any(one.verdict is Verdict.QUARANTINED for one in lineage if one.candidate != candidate.id),
+        after_quarantine=any(
+            ancestor.verdict is Verdict.QUARANTINED for ancestor in lineage if ancestor.candidate != candidate.id
+        ),
     )
 
 
@@ -106,7 +108,7 @@ def _noted(candidate: Candidate) -> dict[str, Any]:
     return {
         "name": notes.name or None,
         "insight": notes.insight or None,
-        "inspirations": [UUID(one) for one in notes.inspirations],
+        "inspirations": [UUID(inspiration) for inspiration in notes.inspirations],
         "repairs": list(notes.repairs),
     }
 
@@ -149,10 +151,10 @@ def _parents(session: Session, candidates: Sequence[UUID]) -> dict[UUID, list[UU
         .where(CandidateParent.candidate_id.in_(candidates))
         .order_by(CandidateParent.candidate_id, CandidateParent.position)
     )
-    found: dict[UUID, list[UUID]] = {}
+    parents: dict[UUID, list[UUID]] = {}
     for candidate, parent in session.execute(query):
-        found.setdefault(candidate, []).append(parent)
-    return found
+        parents.setdefault(candidate, []).append(parent)
+    return parents
 
 
 def _fields(

@@ -41,20 +41,20 @@ def compare_candidates(session: Session, team: UUID, first: str, second: str) ->
 def _find(session: Session, team: UUID, reference: str, where: str) -> CandidateView:
     job, colon, ordinal = reference.partition(":")
     try:
-        given = UUID(job)
+        key = UUID(job)
     except ValueError:
         raise _nothing(reference, where) from None
     if colon:
-        return candidate_view(session, team, given, ordinal)
-    found = session.scalars(scoped(select(Job), team).where(Job.id == given)).one_or_none()
-    if found is not None:
-        if found.best_candidate_id is None:
+        return candidate_view(session, team, key, ordinal)
+    whole = session.scalars(scoped(select(Job), team).where(Job.id == key)).one_or_none()
+    if whole is not None:
+        if whole.best_candidate_id is None:
             raise NotFound("that job has no proven kernel yet", hint="name a candidate: job:ordinal", where=where)
-        return candidate_view(session, team, given, str(found.best_candidate_id))
-    candidate = session.scalars(scoped(select(Candidate), team).where(Candidate.id == given)).one_or_none()
+        return candidate_view(session, team, key, str(whole.best_candidate_id))
+    candidate = session.scalars(scoped(select(Candidate), team).where(Candidate.id == key)).one_or_none()
     if candidate is None:
         raise _nothing(reference, where)
-    return candidate_view(session, team, candidate.job_id, str(given))
+    return candidate_view(session, team, candidate.job_id, str(key))
 
 
 def _nothing(reference: str, where: str) -> NotFound:

@@ -38,7 +38,7 @@ def end_job(
 
 def _open_generations(session: Session, job: Job) -> list[Generation]:
     query = select(Generation.id).where(Generation.job_id == job.id, Generation.state == GenerationState.RUNNING)
-    return [lock_generation(session, one) for one in session.scalars(query.order_by(Generation.number)).all()]
+    return [lock_generation(session, key) for key in session.scalars(query.order_by(Generation.number)).all()]
 
 
 def _cancel_steps(session: Session, job: Job, states: tuple[StepState, ...]) -> None:

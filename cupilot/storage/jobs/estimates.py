@@ -41,10 +41,10 @@ def guess(session: Session, team: UUID, spec: JobSpec, candidates: int) -> JobGu
             return JobGuess(
                 jobs=len(used),
                 same_problem=problem is not None,
-                wall_seconds=candidates * median(one.wall_seconds for one in used),
-                gpu_seconds=candidates * median(one.gpu_seconds for one in used),
-                cost_usd=candidates * median(one.cost_usd for one in used),
-                tokens=round(candidates * median(one.tokens for one in used)),
+                wall_seconds=candidates * median(use.wall_seconds for use in used),
+                gpu_seconds=candidates * median(use.gpu_seconds for use in used),
+                cost_usd=candidates * median(use.cost_usd for use in used),
+                tokens=round(candidates * median(use.tokens for use in used)),
             )
     return None
 

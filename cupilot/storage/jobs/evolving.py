@@ -223,7 +223,7 @@ def choose_best(session: Session, job: Job) -> Candidate | None:
 
 def set_survivors(session: Session, job: Job, survivors: Sequence[str]) -> None:
     """Mark which candidates go on to the next generation; all others do not."""
-    chosen = [uuid.UUID(one) for one in survivors]
+    chosen = [uuid.UUID(survivor) for survivor in survivors]
     session.execute(
         update(Candidate)
         .where(Candidate.job_id == job.id, Candidate.survives != Candidate.id.in_(chosen))

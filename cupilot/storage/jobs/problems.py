@@ -36,8 +36,8 @@ def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> Pr
     }
     builtin_name(session, problem.content_hash())  # recorded while this version ships it
     session.execute(insert(ProblemRow).values(values).on_conflict_do_nothing())
-    found = scoped(select(ProblemRow), team_id).where(ProblemRow.hash == values["hash"])
-    return session.scalars(found).one()
+    query = scoped(select(ProblemRow), team_id).where(ProblemRow.hash == values["hash"])
+    return session.scalars(query).one()
 
 
 def problem_value(row: ProblemRow) -> Problem:

@@ -66,8 +66,8 @@ def best_unconfirmed(session: Session, job: Job) -> Candidate | None:
     second = select(EvaluationRow.id).where(
         EvaluationRow.candidate_id == Candidate.id, EvaluationRow.purpose == EvaluationPurpose.CONFIRM
     )
-    found: Candidate | None = session.scalars(best_first(job).where(~second.exists()).limit(1)).one_or_none()
-    return found
+    best: Candidate | None = session.scalars(best_first(job).where(~second.exists()).limit(1)).one_or_none()
+    return best
 
 
 def survivors_of(session: Session, job: Job, limit: int) -> list[Candidate]:
@@ -123,9 +123,9 @@ def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:
     alike = select(KernelRow.hash).where(
         or_(KernelRow.hash == kernel.content_hash(), KernelRow.likeness == kernel_key(kernel))
     )
-    held = select(Candidate.id).where(Candidate.job_id == job.id, Candidate.kernel_hash.in_(alike))
+    owned = select(Candidate.id).where(Candidate.job_id == job.id, Candidate.kernel_hash.in_(alike))
     measured = select(EvaluationRow.id).where(EvaluationRow.job_id == job.id, EvaluationRow.kernel_hash.in_(alike))
-    return session.execute(select(or_(held.exists(), measured.exists()))).scalar_one()
+    return session.execute(select(or_(owned.exists(), measured.exists()))).scalar_one()
 
 
 def notes_of(candidate: Candidate) -> Notes:
@@ -135,9 +135,9 @@ def notes_of(candidate: Candidate) -> Notes:
 
 def candidates_of(session: Session, ids: Sequence[str]) -> list[Candidate]:
     """The candidates of these ids, in this order; those that are not there any more are left out."""
-    wanted = [uuid.UUID(one) for one in ids]
-    found = {one.id: one for one in session.scalars(select(Candidate).where(Candidate.id.in_(wanted)))}
-    return [found[one] for one in wanted if one in found]
+    wanted = [uuid.UUID(identity) for identity in ids]
+    rows = {row.id: row for row in session.scalars(select(Candidate).where(Candidate.id.in_(wanted)))}
+    return [rows[key] for key in wanted if key in rows]
 
 
 def ancestors_of(session: Session, candidate: Candidate) -> list[Candidate]:
@@ -188,10 +188,10 @@ def file_of(session: Session, kernel_hash: str) -> Kernel | ImportedKernel:
 
 def kernel_of(session: Session, kernel_hash: str) -> Kernel:
     """A kernel by its hash; raises :class:`ImportedFile` for a file without a launch plan."""
-    found = file_of(session, kernel_hash)
-    if isinstance(found, ImportedKernel):
+    kernel = file_of(session, kernel_hash)
+    if isinstance(kernel, ImportedKernel):
         raise ImportedFile("an imported file has no launch plan", hint="it can be judged, compared and downloaded")
-    return found
+    return kernel
 
 
 def kernel_as_measured(session: Session, candidate: Candidate) -> Kernel | None:
@@ -234,9 +234,9 @@ def members(session: Session, job: Job, generation: Generation, utilisation_weig
         .where(Candidate.job_id == job.id, or_(Candidate.survives, Candidate.generation_id == generation.id))
         .order_by(Candidate.ordinal)
     )
-    found = []
+    population = []
     for candidate, number, evaluation in session.execute(query).all():
-        found.append(
+        population.append(
             fitness.member(
                 candidate=str(candidate.id),
                 ordinal=candidate.ordinal,
@@ -247,4 +247,4 @@ def members(session: Session, job: Job, generation: Generation, utilisation_weig
                 utilisation_weight=utilisation_weight,
             )
         )
-    return found
+    return population

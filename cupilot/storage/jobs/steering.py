@@ -91,7 +91,9 @@ def pin(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, candidate: str,
     row = candidate_of_job(session, job, candidate)
     if row.state not in (CandidateState.ACTIVE, CandidateState.EVALUATED):
         raise Conflict(f"candidate {row.ordinal} was never measured: {row.reason or row.state.value}")
-    known = next((one for one in in_force(session, job.id, DirectiveKind.PIN) if one.candidate_id == row.id), None)
+    known = next(
+        (pinned for pinned in in_force(session, job.id, DirectiveKind.PIN) if pinned.candidate_id == row.id), None
+    )
     if known is not None:
         return known
     if row.state is CandidateState.EVALUATED:
@@ -221,7 +223,9 @@ def directives(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Seque
 
 def banned_techniques(session: Session, job_id: uuid.UUID) -> tuple[str, ...]:
     """Techniques that the job may not propose, in order of their names."""
-    return tuple(sorted(one.technique for one in in_force(session, job_id, DirectiveKind.BAN) if one.technique))
+    return tuple(
+        sorted(directive.technique for directive in in_force(session, job_id, DirectiveKind.BAN) if directive.technique)
+    )
 
 
 def banned_strategies(session: Session, job_id: uuid.UUID) -> list[Strategy]:
@@ -235,7 +239,7 @@ def banned_in(session: Session, job_id: uuid.UUID, strategy: Strategy) -> str | 
     techniques = sorted(set(strategy.ids()) & set(banned_techniques(session, job_id)))
     if techniques:
         return ", ".join(techniques)
-    if strategy.signature() in {one.signature() for one in banned_strategies(session, job_id)}:
+    if strategy.signature() in {banned.signature() for banned in banned_strategies(session, job_id)}:
         return "the strategy"
     return None
 
@@ -255,10 +259,10 @@ def candidate_of_job(session: Session, job: Job, reference: str) -> Candidate:
 
 
 def _strategy(session: Session, candidate: Candidate) -> Strategy:
-    given = candidate.aligned_strategy_id or candidate.strategy_id
-    if given is None:
+    key = candidate.aligned_strategy_id or candidate.strategy_id
+    if key is None:
         raise Conflict(f"candidate {candidate.ordinal} has no strategy")
-    return session.get_one(StrategyRow, given).body
+    return session.get_one(StrategyRow, key).body
 
 
 def _steered(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:

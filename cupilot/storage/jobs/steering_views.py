@@ -83,9 +83,9 @@ def _shares(session: Session, team: UUID) -> list[QueueShare]:
     open_steps = (Job.team_id == team, Job.finished_at.is_(None), Step.finished_at.is_(None))
     own = set(session.scalars(select(Step.queue).join(Job, Job.id == Step.job_id).where(*open_steps).distinct()))
     heard = session.scalars(select(func.jsonb_array_elements_text(WorkerRow.queues)))
-    found = []
+    listed = []
     for queue in sorted({*own, *heard}):
         used = {one: float(seconds) for one, seconds in session.execute(shares(queue))}
         if queue in own or team in used:
-            found.append(QueueShare(queue=queue, seconds=used.get(team, 0.0), of_all=sum(used.values())))
-    return found
+            listed.append(QueueShare(queue=queue, seconds=used.get(team, 0.0), of_all=sum(used.values())))
+    return listed

@@ -131,28 +131,28 @@ def _calls(session: Session, step: Step) -> Iterator[str]:
         yield f"  {call.id} {call.purpose} {call.model} {call.state.value}{f': {why}' if why else ''}"
 
 
-def _judged(found: Evaluation) -> Iterator[str]:
-    yield from ("", f"verdict    {found.verdict.value}, after {found.seconds:.1f} s")
-    if found.failure:
-        yield f"failure    {found.failure.kind.value}: {found.failure.message}"
-        if found.failure.details:
-            yield _json(found.failure.details)
-    for phase in found.phases:
+def _judged(evaluation: Evaluation) -> Iterator[str]:
+    yield from ("", f"verdict    {evaluation.verdict.value}, after {evaluation.seconds:.1f} s")
+    if evaluation.failure:
+        yield f"failure    {evaluation.failure.kind.value}: {evaluation.failure.message}"
+        if evaluation.failure.details:
+            yield _json(evaluation.failure.details)
+    for phase in evaluation.phases:
         yield f"phase      {phase.name}: {phase.seconds:.3f} s"
-    for law in found.laws:
+    for law in evaluation.laws:
         told = "passed" if law.passed else "failed"
         yield f"law        {law.law}: {told}, error {law.error:.4g}, tolerance {law.tolerance:.4g}"
-    for item in found.comparisons:
+    for item in evaluation.comparisons:
         middle = item.speedup
         yield (
             f"time       {item.kernel_us.median:.2f} us against {item.baseline_us.median:.2f} us of"
             f" {item.baseline.value}: {middle.median:.3f}x [{middle.low:.3f}, {middle.high:.3f}]"
         )
-    if found.build:
-        cached = ", from the cache" if found.build.cached else ""
-        yield from ("", f"build      {found.build.compiler}, {found.build.seconds:.2f} s{cached}")
-        yield " ".join(found.build.flags)
-        yield found.build.log or "(the compiler said nothing)"
+    if evaluation.build:
+        cached = ", from the cache" if evaluation.build.cached else ""
+        yield from ("", f"build      {evaluation.build.compiler}, {evaluation.build.seconds:.2f} s{cached}")
+        yield " ".join(evaluation.build.flags)
+        yield evaluation.build.log or "(the compiler said nothing)"
 
 
 def _line(event: Event) -> str:

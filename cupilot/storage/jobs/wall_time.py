@@ -84,8 +84,8 @@ def database_seconds(session: Session) -> float:
 def last_look(session: Session) -> Look | None:
     """The last look of a scheduler in charge, locked: what follows from it is done once. None before the first."""
     query = select(SchedulerLook.scheduler, func.extract("epoch", SchedulerLook.at)).with_for_update()
-    found = session.execute(query).one_or_none()
-    return None if found is None else Look(found[0], float(found[1]))
+    row = session.execute(query).one_or_none()
+    return None if row is None else Look(row[0], float(row[1]))
 
 
 def note_look(session: Session, look: Look) -> None:

@@ -158,7 +158,7 @@ def change_person(session: Session, user: User, *, cluster_admin: bool | None, d
     """Set what is given; raises :class:`LastAdmin` where no cluster admin would be left."""
     if user.cluster_admin and (cluster_admin is False or disabled):
         admins = select(User).where(User.cluster_admin, User.disabled_at.is_(None)).order_by(User.id)
-        others = [one for one in session.scalars(admins.with_for_update()) if one.id != user.id]
+        others = [admin for admin in session.scalars(admins.with_for_update()) if admin.id != user.id]
         if not others:
             raise LastAdmin(f"{user.name} is the last cluster admin")
     if cluster_admin is not None:

@@ -62,10 +62,10 @@ class Onlooker:
         )
         return or_(Job.team_id == self.team, opened.exists())
 
-    def name(self, one: Any) -> ColumnElement[str]:
-        """A board's problem by one's own name, else the one that it ships with, else (of everything) any team's."""
-        own = func.min(one.name).filter(one.team == self.team)
-        return func.coalesce(own, func.min(one.builtin), func.min(one.name))
+    def name(self, board: Any) -> ColumnElement[str]:
+        """Return the team's own name for a board's problem, else the shipped one, else any team's (if it sees all)."""
+        own = func.min(board.name).filter(board.team == self.team)
+        return func.coalesce(own, func.min(board.builtin), func.min(board.name))
 
     def place(self) -> ColumnElement[int]:
         """A candidate's place among those of the same kernel on a board, of which the first is shown: one's own, then
@@ -88,32 +88,32 @@ def list_leaderboards(
 ) -> LeaderboardList:
     """One for each problem and model of device on which there is a kernel that counts and may be seen, by name; behind
     ``cursor``, or after the first ``after``."""
-    one = _standing(onlooker).c
-    name, target = onlooker.name(one), cast(one.target, Text)
-    place = func.row_number().over(order_by=(name, one.problem, one.device, target))
+    standing = _standing(onlooker).c
+    name, target = onlooker.name(standing), cast(standing.target, Text)
+    place = func.row_number().over(order_by=(name, standing.problem, standing.device, target))
     boards = (
         select(
-            one.problem,
+            standing.problem,
             name.label("name"),
-            one.policy,
-            one.target,
-            one.device,
-            func.count(one.kernel.distinct()).label("kernels"),
-            func.max(one.speedup).label("best_speedup"),
-            func.min(one.builtin).label("builtin"),
+            standing.policy,
+            standing.target,
+            standing.device,
+            func.count(standing.kernel.distinct()).label("kernels"),
+            func.max(standing.speedup).label("best_speedup"),
+            func.min(standing.builtin).label("builtin"),
             target.label("target_name"),
             place.label("place"),
         )
-        .group_by(one.problem, one.policy, one.target, one.device)
+        .group_by(standing.problem, standing.policy, standing.target, standing.device)
         .subquery()
     )
     key = (boards.c.name, boards.c.problem, boards.c.device, boards.c.target_name)
     query = select(boards).where(boards.c.place > after).order_by(boards.c.place).limit(limit + 1)
     if cursor is not None:
         query = query.where(tuple_(*key) > decode_key(cursor, "leaderboards", str, str, str, str))
-    found = session.execute(query).all()
+    listed = session.execute(query).all()
     rows, following = cut(
-        found, limit, lambda row: encode_key("leaderboards", row.name, row.problem, row.device, row.target_name)
+        listed, limit, lambda row: encode_key("leaderboards", row.name, row.problem, row.device, row.target_name)
     )
     fields = ("problem", "name", "policy", "target", "device", "kernels", "best_speedup")
     return LeaderboardList(
@@ -246,11 +246,11 @@ def _board(
     session: Session, onlooker: Onlooker, problem: str, device: str | None
 ) -> tuple[str, str, NumericsPolicy, str | None]:
     """Device, name, policy and built-in name of the problem of the board that is meant."""
-    one = _standing(onlooker).c
+    standing = _standing(onlooker).c
     query = (
-        select(one.device, onlooker.name(one), one.policy, func.min(one.builtin))
-        .where(one.problem == problem)
-        .group_by(one.device, one.policy)
+        select(standing.device, onlooker.name(standing), standing.policy, func.min(standing.builtin))
+        .where(standing.problem == problem)
+        .group_by(standing.device, standing.policy)
     )
     rows = [row for row in session.execute(query) if device in (None, row[0])]
     devices = sorted({row[0] for row in rows})
@@ -270,8 +270,8 @@ def _board(
     return devices[0], name, policy, builtin
 
 
-def _entry(onlooker: Onlooker, found: Row[int, Candidate, EvaluationRow, Team, Strategy]) -> LeaderboardEntry:
-    rank, candidate, row, team, strategy = found
+def _entry(onlooker: Onlooker, ranked: Row[int, Candidate, EvaluationRow, Team, Strategy]) -> LeaderboardEntry:
+    rank, candidate, row, team, strategy = ranked
     evaluation = row.body
     eager, compiled = evaluation.comparison(), evaluation.comparison(Baseline.COMPILE)
     assert eager is not None

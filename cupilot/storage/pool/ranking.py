@@ -67,33 +67,35 @@ class Ranked:
 
 def scored(groups: Iterable[Group]) -> list[Ranked]:
     """Every group with its shrunken gain and score, best first; the order in which they come does not matter."""
-    groups = sorted(groups, key=lambda one: (one.key, one.id))
+    groups = sorted(groups, key=lambda group: (group.key, group.id))
     centre, within, between = _moments(groups)
     found = []
-    for one in groups:
-        precision = one.weight / within + 1 / between
-        shrunk = (one.total / within + centre / between) / precision
+    for each in groups:
+        precision = each.weight / within + 1 / between
+        shrunk = (each.total / within + centre / between) / precision
         score = shrunk - sqrt(1 / precision)
-        found.append(Ranked(one.id, one.similarity, score, one, shrunk))
-    return sorted(found, key=lambda one: (-one.score, one.id))
+        found.append(Ranked(each.id, each.similarity, score, each, shrunk))
+    return sorted(found, key=lambda entry: (-entry.score, entry.id))
 
 
 def pick(ranked: Sequence[Ranked], limit: int) -> list[Ranked]:
     """At most ``limit``: those that ever counted, best first, then failures, the most certain first."""
-    winners = [one for one in ranked if one.group.counted]
-    losers = sorted((one for one in ranked if not one.group.counted), key=lambda one: (-one.group.weight, one.id))
+    winners = [entry for entry in ranked if entry.group.counted]
+    losers = sorted(
+        (entry for entry in ranked if not entry.group.counted), key=lambda entry: (-entry.group.weight, entry.id)
+    )
     warnings = min(len(losers), max(limit // WARNINGS, limit - len(winners)))
     return winners[: limit - warnings] + losers[:warnings]
 
 
 def _moments(groups: Sequence[Group]) -> tuple[float, float, float]:
     """The neighbourhood's mean, and the variances within and between groups."""
-    weight = sum(one.weight for one in groups)
+    weight = sum(group.weight for group in groups)
     if weight <= 0:
         return 0.0, WITHIN_FLOOR, BETWEEN_FLOOR
-    centre = sum(one.total for one in groups) / (weight + PRIOR)
-    spread = sum(max(one.squares - one.weight * one.mean**2, 0.0) for one in groups)
+    centre = sum(each.total for each in groups) / (weight + PRIOR)
+    spread = sum(max(each.squares - each.weight * each.mean**2, 0.0) for each in groups)
     within = max(spread / weight, WITHIN_FLOOR)
-    means = sum(one.weight * (one.mean - centre) ** 2 for one in groups) / weight
+    means = sum(each.weight * (each.mean - centre) ** 2 for each in groups) / weight
     between = max(means - within * len(groups) / weight, BETWEEN_FLOOR)
     return centre, within, between

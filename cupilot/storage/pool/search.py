@@ -78,7 +78,7 @@ def search(
         groups = _groups(session, rows)
         if groups:
             ranked = scored(groups)
-            entries = _entries(session, team, [one.id for one in ranked])
+            entries = _entries(session, team, [entry.id for entry in ranked])
             fitting, left_out = _fitting(ranked, entries, question, applicable)
             return PoolAnswer(
                 matches=_matches(session, rows, near, entries, pick(fitting, question.limit)),
@@ -92,25 +92,29 @@ def search(
 def _matches(
     session: Session, rows: Subquery, near: Similar, entries: Mapping[str, _Found], chosen: Sequence[Ranked]
 ) -> tuple[PoolMatch, ...]:
-    counts = _counts(session, rows, rows.c.signature, [one.group.key for one in chosen])
+    counts = _counts(session, rows, rows.c.signature, [entry.group.key for entry in chosen])
     return tuple(
         PoolMatch(
-            entry=entries[one.id].entry,
-            similarity=one.similarity,
-            score=one.score,
-            why=_why(one, near.found.get(entries[one.id].reference), counts.get(one.group.key, ())),
+            entry=entries[entry.id].entry,
+            similarity=entry.similarity,
+            score=entry.score,
+            why=_why(entry, near.found.get(entries[entry.id].reference), counts.get(entry.group.key, ())),
         )
-        for one in chosen
+        for entry in chosen
     )
 
 
 def _advice(session: Session, rows: Subquery) -> tuple[TechniqueAdvice, ...]:
-    best = [one for one in scored(_technique_groups(session, rows)) if one.group.counted][:TECHNIQUES]
+    best = [technique for technique in scored(_technique_groups(session, rows)) if technique.group.counted][:TECHNIQUES]
     each = _by_technique(rows)
-    counts = _counts(session, each, each.c.technique, [one.group.key for one in best])
+    counts = _counts(session, each, each.c.technique, [technique.group.key for technique in best])
     return tuple(
-        TechniqueAdvice(technique=one.group.key, score=one.score, why=_why(one, None, counts.get(one.group.key, ())))
-        for one in best
+        TechniqueAdvice(
+            technique=technique.group.key,
+            score=technique.score,
+            why=_why(technique, None, counts.get(technique.group.key, ())),
+        )
+        for technique in best
     )
 
 
@@ -206,7 +210,7 @@ class _Found:
 
 
 def _entries(session: Session, team: uuid.UUID, ids: Iterable[str]) -> dict[str, _Found]:
-    query = select(PoolRow).where(PoolRow.id.in_([uuid.UUID(one) for one in ids]))
+    query = select(PoolRow).where(PoolRow.id.in_([uuid.UUID(identity) for identity in ids]))
     found = {}
     for row in session.scalars(query):
         reference = row.reference_id if row.team_id == team else row.shared_reference_id
@@ -231,13 +235,13 @@ def _fitting(
 ) -> tuple[list[Ranked], dict[str, str]]:
     fitting: list[Ranked] = []
     left_out: dict[str, str] = {}
-    for one in ranked:
-        strategy = entries[one.id].entry.strategy
+    for candidate in ranked:
+        strategy = entries[candidate.id].entry.strategy
         reason = unfit(strategy, question) or (applicable(strategy) if applicable else None)
         if reason is None:
-            fitting.append(one)
+            fitting.append(candidate)
         else:
-            left_out[one.id] = reason
+            left_out[candidate.id] = reason
     return fitting, left_out
 
 
@@ -254,7 +258,7 @@ def _counts(session: Session, rows: Subquery, key: Any, keys: Sequence[str]) -> 
     return found
 
 
-def _why(one: Ranked, near: Similarity | None, counts: Iterable[Sequence[Any]]) -> Why:
+def _why(ranked: Ranked, near: Similarity | None, counts: Iterable[Sequence[Any]]) -> Why:
     tries = wins = imported = shared = 0
     failures: dict[str, int] = {}
     for failure, from_outside, foreign, number, counted in counts:
@@ -272,7 +276,7 @@ def _why(one: Ranked, near: Similarity | None, counts: Iterable[Sequence[Any]]) 
         failures=failures,
         imported=imported,
         shared=shared,
-        weight=one.group.weight,
-        mean_gain=one.group.mean,
-        shrunk_gain=one.shrunk,
+        weight=ranked.group.weight,
+        mean_gain=ranked.group.mean,
+        shrunk_gain=ranked.shrunk,
     )

@@ -51,7 +51,7 @@ def nearest_solved(session: Session, index: Index, team: uuid.UUID, question: Po
     if question.before is not None:
         fastest = fastest.where(PoolRow.created_at < question.before)
     found = [(near[reference].value, str(key)) for key, reference in session.execute(fastest) if reference is not None]
-    return [key for _, key in sorted(found, key=lambda one: (-one[0], one[1]))[:limit]]
+    return [key for _, key in sorted(found, key=lambda pair: (-pair[0], pair[1]))[:limit]]
 
 
 def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:
@@ -60,12 +60,12 @@ def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:
         str(row.id): row.body
         for row in session.scalars(
             select(PoolRow).where(
-                PoolRow.team_id == uuid.UUID(team), PoolRow.id.in_([uuid.UUID(one) for one in entries])
+                PoolRow.team_id == uuid.UUID(team), PoolRow.id.in_([uuid.UUID(key) for key in entries])
             )
         )
     }
-    found = (_solved(session, uuid.UUID(team), rows[one]) for one in entries if one in rows)
-    return [one for one in found if one is not None]
+    found = (_solved(session, uuid.UUID(team), rows[entry]) for entry in entries if entry in rows)
+    return [match for match in found if match is not None]
 
 
 def _solved(session: Session, team: uuid.UUID, entry: PoolEntry) -> Solved | None:

@@ -31,7 +31,7 @@ def list_techniques(
 ) -> TechniquePage:
     """By id, then target. Standings are reckoned for all that may be on the page, so that ``kind`` can be filtered."""
     invented = _invented(session, team)
-    keys = [(one.id, each.value) for one in catalogue() for each in one.targets] + list(invented)
+    keys = [(technique.id, each.value) for technique in catalogue() for each in technique.targets] + list(invented)
     wanted = [
         key
         for key in sorted(keys)
@@ -44,7 +44,7 @@ def list_techniques(
         wanted = wanted[: limit + 1]
     found = records(session, team, {name for name, _ in wanted})
     views = [_view(key, found.get(key, Record()), invented.get(key)) for key in wanted]
-    views = [one for one in views if kind is None or one.kind is kind]
+    views = [view for view in views if kind is None or view.kind is kind]
     page = views[:limit]
     more = len(views) > limit
     return TechniquePage(items=page, next_cursor=f"{page[-1].id}{SEPARATOR}{page[-1].target.value}" if more else None)
@@ -53,7 +53,7 @@ def list_techniques(
 def _invented(session: Session, team: uuid.UUID) -> dict[Key, NovelTechnique]:
     """What the catalogue has learned meanwhile is the catalogue's."""
     rows = session.scalars(scoped(select(NovelTechnique), team))
-    return {(one.technique, one.target): one for one in rows if one.technique not in catalogue()}
+    return {(row.technique, row.target): row for row in rows if row.technique not in catalogue()}
 
 
 def _position(cursor: str) -> Key:

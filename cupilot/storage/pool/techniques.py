@@ -76,7 +76,7 @@ def enter_techniques(session: Session, job: Job, strategies: Sequence[Strategy],
 def check_known(session: Session, team: uuid.UUID, technique: str) -> None:
     """Raises :class:`UnknownTechnique`, with the names that come near, where nobody has heard of a technique."""
     invented = session.scalars(select(NovelTechnique.technique).where(NovelTechnique.team_id == team).distinct())
-    names = sorted({one.id for one in catalogue()} | set(invented))
+    names = sorted({technique.id for technique in catalogue()} | set(invented))
     if technique not in names:
         raise UnknownTechnique(technique, get_close_matches(technique, names, n=3))
 
@@ -88,13 +88,13 @@ def learned_techniques(
     query = scoped(select(NovelTechnique), team).where(
         NovelTechnique.target == target.value, NovelTechnique.created_at < before
     )
-    rows = [one for one in session.scalars(query) if one.technique not in catalogue()]
-    found = records(session, team, [one.technique for one in rows], before=before) if rows else {}
+    rows = [novel for novel in session.scalars(query) if novel.technique not in catalogue()]
+    found = records(session, team, [novel.technique for novel in rows], before=before) if rows else {}
     learned = [
-        LearnedTechnique(id=one.technique, meaning=one.meaning, record=found.get((one.technique, one.target), Record()))
-        for one in rows
+        LearnedTechnique(id=row.technique, meaning=row.meaning, record=found.get((row.technique, row.target), Record()))
+        for row in rows
     ]
-    promoted = [one for one in learned if one.record.standing is Standing.PROMOTED]
+    promoted = [technique for technique in learned if technique.record.standing is Standing.PROMOTED]
     return tuple(sorted(promoted, key=_best_proven)[:MAX_LEARNED])
 
 
@@ -117,7 +117,7 @@ def records(
     failures = _failures(session, each)
     return {
         key: Record(
-            tries=sum(one.count for one in places.values()),
+            tries=sum(seen.count for seen in places.values()),
             wins=sum(won for won, _, _ in wins[key]),
             problems=len({problem for won, problem, _ in wins[key] if won}),
             families=tuple(sorted({family for won, _, family in wins[key] if won})),
@@ -130,9 +130,9 @@ def records(
     }
 
 
-def _best_proven(one: LearnedTechnique) -> tuple[float, str]:
-    effect = one.record.effect
-    return (-(effect.gain - effect.deviation) if effect else 0.0, one.id)
+def _best_proven(learned_technique: LearnedTechnique) -> tuple[float, str]:
+    effect = learned_technique.record.effect
+    return (-(effect.gain - effect.deviation) if effect else 0.0, learned_technique.id)
 
 
 def _entries(team: uuid.UUID, before: datetime | None) -> Any:

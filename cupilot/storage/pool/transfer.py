@@ -81,7 +81,7 @@ def exported(
     entries = [row.body for row in rows]
     kernels = {} if sent is None else _kernels(session, entries, sent)
     # Each at the first entry that names it, and at no other.
-    lines = [line_of(one, kernels.pop(one.kernel_hash or "", None)) + "\n" for one in entries]
+    lines = [line_of(entry, kernels.pop(entry.kernel_hash or "", None)) + "\n" for entry in entries]
     return lines, (rows[-1].created_at, rows[-1].id) if len(rows) == BATCH else None
 
 
@@ -96,7 +96,7 @@ def _kernels(session: Session, entries: Sequence[PoolEntry], sent: set[str]) -> 
 
     A hash alone proves nothing: whoever imports a claim may name any.
     """
-    own = {one.kernel_hash for one in entries if _has_source(one)} - sent
+    own = {entry.kernel_hash for entry in entries if _has_source(entry)} - sent
     rows = session.scalars(select(KernelRow).where(KernelRow.hash.in_(own), KernelRow.pruned_at.is_(None)))
     found = {
         row.hash: {"target": row.target.value, "source": row.source, "plan": row.plan.model_dump(mode="json")}
@@ -140,7 +140,7 @@ def import_lines(
     known = _known(session, team, good)
     new = [entry for key, entry in good.items() if key not in known]
     # In one order, whoever imports: two imports at once must not wait for each other's descriptions crosswise.
-    for reference in sorted({reference_of(entry) for entry in new}, key=lambda one: one.id):
+    for reference in sorted({reference_of(entry) for entry in new}, key=lambda entry: entry.id):
         ensure_reference(session, reference)
     for key in sorted(kernels.keys() & {entry.kernel_hash for entry in new}):
         keep_kernel(session, kernels[key])

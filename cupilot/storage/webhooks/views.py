@@ -82,7 +82,9 @@ def delivery_view(session: Session, row: WebhookDelivery) -> DeliveryDetail:
     query = select(WebhookAttempt).where(WebhookAttempt.delivery_id == row.id).order_by(WebhookAttempt.number)
     log = session.scalars(query).all()
     return DeliveryDetail(
-        **_delivery_fields(row, log[-1] if log else None), body=row.body, log=[_attempt_view(one) for one in log]
+        **_delivery_fields(row, log[-1] if log else None),
+        body=row.body,
+        log=[_attempt_view(attempt) for attempt in log],
     )
 
 
