@@ -17,7 +17,7 @@ from cupilot.tracing import set_up_tracing
 
 
 def main() -> int:
-    """Serve until a signal says stop; the exit status."""
+    """Serve until a signal says stop; return the exit status."""
     try:
         config = settings()
         if config.environment == "production":

@@ -56,7 +56,7 @@ A search without it goes by words."""
 
 
 def create_app(config: Settings | None = None) -> FastAPI:
-    """The API as an ASGI application, on the database that the settings name."""
+    """Return the API as an ASGI application, on the database that the settings name."""
     config = config or settings()
     documented = config.api_docs == "on"
     app: FastAPI = (FastAPIOffline if documented else FastAPI)(

@@ -28,7 +28,7 @@ IGNORED = frozenset({"default", "deprecated", "discriminator", OPEN_ENUM})
 
 
 def broken(before: Json, after: Json) -> list[str]:
-    """What a client of ``before`` would stumble over in a service of ``after``, each sentence once."""
+    """Return what a client of ``before`` would stumble over in a service of ``after``, each sentence once."""
     requests = _Containment(before, after, answers=False)
     answers = _Containment(after, before, answers=True)
     return list(dict.fromkeys(_operations(before, after, requests, answers)))
@@ -103,7 +103,7 @@ class _Containment:
     """What pairs of named schemas lack; nothing while they are being compared, for schemas may hold themselves."""
 
     def lacks(self, inner: Json, outer: Json, where: str) -> Iterator[str]:
-        """Sentences for what ``inner`` allows and ``outer`` does not."""
+        """Return sentences for what ``inner`` allows and ``outer`` does not."""
         choices = _choices(outer, self.outer)
         for narrow in _choices(inner, self.inner):
             given = _resolved(narrow, self.inner)
@@ -114,7 +114,7 @@ class _Containment:
                 yield f"{where} may {'' if self.answers else 'not '}be {_kind(given)}"
 
     def _unfit(self, inner: Json, outer: Json, where: str) -> list[str]:
-        """The same of schemas without alternatives; of two that have names, under the name."""
+        """Return the same for schemas without alternatives; two that have names are compared under the name."""
         pair = (inner.get("$ref", ""), outer.get("$ref", ""))
         resolved = _resolved(inner, self.inner), _resolved(outer, self.outer)
         if not all(pair):
@@ -156,7 +156,7 @@ class _Containment:
 
 
 def _choices(schema: Json, contract: Json) -> Sequence[Json]:
-    """The alternatives of a schema; those that have a name are still references."""
+    """Return the alternatives of a schema; those that have a name are still references."""
     whole = _resolved(schema, contract)
     for key in ("anyOf", "oneOf"):
         if key in whole:
@@ -165,7 +165,7 @@ def _choices(schema: Json, contract: Json) -> Sequence[Json]:
 
 
 def _resolved(schema: Json, contract: Json) -> Json:
-    """The schema itself, where it is a reference to one."""
+    """Return the schema itself, where it is a reference to one."""
     while "$ref" in schema:
         schema = contract["components"]["schemas"][schema["$ref"].split("/")[-1]]
     return schema
@@ -183,7 +183,7 @@ def _values(inner: Json, outer: Json, where: str) -> Iterator[str]:
 
 
 def _listed(schema: Json) -> list[str] | None:
-    """The values of an enumeration, as JSON; None where the schema is none."""
+    """Return the values of an enumeration, as JSON; None where the schema is none."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     return None if values is None else [json.dumps(value) for value in values]
 

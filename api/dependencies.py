@@ -32,7 +32,7 @@ bearer = HTTPBearer(
 
 
 def database(request: Request) -> Database:
-    """The process's database."""
+    """Return the process's database."""
     opened: Database = request.app.state.database
     return opened
 
@@ -57,7 +57,7 @@ Transaction = Annotated[Session, Depends(transaction, scope="function")]
 
 
 def identified(session: Session, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """Who the key says that it is; Unauthorized without a valid one."""
+    """Return who the key says that it is; Unauthorized without a valid one."""
     hint = "send the header Authorization: Bearer cpk_..."
     if credentials is None:
         raise Unauthorized("this needs an API key", hint=hint)
@@ -68,7 +68,7 @@ def identified(session: Session, credentials: HTTPAuthorizationCredentials | Non
 
 
 def authorise(session: Session, credentials: HTTPAuthorizationCredentials | None, needed: Role = Role.VIEWER) -> UUID:
-    """The team of the request's key, for an endpoint that has no transaction of its own; Forbidden below ``needed``."""
+    """Return the team of the request's key, for an endpoint without a transaction; Forbidden below ``needed``."""
     caller = identified(session, credentials)
     caller.needs(needed)
     return caller.team_id
@@ -79,7 +79,7 @@ def identity(
     session: Transaction,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Caller:
-    """Who asks, whatever their role. For routes about the caller itself; others say what they need."""
+    """Return who asks, whatever their role. For routes about the caller itself; others say what they need."""
     caller: Caller = identified(session, credentials)
     request.state.caller = caller  # for the audit log: the request may revoke the very key
     return caller
@@ -87,7 +87,7 @@ def identity(
 
 @cache
 def require(role: Role) -> Callable[..., Caller]:
-    """A dependency that gives the caller, who must have at least this role in the key's team."""
+    """Return a dependency that gives the caller, who must have at least this role in the key's team."""
 
     def allowed(caller: Annotated[Caller, Depends(identity)]) -> Caller:
         caller.needs(role)
@@ -97,13 +97,13 @@ def require(role: Role) -> Callable[..., Caller]:
 
 
 def cluster_admin(caller: Annotated[Caller, Depends(identity)]) -> Caller:
-    """The caller, who must be a cluster admin."""
+    """Return the caller, who must be a cluster admin."""
     caller.needs_cluster_admin()
     return caller
 
 
 def team(request: Request, caller: Annotated[Caller, Depends(identity)]) -> UUID:
-    """The caller's team. What only reads needs a viewer, anything else a member: a route that says nothing is safe."""
+    """Return the caller's team. Reading needs a viewer, anything else a member: a route that says nothing is safe."""
     caller.needs(Role.VIEWER if request.method in READING else Role.MEMBER)
     return caller.team_id
 
@@ -125,7 +125,7 @@ class _StrictRequest(Request):
     """JSON as RFC 8259 has it: no NaN, bounded nesting, valid Unicode; and no U+0000, which no text column takes."""
 
     async def json(self) -> Any:
-        """The parsed body; JSONDecodeError, which FastAPI turns into a validation error."""
+        """Return the parsed body; JSONDecodeError, which FastAPI turns into a validation error."""
         try:
             data = pydantic_core.from_json(await self.body(), allow_inf_nan=False)
         except ValueError as error:
@@ -152,7 +152,7 @@ class StrictRoute(APIRoute):
     """A route that parses its body strictly."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, given a strict request."""
+        """Return the handler, given a strict request."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
@@ -162,7 +162,7 @@ class StrictRoute(APIRoute):
 
 
 def plain_text(name: str, value: str | None) -> str | None:
-    """A query parameter that goes to the database; InvalidInput where no text column takes it."""
+    """Return a query parameter that goes to the database; InvalidInput where no text column takes it."""
     if value is not None and "\0" in value:
         raise InvalidInput(f"{name} contains the character U+0000", where=f"query.{name}")
     return value

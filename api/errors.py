@@ -33,7 +33,7 @@ _CODES = {
 
 
 def request_id(request: Request) -> str:
-    """The id that the middleware gave the request."""
+    """Return the id that the middleware gave the request."""
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
@@ -47,13 +47,13 @@ def render(
     where: str | None = None,
     details: Sequence[FieldProblem] = (),
 ) -> Response:
-    """The envelope as a response."""
+    """Return the envelope as a response."""
     body = ErrorBody(code=code, message=message, hint=hint, where=where, request_id=request_id, details=list(details))
     return Response(ErrorEnvelope(error=body).model_dump_json(), status_code=status, media_type=JSONResponse.media_type)
 
 
 def domain_error(error: CupilotError, request_id: str) -> Response:
-    """A domain error as a response."""
+    """Return a domain error as a response."""
     response = render(error.status, error.code, error.message, request_id, hint=error.hint, where=error.where)
     headers = MutableHeaders(raw=response.raw_headers)
     if isinstance(error, Unauthorized):
@@ -74,7 +74,7 @@ class BodyTooLarge(HTTPException):
 
 
 def too_large(limit: int, request_id: str) -> Response:
-    """The answer to a body that is too large; what is left of the body is not read."""
+    """Return the answer to a body that is too large; what is left of the body is not read."""
     response = render(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         "body_too_large",

@@ -90,7 +90,7 @@ class RateLimits:
 
 
 def _key(scope: Scope) -> str | None:
-    """The key that the request's route will look at, read as the route reads it; None where that is none."""
+    """Return the key that the request's route will look at, read as the route reads it; None where that is none."""
     if not scope["path"].startswith(KEYED) or scope["path"] in OPEN:
         return None
     scheme, secret = get_authorization_scheme_param(Headers(scope=scope).get("authorization"))

@@ -46,7 +46,7 @@ class _Remembered(Generic[Found]):
         self.failures = 0
 
     def get(self) -> Found | None:
-        """The newest answer that there is; None where there never was one."""
+        """Return the newest answer that there is; None where there never was one."""
         with self._lock:
             if time.monotonic() - self._tried >= self._seconds:
                 self._tried = time.monotonic()
@@ -107,7 +107,7 @@ class Metrics:
         self.registry.register(Truth(database, snapshot_seconds))
 
     def render(self) -> bytes:
-        """Everything, in Prometheus' text format 0.0.4."""
+        """Return everything, in Prometheus' text format 0.0.4."""
         return generate_latest(self.registry)
 
 

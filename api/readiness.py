@@ -39,7 +39,7 @@ def check(database: Database) -> Readiness:
 
 
 def _outcome(probe: Callable[[], None]) -> str:
-    """``ok`` or a word on what is wrong, without addresses or passwords: anybody may ask."""
+    """Return ``ok`` or a word on what is wrong, without addresses or passwords: anybody may ask."""
     try:
         probe()
     except CupilotError as error:

@@ -68,7 +68,7 @@ class Subscription:
             loop.call_soon_threadsafe(self._wake.set)
 
     async def next(self, after: int, seconds: float) -> Sequence[EventView]:
-        """Events with ids above ``after``, as soon as there are some; none after so many seconds."""
+        """Return events with ids above ``after``, as soon as there are some; none after so many seconds."""
         self._loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
@@ -95,7 +95,7 @@ class Subscription:
                 return ()
 
     async def complete(self, after: int) -> bool:
-        """Whether the job is final and everything about it has been sent; no, while the database is away."""
+        """Return whether the job is final and everything about it has been sent; no, while the database is away."""
         try:
             return self.job is not None and await asyncio.to_thread(self._complete, after)
         except CupilotError:
@@ -137,7 +137,7 @@ class Hub:
         self._position = 0
 
     def subscribe(self, team: UUID, job: UUID | None = None) -> tuple[Subscription, int]:
-        """A subscription, and the id after which everything is new; raises :class:`TooManyStreams`."""
+        """Return a subscription, and the id after which everything is new; raises :class:`TooManyStreams`."""
         with self.database.transaction() as session:
             now = settled(session)
         with self._lock:

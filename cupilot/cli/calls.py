@@ -70,7 +70,7 @@ def prompt(
 
 
 def _whole_id(client: Client, job: str, given: str) -> str:
-    """The id that begins like this; NotFound where none or several do."""
+    """Return the id that begins like this; NotFound where none or several do."""
     if len(given) == 36:
         return given
     found = [str(listed.id) for listed in client.all_model_calls(job) if str(listed.id).startswith(given.lower())]

@@ -32,7 +32,7 @@ def show_plan(plan: ExperimentPlan) -> None:
 
 
 def progress_line(view: ExperimentView) -> str:
-    """Where an experiment stands, in one line."""
+    """Return where an experiment stands, in one line."""
     states: Counter[str] = Counter()
     for arm in view.progress:
         states.update(arm.states)

@@ -210,7 +210,7 @@ def list_experiments(
 
 
 def experiment_id(client: Client, given: str) -> UUID:
-    """The id that the user means: a UUID, or ``last``."""
+    """Return the id that the user means: a UUID, or ``last``."""
     if given == "last":
         newest = client.experiments(limit=1).items
         if not newest:

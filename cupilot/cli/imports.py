@@ -83,7 +83,7 @@ def _request(
     priority: Priority,
     sharing: Sharing | None,
 ) -> ImportRequest:
-    """Checked as far as it can be without a server; InvalidInput otherwise."""
+    """Return the request, checked as far as it can be without a server; InvalidInput otherwise."""
     if target not in ("auto", *Target):
         raise InvalidInput(f"{target!r} is no target", hint="auto, cuda or cpu", where="--target")
     if size is not None and size not in get_args(Size):

@@ -133,7 +133,7 @@ class LiveView:
 
 
 def summary_line(job: JobView) -> str:
-    """Where a job stands, in one line."""
+    """Return where a job stands, in one line."""
     if job.queue_position is not None:
         return f"{job.state}: {queue_words(job.queue_position)}"
     best = f"best {interval(job.best.speedup)} {job.best.verdict.value}" if job.best else "no proven kernel yet"

@@ -35,7 +35,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def request(fields: Mapping[str, Any]) -> ExperimentRequest:
-    """The request; InvalidInput names the first field that is wrong."""
+    """Return the request; InvalidInput names the first field that is wrong."""
     try:
         return ExperimentRequest.model_validate(fields)
     except ValidationError as error:
@@ -45,13 +45,13 @@ def request(fields: Mapping[str, Any]) -> ExperimentRequest:
 
 
 def problem(given: str, *, policy: NumericsPolicy, size: str | None) -> dict[str, Any]:
-    """A problem named on the command line."""
+    """Return a problem named on the command line."""
     found: ProblemInput = resolve(given, name=None, policy=policy, size=size)  # type: ignore[arg-type]
     return found.model_dump(exclude_unset=True)
 
 
 def seeds(given: str) -> list[int]:
-    """``3`` means 0, 1, 2; ``4,7`` means these two."""
+    """Read a list of seeds: ``3`` means 0, 1, 2; ``4,7`` means these two."""
     try:
         numbers = [int(part) for part in given.split(",")]
     except ValueError:
@@ -62,7 +62,7 @@ def seeds(given: str) -> list[int]:
 
 
 def arm(given: str) -> dict[str, Any]:
-    """``name:field=value,field=value`` as an arm; ``agents`` is the arm's, everything else its method's."""
+    """Return ``name:field=value,field=value`` as an arm; ``agents`` is the arm's, everything else its method's."""
     name, _, rest = given.partition(":")
     method = dict(_assignment(part, "--arm") for part in rest.split(",") if part)
     agents = method.pop("agents", None)
@@ -70,23 +70,23 @@ def arm(given: str) -> dict[str, Any]:
 
 
 def switch(given: str) -> tuple[str, list[Any]]:
-    """``field=value,value`` as a switch with its values."""
+    """Return ``field=value,value`` as a switch with its values."""
     name, values = _assignment(given, "--switch", parse=False)
     return name, [value_of(part) for part in values.split(",")]
 
 
 def assignments(given: list[str], where: str) -> dict[str, Any]:
-    """``field=value`` texts as fields."""
+    """Return ``field=value`` texts as fields."""
     return dict(_assignment(text, where) for text in given)
 
 
 def labels(given: list[str] | None) -> dict[str, str]:
-    """``key=value`` texts as labels."""
+    """Return ``key=value`` texts as labels."""
     return parse_labels(given)
 
 
 def value_of(text: str) -> Any:
-    """``on`` and ``off`` are truth values, numbers numbers, all else text."""
+    """Read a value: ``on`` and ``off`` as truth values, numbers as numbers, all else as text."""
     if text.strip().lower() in _WORDS:
         return _WORDS[text.strip().lower()]
     for kind in (int, float):

@@ -37,7 +37,7 @@ class Exit(IntEnum):
 
 
 def exit_of(job: JobView) -> Exit:
-    """What a job's end says; a job that is not final is fine so far."""
+    """Return what a job's end says; a job that is not final is fine so far."""
     lost = job.state in ("failed", "cancelled") or job.best is None
     return Exit.FAILED if job.final and lost else Exit.OK
 

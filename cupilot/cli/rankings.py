@@ -137,7 +137,7 @@ def _origin(board: Leaderboard | LeaderboardSummary) -> str:
 
 
 def _full(client: Client, start: str, *, all_teams: bool) -> str:
-    """The hash that starts so, where there is one such; else what was given."""
+    """Return the hash that starts so, where there is one such; else what was given."""
     boards = client.all_leaderboards(all_teams=all_teams) if len(start) < 64 else ()
     found = {board.problem for board in boards if board.problem.startswith(start)}
     return found.pop() if len(found) == 1 else start

@@ -178,7 +178,7 @@ def _standing(candidate: CandidateView) -> str:
 
 
 def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """What the judge found: what stopped the kernel, its speed, and where its time goes."""
+    """Return what the judge found: what stopped the kernel, its speed, and where its time goes."""
     lines = _numbered("failure", evaluation.failure.message.splitlines() if evaluation.failure else [])
     failed = [law for law in evaluation.laws if not law.passed]
     if evaluation.laws:
@@ -209,7 +209,7 @@ def _build_facts(build: BuildReport) -> list[str]:
 
 
 def _origins(candidate: CandidateView) -> list[tuple[str, str]]:
-    """The strategy that the code follows, what its parts are worth, and its ancestors."""
+    """Return the strategy that the code follows, what its parts are worth, and its ancestors."""
     lines: list[tuple[str, str]] = []
     strategy = candidate.aligned_strategy or candidate.strategy
     if strategy:

@@ -75,7 +75,7 @@ class JobOptions:
     ] = None
 
     def request(self) -> JobRequest:
-        """The request, checked as far as it can be without a server; InvalidInput otherwise.
+        """Return the request, checked as far as it can be without a server; InvalidInput otherwise.
 
         ``auto`` is ``cpu`` here, until :func:`on_chosen_target` has asked the service.
         """
@@ -155,7 +155,7 @@ def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_labels(given: list[str] | None) -> dict[str, str]:
-    """``key=value`` texts as a mapping."""
+    """Return ``key=value`` texts as a mapping."""
     labels: dict[str, str] = {}
     for label in given or []:
         key, equals, value = label.partition("=")
@@ -166,7 +166,7 @@ def parse_labels(given: list[str] | None) -> dict[str, str]:
 
 
 def on_chosen_target(request: Asked, wanted: str, client: Client) -> Asked:
-    """The request; for ``auto`` on the best target that the service has a live worker for."""
+    """Return the request; for ``auto`` on the best target that the service has a live worker for."""
     if wanted != "auto":
         return request
     targets = client.cluster().targets
@@ -184,7 +184,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _settings(given: list[str]) -> dict[str, Any]:
-    """``key=value`` texts as fields; what is JSON is read as such, anything else is a text."""
+    """Return ``key=value`` texts as fields; what is JSON is read as such, anything else is a text."""
     settings: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")

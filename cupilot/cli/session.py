@@ -34,7 +34,7 @@ def connect(server: str | None, data: Path | None) -> Iterator[Client]:
 
 @contextmanager
 def connect_or_start(server: str | None, data: Path | None, mine: Collection[uuid.UUID]) -> Iterator[Client]:
-    """The same; where no server is named and the folder's stack does not run, one is started and stopped again.
+    """Yield a client; where no server is named and no stack runs, start one and stop it again.
 
     It is left running where jobs other than ``mine`` are open on it by then.
     """
@@ -90,7 +90,7 @@ def show_progress(progress: Progress) -> None:
 
 
 def job_id(client: Client, given: str) -> uuid.UUID:
-    """The id that the user means: a UUID, or ``last``."""
+    """Return the id that the user means: a UUID, or ``last``."""
     if given == "last":
         newest = client.list(limit=1).items
         if not newest:

@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def clean(text: object) -> str:
-    """Without control and format characters: names and messages are others' text and could move the cursor."""
+    """Return a text without control and format characters: text of others could move the cursor."""
     return "".join(
         " " if character in "\n\t" else character
         for character in str(text)
@@ -30,17 +30,17 @@ def clean(text: object) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """The same for text of several lines, which stay lines; tabs become spaces."""
+    """Return a text of several lines without control characters; lines stay, tabs become spaces."""
     return "\n".join(clean(line.expandtabs(4)) for line in text.split("\n"))
 
 
 def interval(speedup: Interval) -> str:
-    """A speedup with its 95 % interval, e.g. ``1.84x [1.82, 1.86]``."""
+    """Return a speedup with its 95 % interval, e.g. ``1.84x [1.82, 1.86]``."""
     return f"{speedup.median:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
 
 
 def seconds(value: float) -> str:
-    """A duration, e.g. ``42 s`` or ``3 min 05 s``."""
+    """Return a duration, e.g. ``42 s`` or ``3 min 05 s``."""
     if value < 100:
         return f"{value:.0f} s"
     minutes, rest = divmod(round(value), 60)
@@ -49,21 +49,21 @@ def seconds(value: float) -> str:
 
 
 def counts(verdicts: Mapping[str, int]) -> str:
-    """Candidates by verdict, the best first, e.g. ``audited 5, rejected 2``."""
+    """Return candidates by verdict, the best first, e.g. ``audited 5, rejected 2``."""
     known = [name for name in VERDICT_ORDER if name in verdicts]
     names = known + [name for name in verdicts if name not in known]
     return ", ".join(f"{name} {verdicts[name]}" for name in names) or "none measured yet"
 
 
 def queue_words(position: int) -> str:
-    """Where a job stands in its queue."""
+    """Return where a job stands in its queue."""
     if position == 0:
         return "next in the queue"
     return f"{position} job{'s' if position > 1 else ''} before it"
 
 
 def event_line(event: EventView) -> str | None:
-    """An event in one line; None for one that only tells how work is handed around."""
+    """Return an event in one line; None for one that only tells how work is handed around."""
     data = event.data
     if event.kind.startswith("budget."):
         return _budget_line(event)
@@ -93,7 +93,7 @@ def event_line(event: EventView) -> str | None:
 
 
 def _credit_line(event: EventView) -> str | None:
-    """What a technique is worth to the winner; why one could not be measured is the report's to tell."""
+    """Return what a technique is worth to the winner; why one could not be measured is the report's to tell."""
     factor = event.data.get("factor")
     if not isinstance(factor, int | float):
         return None

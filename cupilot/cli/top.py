@@ -39,7 +39,7 @@ class Picture:
     jobs: list[JobSummary]
 
     def as_json(self) -> str:
-        """One line."""
+        """Return one line."""
         jobs = ",".join(job.model_dump_json() for job in self.jobs)
         taken = json.dumps(self.taken.isoformat())
         return f'{{"taken_at":{taken},"cluster":{self.cluster.model_dump_json()},"jobs":[{jobs}]}}'
@@ -116,7 +116,7 @@ def _live(client: Client, interval: float) -> None:
 
 
 def _passes(error: ApiError) -> bool:
-    """Whether it may be over soon: a restart, a deploy, a busy moment."""
+    """Return whether it may be over soon: a restart, a deploy, a busy moment."""
     return isinstance(error, UnreachableError) or error.status in (429, 502, 503, 504)
 
 
@@ -149,7 +149,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def screen(picture: Picture | None, trouble: str | None, height: int) -> RenderableType:
-    """Everything that fits: queues and workers first, then as many jobs as there are lines left."""
+    """Return everything that fits: queues and workers first, then as many jobs as there are lines left."""
     if picture is None:
         return Text(f"no answer yet: {trouble}" if trouble else "asking", style="bold")
     head = Text(_headline(picture), style="bold", no_wrap=True, overflow="ellipsis")
@@ -235,7 +235,7 @@ def _job(job: JobSummary) -> tuple[str, ...]:
 
 
 def _plain(picture: Picture) -> str:
-    """One picture for a pipe."""
+    """Return one picture for a pipe."""
     lines = [_headline(picture).replace("   (q quits)", ""), "", "queue       waiting  running"]
     lines += _queues(picture.cluster) or ["none"]
     lines += ["", "workers", *(_workers(picture) or ["none"]), "", "jobs"]

@@ -52,7 +52,7 @@ def begin_attribution(session: Session, job: Job, winner: Candidate) -> bool:
 
 
 def _unasked(session: Session, job: Job, winner: Candidate) -> int:
-    """Kernels to measure of a job that says nothing about it: few, and none that costs more than a little."""
+    """Return kernels to measure of a job that says nothing about it: few, and none that costs more than a little."""
     first = first_measurement(session, winner)
     if first is None or not (_is_rendered(job, winner) or _has_switches(session, winner)):
         return 0
@@ -62,7 +62,7 @@ def _unasked(session: Session, job: Job, winner: Candidate) -> int:
 
 
 def _is_rendered(job: Job, winner: Candidate) -> bool:
-    """Whether templates wrote the winner, as far as the job and the operator tell."""
+    """Return whether templates wrote the winner, as far as the job and the operator tell."""
     first = winner.operator is Operator.INITIAL and winner.repair_rounds == 0
     return job.agents is AgentKind.PLAYBOOK or (job.agents is AgentKind.HYBRID and first)
 
@@ -73,7 +73,7 @@ def _has_switches(session: Session, winner: Candidate) -> bool:
 
 
 def switches(plan: LaunchPlan, strategy: Strategy) -> bool:
-    """Whether a tunable has the name of one of the strategy's techniques, or of a parameter of one."""
+    """Return whether a tunable has the name of one of the strategy's techniques, or of a parameter of one."""
     names = [name.lower() for name in plan.tunables]
     return any(name == technique or name.startswith(f"{technique}_") for name in names for technique in strategy.ids())
 
@@ -125,7 +125,7 @@ def _not_measured(session: Session, winner: Candidate, step: Step, note: str) ->
 
 
 def credit_of(known: Credit, winner: Evaluation, without: Evaluation) -> Credit:
-    """A technique's credit from both measurements."""
+    """Return a technique's credit from both measurements."""
     full, rest = winner.comparison(), without.comparison()
     if not without.verdict.counts or full is None or rest is None:
         failure = without.failure.kind if without.failure else None

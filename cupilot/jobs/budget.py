@@ -37,12 +37,12 @@ _MESSAGES = {
 
 
 def exhausted(session: Session, job: Job) -> Exhausted | None:
-    """Which budget forbids a new candidate, or None."""
+    """Return which budget forbids a new candidate, or None."""
     return money_reached(job) or no_evaluation(session, job)
 
 
 def no_evaluation(session: Session, job: Job) -> Exhausted | None:
-    """Which budget forbids to evaluate another kernel, or None."""
+    """Return which budget forbids to evaluate another kernel, or None."""
     limit = job.budgets.gpu_seconds
     if limit is not None and job.gpu_seconds >= limit:
         return Exhausted.GPU
@@ -50,12 +50,12 @@ def no_evaluation(session: Session, job: Job) -> Exhausted | None:
 
 
 def evaluations_left(session: Session, job: Job) -> int:
-    """How many kernels may still be evaluated."""
+    """Return how many kernels may still be evaluated."""
     return job.budgets.candidates - evaluations_asked(session, job)
 
 
 def money_reached(job: Job) -> Exhausted | None:
-    """Which budget lets the job call no model any more. A job that calls none never reaches even one of nothing."""
+    """Return which budget forbids further model calls; a job that makes none never reaches a budget of 0."""
     if job.spending_stopped is not None:
         return Exhausted(job.spending_stopped)
     spent = job.cost_usd > 0 and job.cost_usd >= job.budgets.cost_usd

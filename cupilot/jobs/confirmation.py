@@ -46,7 +46,7 @@ def begin_confirmation(session: Session, job: Job, reached: Exhausted | None, tr
 
 
 def _measured_on(session: Session, job: Job, candidate: Candidate) -> str:
-    """The device of the time that is to be confirmed: what another one reproduces is no peculiarity of the first."""
+    """Return the device that the time was measured on: another one should reproduce it, where there is one."""
     assert candidate.evaluation_id is not None
     evaluation = evaluation_of(session, candidate.evaluation_id)
     return (evaluation.environment or preparation_of(job).environment).device.uid
@@ -64,7 +64,7 @@ def after_confirmation(session: Session, job: Job, step: Step, verdict: Verdict)
 
 
 def reached_before(step: Step) -> Exhausted | None:
-    """The budget that ended the evolution before this confirmation."""
+    """Return the budget that ended the evolution before this confirmation."""
     value = step.payload["reached"]
     return Exhausted(value) if value else None
 

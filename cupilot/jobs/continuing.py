@@ -82,7 +82,7 @@ def retry_job(
     idempotency_key: str | None,
     request_hash: str,
 ) -> tuple[Job, bool]:
-    """A new job that goes on with what an ended one had found, and keeps its bans; ``spec`` has the new budgets.
+    """Return a new job that goes on with what an ended one had found, and keeps its bans; ``spec`` has the new budgets.
 
     (job, False) for a repeated key. Raises :class:`Conflict` for a job that goes on, or that has succeeded.
     """
@@ -118,7 +118,7 @@ def fork_job(
     idempotency_key: str | None,
     request_hash: str,
 ) -> tuple[Job, bool]:
-    """A new job whose first generation has the candidate's strategy and kernel; (job, False) for a repeated key.
+    """Return a new job whose first generation has the candidate's strategy and kernel; (job, False) for a repeated key.
 
     Raises :class:`Conflict` for a candidate without a kernel.
     """

@@ -52,7 +52,7 @@ class Draft:
 
 
 def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
-    """The experiment that a request asks for; InvalidInput and its kin where there cannot be such a one."""
+    """Return the experiment that a request asks for; InvalidInput and its kin where there cannot be such a one."""
     arms = _arms(request)
     for arm in arms:
         check_agents(session, read_config(arm.method), arm.agents)
@@ -88,7 +88,7 @@ def draft(session: Session, team: UUID, request: ExperimentRequest) -> Draft:
 
 
 def submit(session: Session, caller: Caller, request: ExperimentRequest, key: str | None) -> tuple[Experiment, bool]:
-    """The experiment that the request asks for, and whether it is new.
+    """Return the experiment that the request asks for, and whether it is new.
 
     A repeated key is answered first: workers may have gone meanwhile.
     """
@@ -111,7 +111,7 @@ def submit(session: Session, caller: Caller, request: ExperimentRequest, key: st
 
 
 def plan(drafted: Draft) -> ExperimentPlan:
-    """What the experiment would be, without making it."""
+    """Return what the experiment would be, without making it."""
     spec = drafted.spec
     blocks = len(spec.problems) * len(spec.seeds)
     return ExperimentPlan(
@@ -177,7 +177,7 @@ def _device_class(session: Session, request: ExperimentRequest) -> str | None:
 
 
 def _names(problems: Sequence[Problem]) -> list[str]:
-    """The problems' names; where several are called alike, numbered."""
+    """Return the problems' names; where several are called alike, numbered."""
     totals, seen = Counter(problem.name for problem in problems), Counter[str]()
     names = []
     for problem in problems:

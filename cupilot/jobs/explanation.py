@@ -27,13 +27,13 @@ _WRONG_TEMPLATES = "What failed where: cupilot result JOB"
 
 
 def no_valid_kernel(session: Session, job: Job) -> str:
-    """Why none of a job's candidates came to anything, and what to try next."""
+    """Return why none of a job's candidates came to anything, and what to try next."""
     failures = failures_of(session, job)
     return _joined("no kernel passed the judge", failures, _advice(job, failures))
 
 
 def no_strategies(session: Session, job: Job, message: str) -> str:
-    """Why a job could not even begin: the agents' own words first."""
+    """Return why a job could not even begin: the agents' own words first."""
     failures = failures_of(session, job)
     return _joined(message, failures, _advice(job, failures)) if failures.calls else message
 

@@ -70,7 +70,7 @@ def submit_import(
     idempotency_key: str | None = None,
     request_hash: str | None = None,
 ) -> tuple[Job, bool]:
-    """A job that judges the file against the problem, and whether it is new. ``request_hash``: else its spec's."""
+    """Make a job that judges the file against the problem, and whether it is new. ``request_hash``: else its spec's."""
     spec = JobSpec(
         problem=problem,
         target=kernel.target,
@@ -89,5 +89,5 @@ def submit_import(
 
 
 def judges_a_file(session: Session, job: Job) -> bool:
-    """Whether the job is one of these."""
+    """Return whether the job is one of these."""
     return PAYLOAD in first_payload(session, job)

@@ -62,6 +62,6 @@ def correct(
 
 
 def _method(job: Job, evaluation: Evaluation) -> str | None:
-    """What made the kernel; no method makes an imported file."""
+    """Return what made the kernel; no method makes an imported file."""
     planned = evaluation.kernel_kind is KernelKind.PLANNED
     return job.method.name if planned else None

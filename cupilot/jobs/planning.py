@@ -22,7 +22,7 @@ from cupilot.storage.queue.cluster import live_workers
 
 
 def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
-    """What the job would be; what would be refused is refused with the same error."""
+    """Return what the job would be; what would be refused is refused with the same error."""
     spec = spec_of(session, team, request)
     check_queue(session, team, coming=1)
     bound = _at_most(session, team, spec)

@@ -48,7 +48,7 @@ def remeasure(
 def submit_remeasurement(
     session: Session, team: uuid.UUID, candidate: Candidate, *, author: str, idempotency_key: str | None
 ) -> tuple[Job, bool]:
-    """A job that measures the kernel of a candidate, and whether it is new."""
+    """Make a job that measures the kernel of a candidate, and whether it is new."""
     before = job_spec(session, get_job(session, team, candidate.job_id))
     labels = dict(list(before.labels.items())[: MAX_LABELS - 1]) | {LABEL: str(candidate.id)}
     spec = JobSpec(

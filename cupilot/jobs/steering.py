@@ -22,12 +22,12 @@ from cupilot.storage.pool.techniques import enter_techniques
 
 
 def injections(session: Session, job: Job) -> Sequence[Directive]:
-    """What people want tried and is not yet, the oldest first."""
+    """Return what people want tried and is not yet, the oldest first."""
     return in_force(session, job.id, DirectiveKind.INJECT)
 
 
 def add_injected(session: Session, job: Job, generation: Generation, directive: Directive) -> Candidate:
-    """The candidate that an injection becomes, with its strategy and, where it came with one, its kernel."""
+    """Return the candidate that an injection becomes, with its strategy and, where it came with one, its kernel."""
     candidate = add_candidate(session, job, generation, Operator.INJECTED)
     strategy = directive.strategy
     assert strategy is not None
@@ -41,7 +41,7 @@ def add_injected(session: Session, job: Job, generation: Generation, directive: 
 
 
 def steered(session: Session, job: Job, population: Sequence[Member], survivors: Sequence[str]) -> list[str]:
-    """The survivors of a selection as people want them: without banned strategies, with the pinned candidates."""
+    """Return a selection's survivors as people want them: without banned strategies, with pinned candidates."""
     pinned = {str(directive.candidate_id) for directive in in_force(session, job.id, DirectiveKind.PIN)}
     banned = {strategy.signature() for strategy in banned_strategies(session, job.id)}
     left = {member.candidate for member in population if member.strategy.signature() in banned} - pinned
@@ -52,7 +52,7 @@ def steered(session: Session, job: Job, population: Sequence[Member], survivors:
 
 
 def forbidden(session: Session, job: Job, candidate: Candidate, stage: Stage) -> bool:
-    """Whether a stage would go on with what is banned by now: writing a kernel for a strategy, measuring free code.
+    """Return whether a stage would go on with what is banned: write a strategy's kernel, or measure free code.
 
     Free code is held to banned techniques only: of its strategy no more is known than the traces in its source.
     """

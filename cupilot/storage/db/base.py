@@ -78,15 +78,15 @@ class Base(DeclarativeBase):
 
 
 def id_column() -> Mapped[uuid.UUID]:
-    """A random primary key."""
+    """Return a random primary key."""
     return mapped_column(primary_key=True, default=uuid.uuid4)
 
 
 def now_column() -> Mapped[datetime]:
-    """The time of insertion, by the database's clock."""
+    """Return the time of insertion, by the database's clock."""
     return mapped_column(server_default=func.now())
 
 
 def fk(target: str, *, index: bool = True) -> Mapped[uuid.UUID]:
-    """A reference whose row goes with the row it points to."""
+    """Return a reference whose row goes with the row it points to."""
     return mapped_column(ForeignKey(target, ondelete="CASCADE"), index=index)

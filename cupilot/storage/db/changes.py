@@ -30,7 +30,7 @@ _HIDDEN = "(secret)"
 
 
 def _host_only(url: str) -> str:
-    """Chat services put the secret into the path."""
+    """Return a URL without its path, into which chat services put the secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}/..."
 
@@ -67,7 +67,7 @@ def note(session: Session, name: str, before: Any, after: Any) -> None:
 
 
 def changes(session: Session) -> Json:
-    """What has changed since :func:`watch`; writes what is not written yet."""
+    """Return what has changed since :func:`watch`; writes what is not written yet."""
     session.flush()
     watched: _Watch = session.info[_WATCH]
     found = dict(watched.noted)

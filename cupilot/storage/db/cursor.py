@@ -19,18 +19,18 @@ MOST = 2**53
 
 
 def cut(rows: Sequence[T], limit: int | None, cursor_of: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
-    """A page of rows of which one more than ``limit`` was asked for, and the cursor where there is more."""
+    """Return a page of rows of which one more than ``limit`` was asked for, and the cursor where there is more."""
     page = rows[:limit]
     return page, cursor_of(page[-1]) if len(rows) > len(page) else None
 
 
 def encode_key(listed: str, *key: str | float) -> str:
-    """The key of a row by which ``listed``, a list in one order, is sorted."""
+    """Return the key of a row by which ``listed``, a list in one order, is sorted."""
     return _packed(json.dumps([listed, *key], ensure_ascii=False))
 
 
 def decode_key(cursor: str, listed: str, *kinds: type) -> tuple[Any, ...]:
-    """What :func:`encode_key` wrote for this list, of these kinds; InvalidInput for anything else."""
+    """Return what :func:`encode_key` wrote for this list, of these kinds; InvalidInput for anything else."""
     try:
         named, *key = json.loads(_unpacked(cursor))
         fits = [type(one) is kind for one, kind in zip(key, kinds, strict=True)]
@@ -44,7 +44,7 @@ def decode_key(cursor: str, listed: str, *kinds: type) -> tuple[Any, ...]:
 
 
 def identifier(text: str) -> UUID:
-    """The id in a decoded key; InvalidInput where it is none."""
+    """Return the id in a decoded key; InvalidInput where it is none."""
     try:
         return UUID(text)
     except ValueError as error:
@@ -52,13 +52,13 @@ def identifier(text: str) -> UUID:
 
 
 def encode_cursor(created_at: datetime, row: UUID, order: str = "") -> str:
-    """A keyset position as an opaque, URL-safe text, bound to an ``order`` other than the list's usual one."""
+    """Return a keyset position as an opaque, URL-safe text, bound to an ``order`` other than the list's usual one."""
     text = f"{created_at.isoformat()}|{row}" + (f"|{order}" if order else "")
     return _packed(text)
 
 
 def decode_cursor(cursor: str, order: str = "") -> tuple[datetime, UUID]:
-    """The position that :func:`encode_cursor` wrote for this order; InvalidInput for anything else."""
+    """Return the position that :func:`encode_cursor` wrote for this order; InvalidInput for anything else."""
     try:
         created_at, row, bound = [*_unpacked(cursor).split("|"), ""][:3]
         moment = datetime.fromisoformat(created_at)

@@ -34,7 +34,7 @@ _SETTINGS = "settings"
 
 
 def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
-    """An engine whose connections give up rather than wait for ever, and notice a dead server."""
+    """Make an engine whose connections give up rather than wait for ever, and notice a dead server."""
     timeouts = (
         f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
         f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS} -c timezone=UTC"

@@ -31,7 +31,7 @@ FINAL_KINDS = frozenset(f"job.{state.value}" for state in JobState if state.fina
 
 
 def settled(session: Session) -> int:
-    """An id up to which no event can be added any more. Ask before reading events, not in the same query."""
+    """Return an id up to which no event can be added any more. Ask before reading events, not in the same query."""
     return int(session.execute(select(func.events_settled())).scalar_one())
 
 
@@ -70,7 +70,7 @@ def _rows(session: Session, query: Select[Event, UUID]) -> list[tuple[Event, UUI
 
 
 def nothing_follows(session: Session, job: UUID, after: int) -> bool:
-    """Whether the job is final and its last event's id is at most ``after``."""
+    """Return whether the job is final and its last event's id is at most ``after``."""
     final = select(Job.id).where(Job.id == job, Job.finished_at.is_not(None)).exists()
     later = select(Event.id).where(Event.job_id == job, Event.id > after).exists()
     return bool(session.execute(select(final & ~later)).scalar_one())

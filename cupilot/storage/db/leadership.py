@@ -25,7 +25,7 @@ class Leadership:
         self._connection: Connection | None = None
 
     def acquire(self) -> bool:
-        """Whether this process is in charge now; connects where it has to. Raises :class:`Unavailable`."""
+        """Return whether this process is in charge now; connects where it has to. Raises :class:`Unavailable`."""
         if self._connection is not None:
             return True
         connection = self._connect()
@@ -68,7 +68,7 @@ class Leadership:
                 connection.close()
 
     def _connect(self) -> Connection:
-        """A connection of its own: closing it ends the session, and the lock with it."""
+        """Return a connection of its own: closing it ends the session, and the lock with it."""
         try:
             connection = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             connection.detach()

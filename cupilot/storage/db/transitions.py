@@ -61,12 +61,12 @@ class Stale(Conflict):
 
 
 def lock_job(session: Session, job_id: uuid.UUID) -> Job:
-    """The job's row, locked until the transaction ends."""
+    """Return the job's row, locked until the transaction ends."""
     return session.get_one(Job, job_id, with_for_update={"key_share": True}, populate_existing=True)
 
 
 def lock_generation(session: Session, generation_id: uuid.UUID) -> Generation:
-    """The generation's row, locked; its job must be locked already."""
+    """Return the generation's row, locked; its job must be locked already."""
     return session.get_one(Generation, generation_id, with_for_update={"key_share": True}, populate_existing=True)
 
 
@@ -170,7 +170,7 @@ def record_event(
 
 
 def _seconds(span: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Of a span of the database's clock, which may have been set back meanwhile: then none, for nothing is less."""
+    """Return the seconds of a span; 0 where the database's clock was set back meanwhile."""
     return func.greatest(func.extract("epoch", span), 0)
 
 

@@ -34,12 +34,12 @@ def charge_gpu(session: Session, job_id: uuid.UUID, seconds: float) -> None:
 
 
 def begin_of(session: Session, period: QuotaPeriod) -> datetime:
-    """When the present period began."""
+    """Return when the present period began."""
     begin: datetime = session.scalars(select(func.date_trunc(period.value, func.now()))).one()
     return begin
 
 
 def gpu_seconds_since(session: Session, team_id: uuid.UUID, since: datetime) -> float:
-    """What a team's jobs have used since a day began."""
+    """Return what a team's jobs have used since a day began."""
     query = select(func.coalesce(func.sum(GpuUsage.seconds), 0.0))
     return session.scalars(query.where(GpuUsage.team_id == team_id, GpuUsage.day >= since.date())).one()

@@ -77,7 +77,7 @@ def create_experiment(
 def earlier_experiment(
     session: Session, team_id: uuid.UUID, idempotency_key: str, request_hash: str
 ) -> Experiment | None:
-    """What this key made before; :class:`IdempotencyMismatch` where the key belongs to another request."""
+    """Return what this key made before; :class:`IdempotencyMismatch` where the key belongs to another request."""
     query = scoped(select(Experiment), team_id).where(Experiment.idempotency_key == idempotency_key)
     experiment = session.scalars(query).one_or_none()
     if experiment is not None and experiment.request_hash != request_hash:
@@ -88,7 +88,7 @@ def earlier_experiment(
 
 
 def get_experiment(session: Session, team_id: uuid.UUID, experiment_id: uuid.UUID) -> Experiment:
-    """One experiment of the team; raises :class:`NotFound`."""
+    """Return one experiment of the team; raises :class:`NotFound`."""
     query = scoped(select(Experiment), team_id).where(Experiment.id == experiment_id)
     experiment = session.scalars(query).one_or_none()
     if experiment is None:
@@ -120,7 +120,7 @@ def cancel_experiment(session: Session, team_id: uuid.UUID, experiment_id: uuid.
 
 
 def state_of(experiment: Experiment, states: Mapping[JobState, int]) -> ExperimentState:
-    """Where an experiment stands, given how many of its jobs are in which state."""
+    """Return where an experiment stands, given how many of its jobs are in which state."""
     cancelled = experiment.cancel_requested_at is not None
     if all(state.final for state in states):
         return ExperimentState.CANCELLED if cancelled else ExperimentState.FINISHED
@@ -130,7 +130,7 @@ def state_of(experiment: Experiment, states: Mapping[JobState, int]) -> Experime
 
 
 def pool_cutoff(session: Session, job: Job) -> datetime | None:
-    """The time after which pool entries are hidden from a job: when its experiment began; None for no limit."""
+    """Return the time after which pool entries are hidden from a job: when its experiment began; None for no limit."""
     if job.experiment_id is None:
         return None
     experiment = session.get_one(Experiment, job.experiment_id)

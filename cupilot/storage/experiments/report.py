@@ -45,13 +45,13 @@ class _Tally:
 
 
 def experiment_report(session: Session, team: uuid.UUID, experiment_id: uuid.UUID) -> ExperimentReport:
-    """What can be said about the arms so far; NotFound for another team's."""
+    """Return what can be said about the arms so far; NotFound for another team's."""
     view = experiment_view(session, team, experiment_id)
     return summarise(view, outcomes(session, get_experiment(session, team, experiment_id)))
 
 
 def outcomes(session: Session, experiment: Experiment) -> list[JobOutcome]:
-    """Every job of the experiment, in the order of work."""
+    """Return every job of the experiment, in the order of work."""
     spec = experiment.spec
     tallies, speedups = _tallies(session, experiment), _speedups(session, experiment)
     tokens, reserved = _tokens(session, experiment), _reserved(session, experiment)
@@ -103,7 +103,7 @@ def _standing(job: Job, speedup: Interval | None) -> Standing:
 
 
 def _tallies(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, _Tally]:
-    """Candidates that were judged, or could not be written; duplicates cost nothing and are left out."""
+    """Return candidates that were judged, or could not be written; duplicates cost nothing and are left out."""
     failure = EvaluationRow.body["failure"]["kind"].astext
     query = (
         select(Candidate, Generation.number, failure)
@@ -130,7 +130,7 @@ def _tallies(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, _Ta
 
 
 def _speedups(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, Interval]:
-    """Each job's best proven kernel over eager, as measured last."""
+    """Return each job's best proven kernel over eager, as measured last."""
     query = (
         select(Job.id, EvaluationRow.body)
         .join(Candidate, Candidate.id == Job.best_candidate_id)

@@ -31,7 +31,7 @@ LOOK_SECONDS = 3.0
 
 
 def experiment_view(session: Session, team: UUID, experiment_id: UUID) -> ExperimentView:
-    """Everything about an experiment's progress; NotFound for another team's."""
+    """Return everything about an experiment's progress; NotFound for another team's."""
     experiment = get_experiment(session, team, experiment_id)
     spec = experiment.spec
     progress = _progress(session, experiment)
@@ -57,7 +57,7 @@ def experiment_view(session: Session, team: UUID, experiment_id: UUID) -> Experi
 
 
 def list_experiments(session: Session, team: UUID, *, cursor: str | None, limit: int) -> ExperimentPage:
-    """The team's experiments, newest first, from a cursor on."""
+    """Return the team's experiments, newest first, from a cursor on."""
     query = scoped(select(Experiment), team).order_by(Experiment.created_at.desc(), Experiment.id.desc())
     if cursor:
         query = query.where(tuple_(Experiment.created_at, Experiment.id) < decode_cursor(cursor))
@@ -82,7 +82,7 @@ def list_experiment_jobs(
     after: int | None = None,
     limit: int,
 ) -> ExperimentJobPage:
-    """An experiment's jobs in the order of work, behind ``cursor``, or with positions above ``after``."""
+    """Return an experiment's jobs in the order of work, behind ``cursor``, or with positions above ``after``."""
     experiment = get_experiment(session, team, experiment_id)
     query = (
         select(Job, ProblemRow, Candidate)
@@ -113,7 +113,7 @@ def list_experiment_jobs(
 
 
 def position_of(experiment: Experiment, job: Job) -> int:
-    """A job's place in the order of work: its age tells."""
+    """Return a job's place in the order of work: its age tells."""
     return (job.created_at - experiment.created_at) // timedelta(microseconds=1)
 
 

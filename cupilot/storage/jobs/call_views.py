@@ -34,7 +34,7 @@ def list_calls(
     cursor: str | None,
     limit: int,
 ) -> CallPage:
-    """A job's calls, oldest first; ``candidate`` is an id or an ordinal. NotFound for another team's job."""
+    """Return a job's calls, oldest first; ``candidate`` is an id or an ordinal. NotFound for another team's job."""
     query = _rows().where(LlmCall.job_id == get_job(session, team, job_id).id).options(defer(LlmCall.request))
     if candidate is not None:
         query = query.where(candidate_is(candidate))
@@ -53,7 +53,7 @@ def list_calls(
 
 
 def call_view(session: Session, team: UUID, job_id: UUID, call_id: UUID) -> CallView:
-    """One call with prompt and answer; NotFound where the team's job has none such."""
+    """Return one call with prompt and answer; NotFound where the team's job has none such."""
     job = get_job(session, team, job_id)
     row = session.execute(_rows().where(LlmCall.job_id == job.id, LlmCall.id == call_id)).one_or_none()
     if row is None:
@@ -76,7 +76,7 @@ def call_view(session: Session, team: UUID, job_id: UUID, call_id: UUID) -> Call
 
 
 def spending(session: Session, job_id: UUID) -> list[Spending]:
-    """What a job's calls cost by role and model, the dearest first."""
+    """Return what a job's calls cost by role and model, the dearest first."""
     answered, cached = LlmCall.state == LlmCallState.ANSWERED, LlmCall.cached
     paid = answered & ~cached
     query = (

@@ -41,7 +41,7 @@ def list_candidates(
     after: int | None = None,
     limit: int,
 ) -> CandidatePage:
-    """A job's candidates by ordinal, or the fastest first, behind ``cursor``, or ``after`` that ordinal."""
+    """Return a job's candidates by ordinal, or the fastest first, behind ``cursor``, or ``after`` that ordinal."""
     listed = f"candidates by {order}"
     if cursor is not None:
         (after,) = decode_key(cursor, listed, int)
@@ -66,7 +66,7 @@ def list_candidates(
 
 
 def _fastest_first(session: Session, query: _Listed, job: UUID, after: int | None) -> _Listed:
-    """Those without a speedup come last. A page goes on where its predecessor's last candidate stands by now."""
+    """Order by speedup; those without one come last. A page begins where the last candidate stands by now."""
     place = tuple_(func.coalesce(Candidate.speedup, 0.0), -Candidate.ordinal)
     if after is not None and after >= 0:
         last = select(Candidate.speedup).where(Candidate.job_id == job, Candidate.ordinal == after)
@@ -78,7 +78,7 @@ def _fastest_first(session: Session, query: _Listed, job: UUID, after: int | Non
 
 
 def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -> CandidateView:
-    """One candidate of a job, by id or by ordinal; NotFound where the team's job has none such."""
+    """Return one candidate of a job, by id or by ordinal; NotFound where the team's job has none such."""
     job = get_job(session, team, job_id)
     row = session.execute(_listed().where(Candidate.job_id == job.id, candidate_is(reference))).one_or_none()
     if row is None:
@@ -114,7 +114,7 @@ def _noted(candidate: Candidate) -> dict[str, Any]:
 
 
 def find_candidate(session: Session, team: UUID, job_id: UUID, reference: str) -> Candidate:
-    """The row of a job's candidate, by id or by ordinal; NotFound where the team's job has none such."""
+    """Return the row of a job's candidate, by id or by ordinal; NotFound where the team's job has none such."""
     job = get_job(session, team, job_id)
     row = session.scalars(select(Candidate).where(Candidate.job_id == job.id, candidate_is(reference))).one_or_none()
     if row is None:
@@ -123,7 +123,7 @@ def find_candidate(session: Session, team: UUID, job_id: UUID, reference: str) -
 
 
 def candidate_is(reference: str) -> ColumnElement[bool]:
-    """The condition that a candidate is the one of this id or ordinal; NotFound for anything else."""
+    """Return the condition that a candidate is the one of this id or ordinal; NotFound for anything else."""
     if reference.isascii() and reference.isdigit() and len(reference) <= 10 and int(reference) <= MAX_ORDINAL:
         return Candidate.ordinal == int(reference)
     try:
@@ -190,7 +190,7 @@ def _techniques(strategy: Strategy | None) -> list[str]:
 
 
 def _lineage(session: Session, candidate: UUID) -> list[LineageEntry]:
-    """The candidate and all its ancestors, newest first: every parent stands below its children."""
+    """Return the candidate and all its ancestors, newest first: every parent stands below its children."""
     tree = select(Candidate.id.label("id")).where(Candidate.id == candidate).cte("lineage", recursive=True)
     link = aliased(CandidateParent)
     tree = tree.union(select(link.parent_id).join(tree, link.candidate_id == tree.c.id))

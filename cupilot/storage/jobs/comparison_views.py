@@ -23,7 +23,7 @@ class NotComparable(Conflict):
 
 
 def compare_candidates(session: Session, team: UUID, first: str, second: str) -> CandidateComparison:
-    """Each is a candidate's id, ``job:ordinal``, or a job's id for its best; NotFound for another team's."""
+    """Compare two candidates, each by id, ``job:ordinal`` or, for a job's best, its id; NotFound for another team's."""
     sides = [_find(session, team, reference, where) for reference, where in ((first, "first"), (second, "second"))]
     one, other = (problem_of(session, get_job(session, team, side.job)) for side in sides)
     if one.hash != other.hash:

@@ -37,6 +37,6 @@ def give_credit(
 
 
 def credits_of(session: Session, candidate_id: uuid.UUID) -> list[Credit]:
-    """A candidate's credits, in the order of its strategy; empty where nothing was attributed."""
+    """Return a candidate's credits, in the order of its strategy; empty where nothing was attributed."""
     query = select(CreditRow.body).where(CreditRow.candidate_id == candidate_id).order_by(CreditRow.position)
     return list(session.scalars(query))

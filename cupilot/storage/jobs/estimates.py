@@ -34,7 +34,7 @@ class _Use:
 
 
 def guess(session: Session, team: UUID, spec: JobSpec, candidates: int) -> JobGuess | None:
-    """By jobs on the same problem where there are any, else by those on all problems; None where there are none."""
+    """Estimate by jobs on the same problem, else by those on all problems; None where there are none."""
     for problem in (spec.problem.content_hash(), None):
         used = _used(session, team, spec, problem)
         if used:
@@ -70,7 +70,7 @@ def _used(session: Session, team: UUID, spec: JobSpec, problem: str | None) -> l
 
 
 def _tokens(session: Session, jobs: Sequence[UUID]) -> dict[UUID, int]:
-    """Of calls that were made, not of answers that were used again."""
+    """Return tokens of calls that were made, not of answers that were used again."""
     total = func.sum(func.coalesce(LlmCall.prompt_tokens, 0) + func.coalesce(LlmCall.completion_tokens, 0))
     query = select(LlmCall.job_id, total).where(LlmCall.job_id.in_(jobs), ~LlmCall.cached).group_by(LlmCall.job_id)
     return {job: int(count) for job, count in session.execute(query)}

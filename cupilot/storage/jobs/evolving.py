@@ -73,7 +73,7 @@ def add_candidate(
     *,
     notes: Notes | None = None,
 ) -> Candidate:
-    """A new individual with the job's next ordinal; ``parents`` the fitter first."""
+    """Make a new individual with the job's next ordinal; ``parents`` the fitter first."""
     candidate = Candidate(
         id=uuid.uuid4(),
         job_id=job.id,
@@ -123,7 +123,7 @@ def give_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> N
 
 
 def give_kernel(session: Session, candidate: Candidate, kernel: Kernel | ImportedKernel, *, repair_round: int) -> str:
-    """The candidate's code, from now on; its hash."""
+    """Return the candidate's code, from now on; its hash."""
     kept = keep_kernel(session, kernel)
     _set(session, candidate, kernel_hash=kept, repair_rounds=repair_round)
     return kept

@@ -43,7 +43,7 @@ _PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
 
 def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
-    """Everything about a job's progress; NotFound for another team's."""
+    """Return everything about a job's progress; NotFound for another team's."""
     job = get_job(session, team, job_id)
     verdicts, states = _counts(session, job.id)
     wall = wall_seconds(job, lambda: session.execute(select(func.now())).scalar_one())
@@ -97,7 +97,7 @@ def list_jobs(
     cursor: str | None,
     limit: int,
 ) -> JobPage:
-    """The team's jobs in this order of submission, from a cursor on."""
+    """Return the team's jobs in this order of submission, from a cursor on."""
     place, bound = tuple_(Job.created_at, Job.id), "" if order == "newest" else order
     query = (
         scoped(select(Job, ProblemRow, Candidate), team)
@@ -142,18 +142,18 @@ def _conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
 
 
 def list_events(session: Session, team: UUID, job_id: UUID, *, after: int, limit: int) -> EventPage:
-    """A job's events with ids above ``after``, in order; none that a later page would have to go back for."""
+    """Return a job's events with ids above ``after``, in order; none that a later page would have to go back for."""
     job = get_job(session, team, job_id)
     return _event_page(events_after(session, after, settled(session), limit, job=job.id), after)
 
 
 def list_team_events(session: Session, team: UUID, *, after: int, limit: int) -> EventPage:
-    """The same of all jobs of a team."""
+    """Return a page of the events of all jobs of a team."""
     return _event_page(events_after(session, after, settled(session), limit, team=team), after)
 
 
 def event_view(row: Event) -> EventView:
-    """One event."""
+    """Return one event."""
     return EventView(
         id=row.id,
         kind=row.kind,
@@ -214,7 +214,7 @@ def _counts(session: Session, job: UUID) -> tuple[dict[str, int], dict[str, int]
 
 
 def _history(session: Session, job: Job) -> list[StateEntry]:
-    """From the events of a job's transitions, which an index of their own keeps together."""
+    """Return a job's states from the events of its transitions, which have an index of their own."""
     states = {f"job.{state.value}": state for state in JobState}
     query = select(Event.kind, Event.created_at, Event.data["reason"].astext).where(
         Event.job_id == job.id, Event.kind.like(text("'job.%'"))
@@ -224,7 +224,7 @@ def _history(session: Session, job: Job) -> list[StateEntry]:
 
 
 def _queue_position(session: Session, job: Job) -> int | None:
-    """An estimate: fair share between teams may let a later job of another team begin first."""
+    """Return an estimate: by fair share a later job of another team may begin first."""
     if job.state is not JobState.QUEUED:
         return None
     earlier = tuple_(Job.created_at, Job.id) < (job.created_at, job.id)
@@ -248,7 +248,7 @@ def queued_before(
 
 
 def job_summary(job: Job, problem: ProblemRow, best: Candidate | None) -> JobSummary:
-    """A job as a list shows it."""
+    """Return a job as a list shows it."""
     return JobSummary(
         id=job.id,
         state=job.state,
@@ -301,7 +301,7 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
 
 
 def _retry_after(job: Job, wall: float) -> float | None:
-    """A sixtieth of the job's age, from one second to ten: a job of an hour does not change every second."""
+    """Return a sixtieth of the job's age, from one second to ten: a job of an hour does not change every second."""
     if job.state.final:
         return None
     return min(max(1.0, wall / 60.0), 10.0)

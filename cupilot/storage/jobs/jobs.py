@@ -91,7 +91,7 @@ def submit_job(
 
 
 def earlier_job(session: Session, team_id: uuid.UUID, idempotency_key: str | None, request_hash: str) -> Job | None:
-    """What this key made before; None for no key. :class:`IdempotencyMismatch` where the key is another request's."""
+    """Return the job that this key made; None for no key. Raises :class:`IdempotencyMismatch` for another request."""
     if idempotency_key is None:
         return None
     query = scoped(select(Job), team_id).where(Job.idempotency_key == idempotency_key)
@@ -104,7 +104,7 @@ def earlier_job(session: Session, team_id: uuid.UUID, idempotency_key: str | Non
 
 
 def get_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Job:
-    """One job of the team; raises :class:`NotFound`."""
+    """Return one job of the team; raises :class:`NotFound`."""
     job = session.scalars(scoped(select(Job), team_id).where(Job.id == job_id)).one_or_none()
     if job is None:
         raise NotFound(f"no job {job_id}")
@@ -171,12 +171,12 @@ def release_keys(session: Session) -> None:
 
 
 def problem_of(session: Session, job: Job) -> ProblemRow:
-    """The problem that a job works on."""
+    """Return the problem that a job works on."""
     return session.get_one(ProblemRow, job.problem_id)
 
 
 def job_spec(session: Session, job: Job) -> JobSpec:
-    """The job's specification, as it was submitted."""
+    """Return the job's specification, as it was submitted."""
     return JobSpec(
         problem=problem_value(problem_of(session, job)),
         target=job.target,
@@ -207,6 +207,6 @@ def _first_step(session: Session, job: Job) -> Step:
 
 
 def anything_running(session: Session, job: Job) -> bool:
-    """Whether a worker holds a step of the job."""
+    """Return whether a worker holds a step of the job."""
     query = select(func.count()).where(Step.job_id == job.id, Step.state == StepState.RUNNING)
     return session.execute(query).scalar_one() > 0

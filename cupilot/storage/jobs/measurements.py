@@ -43,7 +43,7 @@ def check_measurable(candidate: Candidate) -> None:
 def measurements(
     session: Session, team: UUID, job: UUID, reference: str, *, cursor: str | None = None, limit: int = MAX_MEASUREMENTS
 ) -> MeasurementList:
-    """What was measured of a candidate's kernel in any of the team's jobs on its problem, the newest first."""
+    """Return what was measured of a candidate's kernel in any of the team's jobs on its problem, the newest first."""
     candidate = candidate_view(session, team, job, reference)
     problem = problem_of(session, get_job(session, team, job))
     rows: Sequence[EvaluationRow] = []

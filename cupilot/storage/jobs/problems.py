@@ -25,7 +25,7 @@ from cupilot.storage.db.tables.pool import BuiltinProblem
 
 
 def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> ProblemRow:
-    """The team's row for this problem, made where there is none; the first name given to a content stays."""
+    """Return the team's row for this problem, made where there is none; the first name given to a content stays."""
     values = {
         "id": uuid.uuid4(),
         "team_id": team_id,
@@ -41,12 +41,12 @@ def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> Pr
 
 
 def problem_value(row: ProblemRow) -> Problem:
-    """The row as the value object that everybody else knows."""
+    """Return the row as the value object that everybody else knows."""
     return Problem(name=row.name, source=row.source, policy=row.policy)
 
 
 def list_problems(session: Session, team: uuid.UUID, *, cursor: str | None, limit: int) -> ProblemPage:
-    """Built-in problems on the first page (all of them, beyond the limit), then the team's, newest first."""
+    """Return built-in problems on the first page (all of them, beyond the limit), then the team's, newest first."""
     query = scoped(select(ProblemRow), team).order_by(ProblemRow.created_at.desc(), ProblemRow.id.desc())
     if cursor:
         query = query.where(tuple_(ProblemRow.created_at, ProblemRow.id) < decode_cursor(cursor))
@@ -60,7 +60,7 @@ def list_problems(session: Session, team: uuid.UUID, *, cursor: str | None, limi
 
 
 def problem_view(session: Session, team: uuid.UUID, reference: str) -> ProblemView:
-    """A problem by id: a built-in's name or the id of one of the team's; NotFound for any other."""
+    """Return a problem by id: a built-in's name or the id of one of the team's; NotFound for any other."""
     if reference in problems.names():
         return ProblemView(**_builtin(reference).model_dump(), source=problems.load(reference).source)
     row = get_problem(session, team, reference)
@@ -68,7 +68,7 @@ def problem_view(session: Session, team: uuid.UUID, reference: str) -> ProblemVi
 
 
 def get_problem(session: Session, team: uuid.UUID, reference: str) -> ProblemRow:
-    """One of the team's problems by id; NotFound for any other."""
+    """Return one of the team's problems by id; NotFound for any other."""
     row = None
     with suppress(ValueError):
         row = session.scalar(scoped(select(ProblemRow), team).where(ProblemRow.id == uuid.UUID(reference)))

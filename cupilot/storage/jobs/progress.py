@@ -46,13 +46,13 @@ class Round:
 
 
 def preparation_of(job: Job) -> Preparation:
-    """What is known of the job's problem; it must have been prepared."""
+    """Return what is known of the job's problem; it must have been prepared."""
     assert job.preparation is not None
     return job.preparation
 
 
 def best_first(job: Job) -> Any:
-    """Query for the candidates of a job that count, the best first."""
+    """Return the query for the candidates of a job that count, the best first."""
     return (
         select(Candidate)
         .where(Candidate.job_id == job.id, Candidate.speedup.is_not(None))
@@ -62,7 +62,7 @@ def best_first(job: Job) -> Any:
 
 
 def best_unconfirmed(session: Session, job: Job) -> Candidate | None:
-    """The best candidate that counts and has not been measured a second time."""
+    """Return the best candidate that counts and has not been measured a second time."""
     second = select(EvaluationRow.id).where(
         EvaluationRow.candidate_id == Candidate.id, EvaluationRow.purpose == EvaluationPurpose.CONFIRM
     )
@@ -97,7 +97,7 @@ def steps_of(session: Session, job: Job, *kinds: StepKind, state: StepState | No
 
 
 def evaluations_asked(session: Session, job: Job) -> int:
-    """Kernels that the job has evaluated or is about to."""
+    """Return how many kernels the job has evaluated or is about to."""
     query = select(func.count()).where(
         Step.job_id == job.id, Step.kind.in_(MEASURING), Step.state != StepState.CANCELLED
     )
@@ -105,7 +105,7 @@ def evaluations_asked(session: Session, job: Job) -> int:
 
 
 def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
-    """Every strategy that the job has: its candidates were asked for it or follow it, oldest first, or it is banned."""
+    """Return every strategy of the job's candidates, asked for or aligned, oldest first, then those banned."""
     query = (
         select(StrategyRow.body)
         .join(Candidate, or_(Candidate.strategy_id == StrategyRow.id, Candidate.aligned_strategy_id == StrategyRow.id))
@@ -119,7 +119,7 @@ def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
 
 
 def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:
-    """Whether a candidate of the job has, or had and measured, this kernel or one like it."""
+    """Return whether a candidate of the job has, or had and measured, this kernel or one like it."""
     alike = select(KernelRow.hash).where(
         or_(KernelRow.hash == kernel.content_hash(), KernelRow.likeness == kernel_key(kernel))
     )
@@ -134,14 +134,14 @@ def notes_of(candidate: Candidate) -> Notes:
 
 
 def candidates_of(session: Session, ids: Sequence[str]) -> list[Candidate]:
-    """The candidates of these ids, in this order; those that are not there any more are left out."""
+    """Return the candidates of these ids, in this order; those that are not there any more are left out."""
     wanted = [uuid.UUID(identity) for identity in ids]
     rows = {row.id: row for row in session.scalars(select(Candidate).where(Candidate.id.in_(wanted)))}
     return [rows[key] for key in wanted if key in rows]
 
 
 def ancestors_of(session: Session, candidate: Candidate) -> list[Candidate]:
-    """All that a candidate comes from, the oldest first."""
+    """Return all that a candidate comes from, the oldest first."""
     tree = select(CandidateParent.parent_id.label("id")).where(CandidateParent.candidate_id == candidate.id)
     above = tree.cte("ancestors", recursive=True)
     link = aliased(CandidateParent)
@@ -151,7 +151,7 @@ def ancestors_of(session: Session, candidate: Candidate) -> list[Candidate]:
 
 
 def parents_of(session: Session, candidate: Candidate) -> list[Candidate]:
-    """The candidate's parents, the fitter first."""
+    """Return the candidate's parents, the fitter first."""
     query = (
         select(Candidate)
         .join(CandidateParent, CandidateParent.parent_id == Candidate.id)
@@ -162,7 +162,7 @@ def parents_of(session: Session, candidate: Candidate) -> list[Candidate]:
 
 
 def parent_hash(session: Session, candidate_id: uuid.UUID) -> str | None:
-    """The kernel that a candidate was made from: its fitter parent's, of a crossover."""
+    """Return the kernel that a candidate was made from: its fitter parent's, of a crossover."""
     query = (
         select(Candidate.kernel_hash)
         .join(CandidateParent, CandidateParent.parent_id == Candidate.id)
@@ -172,12 +172,12 @@ def parent_hash(session: Session, candidate_id: uuid.UUID) -> str | None:
 
 
 def strategy_of(session: Session, candidate: Candidate) -> Strategy:
-    """What the candidate's code does, as far as is known: aligned, else as asked for."""
+    """Return what the candidate's code does, as far as is known: aligned, else as asked for."""
     return session.get_one(StrategyRow, candidate.aligned_strategy_id or candidate.strategy_id).body
 
 
 def file_of(session: Session, kernel_hash: str) -> Kernel | ImportedKernel:
-    """A kernel by its hash, or the imported file that this is the hash of; :class:`Pruned` where its source is gone."""
+    """Return a kernel or an imported file by its hash; raises :class:`Pruned` where its source is gone."""
     row = session.get_one(KernelRow, kernel_hash)
     if row.pruned_at is not None:
         raise Pruned("the kernel's source", row.pruned_at)
@@ -187,7 +187,7 @@ def file_of(session: Session, kernel_hash: str) -> Kernel | ImportedKernel:
 
 
 def kernel_of(session: Session, kernel_hash: str) -> Kernel:
-    """A kernel by its hash; raises :class:`ImportedFile` for a file without a launch plan."""
+    """Return a kernel by its hash; raises :class:`ImportedFile` for a file without a launch plan."""
     kernel = file_of(session, kernel_hash)
     if isinstance(kernel, ImportedKernel):
         raise ImportedFile("an imported file has no launch plan", hint="it can be judged, compared and downloaded")
@@ -195,7 +195,7 @@ def kernel_of(session: Session, kernel_hash: str) -> Kernel:
 
 
 def kernel_as_measured(session: Session, candidate: Candidate) -> Kernel | None:
-    """The candidate's kernel with the tunable values that its times belong to; None where it has none."""
+    """Return the candidate's kernel with the tunable values that its times belong to; None where it has none."""
     if candidate.kernel_hash is None:
         return None
     kernel = kernel_of(session, candidate.kernel_hash)
@@ -205,12 +205,12 @@ def kernel_as_measured(session: Session, candidate: Candidate) -> Kernel | None:
 
 
 def evaluation_of(session: Session, evaluation_id: uuid.UUID) -> Evaluation:
-    """A measurement by its id."""
+    """Return a measurement by its id."""
     return session.get_one(EvaluationRow, evaluation_id).body
 
 
 def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
-    """Every kernel of the candidate that was measured, in order: the first and each repair."""
+    """Return every kernel of the candidate that was measured, in order: the first and each repair."""
     asked = cast(Step.payload["strategy"].astext, Uuid)  # the other way about, no index would be of use
     query = (
         select(StrategyRow.body, EvaluationRow)
@@ -225,7 +225,7 @@ def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
 
 
 def members(session: Session, job: Job, generation: Generation, utilisation_weight: float) -> list[Member]:
-    """What selection looks at: earlier survivors and the candidates of this generation that were measured."""
+    """Return what selection looks at: earlier survivors and the candidates of this generation that were measured."""
     preparation = preparation_of(job)
     query = (
         select(Candidate, Generation.number, EvaluationRow.body)

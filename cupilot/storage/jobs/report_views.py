@@ -29,7 +29,7 @@ class NotProven(Conflict):
 
 
 def report(session: Session, team: UUID, job_id: UUID) -> Report:
-    """The best proven kernel so far; NoResult while there is none, NotFound for another team's job."""
+    """Return the best proven kernel so far; NoResult while there is none, NotFound for another team's job."""
     job = job_view(session, team, job_id)
     if job.best is None:
         raise _no_result(job)
@@ -37,7 +37,7 @@ def report(session: Session, team: UUID, job_id: UUID) -> Report:
 
 
 def report_on(session: Session, team: UUID, job_id: UUID, reference: str) -> Report:
-    """The same of another candidate, by id or ordinal; :class:`NotProven` where it does not count."""
+    """Return the report of another candidate, by id or ordinal; :class:`NotProven` where it does not count."""
     job = job_view(session, team, job_id)
     return _of(session, team, job, candidate_view(session, team, job_id, reference))
 

@@ -167,7 +167,7 @@ def add_injection(
     kernel: Kernel | None = None,
     source: Candidate | None = None,
 ) -> Directive:
-    """The same without questions; ``source`` is the candidate that it was taken from. The job is locked, or new."""
+    """Add an injection unchecked; ``source`` is the candidate that it was taken from. The job is locked, or new."""
     return _add(
         session,
         job,
@@ -205,7 +205,7 @@ def lift(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, directive_id: 
 
 
 def in_force(session: Session, job_id: uuid.UUID, kind: DirectiveKind | None = None) -> Sequence[Directive]:
-    """A job's directives that were not lifted and, of injections, not done; the oldest first."""
+    """Return a job's directives that were not lifted and, of injections, not done; the oldest first."""
     query = select(Directive).where(
         Directive.job_id == job_id, Directive.lifted_at.is_(None), Directive.done_at.is_(None)
     )
@@ -215,27 +215,27 @@ def in_force(session: Session, job_id: uuid.UUID, kind: DirectiveKind | None = N
 
 
 def directives(session: Session, team_id: uuid.UUID, job_id: uuid.UUID) -> Sequence[Directive]:
-    """All directives of a job, the oldest first."""
+    """Return all directives of a job, the oldest first."""
     job = get_job(session, team_id, job_id)
     query = select(Directive).where(Directive.job_id == job.id)
     return session.scalars(query.order_by(Directive.created_at, Directive.id)).all()
 
 
 def banned_techniques(session: Session, job_id: uuid.UUID) -> tuple[str, ...]:
-    """Techniques that the job may not propose, in order of their names."""
+    """Return techniques that the job may not propose, in order of their names."""
     return tuple(
         sorted(directive.technique for directive in in_force(session, job_id, DirectiveKind.BAN) if directive.technique)
     )
 
 
 def banned_strategies(session: Session, job_id: uuid.UUID) -> list[Strategy]:
-    """Strategies that the job may not propose."""
+    """Return strategies that the job may not propose."""
     bans = in_force(session, job_id, DirectiveKind.BAN)
     return [directive.strategy for directive in bans if directive.strategy is not None]
 
 
 def banned_in(session: Session, job_id: uuid.UUID, strategy: Strategy) -> str | None:
-    """What of a strategy is banned, in words; None where nothing is."""
+    """Return what of a strategy is banned, in words; None where nothing is."""
     techniques = sorted(set(strategy.ids()) & set(banned_techniques(session, job_id)))
     if techniques:
         return ", ".join(techniques)
@@ -245,7 +245,7 @@ def banned_in(session: Session, job_id: uuid.UUID, strategy: Strategy) -> str | 
 
 
 def candidate_of_job(session: Session, job: Job, reference: str) -> Candidate:
-    """A candidate of the job by id or by ordinal; raises :class:`NotFound`."""
+    """Return a candidate of the job by id or by ordinal; raises :class:`NotFound`."""
     named = Candidate.ordinal == int(reference) if reference.isdecimal() and len(reference) < 10 else None
     if named is None:
         try:

@@ -23,7 +23,7 @@ from cupilot.storage.queue.fairness import shares
 
 
 def directive_view(row: Directive) -> DirectiveView:
-    """One directive."""
+    """Return one directive."""
     return DirectiveView(
         id=row.id,
         kind=row.kind,
@@ -41,12 +41,12 @@ def directive_view(row: Directive) -> DirectiveView:
 
 
 def list_directives(session: Session, team: UUID, job: UUID) -> DirectiveList:
-    """All of a job's; NotFound for another team's."""
+    """Return all of a job's; NotFound for another team's."""
     return DirectiveList(items=[directive_view(row) for row in directives(session, team, job)])
 
 
 def quota_view(session: Session, team_id: UUID, *, with_shares: bool = True) -> QuotaView:
-    """What the team may use, and has used; shares are left out where many teams are shown."""
+    """Return what the team may use, and has used; shares are left out where many teams are shown."""
     team = session.get_one(Team, team_id)
     quota = quota_of(team)
     began = begin_of(session, quota.period)
@@ -69,7 +69,7 @@ def _jobs(session: Session, team: UUID, states: Sequence[JobState]) -> int:
 
 
 def _money(session: Session, team: UUID, since: datetime) -> QuotaUse:
-    """Charged, and reserved for calls whose cost is not known."""
+    """Return what was charged, and reserved for calls whose cost is not known."""
     limited = allowance(session, team)
     if limited is not None:
         return QuotaUse(used=limited.spent_usd, limit=limited.limit_usd)
@@ -79,7 +79,7 @@ def _money(session: Session, team: UUID, since: datetime) -> QuotaUse:
 
 
 def _shares(session: Session, team: UUID) -> list[QueueShare]:
-    """Of the queues that the team's open steps are in, and of those of workers that it has used lately."""
+    """Return the team's share of the queues of its open steps, and of those that it has used lately."""
     open_steps = (Job.team_id == team, Job.finished_at.is_(None), Step.finished_at.is_(None))
     own = set(session.scalars(select(Step.queue).join(Job, Job.id == Step.job_id).where(*open_steps).distinct()))
     heard = session.scalars(select(func.jsonb_array_elements_text(WorkerRow.queues)))

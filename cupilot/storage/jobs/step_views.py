@@ -41,7 +41,7 @@ def list_steps(
     cursor: str | None,
     limit: int,
 ) -> StepPage:
-    """A job's steps, oldest first; ``candidate`` is an id or an ordinal. NotFound for another team's job."""
+    """Return a job's steps, oldest first; ``candidate`` is an id or an ordinal. NotFound for another team's job."""
     query = _rows().where(Step.job_id == get_job(session, team, job_id).id)
     if state is not None:
         query = query.where(Step.state == state)
@@ -60,7 +60,7 @@ def list_steps(
 
 
 def job_log(session: Session, team: UUID, job_id: UUID, *, lines: int) -> str:
-    """The newest ``lines`` events of a job, a line each, oldest first."""
+    """Return the newest ``lines`` events of a job, a line each, oldest first."""
     job = get_job(session, team, job_id)
     newest = session.scalars(select(Event).where(Event.job_id == job.id).order_by(Event.id.desc()).limit(lines)).all()
     told = "".join(f"{_line(event)}\n" for event in reversed(newest))
@@ -70,7 +70,7 @@ def job_log(session: Session, team: UUID, job_id: UUID, *, lines: int) -> str:
 
 
 def step_log(session: Session, team: UUID, job_id: UUID, step_id: UUID) -> str:
-    """All that is known of a step: each attempt, its errors, its model calls, the build and the judge's findings."""
+    """Return a step's log: each attempt, errors, model calls, the build and the judge's findings."""
     job = get_job(session, team, job_id)
     row = session.execute(_rows().where(Step.job_id == job.id, Step.id == step_id)).one_or_none()
     if row is None:
@@ -156,7 +156,7 @@ def _judged(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _line(event: Event) -> str:
-    """One event; what a value holds stays on its line."""
+    """Return one event; what a value holds stays on its line."""
     data: dict[str, Any] = dict(event.data)
     words = [f"{event.created_at:%Y-%m-%dT%H:%M:%S.%fZ}", event.kind]
     words += [str(data.pop("key"))] if "key" in data else []

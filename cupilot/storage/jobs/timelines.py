@@ -21,7 +21,7 @@ MAX_POINTS = 2_000
 
 
 def used_device_seconds(session: Session, team: UUID, job_id: UUID) -> list[tuple[float, float]]:
-    """(minutes since the submission, seconds on devices so far), a point a step that has ended."""
+    """Return (minutes since the submission, seconds on devices so far), a point a step that has ended."""
     job = get_job(session, team, job_id)
     kinds = [kind for kind in StepKind if kind.on_device]
     query = select(Step.finished_at, Step.busy_seconds).where(
@@ -31,7 +31,7 @@ def used_device_seconds(session: Session, team: UUID, job_id: UUID) -> list[tupl
 
 
 def used_dollars(session: Session, team: UUID, job_id: UUID) -> list[tuple[float, float]]:
-    """(minutes since the submission, US dollars for models so far), a point a call that was answered."""
+    """Return (minutes since the submission, US dollars for models so far), a point a call that was answered."""
     job = get_job(session, team, job_id)
     query = select(LlmCall.finished_at, LlmCall.cost_usd).where(
         LlmCall.job_id == job.id, LlmCall.finished_at.is_not(None), LlmCall.cost_usd > 0
@@ -40,7 +40,7 @@ def used_dollars(session: Session, team: UUID, job_id: UUID) -> list[tuple[float
 
 
 def gpu_days(session: Session, team: UUID | None = None) -> list[tuple[float, float]]:
-    """(days from today, GPU seconds on that day), of a team or of all; empty where none was used."""
+    """Return (days from today, GPU seconds on that day), of a team or of all; empty where none was used."""
     today: date = session.execute(select(func.current_date())).scalar_one()
     query = select(GpuUsage.day, func.sum(GpuUsage.seconds)).where(GpuUsage.day > today - timedelta(days=DAYS))
     if team is not None:

@@ -69,7 +69,7 @@ def wall_seconds(job: Job, now: Callable[[], datetime]) -> float:
 
 
 def over_time(session: Session) -> Sequence[uuid.UUID]:
-    """Jobs whose wall time is used up."""
+    """Return jobs whose wall time is used up."""
     wall = Job.budgets["wall_seconds"].as_float()
     elapsed = func.extract("epoch", func.now() - Job.started_at) - Job.paused_seconds
     begun = Job.state.in_((JobState.PREPARING, JobState.EVOLVING)) & Job.finished_at.is_(None)
@@ -77,7 +77,7 @@ def over_time(session: Session) -> Sequence[uuid.UUID]:
 
 
 def database_seconds(session: Session) -> float:
-    """The database's clock, in seconds since 1970."""
+    """Return the database's clock, in seconds since 1970."""
     return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
 
@@ -110,6 +110,6 @@ def shift_wall_time(session: Session, seconds: float) -> None:
 
 
 def take_out(session: Session, since: float, until: float) -> int:
-    """Nobody looked in between: count as a pause what no worker had of it, for each job; how many lost something."""
+    """Count the time without a scheduler and a worker as a pause of each job; return how many jobs had any."""
     moments = {"since": datetime.fromtimestamp(since, UTC), "until": datetime.fromtimestamp(until, UTC)}
     return len(session.execute(TAKE_OUT, moments).all())

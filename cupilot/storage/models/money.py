@@ -45,7 +45,7 @@ class Allowance:
 
 
 def allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
-    """What the team may spend on models in this period, by its quota, else by the settings; None for no limit."""
+    """Return the team's allowance for models in this period, by quota, else by settings; None for no limit."""
     team = session.get_one(Team, team_id)
     settings = settings_of(session)
     limit, period = settings.team_model_usd, settings.team_model_period
@@ -97,7 +97,7 @@ def warn_of_budgets(session: Session, job: Job, added_usd: float) -> None:
 
 
 def _locked_allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
-    """The allowance, with the team's row locked so that two jobs cannot spend the same dollar."""
+    """Return the allowance, with the team's row locked so that two jobs cannot spend the same dollar."""
     if allowance(session, team_id) is None:
         return None
     session.get_one(Team, team_id, with_for_update={"key_share": True}, populate_existing=True)
@@ -105,7 +105,7 @@ def _locked_allowance(session: Session, team_id: uuid.UUID) -> Allowance | None:
 
 
 def _settled(session: Session, team_id: uuid.UUID, since: datetime) -> float:
-    """What the team's calls that are over cost, or may have cost."""
+    """Return what the team's calls that are over cost, or may have cost."""
     query = select(func.sum(LlmCall.cost_usd)).where(
         LlmCall.team_id == team_id, LlmCall.created_at >= since, LlmCall.state != LlmCallState.STARTED
     )

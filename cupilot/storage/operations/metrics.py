@@ -95,7 +95,7 @@ class Totals:
 
 
 def present(session: Session) -> Present:
-    """What is open now."""
+    """Return what is open now."""
     state = case((WorkerRow.healthy.is_(False), "unhealthy"), (is_live(session), "live"), else_="silent")
     workers = session.execute(
         select(WorkerRow.kind, state, func.count(), func.sum(WorkerRow.slots)).group_by(WorkerRow.kind, state)
@@ -130,7 +130,7 @@ def present(session: Session) -> Present:
 
 
 def totals(session: Session) -> Totals:
-    """What has been done so far."""
+    """Return what has been done so far."""
     purpose, verdict = EvaluationRow.purpose, EvaluationRow.verdict
     evaluations = session.execute(select(purpose, verdict, func.count()).group_by(purpose, verdict))
     used = session.execute(
@@ -152,7 +152,7 @@ def totals(session: Session) -> Totals:
 
 
 def _builds(session: Session) -> dict[tuple[str, str], int]:
-    """Of the queues that live workers of devices listen to: a look at what finished lately, however much there is."""
+    """Return how kernels were built lately, for the queues that live workers of devices listen to."""
     queues = select(func.jsonb_array_elements_text(WorkerRow.queues)).where(WorkerRow.kind == WorkerKind.GPU)
     build = EvaluationRow.body["build"]
     how = case((build["ahead"].as_boolean(), "ahead"), (build["cached"].as_boolean(), "known"), else_="made")
@@ -214,5 +214,5 @@ def _age(moment: Any) -> Any:
 
 
 def _seconds(age: Any) -> float:
-    """An age as a number of seconds: none is 0, and clocks of two transactions may make it negative."""
+    """Return an age as a number of seconds: none is 0, and clocks of two transactions may make it negative."""
     return max(float(age), 0.0) if age is not None else 0.0

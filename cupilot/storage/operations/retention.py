@@ -33,7 +33,7 @@ _LOG = EvaluationRow.body["build"]["log"].astext
 
 
 def prune_some(session: Session, kept: timedelta) -> uuid.UUID | None:
-    """One batch of the job that ended first of those that ended before ``kept``; None where there is none."""
+    """Prune one batch of the job that ended first, longer than ``kept`` ago; return its id, or None for no such job."""
     old = (Job.finished_at < func.now() - kept) & Job.pruned_at.is_(None)
     job = session.scalars(
         select(Job).where(old).order_by(Job.finished_at).limit(1).with_for_update(skip_locked=True)
@@ -47,14 +47,14 @@ def prune_some(session: Session, kept: timedelta) -> uuid.UUID | None:
 
 
 def _events(session: Session, job: Job) -> int:
-    """All but the job's own, which its history is told from, and lost leases, which are counted."""
+    """Return all but the job's own, which its history is told from, and lost leases, which are counted."""
     details = and_(Event.kind.not_like("job.%"), Event.kind != "step.reaped")
     some = select(Event.id).where(Event.job_id == job.id, details).limit(ROWS)
     return _done(session, delete(Event).where(Event.id.in_(some)))
 
 
 def _calls(session: Session, job: Job) -> int:
-    """What was said; an answer that is gone is found by no equal call any more, so its hash goes too."""
+    """Return what was said; an answer that is gone is found by no equal call any more, so its hash goes too."""
     some = select(LlmCall.id).where(LlmCall.job_id == job.id, LlmCall.request_hash != "").limit(ROWS)
     complaint = case((LlmCall.complaint.is_not(None), "pruned"))
     values: dict[str, Any] = {"request": None, "response": None, "request_hash": "", "complaint": complaint}
@@ -70,7 +70,7 @@ def _build_logs(session: Session, job: Job) -> int:
 
 
 def _sources(session: Session, job: Job) -> int:
-    """Locked first, then looked at again: who takes a kernel over locks it too, and fills one that was emptied.
+    """Empty sources that nobody needs. They are locked first: whoever takes a kernel over locks it too.
 
     Kernels that somebody holds are somebody's, so they are left alone rather than waited for.
     """

@@ -66,7 +66,7 @@ def backlogs(session: Session) -> Sequence[Backlog]:
 
 
 def quarantine(session: Session, limit: int) -> Sequence[Quarantined]:
-    """Kernels that wait for a person, the newest first."""
+    """Return kernels that wait for a person, the newest first."""
     later = aliased(EvaluationRow)
     judged_again = select(later.id).where(
         later.kernel_hash == EvaluationRow.kernel_hash,

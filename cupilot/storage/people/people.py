@@ -29,7 +29,7 @@ class LastAdmin(Conflict):
 
 
 def team_for(session: Session, caller: Caller, name: str) -> Team:
-    """The team of this name, if the caller may know it: its own, or any for a cluster admin."""
+    """Return the team of this name, if the caller may know it: its own, or any for a cluster admin."""
     team = session.scalars(select(Team).where(Team.name == name)).one_or_none()
     if team is None or not (team.id == caller.team_id or caller.rules):
         raise NotFound(f"no team {name}")
@@ -37,13 +37,13 @@ def team_for(session: Session, caller: Caller, name: str) -> Team:
 
 
 def team_of_job(session: Session, caller: Caller, job_id: UUID) -> UUID:
-    """The team as which the caller asks for a job: its own; for a cluster admin the one that has the job."""
+    """Return the team as which the caller asks for a job: its own; for a cluster admin the one that has the job."""
     found = session.scalar(select(Job.team_id).where(Job.id == job_id)) if caller.rules else None
     return found or caller.team_id
 
 
 def administered(session: Session, caller: Caller, name: str) -> Team:
-    """The same, for a caller who must be its admin; raises :class:`cupilot.domain.people.Forbidden`."""
+    """Return the team of this name for its admin; raises :class:`cupilot.domain.people.Forbidden`."""
     team = team_for(session, caller, name)
     caller.needs(Role.ADMIN)
     return team
@@ -52,7 +52,7 @@ def administered(session: Session, caller: Caller, name: str) -> Team:
 def teams_for(
     session: Session, caller: Caller, *, after: str | None = None, limit: int | None = None
 ) -> Sequence[Team]:
-    """The teams that the caller may know, by name; those above ``after``, and one more than ``limit``."""
+    """Return the teams that the caller may know, by name; those above ``after``, and one more than ``limit``."""
     query = select(Team).order_by(Team.name).limit(_one_more(limit))
     if not caller.rules:
         query = query.where(Team.id == caller.team_id)
@@ -60,7 +60,7 @@ def teams_for(
 
 
 def make_team(session: Session, name: str, weight: float, quota: Quota) -> Team:
-    """A new team; raises :class:`Conflict` where the name is taken."""
+    """Make a new team; raises :class:`Conflict` where the name is taken."""
     if session.scalars(select(Team.id).where(Team.name == name)).first() is not None:
         raise Conflict(f"there is a team {name} already")
     note(session, "team.name", None, name)
@@ -81,7 +81,7 @@ def change_team(session: Session, team: Team, weight: float | None, quota: Quota
 def members_of(
     session: Session, team: Team, *, after: tuple[str, UUID] | None = None, limit: int | None = None
 ) -> Sequence[tuple[User, Membership]]:
-    """Everybody in the team, by name and id; those above ``after``, and one more than ``limit``."""
+    """Return everybody in the team, by name and id; those above ``after``, and one more than ``limit``."""
     query = (
         select(User, Membership)
         .join(Membership, Membership.user_id == User.id)
@@ -95,12 +95,12 @@ def members_of(
 
 
 def count_members(session: Session, team: Team) -> int:
-    """How many are in the team."""
+    """Return how many are in the team."""
     return session.execute(select(func.count()).where(Membership.team_id == team.id)).scalar_one()
 
 
 def person(session: Session, name: str) -> User:
-    """The person of this name; raises :class:`NotFound`."""
+    """Return the person of this name; raises :class:`NotFound`."""
     user = session.scalars(select(User).where(User.name == name, User.team_id.is_(None))).one_or_none()
     if user is None:
         hint = f"a cluster admin makes them known: cupilot user create {name}"
@@ -109,7 +109,7 @@ def person(session: Session, name: str) -> User:
 
 
 def member(session: Session, team: Team, name: str) -> tuple[User, Membership]:
-    """Somebody in the team by name, a service account before a person; raises :class:`NotFound`."""
+    """Return somebody in the team by name, a service account before a person; raises :class:`NotFound`."""
     found = [pair for pair in members_of(session, team) if pair[0].name == name]
     if not found:
         raise NotFound(f"no {name} in team {team.name}", hint=f"put them in: cupilot team add {team.name} {name}")
@@ -135,7 +135,7 @@ def remove_member(session: Session, team: Team, name: str) -> None:
 
 
 def make_service_account(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:
-    """A new service account of the team; raises :class:`Conflict` where the name is taken."""
+    """Make a new service account of the team; raises :class:`Conflict` where the name is taken."""
     if session.scalars(select(User.id).where(User.name == name, User.team_id == team.id)).first() is not None:
         raise Conflict(f"there is a service account {name} in team {team.name} already")
     note(session, "user.name", None, name)
@@ -144,7 +144,7 @@ def make_service_account(session: Session, team: Team, name: str, role: Role) ->
 
 
 def make_person(session: Session, name: str, *, cluster_admin: bool) -> User:
-    """A new person; raises :class:`Conflict` where the name is taken."""
+    """Make a new person; raises :class:`Conflict` where the name is taken."""
     if session.scalars(select(User.id).where(User.name == name, User.team_id.is_(None))).first() is not None:
         raise Conflict(f"there is a user {name} already")
     note(session, "user.name", None, name)
@@ -171,13 +171,13 @@ def change_person(session: Session, user: User, *, cluster_admin: bool | None, d
 
 
 def people(session: Session, *, after: str | None, limit: int) -> Sequence[User]:
-    """Persons by name, those above ``after``; one more than ``limit``, where there are more."""
+    """Return persons by name, those above ``after``; one more than ``limit``, where there are more."""
     query = select(User).where(User.team_id.is_(None)).order_by(User.name).limit(limit + 1)
     return session.scalars(query.where(User.name > after) if after is not None else query).all()
 
 
 def roles_of(session: Session, user: User) -> dict[str, Role]:
-    """A user's roles, by team."""
+    """Return a user's roles, by team."""
     query = select(Team.name, Membership.role).join(Membership, Membership.team_id == Team.id)
     rows = session.execute(query.where(Membership.user_id == user.id).order_by(Team.name))
     return {row.name: row.role for row in rows}
@@ -194,7 +194,7 @@ def make_key(
     user: str | None,
     team: str | None,
 ) -> tuple[ApiKey, User, Team, str]:
-    """A key for the caller, or by an admin for a member of the team; with its secret, which cannot be had again.
+    """Make a key for the caller, or by an admin for a member of the team; with its secret, which cannot be had again.
 
     A key gives no more than its maker's own, and for no longer: raises :class:`cupilot.domain.people.Forbidden`. With
     ``shorten`` one that would outlive it expires together with it instead.
@@ -237,7 +237,7 @@ def keys_for(
     before: tuple[datetime, UUID] | None = None,
     limit: int | None = None,
 ) -> Sequence[tuple[ApiKey, User, Team]]:
-    """The caller's keys for its team; all of the team's for an admin; the newest first, one more than ``limit``.
+    """Return the caller's keys for its team; all of the team's for an admin; the newest first, one more than ``limit``.
 
     ``team`` is another one, for cluster admins; NotFound for anybody else.
     """
@@ -285,5 +285,5 @@ def _keys(
 
 
 def _one_more(limit: int | None) -> int | None:
-    """Of a page, so that it is known whether there is another one; None for everything."""
+    """Return one more than a page, to learn whether another one follows; None for everything."""
     return None if limit is None else limit + 1

@@ -29,7 +29,7 @@ _RANK = case((Job.priority == Priority.HIGH, 0), (Job.priority == Priority.NORMA
 
 
 def quota_of(team: Team) -> Quota:
-    """What the team may use."""
+    """Return what the team may use."""
     return Quota(**{name: getattr(team, name) for name in Quota.model_fields})
 
 
@@ -51,7 +51,7 @@ def check_queue(session: Session, team_id: uuid.UUID, *, coming: int = 0) -> Non
 
 
 def takes_running_slot(session: Session, job: Job) -> bool:
-    """Whether a locked job that has not begun, or is paused, may go on now: the scheduler's choice checked again."""
+    """Return whether a locked job that is queued or paused may go on now: checks the scheduler's choice again."""
     quota = quota_of(_locked(session, job.team_id))
     room = quota.max_running_jobs is None or _count(session, job.team_id, BEGUN) < quota.max_running_jobs
     return room and job.team_id not in teams_without_gpu(session)
@@ -68,7 +68,7 @@ def check_resume(session: Session, job: Job) -> None:
 
 
 def may_begin() -> ColumnElement[bool]:
-    """Condition on a queued job: its turn has come within its team's quota. A hint; the claim checks again."""
+    """Return the condition that a queued job's turn has come within its quota. A hint; the claim checks again."""
     begun = aliased(Job)
     # Counted once for all teams: a look for each queued job would cost the square of their number.
     going_on = begun.state.in_(BEGUN) & begun.finished_at.is_(None)
@@ -89,12 +89,12 @@ def may_begin() -> ColumnElement[bool]:
 
 
 def teams_without_gpu(session: Session) -> set[uuid.UUID]:
-    """Teams that have used the GPU seconds of their period."""
+    """Return teams that have used the GPU seconds of their period."""
     return set(session.scalars(_without_gpu()))
 
 
 def jobs_without_gpu(session: Session) -> Sequence[uuid.UUID]:
-    """Jobs that have begun, of teams that have used the GPU seconds of their period."""
+    """Return jobs that have begun, of teams that have used the GPU seconds of their period."""
     return session.scalars(select(Job.id).where(Job.state.in_(BEGUN), _OPEN, Job.team_id.in_(_without_gpu()))).all()
 
 

@@ -22,13 +22,13 @@ USE_RESOLUTION = timedelta(minutes=1)
 
 
 def ensure_team(session: Session, name: str) -> Team:
-    """The team of this name, made where there is none."""
+    """Return the team of this name, made where there is none."""
     session.execute(insert(Team).values(id=uuid.uuid4(), name=name).on_conflict_do_nothing())
     return session.scalars(select(Team).where(Team.name == name)).one()
 
 
 def ensure_user(session: Session, name: str, *, team: Team | None = None) -> User:
-    """The person of this name, or the service account of the team; made where there is none."""
+    """Return the person of this name, or the service account of the team; made where there is none."""
     values = {"id": uuid.uuid4(), "name": name, "team_id": team.id if team else None}
     session.execute(insert(User).values(values).on_conflict_do_nothing())
     home = User.team_id.is_(None) if team is None else User.team_id == team.id
@@ -57,7 +57,7 @@ def create_api_key(
     scope: Scope = Scope.ADMIN,
     lifetime: timedelta | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key for a team, and its secret, which cannot be had again; without a ``lifetime`` it does not expire.
+    """Make a new key for a team, and its secret, which cannot be had again; without a ``lifetime`` it does not expire.
 
     Without a ``user`` it is that of a service account of the key's name, which is made an admin of the team.
     """
@@ -89,7 +89,7 @@ def adopt_api_key(session: Session, team: Team, name: str, secret: str, *, user:
 
 
 def authenticate(session: Session, secret: str) -> ApiKey | None:
-    """The key that this secret is, unless it is unknown, revoked or expired, or its user is disabled."""
+    """Return the key that this secret is, unless it is unknown, revoked or expired, or its user is disabled."""
     prefix = prefix_of(secret)
     if prefix is None:
         return None
@@ -113,7 +113,7 @@ def authenticate(session: Session, secret: str) -> ApiKey | None:
 
 
 def identify(session: Session, secret: str) -> Caller | None:
-    """Whose secret it is; None where :func:`authenticate` knows no such key, or its user has left the team."""
+    """Return whose secret it is; None where :func:`authenticate` knows no such key, or its user has left the team."""
     key = authenticate(session, secret)
     if key is None:
         return None
@@ -143,7 +143,7 @@ def identify(session: Session, secret: str) -> Caller | None:
 
 
 def prefix_of(secret: str) -> str | None:
-    """The start by which a secret's key is found; None for what has not the form of a key."""
+    """Return the start by which a secret's key is found; None for what has not the form of a key."""
     parts = secret.split("_", 2)
     if len(parts) != 3 or parts[0] != KEY_MARK or len(parts[1]) != 8 or len(parts[2]) < 32:
         return None

@@ -47,7 +47,7 @@ class Embedder:
         self._model: Any = None
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector of length 1 and :data:`DIMENSIONS` dimensions for each text."""
+        """Return one vector of length 1 and :data:`DIMENSIONS` dimensions for each text."""
         if not texts:
             return []
         with self._lock:
@@ -94,13 +94,13 @@ def _root_logger_kept() -> Iterator[None]:
 
 
 def _words(name: str) -> str:
-    """``Level1/23_LayerNorm`` as ``level layer norm``."""
+    """Return ``Level1/23_LayerNorm`` as ``level layer norm``."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
     return " ".join(re.findall(r"[A-Za-z]{2,}", spaced)).lower()
 
 
 def _operator(overload: str) -> str:
-    """``aten._native_layer_norm.default`` as ``native layer norm``."""
+    """Return ``aten._native_layer_norm.default`` as ``native layer norm``."""
     parts = overload.split(".")
     name = (parts[1] if len(parts) > 1 else parts[0]).strip("_")
     return _SPELLED.get(name, name.replace("_", " "))

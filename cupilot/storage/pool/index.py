@@ -88,7 +88,7 @@ class StrategyPool:
         return {key: similarity(distance) for key, distance in rows}
 
     def count(self) -> int:
-        """Descriptions of all teams. Raises :class:`Unavailable`."""
+        """Return the number of descriptions of all teams. Raises :class:`Unavailable`."""
         return int(self._ask("GET", "count"))
 
     def clear(self) -> None:

@@ -50,7 +50,7 @@ class Onlooker:
     """Whether every team's kernels are shown, with their teams: for cluster admins."""
 
     def sees(self) -> ColumnElement[bool]:
-        """Of candidates joined with their jobs and problems: which may be shown."""
+        """Return the condition that a candidate, joined with its job and problem, may be shown."""
         if self.everything:
             return true()
         measured = aliased(EvaluationRow)
@@ -138,8 +138,10 @@ def leaderboard(
     after: int = 0,
     limit: int,
 ) -> Leaderboard:
-    """Of a problem, by hash or id, behind ``cursor`` or the place ``after``; NotFound where no kernel that may be seen
-    counts for it (on that device)."""
+    """Return the board of a problem, by hash or id, behind ``cursor`` or the place ``after``.
+
+    NotFound where no kernel that may be seen counts for it (on that device).
+    """
     with suppress(NotFound):
         problem = get_problem(session, onlooker.team, problem).hash
     device, name, policy, builtin = _board(session, onlooker, problem, device)
@@ -184,7 +186,7 @@ def leaderboard(
 
 
 def _standing(onlooker: Onlooker) -> Subquery:
-    """Of every kernel on every board that may be seen, the candidate by which it stands there."""
+    """Return, for every kernel on every visible board, the candidate by which it stands there."""
     ranked = (
         select(
             Candidate.id,
@@ -214,7 +216,7 @@ def _standing(onlooker: Onlooker) -> Subquery:
 
 
 def _refuted() -> ColumnElement[bool]:
-    """Whether the same team measured the same kernel on that device since, and it did not count.
+    """Return whether the same team measured the same kernel on that device since, and it did not count.
 
     Other teams' measurements say nothing here: a board would show that there are some.
     """
@@ -238,14 +240,14 @@ def _refuted() -> ColumnElement[bool]:
 
 
 def _is_builtin(problem_hash: str, recorded: str | None) -> bool:
-    """Whether a version of this service ships the problem; ``recorded`` is its name where that is on record."""
+    """Return whether a version of this service ships the problem; ``recorded`` is its name where that is on record."""
     return recorded is not None or problems.name_of(problem_hash) is not None
 
 
 def _board(
     session: Session, onlooker: Onlooker, problem: str, device: str | None
 ) -> tuple[str, str, NumericsPolicy, str | None]:
-    """Device, name, policy and built-in name of the problem of the board that is meant."""
+    """Return device, name, policy and built-in name of the problem of the board that is meant."""
     standing = _standing(onlooker).c
     query = (
         select(standing.device, onlooker.name(standing), standing.policy, func.min(standing.builtin))

@@ -66,7 +66,7 @@ class Ranked:
 
 
 def scored(groups: Iterable[Group]) -> list[Ranked]:
-    """Every group with its shrunken gain and score, best first; the order in which they come does not matter."""
+    """Return every group with its shrunken gain and score, best first; the order in which they come does not matter."""
     groups = sorted(groups, key=lambda group: (group.key, group.id))
     centre, within, between = _moments(groups)
     found = []
@@ -79,7 +79,7 @@ def scored(groups: Iterable[Group]) -> list[Ranked]:
 
 
 def pick(ranked: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """At most ``limit``: those that ever counted, best first, then failures, the most certain first."""
+    """Return at most ``limit``: those that ever counted, best first, then the most certain failures."""
     winners = [entry for entry in ranked if entry.group.counted]
     losers = sorted(
         (entry for entry in ranked if not entry.group.counted), key=lambda entry: (-entry.group.weight, entry.id)
@@ -89,7 +89,7 @@ def pick(ranked: Sequence[Ranked], limit: int) -> list[Ranked]:
 
 
 def _moments(groups: Sequence[Group]) -> tuple[float, float, float]:
-    """The neighbourhood's mean, and the variances within and between groups."""
+    """Return the neighbourhood's mean, and the variances within and between groups."""
     weight = sum(group.weight for group in groups)
     if weight <= 0:
         return 0.0, WITHIN_FLOOR, BETWEEN_FLOOR

@@ -69,12 +69,12 @@ def _reference(entry: PoolEntry, scope: str, name: str) -> Reference:
 
 
 def text_of(question: PoolQuestion) -> str:
-    """The description that a question stands for."""
+    """Return the description that a question stands for."""
     return describe(question.name, question.op_class, question.operators, question.dtype, question.shapes)
 
 
 def words(text: str) -> Counter[str]:
-    """The words of a description, with how often each occurs."""
+    """Return the words of a description, with how often each occurs."""
     return Counter(word[:MAX_TERM] for word in re.findall(r"[a-z0-9]+", text.lower()))
 
 
@@ -129,7 +129,7 @@ def drop_unused(session: Session) -> None:
 
 
 def unindexed(session: Session, limit: int) -> Sequence[PoolReference]:
-    """Descriptions that the vector index does not have."""
+    """Return descriptions that the vector index does not have."""
     query = select(PoolReference).where(PoolReference.indexed_at.is_(None)).order_by(PoolReference.id)
     return session.scalars(query.limit(limit)).all()
 

@@ -40,7 +40,7 @@ def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None)
 
 
 def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry:
-    """What was learned from an evaluation."""
+    """Return what was learned from an evaluation."""
     return session.get_one(PoolRow, evaluation_id, populate_existing=True).body
 
 
@@ -79,7 +79,7 @@ def read_old(session: Session, limit: int) -> int:
 
 
 def anything_unindexed(session: Session) -> bool:
-    """Whether the vector index lacks something, or entries are still as a release before wrote them."""
+    """Return whether the vector index lacks something, or entries are still as a release before wrote them."""
     unread = select(PoolRow.id).where(PoolRow.reference_id.is_(None)).exists()
     unindexed = select(PoolReference.id).where(PoolReference.indexed_at.is_(None)).exists()
     return session.execute(select(unread | unindexed | _anything_former())).scalar_one()
@@ -90,7 +90,7 @@ def _anything_former() -> ColumnElement[bool]:
 
 
 def _shared_name(session: Session, entry: PoolEntry) -> str | None:
-    """The built-in problem's name, of an entry that may be shared."""
+    """Return the built-in problem's name, of an entry that may be shared."""
     return builtin_name(session, entry.problem_hash) if entry.measured_here else None
 
 

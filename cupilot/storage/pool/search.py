@@ -119,7 +119,7 @@ def _advice(session: Session, rows: Subquery) -> tuple[TechniqueAdvice, ...]:
 
 
 def _weighed(team: uuid.UUID, question: PoolQuestion, near: Similar, half_life_days: float) -> Subquery:
-    """Every entry that the team may see of the similar descriptions, with its weight: a query, not yet asked."""
+    """Return every entry that the team may see of the similar descriptions, with its weight: a query, not yet asked."""
     table = values(column("reference", Uuid), column("similarity", Double), name="near").data(
         [(key, one.value) for key, one in near.found.items()]
     )
@@ -220,7 +220,7 @@ def _entries(session: Session, team: uuid.UUID, ids: Iterable[str]) -> dict[str,
 
 
 def visible_entry(session: Session, row: PoolRow, team: uuid.UUID) -> PoolEntry:
-    """An entry as this team may see it."""
+    """Return an entry as this team may see it."""
     entry = row.body
     if row.team_id == team:
         return entry
@@ -246,7 +246,7 @@ def _fitting(
 
 
 def _counts(session: Session, rows: Subquery, key: Any, keys: Sequence[str]) -> dict[str, list[Any]]:
-    """Counts by failure, import and team, for each of the keys."""
+    """Return the counts by failure, import and team, for each of the keys."""
     query = (
         select(key, rows.c.failure, rows.c.imported, rows.c.foreign, func.count(), func.count(rows.c.gain))
         .where(key.in_(keys))

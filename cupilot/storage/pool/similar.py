@@ -47,7 +47,7 @@ class Index(Protocol):
     def nearest(
         self, text: str, scopes: Sequence[str], *, target: str, policies: Sequence[str], **place: str
     ) -> dict[str, float]:
-        """Ids of near descriptions with their cosines."""
+        """Return ids of near descriptions with their cosines."""
         ...
 
 
@@ -78,7 +78,7 @@ class Similar:
 def similar(
     session: Session, index: Index, team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]
 ) -> Similar:
-    """The :data:`KEPT` most similar descriptions that the team may see, of one operator class or zone."""
+    """Return the :data:`KEPT` most similar descriptions that the team may see, of one operator class or zone."""
     lexical = _by_words(session, team, question, place)
     notes: tuple[str, ...] = ()
     meaning: dict[str, float] | None
@@ -113,7 +113,7 @@ def _visible(team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]) 
 def _by_words(
     session: Session, team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]
 ) -> dict[uuid.UUID, float]:
-    """BM25 of the visible descriptions over that of the question itself, the best of them."""
+    """Return BM25 of the visible descriptions over that of the question itself, the best of them."""
     asked = words(text_of(question))
     visible = _visible(team, question, place).cte("visible")
     count, mean = session.execute(select(func.count(), func.avg(visible.c.length)).select_from(visible)).one()

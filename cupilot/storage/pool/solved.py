@@ -34,7 +34,7 @@ class Solved:
 
 
 def nearest_solved(session: Session, index: Index, team: uuid.UUID, question: PoolQuestion, limit: int) -> list[str]:
-    """The team's fastest entry of each of the problems that are most similar to the question's, those first.
+    """Return the team's fastest entry of each of the problems that are most similar to the question's, those first.
 
     Of any operator class: similarity decides alone. Not of the problem ``without_problem``, nor of imported files.
     """
@@ -55,7 +55,7 @@ def nearest_solved(session: Session, index: Index, team: uuid.UUID, question: Po
 
 
 def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:
-    """What these entries of the team tell of, in this order, without those whose kernel or problem is gone."""
+    """Return what these entries of the team tell of, in this order, without those whose kernel or problem is gone."""
     rows = {
         str(row.id): row.body
         for row in session.scalars(

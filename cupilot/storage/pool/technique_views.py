@@ -29,7 +29,7 @@ def list_techniques(
     cursor: str | None,
     limit: int,
 ) -> TechniquePage:
-    """By id, then target. Standings are reckoned for all that may be on the page, so that ``kind`` can be filtered."""
+    """Return a page by id, then target; standings are computed for all, so that ``kind`` can be filtered."""
     invented = _invented(session, team)
     keys = [(technique.id, each.value) for technique in catalogue() for each in technique.targets] + list(invented)
     wanted = [
@@ -51,7 +51,7 @@ def list_techniques(
 
 
 def _invented(session: Session, team: uuid.UUID) -> dict[Key, NovelTechnique]:
-    """What the catalogue has learned meanwhile is the catalogue's."""
+    """Return what the catalogue has learned meanwhile is the catalogue's."""
     rows = session.scalars(scoped(select(NovelTechnique), team))
     return {(row.technique, row.target): row for row in rows if row.technique not in catalogue()}
 

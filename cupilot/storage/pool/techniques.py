@@ -136,7 +136,7 @@ def _best_proven(learned_technique: LearnedTechnique) -> tuple[float, str]:
 
 
 def _entries(team: uuid.UUID, before: datetime | None) -> Any:
-    """The team's entries that say something about their strategy, as a query to be narrowed."""
+    """Return the team's entries that say something about their strategy, as a query to be narrowed."""
     query = (
         select(
             PoolReference.target,
@@ -155,7 +155,7 @@ def _entries(team: uuid.UUID, before: datetime | None) -> Any:
 
 
 def _each(team: uuid.UUID, names: Collection[str], before: datetime | None) -> Subquery:
-    """One row an entry and technique of these."""
+    """Return one row an entry and technique of these."""
     wanted = array(sorted(set(names)))
     technique = func.jsonb_array_elements_text(PoolRow.techniques).label("technique")
     every = _entries(team, before).add_columns(technique).where(PoolRow.techniques.has_any(wanted)).subquery("every")
@@ -165,7 +165,7 @@ def _each(team: uuid.UUID, names: Collection[str], before: datetime | None) -> S
 def _everything(
     session: Session, team: uuid.UUID, problems: Collection[str], before: datetime | None
 ) -> dict[tuple[str, str, str], Sums]:
-    """All entries of these problems, by target, problem and class of device."""
+    """Return all entries of these problems, by target, problem and class of device."""
     rows = _entries(team, before).where(PoolRow.problem_hash.in_(problems)).subquery("rows")
     key = (rows.c.target, rows.c.problem_hash, rows.c.device_class)
     return {

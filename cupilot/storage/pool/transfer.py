@@ -70,7 +70,7 @@ class _BadLine(ValueError):
 def exported(
     session: Session, team: uuid.UUID, after: Position | None, sent: set[str] | None = None
 ) -> tuple[list[str], Position | None]:
-    """Lines of the team's own entries beyond a position, oldest first; where to go on, or None at the end.
+    """Return lines of the team's own entries beyond a position, oldest first; where to go on, or None at the end.
 
     ``sent`` are hashes of kernels that earlier lines held, to which those of these lines are added; None: no sources.
     """
@@ -86,13 +86,13 @@ def exported(
 
 
 def line_of(entry: PoolEntry, kernel: dict[str, Any] | None = None) -> str:
-    """An entry without its team, perhaps with its kernel."""
+    """Return an entry without its team, perhaps with its kernel."""
     data = {"format": FORMAT, "entry": entry.model_dump(mode="json", exclude={"team"})}
     return json.dumps(data | ({"kernel": kernel} if kernel else {}), sort_keys=True)
 
 
 def _kernels(session: Session, entries: Sequence[PoolEntry], sent: set[str]) -> dict[str, dict[str, Any]]:
-    """Kernels of the entries by hash, as JSON, of those whose sources the team has and that were not sent yet.
+    """Return kernels of the entries by hash, as JSON, of those whose sources the team has and that were not sent yet.
 
     A hash alone proves nothing: whoever imports a claim may name any.
     """
@@ -150,7 +150,7 @@ def import_lines(
 
 
 def _known(session: Session, team: uuid.UUID, entries: dict[uuid.UUID, PoolEntry]) -> set[uuid.UUID]:
-    """Those that the team has: imported before, or measured itself and come back from elsewhere."""
+    """Return those that the team has: imported before, or measured itself and come back from elsewhere."""
     originals = {uuid.UUID(entry.provenance.imported_id): key for key, entry in entries.items()}
     query = scoped(select(PoolRow), team).where(PoolRow.id.in_([*entries, *originals]))
     return {originals.get(row.id, row.id) for row in session.scalars(query)}
@@ -188,7 +188,7 @@ def _entry(line: str, team: uuid.UUID, source: str) -> tuple[PoolEntry, Kernel |
 
 
 def _kernel(data: object, entry: PoolEntry) -> Kernel | None:
-    """The kernel that came with an entry, if it is the one that the entry is about."""
+    """Return the kernel that came with an entry, if it is the one that the entry is about."""
     if data is None:
         return None
     try:

@@ -21,7 +21,7 @@ _SHRINKAGE = sqrt(1 + APART_LENGTH**2)
 
 
 def entry_vector(embedding: Sequence[float], key: str) -> list[float]:
-    """The vector of the entry with this id, whose reference has this embedding of length 1."""
+    """Return the vector of the entry with this id, whose reference has this embedding of length 1."""
     digest = hashlib.sha256(key.encode()).digest()
     raw = [int.from_bytes(digest[2 * place : 2 * place + 2], "big") - 32_767.5 for place in range(APART_DIMENSIONS)]
     scale = APART_LENGTH / sqrt(sum(x * x for x in raw))
@@ -29,10 +29,10 @@ def entry_vector(embedding: Sequence[float], key: str) -> list[float]:
 
 
 def query_vector(embedding: Sequence[float]) -> list[float]:
-    """The vector that finds the entries of references near this embedding."""
+    """Return the vector that finds the entries of references near this embedding."""
     return [*embedding, *([0.0] * APART_DIMENSIONS)]
 
 
 def similarity(distance: float) -> float:
-    """Cosine of two references' embeddings, 0 to 1, from Chroma's cosine distance of query and entry."""
+    """Return the cosine of two references' embeddings, 0 to 1, from Chroma's cosine distance of query and entry."""
     return min(max((1.0 - distance) * _SHRINKAGE, 0.0), 1.0)

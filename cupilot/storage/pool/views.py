@@ -43,7 +43,7 @@ def list_entries(
     cursor: str | None,
     limit: int,
 ) -> PoolPage:
-    """The team's entries, and with ``shared`` those that other teams share, newest first."""
+    """Return the team's entries, and with ``shared`` those that other teams share, newest first."""
     query = _visible(team) if shared else scoped(select(PoolRow), team)
     if target is not None:
         query = query.where(PoolRow.body["target"].astext == target.value)
@@ -64,7 +64,7 @@ def list_entries(
 
 
 def entry_view(session: Session, team: uuid.UUID, entry: uuid.UUID) -> PoolEntryView:
-    """One entry; NotFound where the team has none such and nobody shares it."""
+    """Return one entry; NotFound where the team has none such and nobody shares it."""
     row = session.scalars(_visible(team).where(PoolRow.id == entry)).one_or_none()
     if row is None:
         raise NotFound("the pool has no such entry", hint="GET /v1/pool/entries lists what there is", where="entry")
@@ -72,7 +72,7 @@ def entry_view(session: Session, team: uuid.UUID, entry: uuid.UUID) -> PoolEntry
 
 
 def question_of_job(session: Session, team: uuid.UUID, job_id: uuid.UUID, limit: int) -> PoolQuestion:
-    """What a job would ask; Conflict where its problem is not prepared yet."""
+    """Return what a job would ask; Conflict where its problem is not prepared yet."""
     job = get_job(session, team, job_id)
     if job.preparation is None:
         raise Conflict("the job's problem is not prepared yet", hint="ask again once the job is evolving")
@@ -109,7 +109,7 @@ def share_entries(
 
 
 def statistics(session: Session, team: uuid.UUID) -> PoolStatistics:
-    """Counts of what the team may see, and what each technique came to by operator class."""
+    """Return the counts of what the team may see, and what each technique came to by operator class."""
     own = PoolRow.team_id == team
     counts = session.execute(
         select(
@@ -183,7 +183,7 @@ def _failures(session: Session, each: Subquery) -> dict[tuple[str, str, str], di
 
 
 def _credits(session: Session, team: uuid.UUID) -> dict[tuple[str, str, str], list[float]]:
-    """Measured credits of winners; few, so that they are sorted out here."""
+    """Return measured credits of winners; few, so that they are sorted out here."""
     query = (
         select(PoolReference.op_class, PoolReference.target, part(PoolRow.body["credits"], tuple[Credit, ...]))
         .join(PoolReference, PoolReference.id == PoolRow.reference_id)

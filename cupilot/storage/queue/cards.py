@@ -60,7 +60,7 @@ def _until(session: Session) -> ColumnElement[datetime]:
 
 
 def _run_out(session: Session) -> ColumnElement[bool]:
-    """Or given before the database's clock was set back: no lease that is given now ends so late."""
+    """Return whether a lease has expired, or ends later than any given since the database's clock was set back."""
     longest = timedelta(seconds=2 * settings_of(session).lease_seconds)
     return ~CardLease.expires_at.between(func.now(), func.now() + longest)
 

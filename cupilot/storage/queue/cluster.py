@@ -91,7 +91,7 @@ def beat(session: Session, name: str) -> WorkerRow | None:
 
 
 def untaken_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.UUID, int]:
-    """How often steps have been sent that the worker has room for and has not taken, of the oldest ones.
+    """Return how often steps have been sent that the worker has room for and has not taken, of the oldest ones.
 
     Those that avoid its device are not expected of it.
     """
@@ -132,29 +132,29 @@ def prune_workers(session: Session) -> None:
 
 
 def live_workers(session: Session) -> Sequence[WorkerRow]:
-    """Workers that the scheduler can count on."""
+    """Return workers that the scheduler can count on."""
     return session.scalars(select(WorkerRow).where(is_live(session))).all()
 
 
 def anyone_listens(session: Session, queue: str) -> bool:
-    """Whether a live worker takes steps from this queue."""
+    """Return whether a live worker takes steps from this queue."""
     return any(queue in worker.queues for worker in live_workers(session))
 
 
 def device_of(session: Session, worker: str | None) -> str | None:
-    """The uid of the device that a worker serves; None of an agent worker, and of one that is not known."""
+    """Return the uid of the device that a worker serves; None of an agent worker, and of one that is not known."""
     return session.scalar(select(WorkerRow.device["uid"].astext).where(WorkerRow.name == worker))
 
 
 def another_serves(session: Session, queue: str, uid: str) -> bool:
-    """Whether a live worker with another device than ``uid`` takes steps from this queue now."""
+    """Return whether a live worker with another device than ``uid`` takes steps from this queue now."""
     drained = select(Drain.scope).where(Drain.scope == WorkerRow.name).exists()
     others = is_live(session) & (WorkerRow.device["uid"].astext != uid) & WorkerRow.queues.contains([queue])
     return session.scalar(select(select(WorkerRow.name).where(others, ~drained).exists())) is True
 
 
 def cluster_overview(session: Session) -> ClusterView:
-    """Every worker that is known, and the open steps of every queue."""
+    """Return every worker that is known, and the open steps of every queue."""
     busy = (
         select(Step.lease_owner, func.count().label("busy"))
         .where(Step.state == StepState.RUNNING)
@@ -180,7 +180,7 @@ def cluster_overview(session: Session) -> ClusterView:
 
 
 def scheduler_alive(session: Session) -> bool:
-    """Whether a scheduler holds the lock of the one that is in charge."""
+    """Return whether a scheduler holds the lock of the one that is in charge."""
     held = text(
         "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
         " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -191,7 +191,7 @@ def scheduler_alive(session: Session) -> bool:
 
 
 def is_live(session: Session) -> ColumnElement[bool]:
-    """Condition on a worker row: healthy, and heard of within the lease time."""
+    """Return the condition on a worker row: healthy, and heard of within the lease time."""
     silent = timedelta(seconds=settings_of(session).lease_seconds)
     # One from the future was sent before the database's clock was set back.
     return WorkerRow.healthy & WorkerRow.heartbeat_at.between(func.now() - silent, func.now() + silent)

@@ -14,7 +14,7 @@ from cupilot.storage.queue.steps import AGENTS_QUEUE, MODELS_QUEUE
 
 
 def cluster_view(session: Session) -> ClusterView:
-    """Workers, queues and the scheduler; the same for every team, and nothing of any team's work."""
+    """Return workers, queues and the scheduler; the same for every team, and nothing of any team's work."""
     overview = cluster.cluster_overview(session)
     reasons = {drain.scope: drain.reason for drain in drains(session)}
     workers = [_worker(seen, reasons.get(seen.worker.name)) for seen in overview.workers]

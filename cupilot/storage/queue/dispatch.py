@@ -58,7 +58,7 @@ def loads(session: Session) -> Mapping[str, Load]:
 
 
 def _queues_with_waiting(session: Session) -> Sequence[str]:
-    """From queue to queue along the index, so that the steps between are not read."""
+    """Walk from queue to queue along the index, so that the steps between are not read."""
     first = select(func.min(Step.queue).label("queue")).where(_waits()).cte("queues", recursive=True)
     beyond = select(func.min(Step.queue)).where(_waits(), Step.queue > first.c.queue).scalar_subquery()
     queues = first.union_all(select(beyond).where(first.c.queue.is_not(None)))
@@ -66,7 +66,7 @@ def _queues_with_waiting(session: Session) -> Sequence[str]:
 
 
 def dispatch_ready(session: Session, queue: str, free: int) -> int:
-    """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; how many."""
+    """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; return how many."""
     before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
     ready = _waits() & or_(Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back)
     query = in_turn(_goes_on(), ready, queue, step_seconds(session, queue), free)
@@ -74,7 +74,7 @@ def dispatch_ready(session: Session, queue: str, free: int) -> int:
 
 
 def next_up(session: Session, queue: str, kinds: Sequence[StepKind], count: int) -> Sequence[uuid.UUID]:
-    """The steps of these kinds that a queue's workers will get next, the nearest first.
+    """Return the steps of these kinds that a queue's workers will get next, the nearest first.
 
     Only looked at: neither locked nor changed, so that whoever asks has no claim to them.
     """
@@ -94,7 +94,7 @@ def next_up(session: Session, queue: str, kinds: Sequence[StepKind], count: int)
 
 
 def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:
-    """Publish once more what was dispatched long ago and nobody claimed: its message is lost. How many."""
+    """Publish once more what was dispatched long ago and nobody claimed: its message is lost. Return how many."""
     long_ago = or_(Step.dispatched_at < func.now() - after, Step.dispatched_at > func.now() + CLOCK_SET_BACK * after)
     lost = (
         select(Step.id)
@@ -108,7 +108,7 @@ def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -
 
 
 def anything_unsent(session: Session) -> bool:
-    """Whether messages wait for the broker."""
+    """Return whether messages wait for the broker."""
     return session.execute(select(select(Outbox.id).where(Outbox.sent_at.is_(None)).exists())).scalar_one()
 
 
@@ -139,7 +139,7 @@ def place_again(session: Session, left: Sequence[str], queue: str) -> None:
 
 
 def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uuid.UUID]]:
-    """(job id, step id) of running steps whose worker has fallen silent."""
+    """Return (job id, step id) of running steps whose worker has fallen silent."""
     query = (
         select(Step.job_id, Step.id)
         .where(Step.state == StepState.RUNNING, _expired(session))
@@ -150,7 +150,7 @@ def expired_leases(session: Session, limit: int) -> Sequence[tuple[uuid.UUID, uu
 
 
 def lock_expired(session: Session, step_id: uuid.UUID) -> Step | None:
-    """The step, locked, if its lease is still expired; its job must be locked already."""
+    """Return the step, locked, if its lease is still expired; its job must be locked already."""
     query = select(Step).where(Step.id == step_id, Step.state == StepState.RUNNING, _expired(session))
     locked = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     return session.scalars(locked).one_or_none()
@@ -163,7 +163,7 @@ def _expired(session: Session) -> ColumnElement[bool]:
 
 
 def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:
-    """Jobs whose workers did not let go within ``after``, or have nothing running any more."""
+    """Return jobs whose workers did not let go within ``after``, or have nothing running any more."""
     running = select(Step.id).where(Step.job_id == Job.id, Step.state == StepState.RUNNING).exists()
     query = select(Job.id).where(
         Job.state == JobState.CANCELLING,
@@ -207,7 +207,7 @@ def request_pool_index(session: Session, queue: str) -> None:
 
 
 def take_messages(session: Session, limit: int) -> Sequence[Outbox]:
-    """The oldest unsent messages, locked; those that another relay holds are left out."""
+    """Return the oldest unsent messages, locked; those that another relay holds are left out."""
     query = select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(limit)
     return session.scalars(query.with_for_update(skip_locked=True)).all()
 
@@ -228,12 +228,12 @@ def prune_sent(session: Session) -> None:
 
 
 def _waits() -> ColumnElement[bool]:
-    """Condition on a step: it is in Postgres only."""
+    """Return the condition on a step: it is in Postgres only."""
     return (Step.state == StepState.QUEUED) & Step.dispatched_at.is_(None)
 
 
 def _goes_on() -> ColumnElement[bool]:
-    """Condition on a job: its steps may be done."""
+    """Return the condition on a job: its steps may be done."""
     return and_(
         Job.finished_at.is_(None),
         Job.cancel_requested_at.is_(None),

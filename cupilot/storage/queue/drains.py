@@ -54,7 +54,7 @@ def end_drain(session: Session, scope: str) -> bool:
 
 
 def drains(session: Session) -> Sequence[DrainView]:
-    """Everything that is drained, the service first."""
+    """Return everything that is drained, the service first."""
     running = (
         select(func.count())
         .where(Step.state == StepState.RUNNING, (Drain.scope == SERVICE) | (Step.lease_owner == Drain.scope))
@@ -66,12 +66,12 @@ def drains(session: Session) -> Sequence[DrainView]:
 
 
 def drained_scopes(session: Session) -> frozenset[str]:
-    """Names of what is drained; :data:`SERVICE` among them means everything."""
+    """Return the names of what is drained; :data:`SERVICE` among them means everything."""
     return frozenset(session.scalars(select(Drain.scope)))
 
 
 def is_drained(session: Session, worker: str) -> bool:
-    """Whether a worker is to take nothing new."""
+    """Return whether a worker is to take nothing new."""
     return session.scalar(select(Drain.scope).where(Drain.scope.in_([worker, SERVICE])).limit(1)) is not None
 
 

@@ -34,13 +34,13 @@ PRIORITY_WEIGHT = case((Job.priority == Priority.HIGH, 4.0), (Job.priority == Pr
 
 
 def step_seconds(session: Session, queue: str) -> float:
-    """What a step of the queue takes on average these days."""
+    """Return what a step of the queue takes on average these days."""
     average = session.scalars(select(func.avg(Step.busy_seconds)).where(*_lately(queue))).one()
     return FIRST_GUESS_SECONDS if average is None else float(average)
 
 
 def in_turn(jobs: ColumnElement[bool], ready: ColumnElement[bool], queue: str, step_seconds: float, count: int) -> Any:
-    """A query for the ids of the next ``count`` steps of a queue, in the order in which they go.
+    """Return a query for the ids of the next ``count`` steps of a queue, in the order in which they go.
 
     ``jobs`` and ``ready`` are the conditions on jobs that may go on and on steps that wait. Of each job only as many
     steps are looked at as could go, so that a backlog costs what its jobs cost, not what its steps do.
@@ -82,13 +82,13 @@ def in_turn(jobs: ColumnElement[bool], ready: ColumnElement[bool], queue: str, s
 
 
 def shares(queue: str) -> Any:
-    """Query for (team id, seconds) of a queue as fair shares count them; teams that used none are left out."""
+    """Return the query for (team id, seconds) of a queue as fair shares count them, without teams that used none."""
     jobs = _jobs(queue, 0.0)
     return select(jobs.c.team_id, func.sum(jobs.c.seconds)).group_by(jobs.c.team_id)
 
 
 def _jobs(queue: str, step_seconds: float) -> CTE:
-    """What each job has used of the queue lately, or holds of it now."""
+    """Return what each job has used of the queue lately, or holds of it now."""
     # What finished in the future did so before the database's clock was set back.
     age = func.greatest(func.extract("epoch", func.now() - Step.finished_at), 0)
     going_on = func.extract("epoch", func.now() - Step.started_at)
@@ -114,6 +114,6 @@ def touched() -> ColumnElement[bool]:
 
 
 def _lately(queue: str) -> tuple[ColumnElement[bool], ...]:
-    """Of finished steps that still count; after this time use has faded to 2 %."""
+    """Return the condition that a finished step still counts; older use has faded to 2 %."""
     since = func.now() - timedelta(seconds=4 * USAGE_FADES_SECONDS)
     return (Step.queue == queue, Step.started_at.is_not(None), Step.finished_at > since)

@@ -44,12 +44,12 @@ LONGEST_RETRY = timedelta(seconds=30)
 
 
 def agents_queue(job: Job) -> str:
-    """The queue of a job's agent steps."""
+    """Return the queue of a job's agent steps."""
     return AGENTS_QUEUE if job.agents is AgentKind.PLAYBOOK else MODELS_QUEUE
 
 
 def device_queue(where: Target | Device) -> str:
-    """The queue of a device's class, or of a target whose class is not known yet."""
+    """Return the queue of a device's class, or of a target whose class is not known yet."""
     return UNPLACED[where] if isinstance(where, Target) else f"gpu.{where.device_class}"
 
 
@@ -93,7 +93,7 @@ def add_step(
     payload: Mapping[str, Any] | None = None,
     avoids: str | None = None,
 ) -> Step:
-    """A step that waits for the scheduler, for an agent where no ``queue`` is named.
+    """Make a step that waits for the scheduler, for an agent where no ``queue`` is named.
 
     ``key`` names it within the job; a second one of that name is an error. ``avoids`` is the uid of a device that is to
     have it only while no other one of its class can.
@@ -186,7 +186,7 @@ def renew_lease(session: Session, claim: Claim, lease: timedelta) -> bool:
 
 
 def still_wanted(session: Session, claim: Claim) -> bool:
-    """Whether the claim holds and nobody has asked to cancel the job; a read that costs no write."""
+    """Return whether the claim holds and nobody has asked to cancel the job; a read that costs no write."""
     query = (
         select(Step.id)
         .join(Job, Step.job_id == Job.id)
@@ -197,7 +197,7 @@ def still_wanted(session: Session, claim: Claim) -> bool:
 
 
 def lock_claimed(session: Session, claim: Claim) -> tuple[Job, Step]:
-    """The claimed step and its job, both locked, and its generation; raises :class:`Stale` for a lost claim."""
+    """Return the claimed step and its job, both locked, and its generation; raises :class:`Stale` for a lost claim."""
     job = lock_job(session, claim.job_id)
     if claim.generation_id is not None:
         lock_generation(session, claim.generation_id)

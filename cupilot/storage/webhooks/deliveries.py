@@ -66,7 +66,7 @@ class Result:
 def create_endpoint(
     session: Session, team: uuid.UUID, url: str, events: Sequence[str], description: str
 ) -> WebhookEndpoint:
-    """A new endpoint, with a secret; events from now on are sent to it."""
+    """Make a new endpoint, with a secret; events from now on are sent to it."""
     _ensure_position(session)
     count = select(func.count()).where(WebhookEndpoint.team_id == team)
     if session.execute(count).scalar_one() >= MAX_ENDPOINTS:
@@ -80,7 +80,7 @@ def create_endpoint(
 
 
 def get_endpoint(session: Session, team: uuid.UUID, endpoint: uuid.UUID, *, lock: bool = False) -> WebhookEndpoint:
-    """One of the team's endpoints; NotFound for any other."""
+    """Return one of the team's endpoints; NotFound for any other."""
     query = scoped(select(WebhookEndpoint), team).where(WebhookEndpoint.id == endpoint)
     row = session.scalars(query.with_for_update(key_share=True) if lock else query).one_or_none()
     if row is None:
@@ -165,7 +165,7 @@ def redeliver(session: Session, row: WebhookEndpoint, delivery: uuid.UUID) -> We
 
 
 def get_delivery(session: Session, row: WebhookEndpoint, delivery: uuid.UUID, *, lock: bool = False) -> WebhookDelivery:
-    """A delivery of this endpoint; NotFound for any other."""
+    """Return a delivery of this endpoint; NotFound for any other."""
     query = select(WebhookDelivery).where(WebhookDelivery.id == delivery, WebhookDelivery.endpoint_id == row.id)
     found = session.scalars(query.with_for_update() if lock else query).one_or_none()
     if found is None:
@@ -325,7 +325,7 @@ def prune_deliveries(session: Session, kept: timedelta) -> None:
 
 
 def _position(session: Session) -> WebhookPosition:
-    """The one row, locked."""
+    """Return the one row, locked."""
     _ensure_position(session)
     return session.get_one(WebhookPosition, 1, with_for_update=True, populate_existing=True)
 

@@ -26,19 +26,19 @@ FAST_MS, SLOW_MS = 1_000, 5_000
 
 
 def endpoint_view(session: Session, row: WebhookEndpoint) -> WebhookView:
-    """A webhook, without its secret."""
+    """Return a webhook, without its secret."""
     session.flush()
     session.refresh(row)
     return WebhookView(**_fields(row, _pending(session, [row.id]).get(row.id, 0)))
 
 
 def endpoint_with_secret(session: Session, row: WebhookEndpoint) -> WebhookWithSecret:
-    """The same with its secret: only for whoever has just made it."""
+    """Return a webhook with its secret: only for whoever has just made it."""
     return WebhookWithSecret(**endpoint_view(session, row).model_dump(), secret=row.secret)
 
 
 def list_endpoints(session: Session, team: UUID, *, cursor: str | None, limit: int) -> WebhookPage:
-    """The team's webhooks, newest first."""
+    """Return the team's webhooks, newest first."""
     order = (WebhookEndpoint.created_at, WebhookEndpoint.id)
     query = scoped(select(WebhookEndpoint), team).order_by(*(column.desc() for column in order)).limit(limit + 1)
     if cursor:
@@ -55,7 +55,7 @@ def list_endpoints(session: Session, team: UUID, *, cursor: str | None, limit: i
 def list_deliveries(
     session: Session, endpoint: WebhookEndpoint, *, state: str | None, cursor: str | None, limit: int
 ) -> DeliveryPage:
-    """Messages to a webhook, newest first; of one state where given."""
+    """Return messages to a webhook, newest first; of one state where given."""
     order = (WebhookDelivery.created_at, WebhookDelivery.id)
     query = (
         _with_last_attempt()
@@ -78,7 +78,7 @@ def list_deliveries(
 
 
 def delivery_view(session: Session, row: WebhookDelivery) -> DeliveryDetail:
-    """A message with its body and every attempt."""
+    """Return a message with its body and every attempt."""
     query = select(WebhookAttempt).where(WebhookAttempt.delivery_id == row.id).order_by(WebhookAttempt.number)
     log = session.scalars(query).all()
     return DeliveryDetail(
