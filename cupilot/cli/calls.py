@@ -69,15 +69,15 @@ def prompt(
         typer.echo(view.model_dump_json(indent=2) if as_json else _as_text(view))
 
 
-def _whole_id(client: Client, job: str, given: str) -> str:
+def _whole_id(client: Client, job: str, start: str) -> str:
     """Return the id that begins like this; NotFound where none or several do."""
-    if len(given) == 36:
-        return given
-    found = [str(listed.id) for listed in client.all_model_calls(job) if str(listed.id).startswith(given.lower())]
-    if len(found) != 1:
-        count = f"{len(found)} calls begin" if found else "no call of the job begins"
-        raise NotFound(f"{count} with {given}", hint="list them with cupilot calls JOB", where="CALL")
-    return found[0]
+    if len(start) == 36:
+        return start
+    matches = [str(listed.id) for listed in client.all_model_calls(job) if str(listed.id).startswith(start.lower())]
+    if len(matches) != 1:
+        count = f"{len(matches)} calls begin" if matches else "no call of the job begins"
+        raise NotFound(f"{count} with {start}", hint="list them with cupilot calls JOB", where="CALL")
+    return matches[0]
 
 
 def _show_page(page: CallPage) -> None:

@@ -50,8 +50,8 @@ def events(
         cupilot events --follow
     """
     with connect(server, data) as client:
-        found = _of_team(client, after, follow=follow) if job is None else _of_job(client, job, after, follow=follow)
-        for event in islice(found, limit):
+        lines = _of_team(client, after, follow=follow) if job is None else _of_job(client, job, after, follow=follow)
+        for event in islice(lines, limit):
             typer.echo(event.model_dump_json() if as_json else _line(event, whole_team=job is None))
 
 

@@ -164,11 +164,11 @@ def report(
         cupilot experiment report last --json | jq '.comparisons[].claim'
     """
     with connect(server, data) as client:
-        found = experiment_id(client, experiment)
+        chosen = experiment_id(client, experiment)
         if csv is not None:
-            typer.echo(client.experiment_table(found, csv).decode(), nl=False)
+            typer.echo(client.experiment_table(chosen, csv).decode(), nl=False)
             return
-        _report(client, found, out=out, as_json=as_json)
+        _report(client, chosen, out=out, as_json=as_json)
 
 
 @app.command("cancel")
@@ -209,19 +209,19 @@ def list_experiments(
             show_experiments(page)
 
 
-def experiment_id(client: Client, given: str) -> UUID:
+def experiment_id(client: Client, reference: str) -> UUID:
     """Return the id that the user means: a UUID, or ``last``."""
-    if given == "last":
+    if reference == "last":
         newest = client.experiments(limit=1).items
         if not newest:
             hint = "start one with cupilot experiment run"
             raise NotFound("your team has no experiments yet", hint=hint, where="EXPERIMENT")
         return newest[0].id
     try:
-        return UUID(given)
+        return UUID(reference)
     except ValueError:
         hint = "list them with cupilot experiment list"
-        raise NotFound(f"{given} is not the id of an experiment", hint=hint, where="EXPERIMENT") from None
+        raise NotFound(f"{reference} is not the id of an experiment", hint=hint, where="EXPERIMENT") from None
 
 
 def _follow(client: Client, experiment: UUID, *, as_json: bool, to_stderr: bool) -> ExperimentView:
@@ -272,13 +272,13 @@ def _exit_of(view: ExperimentView) -> Exit:
     return Exit.FAILED if view.state == "cancelled" or (view.final and not succeeded) else Exit.OK
 
 
-def _over(fields: dict[str, Any], **given: Any) -> None:
-    fields.update({name: value for name, value in given.items() if value is not None})
+def _over(fields: dict[str, Any], **options: Any) -> None:
+    fields.update({name: value for name, value in options.items() if value is not None})
 
 
-def _into(fields: dict[str, Any], name: str, **given: Any) -> None:
+def _into(fields: dict[str, Any], name: str, **options: Any) -> None:
     """Flags for some of a table's fields go over the file's."""
-    chosen = {key: value for key, value in given.items() if value is not None}
+    chosen = {key: value for key, value in options.items() if value is not None}
     if not chosen:
         return
     base = fields.get(name, {"name": "sce"} if name == "method" else {})

@@ -74,15 +74,15 @@ def _pump(client: Client, job: UUID, arrived: queue.Queue[EventView | _End]) -> 
 
 def _gather(arrived: queue.Queue[EventView | _End], silence: float) -> tuple[list[EventView], _End | None]:
     """What has come: nothing after ``silence`` seconds, else everything of the moment; and the end, if it came."""
-    found: list[EventView] = []
+    events: list[EventView] = []
     end = time.monotonic() + silence
     while True:
         try:
             item = arrived.get(timeout=max(end - time.monotonic(), 0.0))
         except queue.Empty:
-            return found, None
+            return events, None
         if isinstance(item, _End):
-            return found, item
-        if not found:
+            return events, item
+        if not events:
             end = time.monotonic() + GATHER_SECONDS
-        found.append(item)
+        events.append(item)

@@ -30,7 +30,7 @@ def read(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} is not valid: {error}", where=str(path)) from error
     if not isinstance(data, dict):
         raise InvalidInput(f"{path} has no fields", hint="see cupilot experiment run --help", where=str(path))
-    data["problems"] = [_problem(given, path.parent) for given in data.get("problems", [])]
+    data["problems"] = [_problem(entry, path.parent) for entry in data.get("problems", [])]
     return data
 
 
@@ -44,45 +44,45 @@ def request(fields: Mapping[str, Any]) -> ExperimentRequest:
         raise InvalidInput(f"{where}: {first['msg']}", where=where) from error
 
 
-def problem(given: str, *, policy: NumericsPolicy, size: str | None) -> dict[str, Any]:
+def problem(reference: str, *, policy: NumericsPolicy, size: str | None) -> dict[str, Any]:
     """Return a problem named on the command line."""
-    found: ProblemInput = resolve(given, name=None, policy=policy, size=size)  # type: ignore[arg-type]
-    return found.model_dump(exclude_unset=True)
+    resolved: ProblemInput = resolve(reference, name=None, policy=policy, size=size)  # type: ignore[arg-type]
+    return resolved.model_dump(exclude_unset=True)
 
 
-def seeds(given: str) -> list[int]:
+def seeds(text: str) -> list[int]:
     """Read a list of seeds: ``3`` means 0, 1, 2; ``4,7`` means these two."""
     try:
-        numbers = [int(part) for part in given.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise InvalidInput(
-            f"{given!r} names no seeds", hint="a count, e.g. 6, or a list, e.g. 1,2,3", where="--seeds"
+            f"{text!r} names no seeds", hint="a count, e.g. 6, or a list, e.g. 1,2,3", where="--seeds"
         ) from None
-    return numbers if "," in given else list(range(numbers[0]))
+    return numbers if "," in text else list(range(numbers[0]))
 
 
-def arm(given: str) -> dict[str, Any]:
+def arm(text: str) -> dict[str, Any]:
     """Return ``name:field=value,field=value`` as an arm; ``agents`` is the arm's, everything else its method's."""
-    name, _, rest = given.partition(":")
+    name, _, rest = text.partition(":")
     method = dict(_assignment(part, "--arm") for part in rest.split(",") if part)
     agents = method.pop("agents", None)
     return {"name": name.strip(), "method": method} | ({"agents": agents} if agents else {})
 
 
-def switch(given: str) -> tuple[str, list[Any]]:
+def switch(text: str) -> tuple[str, list[Any]]:
     """Return ``field=value,value`` as a switch with its values."""
-    name, values = _assignment(given, "--switch", parse=False)
+    name, values = _assignment(text, "--switch", parse=False)
     return name, [value_of(part) for part in values.split(",")]
 
 
-def assignments(given: list[str], where: str) -> dict[str, Any]:
+def assignments(texts: list[str], where: str) -> dict[str, Any]:
     """Return ``field=value`` texts as fields."""
-    return dict(_assignment(text, where) for text in given)
+    return dict(_assignment(text, where) for text in texts)
 
 
-def labels(given: list[str] | None) -> dict[str, str]:
+def labels(texts: list[str] | None) -> dict[str, str]:
     """Return ``key=value`` texts as labels."""
-    return parse_labels(given)
+    return parse_labels(texts)
 
 
 def value_of(text: str) -> Any:
@@ -119,9 +119,9 @@ def _parsed(text: str, suffix: str) -> Any:
     raise ValueError("a matrix is a .toml, .yaml or .json file")
 
 
-def _problem(given: Any, folder: Path) -> Any:
-    if not isinstance(given, str):
-        return given
-    path = folder / given
-    named = str(path) if given.endswith(".py") and path.exists() else given
+def _problem(entry: Any, folder: Path) -> Any:
+    if not isinstance(entry, str):
+        return entry
+    path = folder / entry
+    named = str(path) if entry.endswith(".py") and path.exists() else entry
     return problem(named, policy=NumericsPolicy.FP32, size=None)

@@ -63,8 +63,8 @@ def list_teams(server: Server = None, data: Data = None, as_json: Json = False) 
         cupilot team list
     """
     with connect(server, data) as client:
-        found = TeamList(items=list(client.all_teams()))
-        _show(found, "\n".join(_team_line(item) for item in found.items), as_json=as_json)
+        teams = TeamList(items=list(client.all_teams()))
+        _show(teams, "\n".join(_team_line(item) for item in teams.items), as_json=as_json)
 
 
 @team.command("create")
@@ -115,8 +115,8 @@ def set_team(
             "gpu_seconds": gpu_hours if gpu_hours in (None, NO_LIMIT) else gpu_hours * 3600,
             "model_usd": model_usd,
         }
-        given = {field: value for field, value in limits.items() if value is not None}
-        quota |= {field: None if value == NO_LIMIT else value for field, value in given.items()}
+        changes = {field: value for field, value in limits.items() if value is not None}
+        quota |= {field: None if value == NO_LIMIT else value for field, value in changes.items()}
         quota |= {"period": period} if period else {}
         changed = client.change_team(name, _made(TeamChange, weight=weight, quota=quota))
         _show(changed, _team_line(changed), as_json=as_json)
@@ -131,8 +131,8 @@ def members(name: TeamName, server: Server = None, data: Data = None, as_json: J
         cupilot team members compilers
     """
     with connect(server, data) as client:
-        found = MemberList(items=list(client.all_members(name)))
-        _show(found, "\n".join(_member_line(item) for item in found.items), as_json=as_json)
+        listed = MemberList(items=list(client.all_members(name)))
+        _show(listed, "\n".join(_member_line(item) for item in listed.items), as_json=as_json)
 
 
 @team.command("add")
@@ -183,8 +183,8 @@ def list_users(server: Server = None, data: Data = None, as_json: Json = False) 
         cupilot user list
     """
     with connect(server, data) as client:
-        found = list(client.all_users())
-        _show(UserPage(items=found), "\n".join(_user_line(person) for person in found), as_json=as_json)
+        users = list(client.all_users())
+        _show(UserPage(items=users), "\n".join(_user_line(person) for person in users), as_json=as_json)
 
 
 @user.command("create")
@@ -250,8 +250,8 @@ def list_keys(
         cupilot key list
     """
     with connect(server, data) as client:
-        found = KeyList(items=list(client.all_keys(team=of_team)))
-        _show(found, "\n".join(_key_line(item) for item in found.items), as_json=as_json)
+        keys = KeyList(items=list(client.all_keys(team=of_team)))
+        _show(keys, "\n".join(_key_line(item) for item in keys.items), as_json=as_json)
 
 
 @key.command("create")

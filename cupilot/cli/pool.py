@@ -53,27 +53,27 @@ def search(
     """
     with connect(server, data) as client:
         if job is not None:
-            found = client.pool_search(job=job_id(client, job), limit=limit)
+            answer = client.pool_search(job=job_id(client, job), limit=limit)
         elif op_class is not None:
             question = PoolQuestion(
                 name=name, op_class=op_class, operators=tuple(operator or ()), target=target, policy=policy
             )
-            found = client.pool_search(question, limit=limit)
+            answer = client.pool_search(question, limit=limit)
         else:
             raise InvalidInput("say what to look for", hint="--job JOB, or --op-class CLASS", where="options")
         if as_json:
-            typer.echo(found.model_dump_json(indent=2))
+            typer.echo(answer.model_dump_json(indent=2))
             return
-        for match in found.matches:
+        for match in answer.matches:
             _show_match(match)
-        if found.techniques:
+        if answer.techniques:
             typer.echo("\ntechniques, the best proven first:")
-        for technique in found.techniques:
+        for technique in answer.techniques:
             outcomes = _outcomes(technique.why.wins, technique.why.tries)
             typer.echo(f"  {clean(technique.technique):<24} {outcomes}, {_gain(technique.score)}")
-        for note in (*found.notes, *([f"{len(found.left_out)} left out"] if found.left_out else [])):
+        for note in (*answer.notes, *([f"{len(answer.left_out)} left out"] if answer.left_out else [])):
             typer.echo(f"note: {clean(note)}", err=True)
-        if not found.matches:
+        if not answer.matches:
             typer.echo("the pool knows nothing about similar operators yet")
 
 
@@ -96,8 +96,8 @@ def list_entries(
         cupilot pool list --technique vector_loads
     """
     with connect(server, data) as client:
-        given = None if job is None else job_id(client, job)
-        page = client.pool_entries(shared=shared, op_class=op_class, technique=technique, job=given, limit=limit)
+        of_job = None if job is None else job_id(client, job)
+        page = client.pool_entries(shared=shared, op_class=op_class, technique=technique, job=of_job, limit=limit)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
             return
@@ -147,10 +147,10 @@ def share(
         cupilot pool share --job last --as private
     """
     with connect(server, data) as client:
-        given = None if job is None else job_id(client, job)
-        if bool(entries) == (given is not None):
+        of_job = None if job is None else job_id(client, job)
+        if bool(entries) == (of_job is not None):
             raise InvalidInput("say what to share: either entries or --job", where="options")
-        done = client.pool_share(sharing, entries=entries or (), job=given)
+        done = client.pool_share(sharing, entries=entries or (), job=of_job)
         if as_json:
             typer.echo(done.model_dump_json(indent=2))
             return
@@ -230,15 +230,16 @@ def stats(server: Server = None, data: Data = None, as_json: Json = False) -> No
         cupilot pool stats
     """
     with connect(server, data) as client:
-        found = client.pool_stats()
+        statistics = client.pool_stats()
         if as_json:
-            typer.echo(found.model_dump_json(indent=2))
+            typer.echo(statistics.model_dump_json(indent=2))
             return
         typer.echo(
-            f"{found.entries} entries of {found.problems} problems: {found.measured} measured,"
-            f" {found.imported} imported, {found.shared_with_us} from other teams; {found.shared_by_us} shared"
+            f"{statistics.entries} entries of {statistics.problems} problems: {statistics.measured} measured,"
+            f" {statistics.imported} imported, {statistics.shared_with_us} from other teams;"
+            f" {statistics.shared_by_us} shared"
         )
-        for row in found.techniques:
+        for row in statistics.techniques:
             typical = "" if row.median_speedup is None else f", typically {row.median_speedup:.2f}x"
             worth = "" if row.median_credit is None else f", worth {row.median_credit:.2f}x in {row.credits} winners"
             place = f"{clean(row.technique)} on {clean(row.op_class)}, {clean(row.target)}"

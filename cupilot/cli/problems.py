@@ -12,17 +12,19 @@ from cupilot.domain.problems import Size
 from cupilot.schemas import ProblemInput
 
 
-def resolve(given: str, *, name: str | None, policy: NumericsPolicy, size: Size | None) -> ProblemInput:
+def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: Size | None) -> ProblemInput:
     """The problem as the service takes it. Its text is checked here, so that a mistake needs no server to be told."""
-    path = Path(given)
-    if given == "-":
+    path = Path(reference)
+    if reference == "-":
         return _from_text(sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1), name or "stdin", "standard input", policy, size)
     if path.exists() and not path.is_dir():
         with path.open("rb") as file:
-            return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem, given, policy, size)
-    if given in builtin.names():
-        return ProblemInput(id=given, name=name, policy=policy, size=size)
-    raise InvalidInput(f"{given} is neither a file nor a built-in problem", hint=_suggestion(given), where="PROBLEM")
+            return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem, reference, policy, size)
+    if reference in builtin.names():
+        return ProblemInput(id=reference, name=name, policy=policy, size=size)
+    raise InvalidInput(
+        f"{reference} is neither a file nor a built-in problem", hint=_suggestion(reference), where="PROBLEM"
+    )
 
 
 def _from_text(data: bytes, name: str, where: str, policy: NumericsPolicy, size: Size | None) -> ProblemInput:
@@ -36,7 +38,7 @@ def _from_text(data: bytes, name: str, where: str, policy: NumericsPolicy, size:
     return ProblemInput(source=source, name=name[:200], policy=policy)
 
 
-def _suggestion(given: str) -> str:
-    if given.endswith(".py") or "/" in given:
+def _suggestion(reference: str) -> str:
+    if reference.endswith(".py") or "/" in reference:
         return "there is no such file"
-    return builtin.suggestion(given)
+    return builtin.suggestion(reference)

@@ -82,11 +82,11 @@ def compare(
         cupilot compare 3f2b... 77ac... --json | jq .relative_speedup
     """
     with connect(server, data) as client:
-        found = client.compare(_reference(client, first), _reference(client, second))
+        comparison = client.compare(_reference(client, first), _reference(client, second))
         if as_json:
-            typer.echo(found.model_dump_json(indent=2))
+            typer.echo(comparison.model_dump_json(indent=2))
         else:
-            _show(found)
+            _show(comparison)
 
 
 def remeasure(
@@ -115,10 +115,10 @@ def remeasure(
         chosen = job_id(client, job)
         which = candidate if candidate is not None else str(client.best(chosen).candidate.id)
         if history:
-            found = client.measurements(chosen, which)
+            page = client.measurements(chosen, which)
             if as_json:
                 whole = list(client.all_measurements(chosen, which))
-                typer.echo(found.model_copy(update={"items": whole, "next_cursor": None}).model_dump_json(indent=2))
+                typer.echo(page.model_copy(update={"items": whole, "next_cursor": None}).model_dump_json(indent=2))
                 return
             for measured in client.all_measurements(chosen, which):
                 speed = f"{interval(measured.speedup)} over eager" if measured.speedup else "no time that counts"
@@ -139,8 +139,8 @@ def _origin(board: Leaderboard | LeaderboardSummary) -> str:
 def _full(client: Client, start: str, *, all_teams: bool) -> str:
     """Return the hash that starts so, where there is one such; else what was given."""
     boards = client.all_leaderboards(all_teams=all_teams) if len(start) < 64 else ()
-    found = {board.problem for board in boards if board.problem.startswith(start)}
-    return found.pop() if len(found) == 1 else start
+    matches = {board.problem for board in boards if board.problem.startswith(start)}
+    return matches.pop() if len(matches) == 1 else start
 
 
 def _tell_more(cursor: str | None) -> None:
@@ -148,31 +148,34 @@ def _tell_more(cursor: str | None) -> None:
         typer.echo(f"more: --cursor {cursor}")
 
 
-def _reference(client: Client, given: str) -> str:
-    job, colon, ordinal = given.partition(":")
-    return f"{job_id(client, job)}{colon}{ordinal}" if job == "last" else given
+def _reference(client: Client, text: str) -> str:
+    job, colon, ordinal = text.partition(":")
+    return f"{job_id(client, job)}{colon}{ordinal}" if job == "last" else text
 
 
-def _show(found: CandidateComparison) -> None:
-    for name, side in (("A", found.first), ("B", found.second)):
+def _show(comparison: CandidateComparison) -> None:
+    for name, side in (("A", comparison.first), ("B", comparison.second)):
         typer.echo(f"{name}  {_side(side)}")
-    if found.relative_speedup is None:
-        typer.echo(f"B over A cannot be said: {clean(found.relative_note)}")
+    if comparison.relative_speedup is None:
+        typer.echo(f"B over A cannot be said: {clean(comparison.relative_note)}")
     else:
-        typer.echo(f"B is {interval(found.relative_speedup)} as fast as A ({clean(found.relative_note)})")
-    if found.strategy is not None:
-        lines = [f"+ {name}" for name in found.strategy.added] + [f"- {name}" for name in found.strategy.removed]
-        for change in found.strategy.changed:
+        typer.echo(f"B is {interval(comparison.relative_speedup)} as fast as A ({clean(comparison.relative_note)})")
+    if comparison.strategy is not None:
+        lines = [f"+ {name}" for name in comparison.strategy.added] + [
+            f"- {name}" for name in comparison.strategy.removed
+        ]
+        for change in comparison.strategy.changed:
             lines += [f"~ {change.id}: {name} {old} -> {new}" for name, (old, new) in change.parameters.items()]
-        lines += ["~ in another order"] if found.strategy.reordered else []
+        lines += ["~ in another order"] if comparison.strategy.reordered else []
         _section("strategy", lines or ["the same techniques"])
     _section(
         "launch plan",
-        [f"{difference.where}: {difference.first} -> {difference.second}" for difference in found.plan] or ["the same"],
+        [f"{difference.where}: {difference.first} -> {difference.second}" for difference in comparison.plan]
+        or ["the same"],
     )
-    differing = [pair for pair in found.metrics if pair.first != pair.second]
+    differing = [pair for pair in comparison.metrics if pair.first != pair.second]
     _section("metrics", [f"{pair.name}: {_number(pair.first)} -> {_number(pair.second)}" for pair in differing])
-    _section("source", found.source_diff.splitlines() or ["the same"])
+    _section("source", comparison.source_diff.splitlines() or ["the same"])
 
 
 def _side(side: ComparedCandidate) -> str:

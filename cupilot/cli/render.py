@@ -40,10 +40,15 @@ def show_job(job: JobView) -> None:
     if job.queue_position is not None:
         lines.append(("queue", queue_words(job.queue_position)))
     if job.preparation:
-        found = job.preparation
-        lines.append(("zone", f"{found.zone.value} ({found.op_class}, {found.intensity:.2g} operations a byte)"))
-        lines.append(("baseline", f"PyTorch eager {found.baseline_us.median:.1f} us on {found.device}"))
-        lines.append(("floor", f"{found.floor_us:.1f} us: no correct kernel can be faster"))
+        preparation = job.preparation
+        lines.append(
+            (
+                "zone",
+                f"{preparation.zone.value} ({preparation.op_class}, {preparation.intensity:.2g} operations a byte)",
+            )
+        )
+        lines.append(("baseline", f"PyTorch eager {preparation.baseline_us.median:.1f} us on {preparation.device}"))
+        lines.append(("floor", f"{preparation.floor_us:.1f} us: no correct kernel can be faster"))
     if job.candidates:
         lines.append(("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}"))
         lines.append(("candidates", f"{job.candidates} ({counts(job.verdicts)})"))
@@ -255,8 +260,8 @@ def _tunables(evaluation: Evaluation) -> list[tuple[str, str]]:
     chosen = ", ".join(f"{name}={value}" for name, value in sorted(evaluation.tunables.items()))
     points = len(evaluation.sweep)
     if points:
-        given = evaluation.sweep[0].tunables == evaluation.tunables
-        chosen += f" ({'as written, ' if given else ''}the best of {points} points that were tried)"
+        unchanged = evaluation.sweep[0].tunables == evaluation.tunables
+        chosen += f" ({'as written, ' if unchanged else ''}the best of {points} points that were tried)"
     return [("tunables", chosen)]
 
 

@@ -145,19 +145,19 @@ def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
     others = [parameter for name, parameter in own.parameters.items() if name != "options"]
 
     @functools.wraps(command)
-    def with_options(**given: Any) -> None:
-        options = JobOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
-        command(options, **given)
+    def with_options(**arguments: Any) -> None:
+        options = JobOptions(**{parameter.name: arguments.pop(parameter.name) for parameter in shared})
+        command(options, **arguments)
 
     with_options.__signature__ = inspect.Signature([*shared, *others])  # type: ignore[attr-defined]
     with_options.__annotations__ = {item.name: item.annotation for item in (*shared, *others)}
     return with_options
 
 
-def parse_labels(given: list[str] | None) -> dict[str, str]:
+def parse_labels(texts: list[str] | None) -> dict[str, str]:
     """Return ``key=value`` texts as a mapping."""
     labels: dict[str, str] = {}
-    for label in given or []:
+    for label in texts or []:
         key, equals, value = label.partition("=")
         if not equals or not key:
             raise InvalidInput(f"{label!r} is no label", hint="a label looks like key=value", where="--label")
@@ -183,10 +183,10 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _settings(given: list[str]) -> dict[str, Any]:
+def _settings(texts: list[str]) -> dict[str, Any]:
     """Return ``key=value`` texts as fields; what is JSON is read as such, anything else is a text."""
     settings: dict[str, Any] = {}
-    for text in given:
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key or key == "name":
             raise InvalidInput(f"{text!r} sets nothing", hint="e.g. --set crossover=code", where="--set")

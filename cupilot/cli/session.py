@@ -89,14 +89,14 @@ def show_progress(progress: Progress) -> None:
     typer.echo(f"  {progress.seconds:5.1f} s  {progress.part} {progress.state.value}{note}", err=True)
 
 
-def job_id(client: Client, given: str) -> uuid.UUID:
+def job_id(client: Client, reference: str) -> uuid.UUID:
     """Return the id that the user means: a UUID, or ``last``."""
-    if given == "last":
+    if reference == "last":
         newest = client.list(limit=1).items
         if not newest:
             raise NotFound("your team has no jobs yet", hint="start one with cupilot submit", where="JOB")
         return newest[0].id
     try:
-        return uuid.UUID(given)
+        return uuid.UUID(reference)
     except ValueError:
-        raise NotFound(f"{given} is not the id of a job", hint="list them with cupilot list", where="JOB") from None
+        raise NotFound(f"{reference} is not the id of a job", hint="list them with cupilot list", where="JOB") from None

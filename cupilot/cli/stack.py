@@ -82,11 +82,11 @@ def env(data: Data = None, as_json: Json = False) -> None:
         eval "$(cupilot env)"
         python -m workers drain --reason upgrade --wait 600
     """
-    found = embedded_stack().addresses(data_folder(data))
+    addresses = embedded_stack().addresses(data_folder(data))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(addresses, indent=2))
         return
-    for name, value in found.items():
+    for name, value in addresses.items():
         typer.echo(f"export {name}={shlex.quote(value)}")
 
 

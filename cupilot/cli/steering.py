@@ -172,11 +172,11 @@ def directives(job: JobId, server: Server = None, data: Data = None, as_json: Js
         cupilot directives last
     """
     with connect(server, data) as client:
-        found = client.directives(job_id(client, job))
+        listed = client.directives(job_id(client, job))
         if as_json:
-            typer.echo(found.model_dump_json(indent=2))
+            typer.echo(listed.model_dump_json(indent=2))
             return
-        for item in found.items:
+        for item in listed.items:
             typer.echo(_line(item))
 
 

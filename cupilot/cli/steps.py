@@ -88,10 +88,10 @@ def _step_log(client: Client, job: UUID, step: str) -> bytes:
     try:
         return client.step_log(job, UUID(step))
     except ValueError:
-        found = client.steps(job, key=step, limit=1).items
-    if not found:
+        matches = client.steps(job, key=step, limit=1).items
+    if not matches:
         raise NotFound(f"the job has no step {step!r}", hint=f"cupilot steps {job} lists them", where="--step")
-    return client.step_log(job, found[0].id)
+    return client.step_log(job, matches[0].id)
 
 
 def _show(page: StepPage) -> None:

@@ -57,10 +57,10 @@ def list_webhooks(server: Server = None, data: Data = None, as_json: Json = Fals
         cupilot webhooks list
     """
     with connect(server, data) as client:
-        found = list(client.all_webhooks())
+        webhooks = list(client.all_webhooks())
         if as_json:
-            typer.echo("[" + ",".join(item.model_dump_json() for item in found) + "]")
-        for item in found if not as_json else ():
+            typer.echo("[" + ",".join(item.model_dump_json() for item in webhooks) + "]")
+        for item in webhooks if not as_json else ():
             standing = "enabled" if item.enabled else f"disabled ({item.disabled_reason})"
             failing = f", failing since {item.failing_since:%Y-%m-%d %H:%M}" if item.failing_since else ""
             waiting = f", {item.pending} waiting" if item.pending else ""
@@ -85,9 +85,9 @@ def change(
     Example:
         cupilot webhooks set 3f2b... --disable
     """
-    given = {"url": url, "events": event, "description": description, "enabled": enabled}
+    fields = {"url": url, "events": event, "description": description, "enabled": enabled}
     with _checked(), connect(server, data) as client:
-        wanted = WebhookChange.model_validate({name: value for name, value in given.items() if value is not None})
+        wanted = WebhookChange.model_validate({name: value for name, value in fields.items() if value is not None})
         _show(client.change_webhook(webhook, wanted), as_json=as_json)
 
 

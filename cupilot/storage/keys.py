@@ -34,14 +34,14 @@ DAYS, MOST_DAYS = 90.0, 3_650.0
 
 def main(arguments: Sequence[str] | None = None, opened: Database | None = None) -> int:
     """Run the command line on the settings' database, or on an opened one; the exit status."""
-    given = _parser().parse_args(arguments)
-    command = {"bootstrap": _bootstrap, "create": _create, "revoke": _revoke}[given.command]
+    options = _parser().parse_args(arguments)
+    command = {"bootstrap": _bootstrap, "create": _create, "revoke": _revoke}[options.command]
     with (opened or database()).transaction() as session:
         watch(session)
-        status = command(session, given)
+        status = command(session, options)
         if status == 0:
-            about = given.prefix if given.command == "revoke" else given.team
-            add_own_entry(session, "operator", "COMMAND", f"keys {given.command}", about, changes=changes(session))
+            about = options.prefix if options.command == "revoke" else options.team
+            add_own_entry(session, "operator", "COMMAND", f"keys {options.command}", about, changes=changes(session))
     return status
 
 
@@ -75,40 +75,42 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _lifetime(days: str) -> timedelta | None:
-    given = float(days)
-    if not 0 <= given <= MOST_DAYS:
+    lifetime = float(days)
+    if not 0 <= lifetime <= MOST_DAYS:
         raise argparse.ArgumentTypeError(f"not between 0 and {MOST_DAYS:.0f}: {days}")
-    return timedelta(days=given) if given else None
+    return timedelta(days=lifetime) if lifetime else None
 
 
-def _bootstrap(session: Session, given: argparse.Namespace) -> int:
+def _bootstrap(session: Session, options: argparse.Namespace) -> int:
     active = select(User.name).where(User.cluster_admin, User.disabled_at.is_(None))
     known = session.scalars(active.order_by(User.created_at)).first()
-    if known is not None and not given.again:
+    if known is not None and not options.again:
         sys.stderr.write(f"there is a cluster admin already: {known}; --again makes another one all the same\n")
         return 1
-    team, user = ensure_team(session, given.team), ensure_user(session, given.user)
+    team, user = ensure_team(session, options.team), ensure_user(session, options.user)
     user.cluster_admin, user.disabled_at = True, None
     set_role(session, team, user, Role.ADMIN)
-    _, secret = create_api_key(session, team, "bootstrap", user=user, lifetime=given.days)
+    _, secret = create_api_key(session, team, "bootstrap", user=user, lifetime=options.days)
     sys.stdout.write(f"{secret}\n")
     return 0
 
 
-def _create(session: Session, given: argparse.Namespace) -> int:
-    team = ensure_team(session, given.team)
-    account = ensure_user(session, given.name, team=team)
-    set_role(session, team, account, Role(given.role))
-    scope = Scope(given.scope) if given.scope else next(scope for scope in Scope if scope.role is Role(given.role))
-    _, secret = create_api_key(session, team, given.name, user=account, scope=scope, lifetime=given.days)
+def _create(session: Session, options: argparse.Namespace) -> int:
+    team = ensure_team(session, options.team)
+    account = ensure_user(session, options.name, team=team)
+    set_role(session, team, account, Role(options.role))
+    scope = (
+        Scope(options.scope) if options.scope else next(scope for scope in Scope if scope.role is Role(options.role))
+    )
+    _, secret = create_api_key(session, team, options.name, user=account, scope=scope, lifetime=options.days)
     sys.stdout.write(f"{secret}\n")
     return 0
 
 
-def _revoke(session: Session, given: argparse.Namespace) -> int:
-    key = session.scalars(select(ApiKey).where(ApiKey.prefix == given.prefix)).one_or_none()
+def _revoke(session: Session, options: argparse.Namespace) -> int:
+    key = session.scalars(select(ApiKey).where(ApiKey.prefix == options.prefix)).one_or_none()
     if key is None:
-        sys.stderr.write(f"no key begins with {given.prefix}\n")
+        sys.stderr.write(f"no key begins with {options.prefix}\n")
         return 1
     key.revoked_at = func.now()
     return 0

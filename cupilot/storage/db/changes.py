@@ -70,13 +70,13 @@ def changes(session: Session) -> Json:
     """Return what has changed since :func:`watch`; writes what is not written yet."""
     session.flush()
     watched: _Watch = session.info[_WATCH]
-    found = dict(watched.noted)
+    noted = dict(watched.noted)
     for (_, column), (row, before) in watched.rows.items():
         noun, _ = _AUDITED[type(row)]
         gone = inspect(row).deleted
-        found[f"{noun}.{column}"] = (before, None if gone else getattr(row, column))
+        noted[f"{noun}.{column}"] = (before, None if gone else getattr(row, column))
     return {
-        name: [_shown(name, before), _shown(name, after)] for name, (before, after) in found.items() if before != after
+        name: [_shown(name, before), _shown(name, after)] for name, (before, after) in noted.items() if before != after
     }
 
 

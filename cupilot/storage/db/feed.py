@@ -45,10 +45,10 @@ def events_after(
     if job is not None:
         query = query.where(Event.job_id == job)
     near = up_to if team is None or job is not None else min(up_to, after + WINDOW)
-    found = _rows(session, query.where(Event.id > after, Event.id <= near).limit(limit))
-    if team is not None and near < up_to and len(found) < limit:
-        found += _rows(session, query.where(Event.id.in_(_ids_by_job(team, near, up_to, limit - len(found)))))
-    return found
+    rows = _rows(session, query.where(Event.id > after, Event.id <= near).limit(limit))
+    if team is not None and near < up_to and len(rows) < limit:
+        rows += _rows(session, query.where(Event.id.in_(_ids_by_job(team, near, up_to, limit - len(rows)))))
+    return rows
 
 
 def _ids_by_job(team: UUID, after: int, up_to: int, limit: int) -> Select[int]:

@@ -29,19 +29,19 @@ class Leadership:
         if self._connection is not None:
             return True
         connection = self._connect()
-        held = False
+        acquired = False
         try:
             lock = text("SELECT pg_try_advisory_lock(:key)")
-            held = bool(connection.execute(lock, {"key": SCHEDULER_LOCK}).scalar_one())
-            if held:
+            acquired = bool(connection.execute(lock, {"key": SCHEDULER_LOCK}).scalar_one())
+            if acquired:
                 connection.execute(text(f"LISTEN {CHANNEL}"))
                 self._connection = connection
         except DBAPIError as error:
             raise Unavailable("the database does not answer") from error
         finally:
-            if not held:
+            if not acquired:
                 connection.close()
-        return held
+        return acquired
 
     def wait(self, seconds: float) -> None:
         """Return when something may be ready, at the latest after ``seconds``; :class:`Unavailable` when not in charge.

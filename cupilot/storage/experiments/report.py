@@ -58,12 +58,12 @@ def outcomes(session: Session, experiment: Experiment) -> list[JobOutcome]:
     now: datetime = session.execute(select(func.now())).scalar_one()
     environment = part(Job.preparation["environment"], Environment)
     jobs = select(Job, environment).where(Job.experiment_id == experiment.id).order_by(Job.created_at)
-    found = []
+    rows = []
     for job, measured_in in session.execute(jobs):
         tally = tallies.get(job.id, _Tally())
         speedup = speedups.get(job.id)
         prompt, completion = tokens.get(job.id, (0, 0))
-        found.append(
+        rows.append(
             JobOutcome(
                 job=str(job.id),
                 position=position_of(experiment, job),
@@ -87,7 +87,7 @@ def outcomes(session: Session, experiment: Experiment) -> list[JobOutcome]:
                 **_where(measured_in),
             )
         )
-    return found
+    return rows
 
 
 def _problem(spec: ExperimentSpec, position: int) -> str:
@@ -137,12 +137,12 @@ def _speedups(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, In
         .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)
         .where(Job.experiment_id == experiment.id)
     )
-    found = {}
+    speedups = {}
     for job, evaluation in session.execute(query):
         eager = evaluation.comparison(Baseline.EAGER)
         if eager is not None and evaluation.verdict.counts:
-            found[job] = eager.speedup
-    return found
+            speedups[job] = eager.speedup
+    return speedups
 
 
 def _tokens(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, tuple[int, int]]:

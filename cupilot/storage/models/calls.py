@@ -49,11 +49,11 @@ def begin_call(session: Session, claim: Claim, call: Call) -> Begun:
     for row in known:
         if isinstance(row.response, Answer):
             return Begun(row.id, row.response)
-    found = _answer_of_team(session, job, call) if job.budgets.reuse_answers else None
+    answered = _answer_of_team(session, job, call) if job.budgets.reuse_answers else None
     row = _row(job, claim, call, len(known))
-    if found is not None:
-        session.add(_answered_before(row, found))
-        return Begun(row.id, found)
+    if answered is not None:
+        session.add(_answered_before(row, answered))
+        return Begun(row.id, answered)
     check_budgets(session, job, call)
     session.add(row)
     return Begun(row.id, None)
@@ -146,12 +146,12 @@ def _row(job: Job, claim: Claim, call: Call, sequence: int) -> LlmCall:
     )
 
 
-def _answered_before(row: LlmCall, found: Answer) -> LlmCall:
+def _answered_before(row: LlmCall, answer: Answer) -> LlmCall:
     row.state = LlmCallState.ANSWERED
     row.cached = True
     row.cost_usd = 0.0
-    row.response = found
-    row.prompt_tokens, row.completion_tokens = found.prompt_tokens, found.completion_tokens
+    row.response = answer
+    row.prompt_tokens, row.completion_tokens = answer.prompt_tokens, answer.completion_tokens
     row.finished_at = func.now()
     return row
 

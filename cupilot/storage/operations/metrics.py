@@ -195,18 +195,18 @@ def _models(session: Session) -> dict[str, ModelCalls]:
             func.sum(LlmCall.completion_tokens),
         ).group_by(LlmCall.model, LlmCall.state)
     )
-    found: dict[str, ModelCalls] = {}
+    models: dict[str, ModelCalls] = {}
     for model, state, count, cost, prompt, completion in rows:
-        known = found.get(model, ModelCalls({}, 0, 0.0, 0, 0))
+        known = models.get(model, ModelCalls({}, 0, 0.0, 0, 0))
         is_open = state is LlmCallState.STARTED
-        found[model] = ModelCalls(
+        models[model] = ModelCalls(
             ended=known.ended if is_open else {**known.ended, state.value: count},
             open=count if is_open else known.open,
             cost_usd=known.cost_usd + float(cost or 0.0),
             prompt_tokens=known.prompt_tokens + int(prompt or 0),
             completion_tokens=known.completion_tokens + int(completion or 0),
         )
-    return found
+    return models
 
 
 def _age(moment: Any) -> Any:

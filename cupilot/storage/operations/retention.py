@@ -117,5 +117,5 @@ def _pruned(session: Session, job: Job) -> None:
 
 
 def _done(session: Session, statement: Update | Delete) -> int:
-    found: Any = session.execute(statement.execution_options(synchronize_session=False))
-    return int(found.rowcount)
+    result: Any = session.execute(statement.execution_options(synchronize_session=False))
+    return int(result.rowcount)

@@ -38,8 +38,8 @@ def team_for(session: Session, caller: Caller, name: str) -> Team:
 
 def team_of_job(session: Session, caller: Caller, job_id: UUID) -> UUID:
     """Return the team as which the caller asks for a job: its own; for a cluster admin the one that has the job."""
-    found = session.scalar(select(Job.team_id).where(Job.id == job_id)) if caller.rules else None
-    return found or caller.team_id
+    owner = session.scalar(select(Job.team_id).where(Job.id == job_id)) if caller.rules else None
+    return owner or caller.team_id
 
 
 def administered(session: Session, caller: Caller, name: str) -> Team:
@@ -110,10 +110,10 @@ def person(session: Session, name: str) -> User:
 
 def member(session: Session, team: Team, name: str) -> tuple[User, Membership]:
     """Return somebody in the team by name, a service account before a person; raises :class:`NotFound`."""
-    found = [pair for pair in members_of(session, team) if pair[0].name == name]
-    if not found:
+    matches = [pair for pair in members_of(session, team) if pair[0].name == name]
+    if not matches:
         raise NotFound(f"no {name} in team {team.name}", hint=f"put them in: cupilot team add {team.name} {name}")
-    return min(found, key=lambda pair: pair[0].team_id is None)
+    return min(matches, key=lambda pair: pair[0].team_id is None)
 
 
 def put_member(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:

@@ -69,13 +69,13 @@ def scored(groups: Iterable[Group]) -> list[Ranked]:
     """Return every group with its shrunken gain and score, best first; the order in which they come does not matter."""
     groups = sorted(groups, key=lambda group: (group.key, group.id))
     centre, within, between = _moments(groups)
-    found = []
+    scores = []
     for each in groups:
         precision = each.weight / within + 1 / between
         shrunk = (each.total / within + centre / between) / precision
         score = shrunk - sqrt(1 / precision)
-        found.append(Ranked(each.id, each.similarity, score, each, shrunk))
-    return sorted(found, key=lambda entry: (-entry.score, entry.id))
+        scores.append(Ranked(each.id, each.similarity, score, each, shrunk))
+    return sorted(scores, key=lambda entry: (-entry.score, entry.id))
 
 
 def pick(ranked: Sequence[Ranked], limit: int) -> list[Ranked]:

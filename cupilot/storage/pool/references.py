@@ -80,7 +80,7 @@ def words(text: str) -> Counter[str]:
 
 def ensure_reference(session: Session, reference: Reference) -> uuid.UUID:
     """The description's row, made where there is none, and kept from being dropped until the transaction ends."""
-    found = words(reference.text)
+    terms = words(reference.text)
     made = session.execute(
         insert(PoolReference)
         .values(
@@ -91,18 +91,18 @@ def ensure_reference(session: Session, reference: Reference) -> uuid.UUID:
             op_class=reference.op_class,
             zone=reference.zone,
             text=reference.text,
-            length=sum(found.values()),
+            length=sum(terms.values()),
         )
         .on_conflict_do_nothing()
         .returning(PoolReference.id)
     ).scalar_one_or_none()
-    if made is not None and found:
+    if made is not None and terms:
         session.execute(
-            insert(PoolTerm), [{"reference_id": made, "term": word, "occurrences": n} for word, n in found.items()]
+            insert(PoolTerm), [{"reference_id": made, "term": word, "occurrences": n} for word, n in terms.items()]
         )
     if made is None:
-        held = select(PoolReference.id).where(PoolReference.id == reference.id)
-        if session.scalars(held.with_for_update(key_share=True, read=True)).one_or_none() is None:
+        locked = select(PoolReference.id).where(PoolReference.id == reference.id)
+        if session.scalars(locked.with_for_update(key_share=True, read=True)).one_or_none() is None:
             return ensure_reference(session, reference)  # somebody dropped it just now
     return reference.id
 
@@ -113,11 +113,11 @@ def shown_to_all() -> ColumnElement[bool]:
     Goes by the scope of the description, which the release before never wrote, and not by ``sharing`` alone, which it
     did.
     """
-    found = select(PoolReference.id).where(
+    shown = select(PoolReference.id).where(
         PoolReference.id == PoolRow.shared_reference_id, PoolReference.scope == SHARED
     )
     # Correlated explicitly: a PoolReference that the whole query joins is another one.
-    return and_(PoolRow.sharing != Sharing.PRIVATE.value, found.correlate(PoolRow).exists())
+    return and_(PoolRow.sharing != Sharing.PRIVATE.value, shown.correlate(PoolRow).exists())
 
 
 def drop_unused(session: Session) -> None:

@@ -177,11 +177,11 @@ def _groups(session: Session, rows: Subquery) -> list[Group]:
     promise = func.sum(rows.c.weight * rows.c.value) / (1 + func.sum(rows.c.weight))
     counted = func.bool_or(rows.c.gain.is_not(None))
     query = select(rows.c.signature, *_sums(rows)).group_by(rows.c.signature)
-    found = []
+    groups = []
     for condition, order in ((counted, promise.desc()), (~counted, func.sum(rows.c.weight).desc())):
         part = query.having(condition).order_by(order, rows.c.signature).limit(GROUPS)
-        found += [_group(*row) for row in session.execute(part)]
-    return found
+        groups += [_group(*row) for row in session.execute(part)]
+    return groups
 
 
 def _technique_groups(session: Session, rows: Subquery) -> list[Group]:
@@ -211,12 +211,12 @@ class _Found:
 
 def _entries(session: Session, team: uuid.UUID, ids: Iterable[str]) -> dict[str, _Found]:
     query = select(PoolRow).where(PoolRow.id.in_([uuid.UUID(identity) for identity in ids]))
-    found = {}
+    entries = {}
     for row in session.scalars(query):
         reference = row.reference_id if row.team_id == team else row.shared_reference_id
         assert reference is not None
-        found[str(row.id)] = _Found(visible_entry(session, row, team), reference)
-    return found
+        entries[str(row.id)] = _Found(visible_entry(session, row, team), reference)
+    return entries
 
 
 def visible_entry(session: Session, row: PoolRow, team: uuid.UUID) -> PoolEntry:
@@ -252,10 +252,10 @@ def _counts(session: Session, rows: Subquery, key: Any, keys: Sequence[str]) -> 
         .where(key.in_(keys))
         .group_by(key, rows.c.failure, rows.c.imported, rows.c.foreign)
     )
-    found: dict[str, list[Any]] = {}
+    by_key: dict[str, list[Any]] = {}
     for name, *counts in session.execute(query):
-        found.setdefault(name, []).append(counts)
-    return found
+        by_key.setdefault(name, []).append(counts)
+    return by_key
 
 
 def _why(ranked: Ranked, near: Similarity | None, counts: Iterable[Sequence[Any]]) -> Why:

@@ -50,8 +50,10 @@ def nearest_solved(session: Session, index: Index, team: uuid.UUID, question: Po
     )
     if question.before is not None:
         fastest = fastest.where(PoolRow.created_at < question.before)
-    found = [(near[reference].value, str(key)) for key, reference in session.execute(fastest) if reference is not None]
-    return [key for _, key in sorted(found, key=lambda pair: (-pair[0], pair[1]))[:limit]]
+    matches = [
+        (near[reference].value, str(key)) for key, reference in session.execute(fastest) if reference is not None
+    ]
+    return [key for _, key in sorted(matches, key=lambda pair: (-pair[0], pair[1]))[:limit]]
 
 
 def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:
@@ -64,8 +66,8 @@ def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:
             )
         )
     }
-    found = (_solved(session, uuid.UUID(team), rows[entry]) for entry in entries if entry in rows)
-    return [match for match in found if match is not None]
+    problems = (_solved(session, uuid.UUID(team), rows[entry]) for entry in entries if entry in rows)
+    return [match for match in problems if match is not None]
 
 
 def _solved(session: Session, team: uuid.UUID, entry: PoolEntry) -> Solved | None:

@@ -42,8 +42,8 @@ def list_techniques(
     ]
     if kind in (None, Standing.CATALOGUED):
         wanted = wanted[: limit + 1]
-    found = records(session, team, {name for name, _ in wanted})
-    views = [_view(key, found.get(key, Record()), invented.get(key)) for key in wanted]
+    known = records(session, team, {name for name, _ in wanted})
+    views = [_view(key, known.get(key, Record()), invented.get(key)) for key in wanted]
     views = [view for view in views if kind is None or view.kind is kind]
     page = views[:limit]
     more = len(views) > limit

@@ -55,21 +55,21 @@ def enter_techniques(session: Session, job: Job, strategies: Sequence[Strategy],
 
     Call it once a transaction: rows are written in order of their names, so that two jobs never wait for each other.
     """
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for strategy in strategies:
         for use in strategy.techniques:
             if use.id not in catalogue():
-                found.setdefault(use.id, (use.meaning or strategy.rationale)[:MAX_MEANING])
+                meanings.setdefault(use.id, (use.meaning or strategy.rationale)[:MAX_MEANING])
     known = select(NovelTechnique.technique).where(
         NovelTechnique.team_id == job.team_id,
         NovelTechnique.target == job.target.value,
-        NovelTechnique.technique.in_(found),
+        NovelTechnique.technique.in_(meanings),
     )
-    new = sorted(set(found) - set(session.scalars(known))) if found else []
+    new = sorted(set(meanings) - set(session.scalars(known))) if meanings else []
     if not new:
         return
     shared = {"team_id": job.team_id, "target": job.target.value, "origin": origin.value, "job_id": job.id}
-    rows = [{"id": uuid.uuid4(), "technique": name, "meaning": found[name], **shared} for name in new]
+    rows = [{"id": uuid.uuid4(), "technique": name, "meaning": meanings[name], **shared} for name in new]
     session.execute(insert(NovelTechnique).values(rows).on_conflict_do_nothing())
 
 
@@ -89,9 +89,9 @@ def learned_techniques(
         NovelTechnique.target == target.value, NovelTechnique.created_at < before
     )
     rows = [novel for novel in session.scalars(query) if novel.technique not in catalogue()]
-    found = records(session, team, [novel.technique for novel in rows], before=before) if rows else {}
+    known = records(session, team, [novel.technique for novel in rows], before=before) if rows else {}
     learned = [
-        LearnedTechnique(id=row.technique, meaning=row.meaning, record=found.get((row.technique, row.target), Record()))
+        LearnedTechnique(id=row.technique, meaning=row.meaning, record=known.get((row.technique, row.target), Record()))
         for row in rows
     ]
     promoted = [technique for technique in learned if technique.record.standing is Standing.PROMOTED]
@@ -177,10 +177,10 @@ def _everything(
 def _failures(session: Session, each: Subquery) -> dict[Key, dict[str, int]]:
     key = (each.c.technique, each.c.target)
     query = select(*key, each.c.failure, func.count()).where(each.c.failure.is_not(None))
-    found: dict[Key, dict[str, int]] = {}
+    failures: dict[Key, dict[str, int]] = {}
     for technique, target, failure, count in session.execute(query.group_by(*key, each.c.failure)):
-        found.setdefault((technique, target), {})[failure] = count
-    return found
+        failures.setdefault((technique, target), {})[failure] = count
+    return failures
 
 
 def _sums(rows: Subquery) -> tuple[Any, Any, Any]:

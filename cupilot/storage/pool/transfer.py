@@ -98,13 +98,13 @@ def _kernels(session: Session, entries: Sequence[PoolEntry], sent: set[str]) -> 
     """
     own = {entry.kernel_hash for entry in entries if _has_source(entry)} - sent
     rows = session.scalars(select(KernelRow).where(KernelRow.hash.in_(own), KernelRow.pruned_at.is_(None)))
-    found = {
+    kernels = {
         row.hash: {"target": row.target.value, "source": row.source, "plan": row.plan.model_dump(mode="json")}
         for row in rows
         if row.plan is not None
     }
-    sent |= found.keys()
-    return {key: kernel for key, kernel in found.items() if _fits(kernel)}
+    sent |= kernels.keys()
+    return {key: kernel for key, kernel in kernels.items() if _fits(kernel)}
 
 
 def _has_source(entry: PoolEntry) -> bool:

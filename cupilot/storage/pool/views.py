@@ -176,10 +176,10 @@ def _techniques(session: Session, team: uuid.UUID) -> list[TechniqueStatistics]:
 def _failures(session: Session, each: Subquery) -> dict[tuple[str, str, str], dict[str, int]]:
     key = (each.c.technique, each.c.op_class, each.c.target)
     query = select(*key, each.c.failure, func.count()).where(~each.c.imported, each.c.failure.is_not(None))
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    failures: dict[tuple[str, str, str], dict[str, int]] = {}
     for technique, op_class, target, failure, count in session.execute(query.group_by(*key, each.c.failure)):
-        found.setdefault((technique, op_class, target), {})[failure] = count
-    return found
+        failures.setdefault((technique, op_class, target), {})[failure] = count
+    return failures
 
 
 def _credits(session: Session, team: uuid.UUID) -> dict[tuple[str, str, str], list[float]]:
@@ -191,12 +191,12 @@ def _credits(session: Session, team: uuid.UUID) -> dict[tuple[str, str, str], li
         .order_by(PoolRow.created_at.desc())
         .limit(MAX_WINNERS)
     )
-    found: dict[tuple[str, str, str], list[float]] = {}
+    factors: dict[tuple[str, str, str], list[float]] = {}
     for op_class, target, credits in session.execute(query):
         for credit in credits:
             if credit.factor is not None:
-                found.setdefault((credit.technique, op_class, target), []).append(credit.factor.median)
-    return found
+                factors.setdefault((credit.technique, op_class, target), []).append(credit.factor.median)
+    return factors
 
 
 def _median(factors: list[float] | None) -> float | None:

@@ -98,11 +98,11 @@ def untaken_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.
     worker = session.get(WorkerRow, name)
     if worker is None:
         return {}
-    held = select(func.count()).where(Step.state == StepState.RUNNING, Step.lease_owner == name).scalar_subquery()
+    running = select(func.count()).where(Step.state == StepState.RUNNING, Step.lease_owner == name).scalar_subquery()
     sent = (
         select(Step.id, Step.dispatches)
         .where(Step.state == StepState.QUEUED, Step.queue.in_(worker.queues), Step.dispatches > 0)
-        .where(held < worker.slots, Step.avoids.is_distinct_from(worker.device.uid if worker.device else ""))
+        .where(running < worker.slots, Step.avoids.is_distinct_from(worker.device.uid if worker.device else ""))
         .order_by(Step.created_at)
         .limit(limit)
     )
@@ -173,7 +173,7 @@ def cluster_overview(session: Session) -> ClusterView:
         queues.setdefault(queue, {})[state] = count
     seen = session.execute(workers).all()
     return ClusterView(
-        workers=[WorkerView(row, max(float(seconds), 0.0), live, held) for row, seconds, live, held in seen],
+        workers=[WorkerView(row, max(float(seconds), 0.0), live, steps) for row, seconds, live, steps in seen],
         queues=queues,
         scheduler_alive=scheduler_alive(session),
     )
@@ -181,13 +181,13 @@ def cluster_overview(session: Session) -> ClusterView:
 
 def scheduler_alive(session: Session) -> bool:
     """Return whether a scheduler holds the lock of the one that is in charge."""
-    held = text(
+    locked = text(
         "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
         " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         " AND classid = :high AND objid = :low AND objsubid = 1)"
     )
     key = {"high": SCHEDULER_LOCK >> 32, "low": SCHEDULER_LOCK & 0xFFFFFFFF}
-    return bool(session.execute(held, key).scalar_one())
+    return bool(session.execute(locked, key).scalar_one())
 
 
 def is_live(session: Session) -> ColumnElement[bool]:

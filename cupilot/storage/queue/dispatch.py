@@ -86,11 +86,11 @@ def next_up(session: Session, queue: str, kinds: Sequence[StepKind], count: int)
         .order_by(Step.dispatched_at)
         .limit(count)
     )
-    found = [*session.scalars(sent)]
-    if len(found) < count:
-        waiting = in_turn(_goes_on(), _waits() & wanted, queue, step_seconds(session, queue), count - len(found))
-        found += [each for each in session.scalars(waiting) if each not in found]
-    return found
+    steps = [*session.scalars(sent)]
+    if len(steps) < count:
+        waiting = in_turn(_goes_on(), _waits() & wanted, queue, step_seconds(session, queue), count - len(steps))
+        steps += [each for each in session.scalars(waiting) if each not in steps]
+    return steps
 
 
 def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:

@@ -207,7 +207,7 @@ def lock_claimed(session: Session, claim: Claim) -> tuple[Job, Step]:
     return job, step
 
 
-def pin(session: Session, claim: Claim, key: str, found: Any) -> Any:
+def pin(session: Session, claim: Claim, key: str, value: Any) -> Any:
     """Keep what the claimed step found out, for its further attempts; the answer is what a former one found, if any.
 
     Whatever a model call is made from must not change between attempts: the same question is answered from the
@@ -215,7 +215,7 @@ def pin(session: Session, claim: Claim, key: str, found: Any) -> Any:
     """
     _, step = lock_claimed(session, claim)
     if key not in step.payload:
-        step.payload = {**step.payload, key: found}
+        step.payload = {**step.payload, key: value}
     return step.payload[key]
 
 

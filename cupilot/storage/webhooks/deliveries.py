@@ -167,10 +167,10 @@ def redeliver(session: Session, row: WebhookEndpoint, delivery: uuid.UUID) -> We
 def get_delivery(session: Session, row: WebhookEndpoint, delivery: uuid.UUID, *, lock: bool = False) -> WebhookDelivery:
     """Return a delivery of this endpoint; NotFound for any other."""
     query = select(WebhookDelivery).where(WebhookDelivery.id == delivery, WebhookDelivery.endpoint_id == row.id)
-    found = session.scalars(query.with_for_update() if lock else query).one_or_none()
-    if found is None:
+    message = session.scalars(query.with_for_update() if lock else query).one_or_none()
+    if message is None:
         raise NotFound("no such delivery of this webhook", where="delivery")
-    return found
+    return message
 
 
 def fan_out(session: Session) -> bool:
