@@ -11,9 +11,10 @@ from enum import StrEnum
 from typing import Protocol
 
 from cupilot.domain.errors import CupilotError
-from cupilot.domain.evaluation import Evaluation
+from cupilot.domain.evaluation import Evaluation, Preparation
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.hardware import Device, Peaks
+from cupilot.domain.job import JobSpec
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.pool import PoolMatch
 from cupilot.domain.problem import Problem, ProblemFacts, Target
@@ -55,6 +56,30 @@ class Briefing(Value):
     """What PyTorch eager takes under the policy, where it is known."""
     compiler: str | None = None
     """What builds kernels there, with its version, e.g. ``nvrtc 13.0.88``."""
+
+    @classmethod
+    def of(
+        cls,
+        spec: JobSpec,
+        preparation: Preparation,
+        *,
+        banned: tuple[str, ...] = (),
+        learned: tuple[LearnedTechnique, ...] = (),
+    ) -> Briefing:
+        """Return what agents may know of a job, as its method's switches allow."""
+        guided = spec.method.roofline_guidance
+        return cls(
+            problem=spec.problem,
+            facts=preparation.facts,
+            target=spec.target,
+            device=preparation.environment.device,
+            placement=preparation.placement if guided else None,
+            banned=banned,
+            learned=learned,
+            peaks=preparation.peaks if guided else None,
+            baseline_us=preparation.baseline_us.median,
+            compiler=preparation.environment.compiler,
+        )
 
     def allowing(self, strategy: Strategy) -> Briefing:
         """The same without bans of what the strategy asks for: what was begun before one, or injected, is finished."""

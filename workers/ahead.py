@@ -24,7 +24,8 @@ from cupilot.storage.jobs.progress import file_of, preparation_of
 from cupilot.storage.queue.dispatch import next_up
 from cupilot.storage.queue.drains import is_drained
 from cupilot.storage.queue.steps import Claim
-from workers.tools import Judge, Tools
+from workers.judge import Judge
+from workers.tools import Tools
 
 logger = logging.getLogger(__name__)
 

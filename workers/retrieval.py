@@ -12,7 +12,6 @@ from cupilot.domain.job import JobSpec
 from cupilot.domain.pool import PoolMatch, PoolQuestion, question_of
 from cupilot.storage.pool.search import search
 from cupilot.storage.pool.solved import nearest_solved
-from workers.handlers.common import briefing
 from workers.indexing import index_pool
 from workers.tools import Tools
 
@@ -32,10 +31,11 @@ def retrieved(
 
     A pool that does not answer is a loss, but no reason to fail; without its index it is searched by words alone.
     """
+    from agents.interface import Briefing
     from agents.playbook.preconditions import unmet
 
     question = _question(tools, spec, preparation, before, limit)
-    about = briefing(spec, preparation)
+    about = Briefing.of(spec, preparation)
     try:
         with tools.database.transaction() as session:
             answer = search(

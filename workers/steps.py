@@ -1,6 +1,7 @@
-"""Does one step: claim, load, work, store. Whatever happens, the step's row says so, and the message is acknowledged.
+"""Run one step: claim, load, work, store. Whatever happens, the step's row says so, and the message is acknowledged.
 
-Which work a step is, is the handlers' business; what follows from it, the flow's.
+What a step does is its handler's business (:mod:`workers.handlers.registry`); what follows from it, the flow's
+(:mod:`cupilot.jobs.flow`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from cupilot import tracing
 from cupilot.domain.errors import Unavailable
 from cupilot.domain.states import JobState, StepState
-from cupilot.jobs.flow import give_up_step
+from cupilot.jobs.flow import fail_step
 from cupilot.logs import log_context
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Step
@@ -39,40 +39,30 @@ from cupilot.storage.queue.steps import (
 )
 from workers.ahead import Ahead
 from workers.devices import StepCancelled
+from workers.handlers.handler import Handler
+from workers.handlers.registry import HANDLERS
 from workers.lease import Lease
-from workers.tools import Infrastructure, Tools
+from workers.stages import Infrastructure
+from workers.tools import Tools
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
-"""Wait before a step's second attempt; it doubles with each further one, up to what is the longest."""
+"""Delay before a step's second attempt; it doubles with each further one, up to a limit."""
 STORE_RETRY_SECONDS = 1.0
 """Pause between attempts to store a result while the database is away."""
 
 
-class Handler(Protocol):
-    """A module of :mod:`workers.handlers`."""
-
-    def load(self, session: Session, claim: Claim) -> Any:
-        """Read what the work needs."""
-
-    def work(self, wish: Any, tools: Tools, cancelled: Callable[[], bool]) -> Any:
-        """Do it."""
-
-    def store(self, session: Session, job: Job, step: Step, result: Any) -> None:
-        """Write the result and what follows from it."""
-
-
 def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
-    """Do the step, if it is to be had at this attempt; ``owner`` is the worker's name."""
+    """Claim and run the step at this attempt, for the worker ``owner``; return if another worker already has it."""
     if draining():
-        hand_back(step_id, attempt, tools)
+        return_step(step_id, attempt, tools)
         return
     with tools.database.transaction() as session:
-        lease = timedelta(seconds=tools.settings.lease_seconds)
-        claim = claim_step(session, step_id, attempt, owner, lease)
+        duration = timedelta(seconds=tools.settings.lease_seconds)
+        claim = claim_step(session, step_id, attempt, owner, duration)
     if claim is None:
-        logger.info("not to be had step=%s attempt=%d", step_id, attempt)
+        logger.info("step already claimed, ended or held back step=%s attempt=%d", step_id, attempt)
         return
     with (
         log_context(job=claim.job_id, step=claim.step_id, key=claim.key, attempt=claim.attempt),
@@ -87,14 +77,14 @@ def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining
         ),
     ):
         started = time.monotonic()
-        with Lease(tools.database, tools.settings, claim, draining) as held:
-            outcome = _do(claim, tools, held, draining)
+        with Lease(tools.database, tools.settings, claim, draining) as lease:
+            outcome = _do(claim, tools, lease, draining)
         tracing.note(outcome=outcome)
         logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
 
 
-def hand_back(step_id: uuid.UUID, attempt: int, tools: Tools) -> None:
-    """Leave a step to others that has been sent to us and is not claimed."""
+def return_step(step_id: uuid.UUID, attempt: int, tools: Tools) -> None:
+    """Return a message to the queue unclaimed, for other workers."""
     with tools.database.transaction() as session:
         decline_step(session, step_id, attempt, after=LEFT_TO_OTHERS)
 
@@ -109,10 +99,10 @@ def fail_attempt(
     event: str = "step.retried",
     held: float | None = None,
 ) -> str:
-    """Charge a running step's attempt that came to nothing: queue it again, or give it up after the last one.
+    """Charge a failed attempt of a running step: queue it again, or fail it after the last one.
 
-    Job and step are locked; ``held`` is as in :func:`cupilot.storage.db.transitions.move_step`. Says in a word what was
-    done.
+    Job and step are locked; ``held`` is as in :func:`cupilot.storage.db.transitions.move_step`. Returns ``retried`` or
+    ``failed``.
     """
     error = {"reason": reason, "message": message[:2_000]}
     lose_open_calls(session, job, [step.id])
@@ -121,22 +111,22 @@ def fail_attempt(
         retry_step(session, step, error, after=after, event=event, held=held)
         return "retried"
     move_step(session, step, StepState.FAILED, attempt=step.attempt, held=held, values={"error": error}, data=error)
-    give_up_step(session, job, step, reason, message)
+    fail_step(session, job, step, reason, message)
     return "failed"
 
 
 def _do(claim: Claim, tools: Tools, lease: Lease, draining: Callable[[], bool]) -> str:
-    handler = cast(Handler, import_module(f"workers.handlers.{claim.kind.value}"))
+    handler = HANDLERS[claim.kind]
     try:
         with tools.database.transaction() as session:
-            wish = handler.load(session, claim)
+            loaded = handler.load(session, claim)
         with _building_ahead(claim, tools, draining):
-            result = handler.work(wish, tools, lease.cancelled)
-        return _stored(tools, lease, lambda session: _finish(session, claim, handler, result))
+            result = handler.work(loaded, tools, lease.cancelled)
+        return _store(tools, lease, lambda session: _finish(session, claim, handler, result))
     except StepCancelled:
-        return _stored(tools, lease, lambda session: _let_go(session, claim, lease))
+        return _store(tools, lease, lambda session: _release(session, claim, lease))
     except Stale:
-        return "came too late"
+        return "stale"
     except (Infrastructure, Unavailable) as error:
         reason, message = "infrastructure", str(error)
         if claim.kind.on_device:
@@ -147,7 +137,7 @@ def _do(claim: Claim, tools: Tools, lease: Lease, draining: Callable[[], bool]) 
         reason, message = "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
         if claim.kind.on_device:
             _check_device(claim, tools)
-    return _stored(tools, lease, lambda session: _fail(session, claim, reason, message))
+    return _store(tools, lease, lambda session: _fail(session, claim, reason, message))
 
 
 def _building_ahead(claim: Claim, tools: Tools, draining: Callable[[], bool]) -> AbstractContextManager[object]:
@@ -155,7 +145,7 @@ def _building_ahead(claim: Claim, tools: Tools, draining: Callable[[], bool]) ->
 
 
 def _check_device(claim: Claim, tools: Tools) -> None:
-    """After a fault that was not the kernel's: a device that is gone gets no more work, and its worker ends."""
+    """Mark the worker of a lost device unhealthy, after a fault that was not the kernel's: it ends itself."""
     fault = tools.device_fault()
     if fault is not None:
         logger.critical("device lost: %s", fault)
@@ -163,21 +153,21 @@ def _check_device(claim: Claim, tools: Tools) -> None:
             mark_unhealthy(session, claim.owner, fault)
 
 
-def _stored(tools: Tools, lease: Lease, write: Callable[[Session], str]) -> str:
-    """Write in one transaction, over and over while the database is away and the claim may still be ours."""
+def _store(tools: Tools, lease: Lease, write: Callable[[Session], str]) -> str:
+    """Write in one transaction; retry while the database is away and the claim may still be valid."""
     while True:
         try:
             with tools.database.transaction() as session:
                 return write(session)
         except Stale:
-            return "came too late"
+            return "stale"
         except Unavailable:
             if lease.unwanted:
                 return "lost"
             time.sleep(STORE_RETRY_SECONDS)
 
 
-def _finish(session: Session, claim: Claim, handler: Handler, result: Any) -> str:
+def _finish(session: Session, claim: Claim, handler: Handler[Any, Any], result: Any) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
         return _cancel(session, job, step, claim.held)
@@ -186,7 +176,7 @@ def _finish(session: Session, claim: Claim, handler: Handler, result: Any) -> st
     return "succeeded"
 
 
-def _let_go(session: Session, claim: Claim, lease: Lease) -> str:
+def _release(session: Session, claim: Claim, lease: Lease) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
         return _cancel(session, job, step, claim.held)
@@ -204,7 +194,7 @@ def _fail(session: Session, claim: Claim, reason: str, message: str) -> str:
 
 
 def _cancel(session: Session, job: Job, step: Step, held: float) -> str:
-    """The user asked for it: the last step that lets go ends the job."""
+    """Cancel the step at the user's request; the job's last running step ends the job."""
     move_step(session, step, StepState.CANCELLED, attempt=step.attempt, held=held)
     if not anything_running(session, job):
         end_job(session, job, JobState.CANCELLED, reason="cancel_requested")

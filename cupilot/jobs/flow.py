@@ -181,8 +181,8 @@ def end_generation(session: Session, job: Job, generation: Generation) -> None:
     begin_generation(session, job, generation.number + 1, parents)
 
 
-def give_up_generation(session: Session, job: Job, generation: Generation, reason: str, message: str) -> None:
-    """No initial strategies for this generation: the job goes on with what it has, or fails where it has nothing."""
+def fail_generation(session: Session, job: Job, generation: Generation, reason: str, message: str) -> None:
+    """Go on without initial strategies: with the candidates that the job has, or fail it where it has none."""
     if job.candidates == 0:
         state = JobState.FAILED if money_reached(job) is None else JobState.BUDGET_EXHAUSTED
         end_job(session, job, state, reason=reason, message=no_strategies(session, job, message))
@@ -190,8 +190,8 @@ def give_up_generation(session: Session, job: Job, generation: Generation, reaso
         end_generation(session, job, generation)
 
 
-def give_up_step(session: Session, job: Job, step: Step, reason: str, message: str) -> None:
-    """Go on after a step that has failed for good, which its candidate, generation or job must bear."""
+def fail_step(session: Session, job: Job, step: Step, reason: str, message: str) -> None:
+    """Go on after a step's last attempt has failed: end its candidate, generation or job accordingly."""
     if step.kind is StepKind.PREPARE:
         end_job(session, job, JobState.FAILED, reason=reason, message=message)
     elif step.kind is StepKind.CONFIRM:
@@ -200,7 +200,7 @@ def give_up_step(session: Session, job: Job, step: Step, reason: str, message: s
         give_up_attribution(session, job, step, message)
     elif step.candidate_id is None:
         assert step.generation_id is not None
-        give_up_generation(session, job, lock_generation(session, step.generation_id), reason, message)
+        fail_generation(session, job, lock_generation(session, step.generation_id), reason, message)
     else:
         candidate = session.get_one(Candidate, step.candidate_id, populate_existing=True)
         measured = candidate.evaluation_id is not None

@@ -63,7 +63,7 @@ from cupilot.domain.problem import (
 from cupilot.domain.roofline import place
 from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.storage.pool.references import Reference
-from workers.tools import StepCancelled
+from workers.devices import StepCancelled
 
 SOURCE = """
 import torch

@@ -17,7 +17,8 @@ from cupilot.domain.problem import Target
 from cupilot.settings import Settings, settings
 from cupilot.storage.db.engine import Database
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, strategy
-from workers.tools import StepCancelled, Tools
+from workers.devices import StepCancelled
+from workers.tools import Tools
 from workers.worker import run_worker
 
 

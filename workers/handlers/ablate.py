@@ -1,4 +1,4 @@
-"""Step ``ablate``: the winner is written without each of its techniques, where that needs no model."""
+"""Step ``ablate``: the playbook writes the winner without each of its techniques, where it can."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from sqlalchemy.orm import Session
 
 from cupilot.domain.attribution import Credit, CreditOutcome
-from cupilot.domain.evaluation import Preparation
-from cupilot.domain.job import JobSpec
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import StepKind, StrategyOrigin
 from cupilot.domain.strategy import Strategy
@@ -22,48 +20,55 @@ from cupilot.storage.jobs.evolving import add_strategy, keep_kernel
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import kernel_as_measured, preparation_of, strategy_of
 from cupilot.storage.queue.steps import Claim, add_step, device_queue
-from workers.handlers.common import briefing, candidate_of
+from workers.handlers.handler import Handler
+from workers.handlers.rows import candidate_of
 from workers.tools import Tools
 
 if TYPE_CHECKING:
+    from agents.interface import Briefing
     from agents.playbook.ablation import Ablation
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for."""
+class AblateInput:
+    """What the step needs."""
 
-    spec: JobSpec
-    preparation: Preparation
+    briefing: Briefing
     strategy: Strategy
     kernel: Kernel
 
 
-def load(session: Session, claim: Claim) -> Wish:
-    """The winner."""
+def load(session: Session, claim: Claim) -> AblateInput:
+    """Read the winner."""
+    from agents.interface import Briefing
+
     job = session.get_one(Job, claim.job_id)
     winner = session.get_one(Candidate, claim.candidate_id)
     kernel = kernel_as_measured(session, winner)
     assert kernel is not None
-    return Wish(job_spec(session, job), preparation_of(job), strategy_of(session, winner), kernel)
+    briefing = Briefing.of(job_spec(session, job), preparation_of(job))
+    return AblateInput(briefing, strategy_of(session, winner), kernel)
 
 
-def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> list[Ablation]:  # noqa: ARG001
+def work(step: AblateInput, tools: Tools, cancelled: Callable[[], bool]) -> list[Ablation]:  # noqa: ARG001
     """Have the playbook write it."""
-    return tools.ablations(briefing(wish.spec, wish.preparation), wish.strategy, wish.kernel)
+    return tools.ablations(step.briefing, step.strategy, step.kernel)
 
 
-def store(session: Session, job: Job, step: Step, found: list[Ablation]) -> None:
-    """Queue a measurement of each kernel that differs, as many as the budget allows; the rest is said at once."""
+def store(session: Session, job: Job, step: Step, ablations: list[Ablation]) -> None:
+    """Queue a measurement of each kernel that differs, as many as the budget allows; credit the others at once."""
     winner = candidate_of(session, step)
     left = int(step.payload["limit"])
-    for position, ablation in enumerate(found):
+    for position, ablation in enumerate(ablations):
         if ablation.kernel is not None and not ablation.same_code and left > 0:
             left -= 1
             _measure(session, job, winner, position, ablation)
         else:
             give_credit(session, winner, position, _unmeasured(ablation))
     end_when_done(session, job, winner)
+
+
+ABLATE = Handler(load, work, store)
 
 
 def _measure(session: Session, job: Job, winner: Candidate, position: int, ablation: Ablation) -> None:

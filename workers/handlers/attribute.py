@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.attribution import Credit, CreditOutcome
 from cupilot.domain.evaluation import Evaluation, Preparation
-from cupilot.domain.job import JobSpec
 from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem
 from cupilot.domain.states import EvaluationPurpose
 from cupilot.jobs.attribution import credit_of, end_when_done
 from cupilot.jobs.learning import learn
@@ -22,37 +22,32 @@ from cupilot.storage.jobs.evolving import keep_evaluation
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import evaluation_of, kernel_of, preparation_of
 from cupilot.storage.queue.steps import Claim
-from workers.handlers.common import candidate_of, check_infrastructure
+from workers.handlers.handler import Handler
+from workers.handlers.rows import candidate_of
 from workers.tools import Tools
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for."""
+class AttributeInput:
+    """What the step needs."""
 
-    spec: JobSpec
+    problem: Problem
     preparation: Preparation
     kernel: Kernel
 
 
-def load(session: Session, claim: Claim) -> Wish:
-    """The kernel that the step was made for."""
+def load(session: Session, claim: Claim) -> AttributeInput:
+    """Read the kernel that the step was made for."""
     job = session.get_one(Job, claim.job_id)
-    return Wish(job_spec(session, job), preparation_of(job), kernel_of(session, claim.payload["kernel"]))
-
-
-def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
-    """Have the judge evaluate it as it does candidates, to the end: credit is the difference of two times."""
-    evaluation = tools.judge().evaluate(
-        wish.spec.problem,
-        wish.preparation,
-        wish.kernel,
-        incumbent=None,
-        candidate=False,
-        timeout=tools.settings.evaluate_timeout_seconds,
-        cancelled=cancelled,
+    return AttributeInput(
+        job_spec(session, job).problem, preparation_of(job), kernel_of(session, claim.payload["kernel"])
     )
-    return check_infrastructure(evaluation)
+
+
+def work(step: AttributeInput, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
+    """Have the judge evaluate it as it does candidates, to the end: credit is the difference of two times."""
+    judge = tools.step_judge(cancelled)
+    return judge.evaluate(step.problem, step.preparation, step.kernel, incumbent=None, candidate=False)
 
 
 def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> None:
@@ -67,3 +62,6 @@ def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> Non
     credit = credit_of(asked, evaluation_of(session, winner.evaluation_id), evaluation)
     give_credit(session, winner, step.payload["position"], credit, row)
     end_when_done(session, job, winner)
+
+
+ATTRIBUTE = Handler(load, work, store)

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.evaluation import Evaluation, Preparation
 from cupilot.domain.imported import ImportedKernel
-from cupilot.domain.job import JobSpec
 from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem
 from cupilot.domain.states import EvaluationPurpose
 from cupilot.jobs.confirmation import after_confirmation
 from cupilot.jobs.flow import config_of
@@ -21,47 +21,41 @@ from cupilot.storage.jobs.evolving import add_evaluation
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import evaluation_of, file_of, preparation_of
 from cupilot.storage.queue.steps import Claim
-from workers.handlers.common import candidate_of, check_infrastructure
+from workers.handlers.handler import Handler
+from workers.handlers.rows import candidate_of
 from workers.tools import Tools
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for."""
+class ConfirmInput:
+    """What the step needs."""
 
-    spec: JobSpec
+    problem: Problem
     preparation: Preparation
     kernel: Kernel | ImportedKernel
     tunables: dict[str, int]
     """Those that the evaluation to be confirmed chose."""
 
 
-def load(session: Session, claim: Claim) -> Wish:
-    """The candidate's kernel."""
+def load(session: Session, claim: Claim) -> ConfirmInput:
+    """Read the candidate's kernel."""
     job = session.get_one(Job, claim.job_id)
     candidate = session.get_one(Candidate, claim.candidate_id)
     assert candidate.kernel_hash is not None
     assert candidate.evaluation_id is not None
     kernel = file_of(session, candidate.kernel_hash)
     tunables = evaluation_of(session, candidate.evaluation_id).tunables
-    return Wish(job_spec(session, job), preparation_of(job), kernel, tunables)
+    return ConfirmInput(job_spec(session, job).problem, preparation_of(job), kernel, tunables)
 
 
-def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
+def work(step: ConfirmInput, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
     """Have the judge confirm it."""
-    evaluation = tools.judge().confirm(
-        wish.spec.problem,
-        wish.preparation,
-        wish.kernel,
-        tunables=wish.tunables,
-        timeout=tools.settings.confirm_timeout_seconds,
-        cancelled=cancelled,
-    )
-    return check_infrastructure(evaluation)
+    judge = tools.step_judge(cancelled)
+    return judge.confirm(step.problem, step.preparation, step.kernel, tunables=step.tunables)
 
 
 def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> None:
-    """The second measurement is the one that counts, also in the pool; then the job ends or tries the next best."""
+    """Let the second measurement count, also in the pool; then end the job or try the next best."""
     candidate = candidate_of(session, step)
     first = session.get_one(EvaluationRow, candidate.evaluation_id)
     weight = config_of(job).utilisation_weight
@@ -69,3 +63,6 @@ def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> Non
     add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
     correct(session, first, evaluation=evaluation)
     after_confirmation(session, job, step, evaluation.verdict)
+
+
+CONFIRM = Handler(load, work, store)

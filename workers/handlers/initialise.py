@@ -6,135 +6,148 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from agents.interface import AgentError, Attempt, InitialStrategy
 from cupilot.domain.evaluation import Preparation
-from cupilot.domain.evolution.novelty import strategy_key
 from cupilot.domain.evolution.pipeline import first
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.evolution.seeds import initialise_seed
 from cupilot.domain.job import JobSpec
-from cupilot.domain.model_call import CostBudgetReached
 from cupilot.domain.pool import PoolMatch
-from cupilot.domain.standing import LearnedTechnique
 from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
-from cupilot.jobs.flow import begin_stage, course_of, give_up_generation
-from cupilot.storage.db.tables.jobs import Candidate, Job
+from cupilot.jobs.flow import begin_stage, course_of, fail_generation
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_generation, record_event
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.evolving import add_candidate, add_strategy, count_down, give_strategy
 from cupilot.storage.jobs.jobs import job_spec
-from cupilot.storage.jobs.progress import candidates_of, preparation_of, strategies_of
+from cupilot.storage.jobs.progress import preparation_of, strategies_of
 from cupilot.storage.jobs.steering import banned_techniques
 from cupilot.storage.pool.techniques import enter_techniques
 from cupilot.storage.queue.steps import Claim, pin
-from workers.handlers.common import attempt_of, briefing, learned_of
+from workers.handlers.handler import Handler
+from workers.handlers.rows import attempts_of, learned_of
 from workers.retrieval import retrieved
 from workers.tools import Tools
 
+if TYPE_CHECKING:
+    from agents.interface import Attempt, Briefing, InitialStrategy
+    from agents.stages import InitialStrategies
+
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for."""
+class InitialiseInput:
+    """What the step needs."""
 
     claim: Claim
     team: str
     spec: JobSpec
     preparation: Preparation
+    briefing: Briefing
     number: int
+    """Of the generation."""
     count: int
-    taken: list[Strategy]
+    """Strategies that are wanted."""
+    tried: list[Strategy]
     seeds: list[Attempt]
     """The kernels that an epoch begins from."""
-    banned: tuple[str, ...] = ()
-    learned: tuple[LearnedTechnique, ...] = ()
     pool_until: datetime | None = None
     """Pool entries made later are not shown: an experiment's jobs must not teach each other."""
 
 
 @dataclass(frozen=True)
-class Strategies:
-    """What came of it."""
+class InitialiseResult:
+    """What the manager answered."""
 
-    found: list[InitialStrategy]
+    answer: InitialStrategies
     matches: int
     """Pool entries that the manager was shown."""
-    refusal: AgentError | CostBudgetReached | None = None
 
 
-def load(session: Session, claim: Claim) -> Wish:
-    """The job, and how many strategies are wanted."""
+def load(session: Session, claim: Claim) -> InitialiseInput:
+    """Read the job, and how many strategies are wanted."""
+    from agents.interface import Briefing
+
     job = session.get_one(Job, claim.job_id)
     spec, preparation = job_spec(session, job), preparation_of(job)
-    begun = candidates_of(session, list(dict.fromkeys(claim.payload.get("seeds", ()))))
-    return Wish(
+    banned, learned = banned_techniques(session, job.id), learned_of(session, job, spec, claim)
+    return InitialiseInput(
         claim=claim,
         team=str(job.team_id),
         spec=spec,
         preparation=preparation,
+        briefing=Briefing.of(spec, preparation, banned=banned, learned=learned),
         number=claim.payload["number"],
         count=claim.payload["count"],
-        taken=strategies_of(session, job.id),
-        seeds=[attempt_of(session, one) for one in begun],
-        banned=banned_techniques(session, job.id),
-        learned=learned_of(session, job, spec, claim),
+        tried=strategies_of(session, job.id),
+        seeds=attempts_of(session, list(dict.fromkeys(claim.payload.get("seeds", ())))),
         pool_until=pool_cutoff(session, job),
     )
 
 
-def work(wish: Wish, tools: Tools, cancelled: Callable[[], bool]) -> Strategies:  # noqa: ARG001
-    """Look into the pool and ask the manager."""
-    matches = _matches(wish, tools) if wish.spec.method.pool else []
-    seed = initialise_seed(wish.spec.seed, wish.number)
-    try:
-        manager = tools.agents(wish.spec.agents, wish.claim).manager
-        about = briefing(wish.spec, wish.preparation, wish.banned, wish.learned)
-        found = manager.initial_strategies(about, matches, wish.count, seed, taken=wish.taken, seeds=wish.seeds)
-    except (AgentError, CostBudgetReached) as error:
-        return Strategies([], len(matches), error)
-    return Strategies(found[: wish.count], len(matches))
+def work(step: InitialiseInput, tools: Tools, cancelled: Callable[[], bool]) -> InitialiseResult:  # noqa: ARG001
+    """Search the pool and ask the manager."""
+    from agents.stages import initial_strategies
+
+    matches = _matches(step, tools) if step.spec.method.pool else []
+    answer = initial_strategies(
+        lambda: tools.agents(step.spec.agents, step.claim),
+        step.briefing,
+        matches,
+        step.count,
+        initialise_seed(step.spec.seed, step.number),
+        tried=step.tried,
+        seeds=step.seeds,
+    )
+    return InitialiseResult(answer, len(matches))
 
 
-def store(session: Session, job: Job, step: Step, strategies: Strategies) -> None:
-    """One candidate a strategy that the job does not have yet."""
-    number = step.payload["number"]
-    generation = lock_generation(session, step.generation_id) if step.generation_id else None
-    assert generation is not None
-    data = {"number": number, "strategies": len(strategies.found), "pool_matches": strategies.matches}
+def store(session: Session, job: Job, step: Step, result: InitialiseResult) -> None:
+    """Make a candidate of each strategy that the job does not have yet."""
+    assert step.generation_id is not None
+    generation, answer = lock_generation(session, step.generation_id), result.answer
+    number, count = step.payload["number"], len(answer.strategies)
+    data = {"number": number, "strategies": count, "pool_matches": result.matches}
     record_event(session, job.id, "generation.initialised", step_id=step.id, data=data)
-    if strategies.refusal is not None:
-        give_up_generation(session, job, generation, strategies.refusal.code, str(strategies.refusal))
+    if answer.refusal is not None:
+        fail_generation(session, job, generation, answer.refusal.code, str(answer.refusal))
         return
-    taken = {strategy_key(one, catalogue()) for one in strategies_of(session, job.id)}
-    seeds = [uuid.UUID(one) for one in step.payload.get("seeds", ())]
-    candidates: list[Candidate] = []
-    for one in strategies.found:
-        key = strategy_key(one.strategy, catalogue())
-        if key in taken:
-            continue
-        taken.add(key)
-        parents = [seeds[len(candidates) % len(seeds)]] if seeds else []
-        candidate = add_candidate(session, job, generation, Operator.INITIAL, parents)
-        origin = StrategyOrigin(one.source.value)
-        give_strategy(session, candidate, add_strategy(session, job, one.strategy, origin, one.pool_entry))
-        candidates.append(candidate)
-    if not candidates:
-        give_up_generation(session, job, generation, "no_strategies", "the agents know nothing more to try")
+    new = answer.new(strategies_of(session, job.id))
+    if not new:
+        fail_generation(session, job, generation, "no_strategies", "the agents know nothing more to try")
         return
-    enter_techniques(session, job, [one.strategy for one in strategies.found], StrategyOrigin.IDEA)
+    candidates = _add_candidates(session, job, step, generation, new)
+    enter_techniques(session, job, [initial.strategy for initial in answer.strategies], StrategyOrigin.IDEA)
     count_down(session, generation, len(candidates) - 1)
     for candidate in candidates:
         begin_stage(session, job, candidate, first(course_of(job, Operator.INITIAL)))
 
 
-def _matches(wish: Wish, tools: Tools) -> list[PoolMatch]:
-    """What earlier jobs of the team learned, as the step's first attempt found it."""
-    found = retrieved(tools, wish.team, wish.spec, wish.preparation, before=wish.pool_until)
+INITIALISE = Handler(load, work, store)
+
+
+def _add_candidates(
+    session: Session, job: Job, step: Step, generation: Generation, new: list[InitialStrategy]
+) -> list[Candidate]:
+    seeds = [uuid.UUID(seed) for seed in step.payload.get("seeds", ())]
+    candidates = []
+    for place, initial in enumerate(new):
+        parents = [seeds[place % len(seeds)]] if seeds else []
+        candidate = add_candidate(session, job, generation, Operator.INITIAL, parents)
+        origin = StrategyOrigin(initial.source.value)
+        give_strategy(session, candidate, add_strategy(session, job, initial.strategy, origin, initial.pool_entry))
+        candidates.append(candidate)
+    return candidates
+
+
+def _matches(step: InitialiseInput, tools: Tools) -> list[PoolMatch]:
+    """Return what earlier jobs of the team learned, as the step's first attempt found it."""
+    matches = retrieved(tools, step.team, step.spec, step.preparation, before=step.pool_until)
     with tools.database.transaction() as session:
-        pinned = pin(session, wish.claim, "matches", [one.model_dump(mode="json") for one in found])
-    return [PoolMatch.model_validate(one) for one in pinned]
+        pinned = pin(session, step.claim, "matches", [match.model_dump(mode="json") for match in matches])
+    return [PoolMatch.model_validate(match) for match in pinned]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
@@ -22,39 +20,28 @@ from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.evolving import set_preparation
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.queue.steps import Claim
-from workers.tools import Infrastructure, Tools
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What came of it."""
-
-    result: PreparationResult
-    seconds: float
+from workers.handlers.handler import Handler
+from workers.tools import Tools
 
 
 def load(session: Session, claim: Claim) -> Problem:
-    """The problem."""
+    """Read the problem."""
     return job_spec(session, session.get_one(Job, claim.job_id)).problem
 
 
-def work(problem: Problem, tools: Tools, cancelled: Callable[[], bool]) -> Prepared:
+def work(problem: Problem, tools: Tools, cancelled: Callable[[], bool]) -> PreparationResult:
     """Have the judge prepare it."""
-    started = time.monotonic()
-    result = tools.judge().prepare(problem, timeout=tools.settings.prepare_timeout_seconds, cancelled=cancelled)
-    if result.failure is not None and result.failure.kind is FailureKind.INFRASTRUCTURE:
-        raise Infrastructure(result.failure.message)
-    return Prepared(result, time.monotonic() - started)
+    return tools.step_judge(cancelled).prepare(problem)
 
 
-def store(session: Session, job: Job, step: Step, prepared: Prepared) -> None:
+def store(session: Session, job: Job, step: Step, result: PreparationResult) -> None:
     """Begin the first generation, or end a job whose reference cannot be used."""
-    if prepared.result.preparation is None:
-        assert prepared.result.failure is not None
-        message = prepared.result.failure.message
-        end_job(session, job, JobState.FAILED, reason=FailureKind.INVALID_PROBLEM.value, message=message)
+    if result.preparation is None:
+        assert result.failure is not None
+        reason = FailureKind.INVALID_PROBLEM.value
+        end_job(session, job, JobState.FAILED, reason=reason, message=result.failure.message)
         return
-    set_preparation(session, job, prepared.result.preparation)
+    set_preparation(session, job, result.preparation)
     if job.state is JobState.PREPARING:  # a paused job is resumed as what it has come to
         move_job(session, job, JobState.EVOLVING)
     winner, file = step.payload.get(PAYLOAD), step.payload.get(importing.PAYLOAD)
@@ -64,3 +51,6 @@ def store(session: Session, job: Job, step: Step, prepared: Prepared) -> None:
         begin_remeasurement(session, job, uuid.UUID(winner))
     else:
         begin_generation(session, job, 0, [])
+
+
+PREPARE = Handler(load, work, store)

@@ -127,7 +127,7 @@ class TemplatedJudge(ScriptedJudge):
     """Prepares the problem so that the playbook has templates for it, as ``hybrid`` needs."""
 
     def prepare(self, problem: Problem, **named: Any) -> PreparationResult:
-        """See :meth:`workers.tools.Judge.prepare`."""
+        """See :meth:`workers.judge.Judge.prepare`."""
         found = super().prepare(problem, **named).preparation
         assert found is not None
         assert found.facts.graph is not None

@@ -14,8 +14,8 @@ import sys
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
-from types import SimpleNamespace
 from typing import Any
 
 import agents.llm.gateway
@@ -29,6 +29,7 @@ from cupilot.domain.model_call import Answer, Call
 from cupilot.settings import settings
 from cupilot.storage.db.engine import Database
 from tests.service.doubles import MemoryPool, ScriptedJudge
+from workers.handlers.handler import Handler
 from workers.ledger import SharedLimits, StepLedger
 from workers.tools import Tools
 
@@ -99,20 +100,17 @@ def do(order: Order, api_base: str) -> None:
     database = Database(config.database_url.get_secret_value())
     models = RoleModels(default=(model(api_base, order.timeout),))
     pool = MemoryPool()
-    load_handler = workers.steps.import_module
 
-    def handler(name: str) -> Any:
-        module = load_handler(name)
-
+    def dying(handler: Handler[Any, Any]) -> Handler[Any, Any]:
         def work(*arguments: Any) -> Any:
-            result = module.work(*arguments)
+            result = handler.work(*arguments)
             if order.called:
                 order.reach("the result", Point.WORKED)
             return result
 
-        return SimpleNamespace(load=module.load, work=work, store=module.store)
+        return replace(handler, work=work)
 
-    workers.steps.import_module = handler  # type: ignore[assignment]
+    workers.steps.HANDLERS = {kind: dying(handler) for kind, handler in workers.steps.HANDLERS.items()}
 
     def agents(kind: AgentKind, claim: Any) -> Any:
         ledger = DyingLedger(database, claim)

@@ -25,7 +25,7 @@ from tests.service.rig import Rig
 from workers.dispatcher import note_missing
 from workers.draining import Draining
 from workers.operator import NOT_DRAINED, add_commands, run_command
-from workers.steps import hand_back
+from workers.steps import return_step
 
 pytestmark = pytest.mark.service
 
@@ -104,12 +104,12 @@ def test_a_drained_worker_is_sent_nothing_and_the_others_go_on(rig: Rig) -> None
     assert rig.job(job).state is JobState.SUCCEEDED
 
 
-def test_a_message_that_was_on_its_way_is_handed_back_and_sent_again(rig: Rig) -> None:
+def test_a_message_that_was_on_its_way_is_returned_and_sent_again(rig: Rig) -> None:
     job = rig.submit()
     (message,) = rig.publish()
     with rig.database.transaction() as session:
         begin_drain(session, SERVICE, "test")
-    hand_back(rig.step(job, "prepare").id, 0, rig.tools)
+    return_step(rig.step(job, "prepare").id, 0, rig.tools)
     step = rig.step(job, "prepare")
     assert (step.state, step.attempt, step.dispatched_at) == (StepState.QUEUED, 0, None)
     with rig.database.transaction() as session:
@@ -126,15 +126,15 @@ def test_a_drained_worker_is_not_sent_what_it_hands_back_over_and_over(rig: Rig)
         begin_drain(session, "gpu-1", "test")
     jobs = [rig.submit(), rig.submit(request_hash="1" * 64)]
     with rig.database.transaction() as session:
-        busy, handed_back = rig.publish()
+        busy, returned = rig.publish()
         assert claim_step(session, uuid.UUID(busy[1][0]), 0, "gpu-2", timedelta(minutes=1)) is not None
     sent = 0
     for _ in range(5):
-        hand_back(uuid.UUID(handed_back[1][0]), 0, rig.tools)
+        return_step(uuid.UUID(returned[1][0]), 0, rig.tools)
         sent += len(rig.publish())
     assert sent <= 1, "at most once a second"
-    rig.make_ready(uuid.UUID(handed_back[1][0]))
-    assert rig.publish() == [handed_back]
+    rig.make_ready(uuid.UUID(returned[1][0]))
+    assert rig.publish() == [returned]
     assert {rig.job(job).state for job in jobs} == {JobState.PREPARING, JobState.QUEUED}
 
 

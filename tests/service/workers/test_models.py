@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from agents.interface import Attempt
+from agents.interface import Attempt, Briefing
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
 from agents.llm.players import hybrid, llm
@@ -27,7 +27,6 @@ from cupilot.storage.queue.steps import MODELS_QUEUE
 from tests.scripted_model import Reply, Script, ScriptedModel
 from tests.service.doubles import preparation
 from tests.service.rig import Message, Rig, job_spec
-from workers.handlers.common import briefing
 from workers.ledger import StepLedger
 
 pytestmark = [
@@ -286,7 +285,7 @@ def test_hybrid_agents_ask_the_model_only_where_the_playbook_has_no_template() -
         model = Model(name="openai/scripted", api_base=server.api_base)
         players = hybrid(RoleModels(default=(model,)), MemoryLedger())
         # The doubles' graph names softmax without its dimension, so no template fits it.
-        unknown = briefing(spec, preparation(spec.problem))
+        unknown = Briefing.of(spec, preparation(spec.problem))
         assert players.manager.initial_strategies(unknown, [], 4, 1)
         assert len(server.paid) == 1
         node = unknown.facts.graph.nodes[0].model_copy(update={"args": ({"ref": "x"}, 1, False)})

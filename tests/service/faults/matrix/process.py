@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import workers.scheduler
@@ -24,6 +23,7 @@ from cupilot.storage.db.tables.webhooks import WebhookPosition
 from tests.service.doubles import MemoryPool, ScriptedJudge, device
 from tests.service.faults.matrix.messages import LEASE_MARGIN_SECONDS
 from tests.service.faults.matrix.points import Point, reached
+from workers.handlers.handler import Handler
 from workers.tools import Tools, make_tools
 
 
@@ -76,7 +76,7 @@ def _run_worker(role: str, name: str) -> None:
 
 
 def _wrap_steps(role: str) -> None:
-    do_step, do, load_handler = workers.tasks.do_step, workers.steps._do, workers.steps.import_module
+    do_step, do = workers.tasks.do_step, workers.steps._do
 
     def whole(*arguments: Any) -> None:
         reached(role, Point.BEFORE_CLAIM)
@@ -87,26 +87,25 @@ def _wrap_steps(role: str) -> None:
         reached(role, Point.AFTER_CLAIM)
         return do(*arguments)
 
-    def handler(name: str) -> Any:
-        module = load_handler(name)
-
-        def work(*arguments: Any) -> Any:
-            reached(role, Point.DURING_WORK)
-            result = module.work(*arguments)
-            reached(role, Point.BEFORE_STORE)
-            return result
-
-        def store(session: Any, *arguments: Any) -> None:
-            module.store(session, *arguments)
-            session.flush()
-            reached(role, Point.IN_STORE)
-
-        return SimpleNamespace(load=module.load, work=work, store=store)
-
     workers.tasks.do_step = whole
     workers.steps._do = claimed
-    workers.steps.import_module = handler  # type: ignore[assignment]
+    workers.steps.HANDLERS = {kind: _wrap_handler(role, handler) for kind, handler in workers.steps.HANDLERS.items()}
     _wrap_ledger(role)
+
+
+def _wrap_handler(role: str, handler: Handler[Any, Any]) -> Handler[Any, Any]:
+    def work(*arguments: Any) -> Any:
+        reached(role, Point.DURING_WORK)
+        result = handler.work(*arguments)
+        reached(role, Point.BEFORE_STORE)
+        return result
+
+    def store(session: Any, *arguments: Any) -> None:
+        handler.store(session, *arguments)
+        session.flush()
+        reached(role, Point.IN_STORE)
+
+    return replace(handler, work=work, store=store)
 
 
 def _wrap_ledger(role: str) -> None:

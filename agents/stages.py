@@ -1,0 +1,380 @@
+"""A candidate's stages that ask agents, each once: what it reads of the candidate, what it asks, what it settles.
+
+A stage is a frozen view. ``read`` takes from a candidate all that the stage may know, before anything is asked; ``run``
+asks the agents and says what the candidate gets from it. Two drivers run the same stages: the workers, which keep
+candidates in rows (:mod:`workers.handlers.candidate`), and :mod:`workers.local`, which keeps them in memory. Whether a
+job already has a strategy or a kernel is theirs to say, because it is theirs to store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
+
+from agents.interface import (
+    AgentError,
+    Agents,
+    Alignment,
+    Attempt,
+    Briefing,
+    Commission,
+    Conversion,
+    Example,
+    InitialStrategy,
+    KernelEngineer,
+)
+from cupilot.domain.errors import CupilotError
+from cupilot.domain.evolution.notes import Notes
+from cupilot.domain.evolution.novelty import strategy_key
+from cupilot.domain.evolution.pipeline import Done, Outcome, Refused, Stage
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.model_call import CostBudgetReached
+from cupilot.domain.pool import PoolMatch
+from cupilot.domain.states import StrategyOrigin
+from cupilot.domain.strategy import Strategy, union
+from cupilot.domain.technique import catalogue
+
+logger = logging.getLogger(__name__)
+
+GAVE_UP = "gave_up"
+"""Reason of a refusal: the Revisor sees nothing more to change."""
+MAX_ANCESTORS = 16
+"""Ancestors whose trials the Revisor is shown, the youngest ones."""
+
+
+class CandidateReader(Protocol):
+    """A candidate and its relatives, read from wherever they are kept."""
+
+    @property
+    def method(self) -> str:
+        """Name of the job's method."""
+        ...
+
+    @property
+    def operator(self) -> Operator:
+        """The operator that proposed the candidate."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Number of the candidate's generation."""
+        ...
+
+    @property
+    def notes(self) -> Notes:
+        """What is kept beside strategy and kernel."""
+        ...
+
+    def strategy(self) -> Strategy:
+        """Return the strategy that the candidate follows."""
+        ...
+
+    def measured(self) -> Attempt:
+        """Return the kernel that was measured last, as it was written, without name and insight."""
+        ...
+
+    def trials(self) -> list[Attempt]:
+        """Return the candidate's measured kernels, oldest first, each with the note on what a repair changed."""
+        ...
+
+    def parents(self) -> list[Attempt]:
+        """Return the parents as they were measured, the fitter first."""
+        ...
+
+    def parent_kernel(self) -> Kernel | None:
+        """Return the fitter parent's kernel as it was measured; None without parents."""
+        ...
+
+    def parent_trials(self) -> list[Attempt]:
+        """Return the fitter parent's trials."""
+        ...
+
+    def lineage(self, limit: int) -> list[Attempt]:
+        """Return the trials of the ``limit`` youngest ancestors, the oldest ancestor first."""
+        ...
+
+    def attempts(self, ids: Sequence[str]) -> list[Attempt]:
+        """Return other candidates of the job as they were measured, in the order of ``ids``."""
+        ...
+
+    def insights(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """Return what the writers of other candidates noted, without those who noted nothing."""
+        ...
+
+    def tried(self) -> list[Strategy]:
+        """Return every strategy of the job so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a stage came to, and what the candidate gets from it.
+
+    A strategy or a kernel that the job already has is not kept: the outcome is then a duplicate. ``notes`` are kept
+    in either case.
+    """
+
+    outcome: Outcome = field(default_factory=Done)
+    strategy: Strategy | None = None
+    """What the candidate is asked to be, from now on."""
+    origin: StrategyOrigin | None = None
+    """How that strategy came about."""
+    kernel: Kernel | None = None
+    repair: str | None = None
+    """What the Revisor changed in the kernel; None for a kernel that is not a repair."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """Changed fields of :class:`cupilot.domain.evolution.notes.Notes`."""
+    alignment: Alignment | None = None
+
+
+class AgentStage(Protocol):
+    """One stage, as a view of its candidate."""
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """Return what the stage may know of a candidate."""
+        ...
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """Ask the agents; raises :class:`AgentError` where they cannot do it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cross:
+    """SCE Manager: one strategy from two parents'."""
+
+    first: Attempt
+    second: Attempt
+    tried: Sequence[Strategy]
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        first, second = candidate.parents()
+        return cls(first, second, candidate.tried())
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """See :class:`AgentStage`."""
+        strategy = agents.manager.crossover(briefing, self.first, self.second, self.tried, seed)
+        return Settled(strategy=strategy, origin=StrategyOrigin.CROSSOVER)
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Strategy Translator: a kernel for the candidate's strategy."""
+
+    strategy: Strategy
+    parent: Kernel | None
+    """The code to start from, where the candidate has parents."""
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        return cls(candidate.strategy(), candidate.parent_kernel())
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """See :class:`AgentStage`."""
+        return Settled(kernel=agents.translator.translate(briefing, self.strategy, self.parent, seed))
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Strategy Translator: one kernel from two parents' kernels, which claims the techniques of both."""
+
+    first: Attempt
+    second: Attempt
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        first, second = candidate.parents()
+        return cls(first, second)
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """See :class:`AgentStage`."""
+        kernel = agents.translator.merge(briefing, self.first, self.second, seed)
+        strategy = union(self.first.strategy, self.second.strategy)
+        return Settled(kernel=kernel, strategy=strategy, origin=StrategyOrigin.MERGE)
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Kernel Engineer: the reference as a pure function."""
+
+    attempts: Sequence[Conversion]
+    """Conversions that were wrong, oldest first."""
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        return cls([Conversion(source=source, complaint=why) for source, why in candidate.notes.conversions])
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """See :class:`AgentStage`."""
+        return Settled(notes={"functional": _engineer(agents).convert(briefing, self.attempts, seed)})
+
+
+@dataclass(frozen=True)
+class Write:
+    """Kernel Engineer: a kernel, written freely, from what the operator shows and no more."""
+
+    commission: Commission
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        notes, operator = candidate.notes, candidate.operator
+        with_insights = operator in (Operator.REWRITE, Operator.CODE_CROSSOVER, Operator.MUTATION)
+        best = candidate.attempts([notes.best] if notes.best else [])
+        commission = Commission(
+            method=candidate.method,
+            operator=operator,
+            generation=candidate.generation,
+            place=notes.place,
+            places=notes.places,
+            best=best[0] if best else None,
+            parents=tuple(candidate.parents()),
+            shown=() if with_insights else tuple(candidate.attempts(notes.inspirations)),
+            insights=candidate.insights(notes.inspirations) if with_insights else (),
+            functional=notes.functional,
+        )
+        return cls(commission)
+
+    @property
+    def wants_examples(self) -> bool:
+        """Whether the operator shows kernels of similar problems."""
+        return self.commission.operator is Operator.COMPOSITION
+
+    def with_examples(self, examples: Sequence[Example]) -> Self:
+        """Return the same with kernels of similar problems, which a driver looks up in its pool."""
+        return replace(self, commission=self.commission.model_copy(update={"examples": tuple(examples)}))
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """See :class:`AgentStage`."""
+        draft = _engineer(agents).write(briefing, self.commission, seed)
+        return Settled(
+            kernel=draft.kernel,
+            strategy=draft.strategy,
+            origin=StrategyOrigin.CODE,
+            notes={"name": draft.name, "insight": draft.insight},
+        )
+
+
+@dataclass(frozen=True)
+class Revise:
+    """Kernel Revisor: a repaired kernel, after a failed evaluation.
+
+    A candidate that opens with it answers for its parent's kernel, which beat the floor and stays in quarantine.
+    """
+
+    operator: Operator
+    history: Sequence[Attempt]
+    """The trials of the kernel in question, oldest first."""
+    lineage: Sequence[Attempt]
+    """The trials of the candidate's ancestors."""
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        history = candidate.trials() or candidate.parent_trials()
+        return cls(candidate.operator, history, candidate.lineage(MAX_ANCESTORS))
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
+        """See :class:`AgentStage`."""
+        if self.operator is Operator.TRANSLATION:
+            revision = _engineer(agents).mend(briefing, self.history, seed)
+        else:
+            revision = agents.revisor.revise(briefing, self.history, seed, lineage=self.lineage)
+        if revision is None:
+            return Settled(Refused(GAVE_UP))
+        return Settled(
+            kernel=revision.kernel,
+            strategy=revision.strategy,
+            origin=StrategyOrigin.REVISION,
+            repair=revision.note,
+        )
+
+
+@dataclass(frozen=True)
+class Align:
+    """Strategy Translator: the strategy as the measured code really follows it."""
+
+    attempt: Attempt
+
+    @classmethod
+    def read(cls, candidate: CandidateReader) -> Self:
+        """See :class:`AgentStage`."""
+        return cls(candidate.measured())
+
+    def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:  # noqa: ARG002 - every stage is asked alike
+        """See :class:`AgentStage`."""
+        return Settled(alignment=agents.translator.align(briefing, self.attempt))
+
+
+STAGES: Mapping[Stage, type[AgentStage]] = {
+    Stage.CROSS: Cross,
+    Stage.TRANSLATE: Translate,
+    Stage.MERGE: Merge,
+    Stage.CONVERT: Convert,
+    Stage.WRITE: Write,
+    Stage.REVISE: Revise,
+    Stage.ALIGN: Align,
+}
+"""Every stage that asks agents; the others ask the judge (:mod:`workers.stages`)."""
+
+
+def run_stage(view: AgentStage, agents: Callable[[], Agents], briefing: Briefing, seed: int) -> Settled:
+    """Run a stage; it is refused where the agents cannot do it, or the job has no money left for it."""
+    try:
+        return view.run(agents(), briefing, seed)
+    except (AgentError, CostBudgetReached) as error:
+        logger.info("agents refused: %s", error)
+        return Settled(Refused(error.code))
+
+
+@dataclass(frozen=True)
+class InitialStrategies:
+    """What the SCE Manager answered for a generation."""
+
+    strategies: Sequence[InitialStrategy] = ()
+    refusal: CupilotError | None = None
+    """Why there are none."""
+
+    def new(self, tried: Iterable[Strategy]) -> list[InitialStrategy]:
+        """Return those that ask for other code than the strategies already tried, and than each other."""
+        taken = {strategy_key(strategy, catalogue()) for strategy in tried}
+        new = []
+        for initial in self.strategies:
+            key = strategy_key(initial.strategy, catalogue())
+            if key not in taken:
+                taken.add(key)
+                new.append(initial)
+        return new
+
+
+def initial_strategies(
+    agents: Callable[[], Agents],
+    briefing: Briefing,
+    pool: Sequence[PoolMatch],
+    count: int,
+    seed: int,
+    *,
+    tried: Sequence[Strategy],
+    seeds: Sequence[Attempt],
+) -> InitialStrategies:
+    """Ask for at most ``count`` initial strategies; ``seeds`` are the kernels that an epoch begins from."""
+    try:
+        found = agents().manager.initial_strategies(briefing, pool, count, seed, taken=tried, seeds=seeds)
+    except (AgentError, CostBudgetReached) as error:
+        return InitialStrategies(refusal=error)
+    return InitialStrategies(found[:count])
+
+
+def _engineer(agents: Agents) -> KernelEngineer:
+    if agents.engineer is None:
+        raise AgentError("these agents cannot write kernels freely", hint="use agents of kind llm or hybrid")
+    return agents.engineer

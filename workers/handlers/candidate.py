@@ -1,0 +1,215 @@
+"""Every step of a candidate: reads the stage's view from rows, runs the stage, stores what was settled.
+
+What a stage reads, asks and settles is in :mod:`agents.stages` and :mod:`workers.stages`; what follows from its outcome
+in :mod:`cupilot.jobs.flow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy.orm import Session
+
+from cupilot.domain.evaluation import Preparation
+from cupilot.domain.evolution.ai_cuda_engineer import AiCudaEngineerConfig
+from cupilot.domain.evolution.novelty import strategy_key
+from cupilot.domain.evolution.pipeline import Duplicate
+from cupilot.domain.evolution.seeds import stage_seed
+from cupilot.domain.job import JobSpec
+from cupilot.domain.states import EvaluationPurpose, StepKind, StrategyOrigin
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
+from cupilot.jobs.flow import advance, config_of
+from cupilot.jobs.learning import correct, learn
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, Step
+from cupilot.storage.experiments.experiments import pool_cutoff
+from cupilot.storage.jobs.evolving import (
+    add_evaluation,
+    add_strategy,
+    give_alignment,
+    give_kernel,
+    give_notes,
+    give_strategy,
+)
+from cupilot.storage.jobs.jobs import job_spec
+from cupilot.storage.jobs.progress import file_of, has_kernel, notes_of, preparation_of, strategies_of, strategy_of
+from cupilot.storage.jobs.steering import banned_techniques
+from cupilot.storage.pool.archive import solved
+from cupilot.storage.pool.techniques import enter_techniques
+from cupilot.storage.queue.steps import Claim, pin
+from workers.handlers.handler import Handler
+from workers.handlers.rows import CandidateRows, candidate_of, learned_of, stage_of
+from workers.retrieval import similar_solved
+from workers.stages import Check, Evaluate, JudgedStage, Judgement
+from workers.tools import Tools
+
+if TYPE_CHECKING:
+    from agents.interface import Alignment, Briefing, Example
+    from agents.stages import AgentStage, Settled
+
+LISTS_TECHNIQUES = (StepKind.CROSS, StepKind.ALIGN)
+"""Steps whose prompts list the techniques that there are, also those that earlier jobs invented."""
+
+
+@dataclass(frozen=True)
+class AgentInput:
+    """What a step that asks agents needs."""
+
+    claim: Claim
+    team: str
+    spec: JobSpec
+    preparation: Preparation
+    briefing: Briefing
+    seed: int
+    view: AgentStage
+    pool_until: datetime | None
+    """Pool entries made later are not looked at: an experiment's jobs must not teach each other."""
+
+
+@dataclass(frozen=True)
+class JudgeInput:
+    """What a step that asks the judge needs."""
+
+    spec: JobSpec
+    preparation: Preparation
+    view: JudgedStage
+
+
+def load_view(session: Session, claim: Claim) -> AgentInput:
+    """Read what the stage may know of the candidate and its job."""
+    from agents.interface import Briefing
+    from agents.stages import STAGES
+
+    job = session.get_one(Job, claim.job_id)
+    candidate = session.get_one(Candidate, claim.candidate_id)
+    spec, preparation, stage = job_spec(session, job), preparation_of(job), stage_of(claim)
+    learned = learned_of(session, job, spec, claim) if claim.kind in LISTS_TECHNIQUES else ()
+    return AgentInput(
+        claim=claim,
+        team=str(job.team_id),
+        spec=spec,
+        preparation=preparation,
+        briefing=Briefing.of(spec, preparation, banned=banned_techniques(session, job.id), learned=learned),
+        seed=stage_seed(spec.seed, candidate.ordinal, stage),
+        view=STAGES[stage.stage].read(CandidateRows(session, candidate, spec.method.name)),
+        pool_until=pool_cutoff(session, job),
+    )
+
+
+def ask_agents(step: AgentInput, tools: Tools, cancelled: Callable[[], bool]) -> Settled:  # noqa: ARG001
+    """Run the stage, with kernels of similar problems where its operator shows them."""
+    from agents.stages import Write, run_stage
+
+    view = step.view
+    if isinstance(view, Write) and view.wants_examples:
+        view = view.with_examples(_examples(step, tools))
+    return run_stage(view, lambda: tools.agents(step.spec.agents, step.claim), step.briefing, step.seed)
+
+
+def store_settled(session: Session, job: Job, step: Step, settled: Settled) -> None:
+    """Give the candidate what was settled, unless the job has it already, and go on."""
+    candidate, outcome = candidate_of(session, step), settled.outcome
+    if settled.notes:
+        give_notes(session, candidate, **settled.notes)
+    if _job_has(session, job, settled):
+        outcome = Duplicate()
+    else:
+        _give(session, job, step, candidate, settled)
+    advance(session, job, candidate, stage_of(step), outcome)
+
+
+def load_kernel(session: Session, claim: Claim) -> JudgeInput:
+    """Read the kernel, or the conversion, that the step was made for."""
+    job = session.get_one(Job, claim.job_id)
+    view: JudgedStage
+    if claim.kind is StepKind.CHECK:
+        view = Check(notes_of(session.get_one(Candidate, claim.candidate_id)))
+    else:
+        best = job.best_candidate_id
+        incumbent = session.get_one(Candidate, best).speedup if best is not None else None
+        view = Evaluate(file_of(session, claim.payload["kernel"]), incumbent)
+    return JudgeInput(job_spec(session, job), preparation_of(job), view)
+
+
+def ask_judge(step: JudgeInput, tools: Tools, cancelled: Callable[[], bool]) -> Judgement:
+    """Run the stage."""
+    return step.view.run(step.spec.problem, step.preparation, tools.step_judge(cancelled))
+
+
+def store_judgement(session: Session, job: Job, step: Step, judgement: Judgement) -> None:
+    """Keep the measurement, or what was wrong with the conversion; learn from it, and go on."""
+    candidate, evaluation = candidate_of(session, step), judgement.evaluation
+    if judgement.notes:
+        give_notes(session, candidate, **judgement.notes)
+    if evaluation is not None:
+        weight = config_of(job).utilisation_weight
+        purpose = EvaluationPurpose.EVALUATE
+        row = add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
+        learn(session, job, row, evaluation, strategy_of(session, candidate))
+    advance(session, job, candidate, stage_of(step), judgement.outcome)
+
+
+ASKED = Handler(load_view, ask_agents, store_settled)
+JUDGED = Handler(load_kernel, ask_judge, store_judgement)
+
+
+def _job_has(session: Session, job: Job, settled: Settled) -> bool:
+    if settled.kernel is not None:
+        return has_kernel(session, job, settled.kernel)
+    if settled.strategy is None:
+        return False
+    tried = {strategy_key(strategy, catalogue()) for strategy in strategies_of(session, job.id)}
+    return strategy_key(settled.strategy, catalogue()) in tried
+
+
+def _give(session: Session, job: Job, step: Step, candidate: Candidate, settled: Settled) -> None:
+    if settled.repair is not None:
+        give_notes(session, candidate, repairs=(*notes_of(candidate).repairs, settled.repair))
+    if settled.strategy is not None:
+        assert settled.origin is not None
+        give_strategy(session, candidate, add_strategy(session, job, settled.strategy, settled.origin))
+        _enter(session, job, settled.strategy, settled.origin)
+    if settled.kernel is not None:
+        give_kernel(session, candidate, settled.kernel, repair_round=step.payload["round"])
+    if settled.alignment is not None:
+        _give_alignment(session, job, candidate, settled.alignment)
+
+
+def _enter(session: Session, job: Job, strategy: Strategy, origin: StrategyOrigin) -> None:
+    """Enter invented techniques into the team's catalogue; only a strategy that was thought out names any."""
+    if origin is StrategyOrigin.CROSSOVER:
+        enter_techniques(session, job, [strategy], origin)
+
+
+def _give_alignment(session: Session, job: Job, candidate: Candidate, alignment: Alignment) -> None:
+    """Keep both strategies: the one that was asked for and the one that the code follows, also in the pool."""
+    row = add_strategy(session, job, alignment.strategy, StrategyOrigin.ALIGNMENT)
+    give_alignment(session, candidate, row, alignment.fidelity)
+    enter_techniques(session, job, [alignment.strategy], StrategyOrigin.ALIGNMENT)
+    correct(session, session.get_one(EvaluationRow, candidate.evaluation_id), strategy=alignment.strategy)
+
+
+def _examples(step: AgentInput, tools: Tools) -> list[Example]:
+    """Return the best kernels of the most similar other problems, as the step's first attempt found them."""
+    from agents.interface import Example
+
+    config = step.spec.method
+    assert isinstance(config, AiCudaEngineerConfig)
+    similar = similar_solved(
+        tools, step.team, step.spec, step.preparation, before=step.pool_until, limit=config.retrieved
+    )
+    with tools.database.transaction() as session:
+        ids = pin(session, step.claim, "examples", similar)
+        return [
+            Example(
+                problem=example.problem_name,
+                reference=example.reference,
+                kernel=example.kernel,
+                speedup=example.speedup,
+                insight=example.insight,
+            )
+            for example in solved(session, step.team, ids)
+        ]

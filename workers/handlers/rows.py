@@ -1,0 +1,175 @@
+"""A candidate and its job as value objects, read from rows.
+
+Imports agents only where something is read for them: a GPU worker's machine has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy.orm import Session
+
+from cupilot.domain.evolution.notes import Notes
+from cupilot.domain.evolution.pipeline import Next, Stage
+from cupilot.domain.evolution.population import Operator
+from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import JobSpec
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.standing import LearnedTechnique
+from cupilot.domain.strategy import Strategy
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.experiments.experiments import pool_cutoff
+from cupilot.storage.jobs.progress import (
+    ancestors_of,
+    candidates_of,
+    evaluation_of,
+    kernel_as_measured,
+    kernel_of,
+    notes_of,
+    parents_of,
+    rounds_of,
+    strategies_of,
+    strategy_of,
+)
+from cupilot.storage.pool.techniques import learned_techniques
+from cupilot.storage.queue.steps import Claim, pin
+
+if TYPE_CHECKING:
+    from agents.interface import Attempt
+
+LEARNED = "learned"
+
+
+@dataclass(frozen=True)
+class CandidateRows:
+    """See :class:`agents.stages.CandidateReader`."""
+
+    session: Session
+    candidate: Candidate
+    method: str
+
+    @property
+    def operator(self) -> Operator:
+        """See :class:`agents.stages.CandidateReader`."""
+        return self.candidate.operator
+
+    @property
+    def generation(self) -> int:
+        """See :class:`agents.stages.CandidateReader`."""
+        return self.session.get_one(Generation, self.candidate.generation_id).number
+
+    @property
+    def notes(self) -> Notes:
+        """See :class:`agents.stages.CandidateReader`."""
+        return notes_of(self.candidate)
+
+    def strategy(self) -> Strategy:
+        """See :class:`agents.stages.CandidateReader`."""
+        return strategy_of(self.session, self.candidate)
+
+    def measured(self) -> Attempt:
+        """See :class:`agents.stages.CandidateReader`."""
+        from agents.interface import Attempt
+
+        assert self.candidate.kernel_hash is not None
+        assert self.candidate.evaluation_id is not None
+        return Attempt(
+            strategy=self.strategy(),
+            kernel=kernel_of(self.session, self.candidate.kernel_hash),
+            evaluation=evaluation_of(self.session, self.candidate.evaluation_id),
+        )
+
+    def trials(self) -> list[Attempt]:
+        """See :class:`agents.stages.CandidateReader`."""
+        return _trials(self.session, self.candidate)
+
+    def parents(self) -> list[Attempt]:
+        """See :class:`agents.stages.CandidateReader`."""
+        return [attempt_of(self.session, parent) for parent in parents_of(self.session, self.candidate)]
+
+    def parent_kernel(self) -> Kernel | None:
+        """See :class:`agents.stages.CandidateReader`."""
+        parents = parents_of(self.session, self.candidate)
+        return kernel_as_measured(self.session, parents[0]) if parents else None
+
+    def parent_trials(self) -> list[Attempt]:
+        """See :class:`agents.stages.CandidateReader`."""
+        return _trials(self.session, parents_of(self.session, self.candidate)[0])
+
+    def lineage(self, limit: int) -> list[Attempt]:
+        """See :class:`agents.stages.CandidateReader`."""
+        ancestors = ancestors_of(self.session, self.candidate)[-limit:]
+        return [trial for ancestor in ancestors for trial in _trials(self.session, ancestor)]
+
+    def attempts(self, ids: Sequence[str]) -> list[Attempt]:
+        """See :class:`agents.stages.CandidateReader`."""
+        return attempts_of(self.session, ids)
+
+    def insights(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """See :class:`agents.stages.CandidateReader`."""
+        return tuple(notes.insight for notes in map(notes_of, candidates_of(self.session, ids)) if notes.insight)
+
+    def tried(self) -> list[Strategy]:
+        """See :class:`agents.stages.CandidateReader`."""
+        return strategies_of(self.session, self.candidate.job_id)
+
+
+def attempts_of(session: Session, ids: Sequence[str]) -> list[Attempt]:
+    """Return the candidates of these ids as agents see them, in this order; those that are gone are left out."""
+    return [attempt_of(session, candidate) for candidate in candidates_of(session, ids)]
+
+
+def attempt_of(session: Session, candidate: Candidate) -> Attempt:
+    """Return a candidate as agents see it."""
+    from agents.interface import Attempt
+
+    notes = notes_of(candidate)
+    return Attempt(
+        strategy=strategy_of(session, candidate),
+        kernel=kernel_as_measured(session, candidate),
+        evaluation=evaluation_of(session, candidate.evaluation_id) if candidate.evaluation_id else None,
+        name=notes.name,
+        insight=notes.insight,
+    )
+
+
+def learned_of(session: Session, job: Job, spec: JobSpec, claim: Claim) -> tuple[LearnedTechnique, ...]:
+    """Return the invented techniques promoted when the job was submitted, as the step's first attempt saw them.
+
+    Not those that the job itself proves on its way: equal jobs evolve alike, and an experiment's do not teach each
+    other. None where the job does without the pool.
+    """
+    if not isinstance(spec.method, SceConfig) or not spec.method.pool:
+        return ()
+    learned = learned_techniques(session, job.team_id, job.target, pool_cutoff(session, job) or job.created_at)
+    if not learned and LEARNED not in claim.payload:
+        return ()
+    pinned = pin(session, claim, LEARNED, [technique.model_dump(mode="json") for technique in learned])
+    return tuple(LearnedTechnique.model_validate(technique) for technique in pinned)
+
+
+def candidate_of(session: Session, step: Step) -> Candidate:
+    """Return the candidate that a step belongs to, as it is now."""
+    return session.get_one(Candidate, step.candidate_id, populate_existing=True)
+
+
+def stage_of(step: Step | Claim) -> Next:
+    """Return the stage of its candidate that a step is."""
+    return Next(Stage(step.kind.value), step.payload["round"])
+
+
+def _trials(session: Session, candidate: Candidate) -> list[Attempt]:
+    from agents.interface import Attempt
+
+    notes = ("", *notes_of(candidate).repairs)
+    return [
+        Attempt(
+            strategy=trial.strategy,
+            kernel=trial.kernel,
+            evaluation=trial.evaluation,
+            insight=notes[place] if place < len(notes) else "",
+        )
+        for place, trial in enumerate(rounds_of(session, candidate))
+    ]

@@ -1,0 +1,235 @@
+"""The judge of a GPU worker, and how its steps ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cupilot import tracing
+from cupilot.domain.evaluation import Evaluation, Preparation, PreparationResult, Tracing
+from cupilot.domain.hardware import Device
+from cupilot.domain.imported import ImportedKernel
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Problem, Target
+from cupilot.settings import Settings
+from workers.devices import StepCancelled, uid_of
+from workers.stages import raise_infrastructure
+
+BUILDS_AHEAD = {Target.CUDA: 4, Target.CPU: 0}
+"""A build takes less than a measurement on a GPU; on a CPU it would disturb one."""
+
+
+class Judge(Protocol):
+    """What a device step needs of :class:`gpu_worker.evaluator.Evaluator`."""
+
+    def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
+        """Check the reference, time the baseline, place it on the roofline."""
+        ...
+
+    def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
+        """Run a problem file once and say what it computes."""
+        ...
+
+    def evaluate(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel | ImportedKernel,
+        *,
+        incumbent: float | None,
+        candidate: bool = True,
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        """Build, judge, time and profile a kernel; no further than until it is certainly slower than the incumbent.
+
+        Hardware counters are read of a ``candidate`` to be the best, and of no other.
+        """
+        ...
+
+    def confirm(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel | ImportedKernel,
+        *,
+        tunables: Mapping[str, int],
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        """Measure a kernel again in fresh processes, with the tunables that were chosen, against every baseline."""
+        ...
+
+    @property
+    def builds_ahead(self) -> int:
+        """How many kernels that wait may be built while another is measured; 0 for none."""
+        ...
+
+    def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
+        """Begin builds of kernels whose turn comes later, and return at once; how many were begun. Thread-safe."""
+        ...
+
+    def end_builds(self) -> None:
+        """Kill builds that were begun ahead."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepJudge:
+    """The judge as one step asks it: within the settings' time limits, until it is cancelled.
+
+    Raises :class:`workers.stages.Infrastructure` for an answer that says nothing about the kernel or the problem.
+    """
+
+    judge: Judge
+    settings: Settings
+    cancelled: Callable[[], bool]
+
+    def prepare(self, problem: Problem) -> PreparationResult:
+        """See :class:`Judge`."""
+        result = self.judge.prepare(problem, timeout=self.settings.prepare_timeout_seconds, cancelled=self.cancelled)
+        raise_infrastructure(result.failure)
+        return result
+
+    def trace(self, problem: Problem) -> Tracing:
+        """See :class:`Judge`."""
+        answer = self.judge.trace(problem, timeout=self.settings.prepare_timeout_seconds, cancelled=self.cancelled)
+        raise_infrastructure(answer.failure)
+        return answer
+
+    def evaluate(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel | ImportedKernel,
+        *,
+        incumbent: float | None,
+        candidate: bool = True,
+    ) -> Evaluation:
+        """See :class:`Judge`."""
+        evaluation = self.judge.evaluate(
+            problem,
+            preparation,
+            kernel,
+            incumbent=incumbent,
+            candidate=candidate,
+            timeout=self.settings.evaluate_timeout_seconds,
+            cancelled=self.cancelled,
+        )
+        return _traced(evaluation)
+
+    def confirm(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel | ImportedKernel,
+        *,
+        tunables: Mapping[str, int],
+    ) -> Evaluation:
+        """See :class:`Judge`."""
+        evaluation = self.judge.confirm(
+            problem,
+            preparation,
+            kernel,
+            tunables=tunables,
+            timeout=self.settings.confirm_timeout_seconds,
+            cancelled=self.cancelled,
+        )
+        return _traced(evaluation)
+
+
+class DeviceJudge:
+    """The real judge, which says in this room's words that it was told to stop."""
+
+    def __init__(self, device: Device, settings: Settings) -> None:
+        from gpu_worker.evaluator import Evaluator
+
+        self.builds_ahead = BUILDS_AHEAD[device.target] if settings.build_ahead is None else settings.build_ahead
+        self._evaluator = Evaluator(
+            device.target,
+            Path(settings.work_dir),
+            device=uid_of(device),
+            reuse=True,
+            sweep=settings.sweep_points,
+            builder=settings.cuda_builder if device.target is Target.CUDA else None,
+            autotune=settings.max_autotune,
+        )
+
+    def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
+        """See :class:`Judge`."""
+        with _stopping():
+            return self._evaluator.prepare(problem, timeout=timeout, cancelled=cancelled)
+
+    def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
+        """See :class:`Judge`."""
+        with _stopping():
+            return self._evaluator.trace(problem, timeout=timeout, cancelled=cancelled)
+
+    def evaluate(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel | ImportedKernel,
+        *,
+        incumbent: float | None,
+        candidate: bool = True,
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        """See :class:`Judge`."""
+        with _stopping():
+            return self._evaluator.evaluate(
+                problem,
+                preparation,
+                kernel,
+                incumbent=incumbent,
+                candidate=candidate,
+                timeout=timeout,
+                cancelled=cancelled,
+            )
+
+    def confirm(
+        self,
+        problem: Problem,
+        preparation: Preparation,
+        kernel: Kernel | ImportedKernel,
+        *,
+        tunables: Mapping[str, int],
+        timeout: float,
+        cancelled: Callable[[], bool],
+    ) -> Evaluation:
+        """See :class:`Judge`."""
+        with _stopping():
+            return self._evaluator.confirm(
+                problem, preparation, kernel, tunables=tunables, timeout=timeout, cancelled=cancelled
+            )
+
+    def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
+        """See :class:`Judge`. None while a step measures on this machine's CPU."""
+        from gpu_worker.turns import cpu_is_measured_on
+
+        return 0 if cpu_is_measured_on() else self._evaluator.build_ahead(preparation, kernels)
+
+    def end_builds(self) -> None:
+        """See :class:`Judge`."""
+        self._evaluator.end_builds()
+
+
+def _traced(evaluation: Evaluation) -> Evaluation:
+    tracing.record_phases(evaluation.phases, evaluation.seconds)
+    tracing.note(verdict=evaluation.verdict.value)
+    raise_infrastructure(evaluation.failure)
+    return evaluation
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    from gpu_worker.turns import Cancelled
+
+    try:
+        yield
+    except Cancelled as error:
+        raise StepCancelled from error
