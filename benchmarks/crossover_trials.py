@@ -14,10 +14,10 @@ from agents.interface import AgentError, Agents, Attempt, Briefing
 from agents.playbook.evidence import SOURCE as SOURCE_TRACES
 from agents.playbook.evidence import leaves_trace, missing
 from benchmarks.crossover_pairs import Pair, Size
-from benchmarks.local_pipeline import Judge, retried
 from cupilot.domain.evaluation import BuildReport, Evaluation, FailureKind, Preparation, Verdict
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Problem
+from workers.local.judge import Judge, retried
 
 BUILD = (FailureKind.COMPILE_ERROR, FailureKind.INVALID_PLAN)
 

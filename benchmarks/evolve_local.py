@@ -16,9 +16,6 @@ from typing import Any
 
 from agents.playbook import agents
 from benchmarks import records
-from benchmarks.local_job import LocalJob
-from benchmarks.local_pipeline import Candidate
-from benchmarks.local_pool import LocalPool
 from benchmarks.local_report import comparison_line, machine, record, speedup_over, write_winner
 from cupilot.domain import problems
 from cupilot.domain.errors import CupilotError
@@ -29,6 +26,9 @@ from cupilot.domain.evolution.selection import ranked
 from cupilot.domain.job import Budgets, JobSpec
 from cupilot.domain.problem import NumericsPolicy, Problem, Target, check_source
 from gpu_worker.evaluator import Evaluator
+from workers.local.candidates import Candidate
+from workers.local.job import LocalJob
+from workers.local.pool import LocalPool
 
 
 class Progress:

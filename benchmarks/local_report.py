@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.local_job import LocalJob
-from benchmarks.local_pipeline import Candidate
 from cupilot.domain.evaluation import Baseline, Comparison, Evaluation
 from cupilot.domain.hardware import Environment
 from cupilot.domain.problem import Target
 from cupilot.domain.value import Value
+from workers.local.candidates import Candidate
+from workers.local.job import LocalJob
 
 _SUFFIX = {Target.CPU: ".cpp", Target.CUDA: ".cu"}
 

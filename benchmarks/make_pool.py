@@ -17,8 +17,6 @@ from typing import Literal
 
 from agents.playbook import agents
 from benchmarks.evolve_local import Progress, say
-from benchmarks.local_job import LocalJob
-from benchmarks.local_pool import LocalPool
 from benchmarks.plain_judge import plain_judge
 from cupilot.domain import problems
 from cupilot.domain.evolution.sce import SceConfig
@@ -26,6 +24,8 @@ from cupilot.domain.job import Budgets, JobSpec
 from cupilot.domain.pool import PoolEntry
 from cupilot.domain.problem import Problem, Target
 from cupilot.storage.pool.transfer import line_of
+from workers.local.job import LocalJob
+from workers.local.pool import LocalPool
 
 PROBLEMS = (
     "softmax",

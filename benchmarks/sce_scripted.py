@@ -21,8 +21,6 @@ from agents.llm.models import Model, RoleModels
 from agents.llm.players import llm
 from benchmarks import evolved, records
 from benchmarks.evolve_local import Progress, say
-from benchmarks.local_job import LocalJob
-from benchmarks.local_pool import LocalPool
 from benchmarks.local_report import record
 from benchmarks.scripted_engineer import ScriptedEngineer
 from cupilot.domain import problems
@@ -34,6 +32,8 @@ from cupilot.domain.job import AgentKind, Budgets, JobSpec
 from cupilot.domain.problem import NumericsPolicy, Target
 from gpu_worker.evaluator import Evaluator
 from tests.scripted_model import ScriptedModel
+from workers.local.job import LocalJob
+from workers.local.pool import LocalPool
 
 
 class Ladder(Progress):
@@ -68,8 +68,8 @@ def main() -> int:
         jobs: list[LocalJob] = []
 
         def briefing() -> Briefing:
-            assert jobs[0].pipeline is not None
-            return jobs[0].pipeline.briefing
+            assert jobs[0].evolved is not None
+            return jobs[0].evolved.briefing
 
         engineer = ScriptedEngineer(briefing)
         with ScriptedModel(engineer) as server:

@@ -7,8 +7,8 @@ from math import log
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.local_pool import Neighbour, rank
 from cupilot.storage.pool.ranking import Ranked
+from workers.local.pool import Neighbour, rank
 
 
 def near(

@@ -1,7 +1,7 @@
-"""A strategy pool in memory, for the local driver: what the first problems of a run taught, for the later ones.
+"""A strategy pool in memory: what the first problems of a run taught, for the later ones.
 
-Same filters, scores and warnings as :mod:`cupilot.storage.pool.search`, whose sums the database makes; similarity is
-the share of common operators instead of an embedding, so that a GPU box needs neither Chroma nor the embedder.
+Filters and scores are those of :mod:`cupilot.storage.pool.search`, whose sums the database computes; similarity is the
+share of common operators instead of an embedding, so that a GPU box needs neither Chroma nor the embedder.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ class LocalPool:
         self._entries: dict[str, PoolEntry] = {}
 
     def add(self, entry: PoolEntry) -> None:
-        """Remember an entry; one of the same id is replaced."""
+        """Add an entry; one of the same id is replaced."""
         if entry.informative:
             self._entries[entry.id] = entry
 
     def retrieve(self, facts: ProblemFacts, device_class: str, limit: int = 8) -> list[PoolMatch]:
-        """At most ``limit`` entries of the same operator family: the promising ones first, then some to avoid."""
+        """Return at most ``limit`` entries of the same operator family: the promising first, then some to avoid."""
         wanted = set(operators(facts))
         family = [entry for entry in self._entries.values() if entry.op_class == facts.op_class]
         ranked = rank([_neighbour(entry, wanted) for entry in family], device_class, limit)
-        return [PoolMatch(entry=self._entries[one.id], similarity=one.similarity, score=one.score) for one in ranked]
+        return [
+            PoolMatch(entry=self._entries[match.id], similarity=match.similarity, score=match.score) for match in ranked
+        ]
 
 
 def _neighbour(entry: PoolEntry, wanted: set[str]) -> Neighbour:
@@ -60,35 +62,35 @@ def _neighbour(entry: PoolEntry, wanted: set[str]) -> Neighbour:
 
 
 def rank(neighbours: Iterable[Neighbour], device_class: str, limit: int) -> list[Ranked]:
-    """The ranking of entries that are in memory."""
+    """Rank entries in memory."""
     return pick(scored(grouped(neighbours, device_class)), limit)
 
 
 def grouped(neighbours: Iterable[Neighbour], device_class: str) -> list[Group]:
-    """One group a strategy."""
-    groups: dict[str, list[Neighbour]] = defaultdict(list)
-    for one in neighbours:
-        groups[one.signature].append(one)
-    found = []
-    for key, members in groups.items():
+    """Group entries by strategy."""
+    by_strategy: dict[str, list[Neighbour]] = defaultdict(list)
+    for neighbour in neighbours:
+        by_strategy[neighbour.signature].append(neighbour)
+    groups = []
+    for key, members in by_strategy.items():
         best = min(members, key=_representative)
-        weights = [one.similarity * (1.0 if one.device_class == device_class else OTHER_DEVICE) for one in members]
-        gains = [FAILURE_GAIN if one.gain is None else one.gain for one in members]
+        weights = [near.similarity * (1.0 if near.device_class == device_class else OTHER_DEVICE) for near in members]
+        gains = [FAILURE_GAIN if near.gain is None else near.gain for near in members]
         pairs = list(zip(weights, gains, strict=True))
-        found.append(
+        groups.append(
             Group(
                 key=key,
                 id=best.id,
                 similarity=best.similarity,
-                counted=any(one.gain is not None for one in members),
+                counted=any(near.gain is not None for near in members),
                 weight=sum(sorted(weights)),
                 total=sum(sorted(w * g for w, g in pairs)),
                 squares=sum(sorted(w * g * g for w, g in pairs)),
             )
         )
-    return found
+    return groups
 
 
-def _representative(one: Neighbour) -> tuple[bool, float, str]:
-    """The entry shown for a strategy: one that counts, of the largest similar gain; else the most similar."""
-    return (one.gain is None, -one.similarity * (1.0 if one.gain is None else one.gain), one.id)
+def _representative(near: Neighbour) -> tuple[bool, float, str]:
+    """Order entries of one strategy: those that count first, of the largest similar gain; then the most similar."""
+    return (near.gain is None, -near.similarity * (1.0 if near.gain is None else near.gain), near.id)

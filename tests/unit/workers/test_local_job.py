@@ -21,9 +21,6 @@ from agents.interface import (
     Revision,
     StrategySource,
 )
-from benchmarks.local_job import LocalJob
-from benchmarks.local_pipeline import Candidate
-from benchmarks.local_pool import LocalPool
 from benchmarks.local_report import record, write_winner
 from cupilot.domain.evaluation import (
     BuildReport,
@@ -45,6 +42,9 @@ from cupilot.domain.problem import Problem, Target
 from cupilot.domain.strategy import Strategy
 from tests.unit.evolution.populations import interval, measured, placement
 from tests.unit.storage.references import facts, strategy
+from workers.local.candidates import Candidate
+from workers.local.job import LocalJob
+from workers.local.pool import LocalPool
 
 TECHNIQUES = [f"technique_{letter}" for letter in "abcdefgh"]
 PROBLEM = Problem(name="softmax", source="the reference")

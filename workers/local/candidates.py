@@ -1,0 +1,304 @@
+"""The candidates of one job in memory, and the driver that takes each through its stages.
+
+The stages are the workers' own (:mod:`agents.stages`, :mod:`workers.stages`), as are the decisions between them
+(:mod:`cupilot.domain.evolution.pipeline`) and the seeds; only where candidates are kept differs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from agents.interface import Agents, Alignment, Attempt, Briefing
+from agents.stages import STAGES, Settled, run_stage
+from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation
+from cupilot.domain.evolution.methods import method_for
+from cupilot.domain.evolution.notes import Notes
+from cupilot.domain.evolution.novelty import kernel_key, strategy_key
+from cupilot.domain.evolution.pipeline import (
+    Duplicate,
+    End,
+    Ending,
+    Next,
+    Outcome,
+    Stage,
+    first,
+    following,
+)
+from cupilot.domain.evolution.population import Operator, Proposal
+from cupilot.domain.evolution.seeds import stage_seed
+from cupilot.domain.job import JobSpec
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.pool import entry_of
+from cupilot.domain.strategy import Strategy
+from cupilot.domain.technique import catalogue
+from workers.local.judge import Judge, RetryingJudge
+from workers.local.pool import LocalPool
+from workers.stages import Check, Evaluate, Infrastructure, Judgement
+
+TEAM = "local"
+
+
+@dataclass
+class Candidate:
+    """An individual, and how far it has come."""
+
+    ordinal: int
+    generation: int
+    proposal: Proposal
+    strategy: Strategy | None = None
+    notes: Notes = field(default_factory=Notes)
+    written: Kernel | None = None
+    """The kernel that is, or was last, to be measured."""
+    history: list[Attempt] = field(default_factory=list)
+    """Its measured kernels, oldest first; the last one is what it is."""
+    confirmation: Evaluation | None = None
+    alignment: Alignment | None = None
+    end: End | None = None
+    seconds: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """Name within the job."""
+        return f"c{self.ordinal}"
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel that was measured last."""
+        return self.history[-1].kernel if self.history else None
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """What selection goes by."""
+        return self.history[-1].evaluation if self.history else None
+
+    @property
+    def latest(self) -> Evaluation | None:
+        """What the job reports: the confirmation, where there was one."""
+        return self.confirmation or self.evaluation
+
+    @property
+    def tuned(self) -> Kernel | None:
+        """The kernel with the tunable values that its times belong to."""
+        if self.kernel is None or self.evaluation is None:
+            return None
+        return self.kernel.tuned(self.evaluation.tunables)
+
+    def seen(self) -> Attempt:
+        """Return the candidate as agents see it."""
+        assert self.strategy is not None
+        return Attempt(
+            strategy=self.strategy,
+            kernel=self.tuned,
+            evaluation=self.evaluation,
+            name=self.notes.name,
+            insight=self.notes.insight,
+        )
+
+    def note(self, **fields: Any) -> None:
+        """Change fields of the notes."""
+        self.notes = Notes.model_validate({**self.notes.model_dump(), **fields})
+
+
+@dataclass
+class Candidates:
+    """All candidates of one job, and what their stages share."""
+
+    spec: JobSpec
+    preparation: Preparation
+    judge: Judge
+    agents: Agents
+    pool: LocalPool
+    all: list[Candidate] = field(default_factory=list)
+    tried: list[Strategy] = field(default_factory=list)
+    """Every strategy of the job, as asked for and as aligned."""
+    kernels: set[str] = field(default_factory=set)
+    """Keys of every kernel of the job (:func:`cupilot.domain.evolution.novelty.kernel_key`)."""
+
+    @property
+    def briefing(self) -> Briefing:
+        """What the agents may know."""
+        return Briefing.of(self.spec, self.preparation)
+
+    def add(self, generation: int, proposal: Proposal, strategy: Strategy | None = None) -> Candidate:
+        """Add a candidate, with its strategy where the operator needs no stage to find one."""
+        candidate = Candidate(len(self.all), generation, proposal, strategy, Notes.of(proposal))
+        self.all.append(candidate)
+        if strategy is not None:
+            self.tried.append(strategy)
+        return candidate
+
+    def has(self, settled: Settled) -> bool:
+        """Return whether the job has the settled kernel, or else the settled strategy."""
+        if settled.kernel is not None:
+            return kernel_key(settled.kernel) in self.kernels
+        if settled.strategy is None:
+            return False
+        tried = {strategy_key(strategy, catalogue()) for strategy in self.tried}
+        return strategy_key(settled.strategy, catalogue()) in tried
+
+    def named(self, ids: Iterable[str]) -> list[Candidate]:
+        """Return the candidates of these ids, in this order."""
+        by_id = {candidate.id: candidate for candidate in self.all}
+        return [by_id[name] for name in ids]
+
+    def seeds(self, proposals: Iterable[Proposal]) -> list[Attempt]:
+        """Return the kernels that the proposals begin from, each once."""
+        ids = dict.fromkeys(parent for proposal in proposals for parent in proposal.parents)
+        return [candidate.seen() for candidate in self.named(ids)]
+
+    def run(self, candidate: Candidate) -> None:
+        """Take a candidate to its end."""
+        started = time.monotonic()
+        course = method_for(self.spec.method).course(candidate.proposal.operator)
+        stage: Next | End = first(course)
+        while isinstance(stage, Next):
+            try:
+                stage = following(course, stage, self._run_stage(candidate, stage))
+            except Infrastructure:
+                ending = Ending.EVALUATED if candidate.evaluation else Ending.FAILED
+                stage = End(ending, FailureKind.INFRASTRUCTURE.value)
+        candidate.end = stage
+        candidate.seconds = time.monotonic() - started
+
+    def _run_stage(self, candidate: Candidate, stage: Next) -> Outcome:
+        if stage.stage in (Stage.CHECK, Stage.EVALUATE):
+            view = Check(candidate.notes) if stage.stage is Stage.CHECK else _evaluate(candidate)
+            judgement = view.run(self.spec.problem, self.preparation, RetryingJudge(self.judge))
+            return self._store_judgement(candidate, judgement)
+        seed = stage_seed(self.spec.seed, candidate.ordinal, stage)
+        asked = STAGES[stage.stage].read(_Reader(self, candidate))
+        return self._store_settled(candidate, run_stage(asked, lambda: self.agents, self.briefing, seed))
+
+    def _store_settled(self, candidate: Candidate, settled: Settled) -> Outcome:
+        candidate.note(**settled.notes)
+        if self.has(settled):
+            return Duplicate()
+        if settled.repair is not None:
+            candidate.note(repairs=(*candidate.notes.repairs, settled.repair))
+        if settled.strategy is not None:
+            self._give_strategy(candidate, settled.strategy)
+        if settled.kernel is not None:
+            self.kernels.add(kernel_key(settled.kernel))
+            candidate.written = settled.kernel
+        if settled.alignment is not None:
+            candidate.alignment = settled.alignment
+            self._give_strategy(candidate, settled.alignment.strategy)
+            self._learn(candidate)
+        return settled.outcome
+
+    def _store_judgement(self, candidate: Candidate, judgement: Judgement) -> Outcome:
+        candidate.note(**judgement.notes)
+        if judgement.evaluation is not None:
+            assert candidate.strategy is not None
+            notes, place = ("", *candidate.notes.repairs), len(candidate.history)
+            attempt = Attempt(
+                strategy=candidate.strategy,
+                kernel=candidate.written,
+                evaluation=judgement.evaluation,
+                insight=notes[place] if place < len(notes) else "",
+            )
+            candidate.history.append(attempt)
+            self._learn(candidate)
+        return judgement.outcome
+
+    def _give_strategy(self, candidate: Candidate, strategy: Strategy) -> None:
+        candidate.strategy = strategy
+        self.tried.append(strategy)
+
+    def _learn(self, candidate: Candidate) -> None:
+        """Tell the pool what the candidate's last measurement taught."""
+        assert candidate.strategy is not None
+        assert candidate.evaluation is not None
+        entry = entry_of(
+            candidate.evaluation,
+            id=f"{self.spec.problem.name}/{candidate.id}/{len(candidate.history)}",
+            team=TEAM,
+            problem_name=self.spec.problem.name,
+            facts=self.preparation.facts,
+            target=self.spec.target,
+            device_class=self.preparation.environment.device.device_class,
+            zone=self.preparation.placement.zone,
+            strategy=candidate.strategy,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self.pool.add(entry)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """See :class:`agents.stages.CandidateReader`."""
+
+    candidates: Candidates
+    candidate: Candidate
+
+    @property
+    def method(self) -> str:
+        return self.candidates.spec.method.name
+
+    @property
+    def operator(self) -> Operator:
+        return self.candidate.proposal.operator
+
+    @property
+    def generation(self) -> int:
+        return self.candidate.generation
+
+    @property
+    def notes(self) -> Notes:
+        return self.candidate.notes
+
+    def strategy(self) -> Strategy:
+        assert self.candidate.strategy is not None
+        return self.candidate.strategy
+
+    def measured(self) -> Attempt:
+        return self.candidate.history[-1].model_copy(update={"strategy": self.strategy(), "insight": ""})
+
+    def trials(self) -> list[Attempt]:
+        return list(self.candidate.history)
+
+    def parents(self) -> list[Attempt]:
+        return [parent.seen() for parent in self._parents()]
+
+    def parent_kernel(self) -> Kernel | None:
+        parents = self._parents()
+        return parents[0].tuned if parents else None
+
+    def parent_trials(self) -> list[Attempt]:
+        return list(self._parents()[0].history)
+
+    def lineage(self, limit: int) -> list[Attempt]:
+        return [trial for ancestor in self._ancestors()[-limit:] for trial in ancestor.history]
+
+    def attempts(self, ids: Sequence[str]) -> list[Attempt]:
+        return [candidate.seen() for candidate in self.candidates.named(ids)]
+
+    def insights(self, ids: Sequence[str]) -> tuple[str, ...]:
+        return tuple(candidate.notes.insight for candidate in self.candidates.named(ids) if candidate.notes.insight)
+
+    def tried(self) -> list[Strategy]:
+        return list(self.candidates.tried)
+
+    def _parents(self) -> list[Candidate]:
+        return self.candidates.named(self.candidate.proposal.parents)
+
+    def _ancestors(self) -> list[Candidate]:
+        """Return all that the candidate comes from, the oldest first."""
+        ancestors: dict[str, Candidate] = {}
+        waiting = list(self.candidate.proposal.parents)
+        while waiting:
+            [parent] = self.candidates.named([waiting.pop()])
+            if parent.id not in ancestors:
+                ancestors[parent.id] = parent
+                waiting += parent.proposal.parents
+        return sorted(ancestors.values(), key=lambda ancestor: ancestor.ordinal)
+
+
+def _evaluate(candidate: Candidate) -> Evaluate:
+    """Return the measurement to the end: every candidate's time is reported."""
+    assert candidate.written is not None
+    return Evaluate(candidate.written)
