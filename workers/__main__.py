@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 
@@ -24,11 +25,11 @@ from workers.operator import add_commands
 logger = logging.getLogger("workers")
 
 ROLES = ("scheduler", "webhooks", "agent", "gpu")
-"""What runs on and on; the other words are commands."""
+"""Long-running processes; the other words are commands."""
 
 
 def main() -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return the exit status."""
     arguments = _parser().parse_args()
     try:
         if arguments.role == "health":
@@ -78,16 +79,16 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _check(config: Settings, role: str) -> None:
-    """Whether production may start this role with this environment."""
+    """Refuse to start a role of production with an unsafe environment."""
     if config.environment != "production" or role not in ROLES:
         return
     check_environment(role, os.environ)
     if role == "agent":
         from agents.llm.models import from_environment
 
-        models = from_environment()
-        every = [*models.default, *(one for some in models.roles.values() for one in some)] if models else []
-        check_model_urls(model.api_base for model in every if model.api_base)
+        roles = from_environment()
+        models = [*roles.default, *chain.from_iterable(roles.roles.values())] if roles else []
+        check_model_urls(model.api_base for model in models if model.api_base)
 
 
 def _health(config: Settings) -> int:
@@ -105,7 +106,7 @@ def _run_scheduler(config: Settings) -> None:
     from workers.scheduler import Scheduler
 
     set_up_tracing(config.traces, "scheduler")
-    Scheduler(config, database(), Relay(database(), make_app(config))).run(_told_to_stop())
+    Scheduler(config, database(), Relay(database(), make_app(config))).run(_stop_on_signal())
 
 
 def _run_webhooks(config: Settings) -> None:
@@ -113,11 +114,11 @@ def _run_webhooks(config: Settings) -> None:
     from workers.webhooks.deliverer import THREADS, Deliverer
 
     opened = Database(config.database_url.get_secret_value(), settings=config, pool_size=THREADS)
-    Deliverer(config, opened).run(_told_to_stop())
+    Deliverer(config, opened).run(_stop_on_signal())
 
 
-def _told_to_stop() -> threading.Event:
-    """Set by the first signal to end."""
+def _stop_on_signal() -> threading.Event:
+    """Return an event that SIGTERM or SIGINT sets."""
     stop = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:

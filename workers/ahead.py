@@ -1,7 +1,7 @@
-"""While a step is on a device: has the kernels of the steps that come next built on cores that nobody measures on.
+"""Speculative builds: while a step is on a device, builds kernels of the next steps on idle cores.
 
-Reads what waits and claims nothing: the steps stay in the queue for whoever takes them, and a build that was made in
-vain costs seconds of a core. Whatever goes wrong here is left for the steps themselves to find.
+Reads the queue and claims nothing: any worker may take the steps, and a build made in vain costs seconds of a core.
+Errors are logged only; the steps themselves meet them again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from workers.tools import Tools
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often the thread looks what waits: about once a measurement on a GPU."""
+"""Interval between looks at the queue: about one measurement on a GPU."""
 
 WITH_KERNEL = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
-"""Steps that name the kernel that they will have built. One that is confirmed has been."""
+"""Steps that name the kernel to build. One that is to be confirmed has been built."""
 
 
 class Ahead:
-    """Context manager around the work on a claimed step; no thread runs where nothing may be built ahead."""
+    """Context manager around the work on a claimed step; runs no thread where nothing may be built ahead."""
 
     def __init__(self, tools: Tools, judge: Judge, claim: Claim, draining: Callable[[], bool]) -> None:
         self._database = tools.database
@@ -67,9 +67,9 @@ class Ahead:
             try:
                 self._look()
             except CupilotError as error:
-                logger.info("nothing built ahead: %s", error)
+                logger.info("speculative build skipped: %s", error)
             except Exception:
-                logger.exception("nothing built ahead any more during this step")
+                logger.exception("speculative builds ended for this step")
                 return
             self._done.wait(LOOK_SECONDS)
 
@@ -79,21 +79,20 @@ class Ahead:
         for preparation, kernel in waiting:
             if self._done.is_set():
                 return
-            begun = self._judge.build_ahead(preparation, [kernel])
-            if begun:
-                logger.debug("building ahead kernel=%s", kernel.content_hash())
+            if self._judge.build_ahead(preparation, [kernel]):
+                logger.debug("speculative build kernel=%s", kernel.content_hash())
 
     def _waiting(self, session: Session) -> list[tuple[Preparation, Kernel]]:
-        """What the next steps will ask this worker, or one like it, to build; nothing where it takes no more work."""
+        """Return what the next steps of this queue will have built; nothing where the worker is drained."""
         if is_drained(session, self._claim.owner):
             return []
         queue = session.get_one(Step, self._claim.step_id).queue
-        found = []
-        for each in next_up(session, queue, WITH_KERNEL, self._judge.builds_ahead):
+        waiting = []
+        for step_id in next_up(session, queue, WITH_KERNEL, self._judge.builds_ahead):
             job, payload = session.execute(
-                select(Job, Step.payload).join(Step, Step.job_id == Job.id).where(Step.id == each)
+                select(Job, Step.payload).join(Step, Step.job_id == Job.id).where(Step.id == step_id)
             ).one()
             kernel = file_of(session, payload["kernel"])
             if isinstance(kernel, Kernel):  # an imported file is compiled by its runner
-                found.append((preparation_of(job), kernel))
-        return found
+                waiting.append((preparation_of(job), kernel))
+        return waiting

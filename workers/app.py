@@ -1,6 +1,6 @@
-"""The Celery application: how messages travel. What they mean is :mod:`workers.tasks`' and the database's business.
+"""The Celery application: how messages are delivered. What they mean is up to :mod:`workers.tasks` and the database.
 
-Every setting has its reason beside it; all processes on one broker must have the same visibility timeout.
+All processes on one broker must have the same visibility timeout.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ STEP_TASK = "cupilot.step"
 POOL_TASK = "cupilot.domain.pool.index"
 
 SOCKET_SECONDS = 5.0
-"""A dead broker connection is noticed within this time; without it, a publish waits for ever."""
+"""Time limit of a socket operation; without one, a publish on a dead connection waits for ever."""
 
 
 def make_app(settings: Settings, kind: WorkerKind | None = None) -> Celery:
-    """The application of this process: of a worker of a kind, or of one that only publishes."""
+    """Return the application of this process: of a worker of a kind, or of one that only publishes."""
     app = Celery("cupilot", broker=settings.redis_url.get_secret_value(), set_as_current=False)
     app.conf.update(
         # JSON only: nothing that comes from the broker is ever unpickled.
@@ -34,7 +34,7 @@ def make_app(settings: Settings, kind: WorkerKind | None = None) -> Celery:
         task_acks_on_failure_or_timeout=True,
         # A kernel that kills its process would be redelivered for ever; the reaper counts attempts instead.
         task_reject_on_worker_lost=False,
-        # The step goes on over a broker restart and is stored in Postgres; a second delivery finds it taken.
+        # The step goes on over a broker restart and is stored in Postgres; a second delivery finds it claimed.
         worker_cancel_long_running_tasks_on_connection_loss=False,
         # Third line of defence, behind the judge's deadline and the lease.
         task_time_limit=_longest_step(settings, kind) + 300.0,
@@ -49,7 +49,7 @@ def make_app(settings: Settings, kind: WorkerKind | None = None) -> Celery:
         broker_connection_max_retries=None,
         broker_connection_timeout=SOCKET_SECONDS,
         broker_transport_options={
-            # Above the longest step: a message that is out for longer is delivered again.
+            # Above the longest step: a message that is unacknowledged for longer is delivered again.
             "visibility_timeout": settings.visibility_timeout_seconds,
             # Kombu looks for such messages every 10 s x 10 by default.
             "unacked_restore_interval": 5,
@@ -65,7 +65,7 @@ def make_app(settings: Settings, kind: WorkerKind | None = None) -> Celery:
 
 
 def _longest_step(settings: Settings, kind: WorkerKind | None) -> float:
-    """Seconds that the longest step of such a worker may take."""
+    """Return the seconds that the longest step of such a worker may take."""
     device = (settings.prepare_timeout_seconds, settings.evaluate_timeout_seconds, settings.confirm_timeout_seconds)
     if kind is WorkerKind.GPU:
         return max(device)

@@ -1,6 +1,6 @@
-"""A GPU worker's device: which it is, and whether it works. Whose turn it is: :mod:`gpu_worker.turns`.
+"""Find a GPU worker's device and check that it works. Who may use it when: :mod:`gpu_worker.turns`.
 
-Asked of ``gpu_worker`` in a process of its own: this one must never load CUDA.
+Asks ``gpu_worker`` in a process of its own: this one must never load CUDA.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from cupilot.domain.problem import Target
 
 TIMEOUT_SECONDS = 60.0
 LEAST_FREE_BYTES = 64 * 2**20
-"""What one evaluation may write, builds and buffers included. With less, every step would fail on this worker, fast,
-and it would eat the attempts of all jobs."""
+"""Bytes that one evaluation may write, builds and buffers included. With less, every step would fail on this worker,
+quickly, and use up the attempts of all jobs."""
 
 
 class StepCancelled(Exception):
-    """The work was stopped because it is not wanted any more, or because this process has to end."""
+    """The work was stopped: its claim is lost, its job is being cancelled, or this process has to end."""
 
 
 class NoDevice(Unavailable):
-    """The machine has no such device, or it does not work."""
+    """The machine has no such device, or the device does not work."""
 
     code = "no_device"
 
 
 def check_work_folder(folder: Path) -> None:
-    """Raise :class:`NoDevice` where there is no room to work: a device without scratch space is of no use."""
+    """Raise :class:`NoDevice` where the work folder has no room for an evaluation."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
@@ -44,12 +44,12 @@ def check_work_folder(folder: Path) -> None:
 
 
 def uid_of(device: Device) -> str | None:
-    """How ``gpu_worker`` is told which device is meant; the CPU needs no telling."""
+    """Return the id by which ``gpu_worker`` knows the device; None for the CPU."""
     return device.uid if device.target is Target.CUDA else None
 
 
 def find_device(target: Target, uid: str | None) -> Device:
-    """The device of a target, or the one with this UUID; raises :class:`NoDevice`."""
+    """Return the device of a target, or the one with this UUID; raises :class:`NoDevice`."""
     command = [sys.executable, "-m", "gpu_worker", "device", "--target", target.value, "--json"]
     if uid is not None:
         command += ["--device", uid]

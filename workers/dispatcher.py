@@ -1,4 +1,4 @@
-"""Decides which steps get a message now: as many a queue as its workers' free slots can take, fairly between teams."""
+"""Decide which steps get a message now: as many per queue as its workers have free slots, fairly between teams."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH = 100
 def dispatch(database: Database, redispatch: timedelta) -> None:
     """Fill the free slots of every queue, and one more, so that no slot waits for the next tick.
 
-    One transaction a queue: whoever locks steps does so in the order of their ids.
+    One transaction per queue, because steps are locked in the order of their ids.
     """
     with database.transaction() as session:
         drained = drained_scopes(session)
@@ -48,39 +48,39 @@ def dispatch(database: Database, redispatch: timedelta) -> None:
         if left or UNPLACED[Target.CUDA] in load:
             _place_cuda(session, workers, slots, load, left)
             load = loads(session)
-    for queue, there in load.items():
-        room = slots.get(queue, 0) - there.running
-        free = room + 1 - there.published
+    for queue, queued in load.items():
+        room = slots.get(queue, 0) - queued.running
+        free = room + 1 - queued.published
         with database.transaction() as session:
             if queue in slots and free > 0:
                 dispatch_ready(session, queue, free)
-            if there.published and room > 0 and not broker_behind:
+            if queued.published and room > 0 and not broker_behind:
                 dispatch_again(session, queue, redispatch, BATCH)
 
 
 def note_missing(database: Database) -> None:
-    """Let a job say so that waits for a worker which does not exist, or which is drained, or for its team's quota."""
+    """Record why jobs wait: for a worker that does not exist or is drained, or for their team's quota."""
     with database.transaction() as session:
         drained, workers = drained_scopes(session), live_workers(session)
-        there = _served(workers)
+        served = _served(workers)
         taking = _served([] if SERVICE in drained else [worker for worker in workers if worker.name not in drained])
         reason, message = "no_worker_for_target", "no live GPU worker serves this job's target"
-        note_missing_workers(session, there, on_device=True, reason=reason, message=message)
+        note_missing_workers(session, served, on_device=True, reason=reason, message=message)
         reason, message = "no_agent_worker", "no live agent worker"
-        note_missing_workers(session, there, on_device=False, reason=reason, message=message)
-        note_draining(session, sorted(set(there) - set(taking)))
+        note_missing_workers(session, served, on_device=False, reason=reason, message=message)
+        note_draining(session, sorted(set(served) - set(taking)))
         note_held_back(session)
 
 
 def request_index(database: Database) -> None:
-    """Have the pool's index brought up to date, where there is something to index and somebody to do it."""
+    """Queue an update of the pool's index, where there is something to index and an agent worker to do it."""
     with database.transaction() as session:
         if AGENTS_QUEUE in _slots(live_workers(session)) and anything_unindexed(session):
             request_pool_index(session, AGENTS_QUEUE)
 
 
 def _served(workers: Sequence[WorkerRow]) -> list[str]:
-    """Queues whose steps these workers take, also that of CUDA jobs which have no device class yet."""
+    """Return the queues that these workers serve, also that of CUDA jobs which have no device class yet."""
     devices = [worker.device for worker in workers if worker.device]
     unplaced = {UNPLACED[device.target] for device in devices}
     return sorted({*_slots(workers), *unplaced})
@@ -101,7 +101,7 @@ def _place_cuda(
     load: Mapping[str, Load],
     left: Sequence[str],
 ) -> None:
-    """Send jobs that have no device class yet, or whose class has ``left``, to the one with the least work a slot."""
+    """Place steps without a device class, or whose class has ``left``, in the queue with the least work per slot."""
     devices = [worker.device for worker in workers if worker.device]
     queues = sorted({device_queue(device) for device in devices if device.target is Target.CUDA})
     if queues:
@@ -111,5 +111,5 @@ def _place_cuda(
 
 
 def _work(load: Mapping[str, Load], queue: str) -> int:
-    there = load.get(queue, Load())
-    return there.running + there.published
+    queued = load.get(queue, Load())
+    return queued.running + queued.published

@@ -1,4 +1,4 @@
-"""What a worker's parent process tells its children: take nothing new, or let go of what you hold because we end."""
+"""Flags by which a worker's parent process tells its children to claim nothing new, or to release their steps."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class Draining:
         self._memory = mmap.mmap(-1, 2)
 
     def close(self, closed: bool) -> None:
-        """Let the children take nothing new, or take work again; what they hold they finish."""
+        """Let the children claim nothing new, or claim again; they finish the steps that they have."""
         self._memory[1] = closed
 
     @property
     def closed(self) -> bool:
-        """Whether to take nothing new."""
+        """Whether to claim nothing new."""
         return self._memory[1] == 1 or self()
 
     def begin(self) -> None:
-        """Ask the children to let go."""
+        """Ask the children to release their steps, because the worker ends."""
         self._memory[0] = 1
 
     def __call__(self) -> bool:
-        """Whether they were asked."""
+        """Return whether :meth:`begin` was called."""
         return self._memory[0] == 1

@@ -1,9 +1,9 @@
-"""A sign of progress that a container's liveness probe can read: ``python -m workers health``.
+"""A heartbeat file for a container's liveness probe: ``python -m workers health``.
 
-A process that is alive may still hang. Each loop that must go on (the scheduler's, a worker's report of itself, the
-webhooks') writes a file whenever it has come round; the probe fails where the file is old. A database or broker that
-is away is no lack of progress: a restart would not bring it back. Ages are measured with the monotonic clock, which all
-processes of a machine share, so that a step of the wall clock kills nobody.
+A process that is alive may still hang. Each loop that must go on (the scheduler's, a worker's heartbeat, the webhooks')
+writes a file in every round; the probe fails where the file is old. A database or broker that is away is no lack of
+progress: a restart would not bring it back. Ages are measured with the monotonic clock, which all processes of a
+machine share, so that a step of the wall clock kills nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 
 class Pulse:
-    """Writes the file; without a path, nothing."""
+    """Writes the heartbeat file; without a path, nothing."""
 
     def __init__(self, path: str | None, role: str) -> None:
         self._path = Path(path) if path else None
         self._role = role
 
     def beat(self) -> None:
-        """The loop has come round. A full disk is no reason to end: the probe will tell."""
+        """Record a round of the loop. Errors of the disk are left for the probe to report."""
         if self._path is None:
             return
         text = json.dumps({"role": self._role, "pid": os.getpid(), "monotonic": time.monotonic()})
@@ -33,20 +33,20 @@ class Pulse:
             new.replace(self._path)
 
     def end(self) -> None:
-        """The process stops in good order."""
+        """Remove the file, because the process ends in good order."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
 
 
 def check(path: str | None, limit_seconds: float) -> tuple[bool, str]:
-    """Whether the process that writes this file makes progress, and a sentence about it."""
+    """Return whether the process that writes this file makes progress, and a sentence about it."""
     if not path:
         return False, "no health file is configured; set CUPILOT_HEALTH_FILE for the process and for this command"
     try:
-        found = json.loads(Path(path).read_text())
-        age = time.monotonic() - float(found["monotonic"])
-        role, pid = str(found["role"]), int(found["pid"])
+        beat = json.loads(Path(path).read_text())
+        age = time.monotonic() - float(beat["monotonic"])
+        role, pid = str(beat["role"]), int(beat["pid"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         return False, f"no sign of life at {path}: {type(error).__name__}"
     # A negative age: the file is older than the machine's last start.

@@ -1,4 +1,4 @@
-"""Brings the pool's vector index up to date with Postgres, in batches; idempotent, harmless when two do it at once."""
+"""Bring the pool's vector index up to date with Postgres, in batches; idempotent and safe to run concurrently."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ BATCH = 200
 
 
 def index_pool(tools: Tools) -> int:
-    """Index what is not yet; how many descriptions. Raises :class:`cupilot.domain.errors.Unavailable`."""
+    """Index what is not indexed yet; return the number of descriptions. Raises Unavailable."""
     return index_references(tools.database, tools.pool())
 
 
 def rebuild_pool(tools: Tools) -> int:
-    """Make the index anew from Postgres; how many descriptions. Raises :class:`cupilot.domain.errors.Unavailable`."""
+    """Make the index anew from Postgres; return the number of descriptions. Raises Unavailable."""
     tools.pool().clear()
     return index_pool(tools)
 
 
 def index_references(database: Database, pool: StrategyPool) -> int:
-    """Index every description that is not yet; how many. Raises :class:`cupilot.domain.errors.Unavailable`.
+    """Index every description that is not indexed yet; return their number. An empty index is made anew.
 
-    An index that has nothing at all was lost or replaced, and is made anew.
+    Raises :class:`cupilot.domain.errors.Unavailable`.
     """
     if pool.count() == 0:
         with database.transaction() as session:
@@ -48,7 +48,7 @@ def index_references(database: Database, pool: StrategyPool) -> int:
             return done
         pool.add(references)
         with database.transaction() as session:
-            mark_indexed(session, [one.id for one in references])
+            mark_indexed(session, [reference.id for reference in references])
         done += len(references)
 
 

@@ -23,14 +23,14 @@ BUILDS_AHEAD = {Target.CUDA: 4, Target.CPU: 0}
 
 
 class Judge(Protocol):
-    """What a device step needs of :class:`gpu_worker.evaluator.Evaluator`."""
+    """The part of :class:`gpu_worker.evaluator.Evaluator` that device steps need."""
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         """Check the reference, time the baseline, place it on the roofline."""
         ...
 
     def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
-        """Run a problem file once and say what it computes."""
+        """Run a problem file once and return what it computes."""
         ...
 
     def evaluate(
@@ -44,9 +44,9 @@ class Judge(Protocol):
         timeout: float,
         cancelled: Callable[[], bool],
     ) -> Evaluation:
-        """Build, judge, time and profile a kernel; no further than until it is certainly slower than the incumbent.
+        """Build, judge, time and profile a kernel; stop early once it is certainly slower than the incumbent.
 
-        Hardware counters are read of a ``candidate`` to be the best, and of no other.
+        Hardware counters are read only for a ``candidate`` that may become the best.
         """
         ...
 
@@ -65,15 +65,15 @@ class Judge(Protocol):
 
     @property
     def builds_ahead(self) -> int:
-        """How many kernels that wait may be built while another is measured; 0 for none."""
+        """Number of waiting kernels that may be built while another is measured; 0 for none."""
         ...
 
     def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
-        """Begin builds of kernels whose turn comes later, and return at once; how many were begun. Thread-safe."""
+        """Start builds of waiting kernels without waiting for them; return how many were started. Thread-safe."""
         ...
 
     def end_builds(self) -> None:
-        """Kill builds that were begun ahead."""
+        """Kill builds started by :meth:`build_ahead`."""
         ...
 
 
@@ -142,7 +142,7 @@ class StepJudge:
 
 
 class DeviceJudge:
-    """The real judge, which says in this room's words that it was told to stop."""
+    """The judge of a device; raises :class:`StepCancelled` where it was cancelled."""
 
     def __init__(self, device: Device, settings: Settings) -> None:
         from gpu_worker.evaluator import Evaluator
@@ -160,12 +160,12 @@ class DeviceJudge:
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         """See :class:`Judge`."""
-        with _stopping():
+        with _cancellable():
             return self._evaluator.prepare(problem, timeout=timeout, cancelled=cancelled)
 
     def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
         """See :class:`Judge`."""
-        with _stopping():
+        with _cancellable():
             return self._evaluator.trace(problem, timeout=timeout, cancelled=cancelled)
 
     def evaluate(
@@ -180,7 +180,7 @@ class DeviceJudge:
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """See :class:`Judge`."""
-        with _stopping():
+        with _cancellable():
             return self._evaluator.evaluate(
                 problem,
                 preparation,
@@ -202,13 +202,13 @@ class DeviceJudge:
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """See :class:`Judge`."""
-        with _stopping():
+        with _cancellable():
             return self._evaluator.confirm(
                 problem, preparation, kernel, tunables=tunables, timeout=timeout, cancelled=cancelled
             )
 
     def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
-        """See :class:`Judge`. None while a step measures on this machine's CPU."""
+        """See :class:`Judge`. Starts none while a step measures on this machine's CPU."""
         from gpu_worker.turns import cpu_is_measured_on
 
         return 0 if cpu_is_measured_on() else self._evaluator.build_ahead(preparation, kernels)
@@ -226,7 +226,7 @@ def _traced(evaluation: Evaluation) -> Evaluation:
 
 
 @contextmanager
-def _stopping() -> Iterator[None]:
+def _cancellable() -> Iterator[None]:
     from gpu_worker.turns import Cancelled
 
     try:

@@ -1,6 +1,6 @@
-"""The lease of one claimed step: a thread renews it and notices when the work is not wanted any more.
+"""The lease of one claimed step: a thread renews it and notices a lost claim or a cancelled job.
 
-It decides nothing: the work asks :meth:`Lease.cancelled`, and the database refuses results of a lost claim anyway.
+It stops nothing itself: the work polls :meth:`Lease.cancelled`, and the database refuses results of a lost claim.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cupilot.storage.queue.steps import Claim, renew_lease, still_wanted
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
-"""How often the thread looks whether the job was cancelled: a cancel reaches the device within two seconds."""
+"""Interval between looks at the job: a cancel reaches the device within two seconds."""
 
 
 class Lease:
@@ -39,12 +39,12 @@ class Lease:
         self._thread = threading.Thread(target=self._run, name=f"lease-{claim.key}", daemon=True)
 
     def cancelled(self) -> bool:
-        """Whether to stop: the claim is lost, the job is being cancelled, or this process has to end."""
+        """Return whether to stop: the claim is lost, the job is being cancelled, or this process has to end."""
         return self._unwanted.is_set() or self._draining()
 
     @property
     def unwanted(self) -> bool:
-        """Whether nobody wants the result any more (and not only this process has to end)."""
+        """Whether the claim is lost or the job is being cancelled, and not only this process has to end."""
         return self._unwanted.is_set()
 
     def __enter__(self) -> Lease:

@@ -1,7 +1,7 @@
 """The ledger of one claimed step's model calls, and the rate limits that all workers share, both in Postgres.
 
-Each method is one short transaction. An answer that has been paid is stored for as long as it takes: while the database
-is away it is held and tried again, rather than thrown away and paid a second time.
+Each method is one short transaction. Storing a paid answer is retried while the database is away, rather than the
+answer dropped and paid a second time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cupilot.storage.queue.steps import Claim
 logger = logging.getLogger(__name__)
 
 STORE_SECONDS = 600.0
-"""How long a paid answer is held for a database that is away; beyond that the outage is no short one."""
+"""Time for which storing a paid answer is retried while the database is away."""
 STORE_RETRY_SECONDS = 1.0
 
 
@@ -33,11 +33,11 @@ class StepLedger:
         self._claim = claim
         self._sleep = sleep
         self._records: dict[str, uuid.UUID] = {}
-        """The record of each purpose's latest try. By its id, so that a worker whose step has gone to another one
-        meanwhile never writes into that one's record."""
+        """Id of the record of each purpose's latest call. By id, so that a worker whose step was claimed by another one
+        meanwhile never writes into the other's record."""
 
     def begin(self, call: Call) -> Answer | None:
-        """Record the call, unless its answer is known."""
+        """Record the call; return its answer instead where it is known."""
         try:
             with self._database.transaction() as session:
                 begun = begin_call(session, self._claim, call)
@@ -59,7 +59,7 @@ class StepLedger:
             except Unavailable:
                 if time.monotonic() >= deadline:
                     raise
-                logger.warning("a paid answer waits for the database: step=%s", self._claim.step_id)
+                logger.warning("paid answer not stored, database unavailable step=%s", self._claim.step_id)
                 self._sleep(STORE_RETRY_SECONDS)
             else:
                 return
@@ -84,7 +84,7 @@ class SharedLimits:
     def take(
         self, model: str, *, requests_per_minute: float | None, tokens_per_minute: float | None, tokens: int
     ) -> float:
-        """Take a request from the model's buckets, or say how long to wait."""
+        """Take a request from the model's buckets; return the seconds to wait, 0 where it was taken."""
         with self._database.transaction() as session:
             return llm_rates.take(
                 session,
@@ -100,6 +100,6 @@ class SharedLimits:
             llm_rates.settle(session, model, taken=taken, used=used)
 
     def hold_off(self, model: str, seconds: float) -> None:
-        """Let all workers wait."""
+        """Make all workers wait before they call the model."""
         with self._database.transaction() as session:
             llm_rates.hold_off(session, model, seconds)

@@ -1,6 +1,6 @@
-"""Commands of whoever runs the service: ``python -m workers drain | resume | drains``.
+"""Operators' commands: ``python -m workers drain | resume | drains``.
 
-Draining stops nothing that runs. What it means is :mod:`cupilot.storage.queue.drains`' business.
+Draining stops nothing that runs (:mod:`cupilot.storage.queue.drains`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cupilot.storage.people.audit import add_own_entry
 from cupilot.storage.queue.drains import SERVICE, DrainView, begin_drain, drains, end_drain
 
 NOT_DRAINED = 3
-"""Exit status where the time to wait was over before all steps were finished."""
+"""Exit status where steps still ran when the time to wait was over."""
 LOOK_SECONDS = 0.5
 
 
@@ -37,7 +37,7 @@ def add_commands(roles: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def run_command(arguments: argparse.Namespace, database: Database) -> int:
-    """Do what a command says; the exit status."""
+    """Run a command and return the exit status."""
     if arguments.role == "drain":
         return _drain(arguments, database)
     with database.transaction() as session:
@@ -60,7 +60,7 @@ def _drain(arguments: argparse.Namespace, database: Database) -> int:
     deadline = time.monotonic() + (arguments.wait or 0.0)
     while True:
         with database.transaction() as session:
-            [view] = [one for one in drains(session) if one.scope == arguments.worker]
+            [view] = [drain for drain in drains(session) if drain.scope == arguments.worker]
         if view.running == 0 or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_SECONDS)

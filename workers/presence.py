@@ -1,7 +1,7 @@
-"""A worker's row: registered when it is up, renewed by a thread also while the worker is busy, removed at its end.
+"""A worker's row: registered at its start, renewed by a thread also while the worker is busy, removed at its end.
 
-The thread also ends a worker that is of no use: one whose device is lost, one whose card another worker has got, and
-one whose consumer is connected and reads nothing, which looks healthy to everybody else.
+The thread also ends a worker that is of no use: one whose device is lost, one whose card another worker has, and one
+whose consumer is connected but reads nothing, which looks healthy from outside.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 NEGLECT = 5
-"""A step sent so often to a worker with room for it, and not taken, means that the worker's consumer hangs."""
+"""Deliveries of one step, unclaimed, to a worker with a free slot, after which its consumer is taken to hang."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker process is."""
+    """A worker process, as it is registered."""
 
     name: str
     kind: WorkerKind
@@ -45,48 +45,48 @@ class Worker:
 
 
 class Presence:
-    """Reports one worker; belongs to its parent process, whose children do the work."""
+    """Registers and renews one worker; runs in its parent process, whose children run the steps."""
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
         worker: Worker,
-        give_up: Callable[[], None],
-        take_nothing: Callable[[bool], None],
+        end_process: Callable[[], None],
+        close_intake: Callable[[bool], None],
     ) -> None:
         self._database = database
         self._worker = worker
-        self._give_up = give_up
-        self._take_nothing = take_nothing
+        self._end_process = end_process
+        self._close_intake = close_intake
         self._first_seen: dict[uuid.UUID, int] = {}
-        """How often each step that is not taken had been sent when this worker first had room for it."""
+        """Deliveries of each unclaimed step at the time when this worker first had a free slot for it."""
         self._beat_seconds = settings.heartbeat_seconds
         self._pulse = Pulse(settings.health_file, worker.kind.value)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
 
     def take_card(self) -> None:
-        """Return once the worker's card is its own, if it has one; meanwhile say who holds it."""
-        said = None
+        """Wait until the worker has its card, if it needs one; log which worker has it meanwhile."""
+        logged = None
         while self._worker.device is not None:
             try:
                 with self._database.transaction() as session:
                     take_card(session, self._worker.device, self._worker.name)
                 return
             except CupilotError as error:
-                if error.message != said:
+                if error.message != logged:
                     logger.warning("waiting: %s: %s (%s)", error.code, error.message, error.hint)
-                said = error.message
+                logged = error.message
             self._pulse.beat()
             self._end.wait(self._beat_seconds)
 
     def begin(self) -> None:
-        """Report the worker from now on."""
+        """Start to register and renew the worker."""
         self._thread.start()
 
     def end(self) -> None:
-        """Stop reporting and remove the row."""
+        """Stop renewing and remove the row."""
         self._end.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -102,12 +102,12 @@ class Presence:
             except CardTaken as error:
                 self._leave(error.message)
             except CupilotError as error:
-                logger.warning("worker not reported: %s", error)
+                logger.warning("worker row not renewed: %s", error)
             self._pulse.beat()
             self._end.wait(self._beat_seconds if registered else 0.5)
 
     def _neglects(self, untaken: Mapping[uuid.UUID, int]) -> bool:
-        """Whether a step was sent often since this worker first had room for it; what was before is not its fault."""
+        """Return whether a step was sent often since this worker first had a free slot for it."""
         self._first_seen = {step: self._first_seen.get(step, count) for step, count in untaken.items()}
         return any(count - self._first_seen[step] >= NEGLECT for step, count in untaken.items())
 
@@ -120,11 +120,11 @@ class Presence:
             fault = None if row is None or row.healthy else row.note
             drained = is_drained(session, name)
             untaken = {} if drained else untaken_steps(session, name)
-        self._take_nothing(drained)
+        self._close_intake(drained)
         if fault is not None:
             self._leave(f"its device cannot be used: {fault}")
         elif self._neglects(untaken):
-            self._leave("it is connected but takes no work")
+            self._leave("it is connected but claims no steps")
         return True
 
     def _register(self, session: Session) -> None:
@@ -140,7 +140,7 @@ class Presence:
         )
 
     def _leave(self, why: str) -> None:
-        """Whoever started this worker starts it again, and then it may do better."""
+        """End the worker; its supervisor restarts it."""
         logger.critical("this worker ends: %s", why)
         self._end.set()
-        self._give_up()
+        self._end_process()

@@ -1,4 +1,4 @@
-"""Ends what nobody else will: leases of silent workers, cancels that are not obeyed, jobs beyond their wall time."""
+"""End what nobody else will: expired leases, overdue cancels, and jobs beyond their wall time or quota."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BATCH = 100
 
 
 def reap(database: Database) -> None:
-    """Steps whose worker has fallen silent: queued again, or given up after the last attempt."""
+    """Retry steps whose lease has expired, or fail them after the last attempt."""
     with database.transaction() as session:
         expired = expired_leases(session, BATCH)
     for job_id, step_id in expired:
@@ -34,12 +34,12 @@ def reap(database: Database) -> None:
             _reap_one(database, job_id, step_id)
         except Unavailable:
             raise
-        except Exception:  # one step that cannot be handled must not keep the others from it
-            logger.exception("reaping broke job=%s step=%s", job_id, step_id)
+        except Exception:  # one step that cannot be handled must not block the others
+            logger.exception("reaping failed job=%s step=%s", job_id, step_id)
 
 
 def end_cancelled(database: Database, patience: timedelta) -> None:
-    """Jobs that were cancelled: over once nothing of them runs, by force where a worker does not let go in time."""
+    """End jobs being cancelled whose workers have not released their steps within ``patience``."""
     with database.transaction() as session:
         overdue = overdue_cancels(session, patience)
     for job_id in overdue:
@@ -51,7 +51,7 @@ def end_cancelled(database: Database, patience: timedelta) -> None:
 
 
 def end_overtime(database: Database) -> None:
-    """Jobs whose wall time is used up; what runs is let go, what was found is kept."""
+    """End jobs whose wall time is used up; their running steps become stale, their best kernel is kept."""
     with database.transaction() as session:
         late = over_time(session)
     for job_id in late:
@@ -66,7 +66,7 @@ def end_overtime(database: Database) -> None:
 
 
 def end_over_quota(database: Database) -> None:
-    """Jobs that have begun, of teams whose GPU seconds of the period are used up; what was found is kept."""
+    """End begun jobs of teams whose GPU seconds of the period are used up; their best kernel is kept."""
     with database.transaction() as session:
         over = jobs_without_gpu(session)
     for job_id in over:
@@ -90,12 +90,14 @@ def _reap_one(database: Database, job_id: uuid.UUID, step_id: uuid.UUID) -> None
         if job.cancel_requested_at is not None:
             lose_open_calls(session, job, [step_id])
             move_step(session, step, StepState.CANCELLED, attempt=attempt)
-            done = "cancelled"
+            outcome = "cancelled"
         else:
             if step.generation_id is not None:
                 lock_generation(session, step.generation_id)
-            done = fail_attempt(session, job, step, "worker_lost", f"worker {owner} fell silent", event="step.reaped")
-    logger.warning("reaped: %s owner=%s job=%s step=%s attempt=%d", done, owner, job_id, step_id, attempt)
+            outcome = fail_attempt(
+                session, job, step, "worker_lost", f"worker {owner} fell silent", event="step.reaped"
+            )
+    logger.warning("reaped: %s owner=%s job=%s step=%s attempt=%d", outcome, owner, job_id, step_id, attempt)
 
 
 def _log(jobs: Sequence[uuid.UUID], state: JobState) -> None:

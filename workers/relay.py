@@ -1,4 +1,4 @@
-"""The outbox relay: the only place that publishes messages. At least once, in order, each try bounded in time."""
+"""The outbox relay, the only publisher of messages: at least once, in order, each attempt bounded in time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from workers.app import POOL_TASK, STEP_TASK
 logger = logging.getLogger(__name__)
 
 BATCH = 50
-"""Messages a transaction: few enough that a slow broker does not hold their rows for long."""
+"""Messages per transaction: few enough that a slow broker does not lock their rows for long."""
 RETRY_POLICY = {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
 POOL_TASK_EXPIRES_SECONDS = 30
-"""A request to index that nobody took for so long has been made again."""
+"""Lifetime of a request to index; the scheduler makes a new one by then."""
 
 
 class Relay:
@@ -31,7 +31,7 @@ class Relay:
         self._app = app
 
     def run(self) -> bool:
-        """Publish what is there; False where the broker does not take it now."""
+        """Publish all messages; return False where the broker does not accept them now."""
         while True:
             with self._database.transaction() as session:
                 messages = take_messages(session, BATCH)
@@ -51,7 +51,7 @@ class Relay:
         match message.topic:
             case t if t == STEP_TOPIC:
                 parent = payload.get("trace")
-                # Without a trace of the job's this would be one of its own, for nothing.
+                # Without the job's trace, this span would begin a trace of its own.
                 with tracing.span("publish", parent=parent, step=payload["step"]) if parent else nullcontext():
                     self._send(STEP_TASK, [payload["step"], payload["attempt"]], payload["queue"], None)
             case t if t == POOL_TOPIC:

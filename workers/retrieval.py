@@ -1,4 +1,4 @@
-"""What steps look up in the strategy pool. Finding is the pool's business, using it the handlers'."""
+"""Searches of the strategy pool that steps make."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def retrieved(
     before: datetime | None,
     limit: int = 8,
 ) -> list[PoolMatch]:
-    """What the team may learn from earlier jobs and can be applied here, ``before`` a time where one is given.
+    """Return what earlier jobs of the team learned ``before`` a time, if one is given, and this one can apply.
 
-    A pool that does not answer is a loss, but no reason to fail; without its index it is searched by words alone.
+    Nothing where the pool does not answer; without its vector index it is searched by words alone.
     """
     from agents.interface import Briefing
     from agents.playbook.preconditions import unmet
@@ -55,7 +55,7 @@ def retrieved(
 def similar_solved(
     tools: Tools, team: str, spec: JobSpec, preparation: Preparation, *, before: datetime | None, limit: int
 ) -> list[str]:
-    """Entries of the team's fastest kernels for the most similar other problems, the most similar first."""
+    """Return entries of the team's fastest kernels for the most similar other problems, the most similar first."""
     question = _question(tools, spec, preparation, before, limit)
     others = question.model_copy(update={"without_problem": preparation.facts.problem_hash})
     try:
@@ -69,7 +69,7 @@ def similar_solved(
 def _question(
     tools: Tools, spec: JobSpec, preparation: Preparation, before: datetime | None, limit: int
 ) -> PoolQuestion:
-    """The job's question, to an index that knows what was learned until now."""
+    """Bring the index up to date and return the job's question to it."""
     try:
         index_pool(tools)
     except CupilotError as error:

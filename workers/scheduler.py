@@ -1,7 +1,7 @@
-"""The scheduler's loop: one process in charge, others standing by. It does no step.
+"""The scheduler's loop: one process is the leader, others stand by. It runs no steps.
 
-A tick is a row of short transactions, each of which is safe to repeat and safe beside another scheduler's, so that a
-tick may be cut off anywhere.
+A tick is a series of short transactions, each idempotent and safe beside another scheduler's, so that a tick may be cut
+off anywhere.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ REAPER_SECONDS = 1.0
 NOTES_SECONDS = 3.0
 PRUNE_SECONDS = 60.0
 RETENTION_SECONDS = 1.0
-"""One batch, a small job or part of a large one: some 80,000 jobs a day, and no tick that takes long."""
+"""Interval between batches, each a small job or part of a large one: about 80,000 jobs a day without a long tick."""
 
 
 class Scheduler:
-    """The loop. :meth:`tick` is one round of it, for whoever is in charge."""
+    """The loop; :meth:`tick` is one round of it, which only the leader makes."""
 
     def __init__(self, settings: Settings, database: Database, relay: Relay) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class Scheduler:
         self._last: dict[str, float] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Work until told to stop; an error is waited out, never a reason to end."""
+        """Tick until ``stop`` is set; after an error, back off and go on."""
         failures = 0
         while not stop.is_set():
             try:
@@ -67,8 +67,8 @@ class Scheduler:
                 logger.warning("tick not finished: %s", error)
                 failures += 1
                 self._pulse.beat()
-            except Exception:  # whatever it is, the next tick may get further
-                logger.exception("tick broke")
+            except Exception:  # the next tick may get further
+                logger.exception("tick failed")
                 failures += 1
             if failures:
                 stop.wait(_backoff(failures))
@@ -76,7 +76,7 @@ class Scheduler:
         self._pulse.end()
 
     def tick(self) -> None:
-        """Look at everything once."""
+        """Reap, dispatch, relay and prune once, each when it is due."""
         if self._due("reaper", REAPER_SECONDS):
             self._clock.look(self._database)
             reap(self._database)
@@ -105,7 +105,7 @@ class Scheduler:
             logger.info("pruned details job=%s", job)
 
     def _run_relay(self) -> None:
-        """Publish; while the broker is away, try less and less often, and do everything else as always."""
+        """Publish, with backoff while the broker is away; everything else goes on."""
         if self._relay_failures == 0 or self._due("relay", _backoff(self._relay_failures)):
             self._relay_failures = 0 if self._relay.run() else self._relay_failures + 1
             self._last["relay"] = time.monotonic()

@@ -132,7 +132,7 @@ def _do(claim: Claim, tools: Tools, lease: Lease, draining: Callable[[], bool]) 
         if claim.kind.on_device:
             _check_device(claim, tools)
     except Exception as error:
-        logger.exception("step broke step=%s attempt=%d", claim.step_id, claim.attempt)
+        logger.exception("step failed step=%s attempt=%d", claim.step_id, claim.attempt)
         # Not the error's own text, which may hold SQL or paths: users see this.
         reason, message = "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
         if claim.kind.on_device:

@@ -1,4 +1,4 @@
-"""The tasks of the Celery application. Each is a thin entry: the message is a hint, the database says what is true."""
+"""The tasks of the Celery application. A message is only a hint that a step may be ready; the database decides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def register_tasks(app: Celery, owner: str, tools: Callable[[], Tools], draining: Draining) -> None:
-    """Add the tasks to an application, for a worker of this name; ``tools`` is called in its child processes only."""
+    """Add the tasks to an application, for the worker ``owner``; ``tools`` is called in its child processes only."""
 
     @app.task(name=STEP_TASK)  # type: ignore[untyped-decorator]
     def step(step_id: str, attempt: int) -> None:

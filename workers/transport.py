@@ -1,8 +1,8 @@
-"""Kombu's Redis transport, with one weakness mended: a worker that cannot acknowledge goes on consuming.
+"""Kombu's Redis transport with a fix: a worker whose acknowledgement failed goes on consuming.
 
-Kombu 5.7 keeps a message whose acknowledgement failed (the broker was restarted) on the list of those being worked on.
-With a prefetch limit of one a slot the worker then waits for ever: it is at its limit, stops reading, and so never
-notices the dead connection. Here the message is forgotten instead; delivered once more, its step is not to be had.
+Kombu 5.7 keeps a message whose acknowledgement failed (the broker was restarted) in its list of unacknowledged ones.
+With a prefetch limit of one per slot the worker then waits for ever: it is at its limit, stops reading, and so never
+notices the dead connection. Here the message is dropped from the list; delivered again, its step is already claimed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from kombu.transport import redis, virtual
 
 
 class QoS(redis.QoS):
-    """Which messages are being worked on."""
+    """The list of unacknowledged messages."""
 
     def ack(self, delivery_tag: str) -> None:
-        """Acknowledge; a message whose acknowledgement fails no longer counts against the limit either."""
+        """Acknowledge; a message whose acknowledgement failed does not count against the limit either."""
         try:
             super().ack(delivery_tag)  # type: ignore[no-untyped-call]
         except self.channel.connection_errors:
@@ -23,12 +23,12 @@ class QoS(redis.QoS):
 
 
 class Channel(redis.Channel):
-    """A channel with these messages."""
+    """A channel with this list."""
 
     QoS = QoS
 
 
 class Transport(redis.Transport):
-    """What ``broker_transport`` names."""
+    """The transport that the setting ``broker_transport`` names."""
 
     Channel = Channel

@@ -1,6 +1,6 @@
-"""A Celery worker process: a parent that reports itself and children that do steps, one at a time each.
+"""A Celery worker: a parent process that registers itself, and children that run one step at a time each.
 
-The parent imports neither torch nor CUDA, and holds no device: the judge lives in the child and in processes below it.
+The parent imports neither torch nor CUDA, and opens no device: the judge lives in the child and its subprocesses.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 PARENT_CONNECTIONS = 1
-"""To the database, which a worker's own process keeps; it may open as many again while they are busy..."""
+"""Database connections that the parent keeps; it may open as many again while they are busy."""
 CHILD_CONNECTIONS = 2
-"""...and each of its children."""
+"""The same of each child."""
 STOP_SECONDS = 30.0
-"""How long a worker that ends itself may take to let go of its steps."""
+"""Time in which a worker that ends itself may release its steps."""
 
 MakeTools = Callable[[Settings, Database, Device | None], Tools]
 
@@ -56,7 +56,7 @@ def run_worker(
     name: str | None = None,
     tools: MakeTools = make_tools,
 ) -> None:
-    """Run until SIGTERM: an agent worker, or the GPU worker of a device. ``tools`` is called in each child."""
+    """Run an agent worker, or the GPU worker of a device, until SIGTERM. ``tools`` is called in each child."""
     kind = WorkerKind.AGENT if device is None else WorkerKind.GPU
     queues = agent_queues() if device is None else [device_queue(device)]
     name = name or f"{kind.value}-{socket.gethostname()}-{os.getpid()}"
@@ -64,7 +64,7 @@ def run_worker(
     worker = Worker(name, kind, queues, concurrency, device)
     draining = Draining()
     own = Database(url, settings=settings, pool_size=PARENT_CONNECTIONS)
-    presence = Presence(settings, own, worker, give_up=_end_this_process, take_nothing=draining.close)
+    presence = Presence(settings, own, worker, end_process=_end_this_process, close_intake=draining.close)
 
     @cache
     def child_tools() -> Tools:
@@ -75,9 +75,9 @@ def run_worker(
     register_tasks(app, name, child_tools, draining)
     _connect_signals(presence, draining, child_tools if device is None else None)
     presence.take_card()
-    # Running as root would be a danger with pickled messages; these are JSON.
+    # Running as root is a danger with pickled messages; these are JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)
-    # Advises to cancel steps when the broker is lost; why not, workers.app says.
+    # Advises to cancel steps when the broker is lost; workers.app says why not to.
     warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     arguments = ["--quiet", "worker", "--pool=prefork", f"--concurrency={concurrency}", f"--queues={','.join(queues)}"]
     arguments += [f"--hostname={name}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat"]
@@ -85,14 +85,14 @@ def run_worker(
 
 
 def agent_queues() -> list[str]:
-    """What an agent worker listens to: steps of models only where its environment names one."""
+    """Return the queues of an agent worker: steps of models only where its environment names one."""
     from agents.llm.models import from_environment
 
     return [AGENTS_QUEUE] if from_environment() is None else [AGENTS_QUEUE, MODELS_QUEUE]
 
 
 def _connect_signals(presence: Presence, draining: Draining, preload: Callable[[], Tools] | None) -> None:
-    """What happens when; the receivers are kept alive by ``weak=False``."""
+    """Connect Celery's signals; ``weak=False`` keeps the receivers alive."""
 
     def set_up_logging(**_: Any) -> None:
         set_up_logs()
@@ -119,7 +119,7 @@ def _connect_signals(presence: Presence, draining: Draining, preload: Callable[[
 
 
 def _end_this_process() -> None:
-    """In order if the consumer still listens to signals, by force if it does not."""
+    """Send SIGTERM, and SIGKILL where the consumer does not react to it in time."""
     os.kill(os.getpid(), signal.SIGTERM)
     forced = threading.Timer(STOP_SECONDS, os.kill, [os.getpid(), signal.SIGKILL])
     forced.daemon = True
@@ -127,13 +127,13 @@ def _end_this_process() -> None:
 
 
 def _die_with_parent() -> None:
-    """A child whose parent was killed has no way to be told to stop; its step is reaped and done again elsewhere."""
+    """Have the kernel kill this child with its parent, which alone could tell it to stop; its step is then reaped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _preload(tools: Callable[[], Tools]) -> None:
-    """Import what the first step would otherwise wait for."""
+    """Import what the first step would otherwise import."""
     try:
         import agents.playbook  # noqa: F401
 
