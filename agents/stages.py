@@ -45,73 +45,51 @@ MAX_ANCESTORS = 16
 """Ancestors whose trials the Revisor is shown, the youngest ones."""
 
 
+@dataclass(frozen=True)
+class Proposed:
+    """How a candidate was proposed, and what is noted of it."""
+
+    method: str
+    operator: Operator
+    generation: int
+    notes: Notes
+
+
 class CandidateReader(Protocol):
     """A candidate and its relatives, read from wherever they are kept."""
 
     @property
-    def method(self) -> str:
-        """Name of the job's method."""
-        ...
-
-    @property
-    def operator(self) -> Operator:
-        """The operator that proposed the candidate."""
-        ...
-
-    @property
-    def generation(self) -> int:
-        """Number of the candidate's generation."""
-        ...
-
-    @property
-    def notes(self) -> Notes:
-        """What is kept beside strategy and kernel."""
-        ...
+    def proposed(self) -> Proposed:
+        """How the candidate was proposed."""
 
     def strategy(self) -> Strategy:
         """Return the strategy that the candidate follows."""
-        ...
 
     def measured(self) -> Attempt:
         """Return the kernel that was measured last, as it was written, without name and insight."""
-        ...
 
     def trials(self) -> list[Attempt]:
-        """Return the candidate's measured kernels, oldest first, each with the note on what a repair changed."""
-        ...
+        """Return the measured kernels, oldest first, each with the note on what a repair changed.
 
-    def parents(self) -> list[Attempt]:
-        """Return the parents as they were measured, the fitter first."""
-        ...
-
-    def parent_kernel(self) -> Kernel | None:
-        """Return the fitter parent's kernel as it was measured; None without parents."""
-        ...
-
-    def parent_trials(self) -> list[Attempt]:
-        """Return the fitter parent's trials."""
-        ...
+        Of a candidate that has none yet, its fitter parent's.
+        """
 
     def lineage(self, limit: int) -> list[Attempt]:
         """Return the trials of the ``limit`` youngest ancestors, the oldest ancestor first."""
-        ...
+
+    def parents(self) -> list[Attempt]:
+        """Return the parents as they were measured, the fitter first."""
 
     def attempts(self, ids: Sequence[str]) -> list[Attempt]:
         """Return other candidates of the job as they were measured, in the order of ``ids``."""
-        ...
-
-    def insights(self, ids: Sequence[str]) -> tuple[str, ...]:
-        """Return what the writers of other candidates noted, without those who noted nothing."""
-        ...
 
     def tried(self) -> list[Strategy]:
         """Return every strategy of the job so far."""
-        ...
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What a stage came to, and what the candidate gets from it.
+    """Result of a stage: its outcome, and what the candidate gets from it.
 
     A strategy or a kernel that the job already has is not kept: the outcome is then a duplicate. ``notes`` are kept
     in either case.
@@ -136,11 +114,9 @@ class AgentStage(Protocol):
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """Return what the stage may know of a candidate."""
-        ...
 
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """Ask the agents; raises :class:`AgentError` where they cannot do it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -174,7 +150,8 @@ class Translate:
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """See :class:`AgentStage`."""
-        return cls(candidate.strategy(), candidate.parent_kernel())
+        parents = candidate.parents()
+        return cls(candidate.strategy(), parents[0].kernel if parents else None)
 
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""
@@ -211,7 +188,8 @@ class Convert:
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """See :class:`AgentStage`."""
-        return cls([Conversion(source=source, complaint=why) for source, why in candidate.notes.conversions])
+        wrong = candidate.proposed.notes.conversions
+        return cls([Conversion(source=source, complaint=complaint) for source, complaint in wrong])
 
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""
@@ -227,19 +205,20 @@ class Write:
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """See :class:`AgentStage`."""
-        notes, operator = candidate.notes, candidate.operator
-        with_insights = operator in (Operator.REWRITE, Operator.CODE_CROSSOVER, Operator.MUTATION)
+        proposed, notes = candidate.proposed, candidate.proposed.notes
+        insights_only = proposed.operator in (Operator.REWRITE, Operator.CODE_CROSSOVER, Operator.MUTATION)
         best = candidate.attempts([notes.best] if notes.best else [])
+        shown = candidate.attempts(notes.inspirations)
         commission = Commission(
-            method=candidate.method,
-            operator=operator,
-            generation=candidate.generation,
+            method=proposed.method,
+            operator=proposed.operator,
+            generation=proposed.generation,
             place=notes.place,
             places=notes.places,
             best=best[0] if best else None,
             parents=tuple(candidate.parents()),
-            shown=() if with_insights else tuple(candidate.attempts(notes.inspirations)),
-            insights=candidate.insights(notes.inspirations) if with_insights else (),
+            shown=() if insights_only else tuple(shown),
+            insights=tuple(attempt.insight for attempt in shown if attempt.insight) if insights_only else (),
             functional=notes.functional,
         )
         return cls(commission)
@@ -280,8 +259,7 @@ class Revise:
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """See :class:`AgentStage`."""
-        history = candidate.trials() or candidate.parent_trials()
-        return cls(candidate.operator, history, candidate.lineage(MAX_ANCESTORS))
+        return cls(candidate.proposed.operator, candidate.trials(), candidate.lineage(MAX_ANCESTORS))
 
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""
@@ -338,7 +316,7 @@ def run_stage(view: AgentStage, agents: Callable[[], Agents], briefing: Briefing
 
 @dataclass(frozen=True)
 class InitialStrategies:
-    """What the SCE Manager answered for a generation."""
+    """The SCE Manager's answer for a generation."""
 
     strategies: Sequence[InitialStrategy] = ()
     refusal: CupilotError | None = None

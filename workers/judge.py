@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +27,9 @@ class Judge(Protocol):
 
     def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
         """Check the reference, time the baseline, place it on the roofline."""
-        ...
 
     def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
         """Run a problem file once and return what it computes."""
-        ...
 
     def evaluate(
         self,
@@ -48,7 +46,6 @@ class Judge(Protocol):
 
         Hardware counters are read only for a ``candidate`` that may become the best.
         """
-        ...
 
     def confirm(
         self,
@@ -61,20 +58,16 @@ class Judge(Protocol):
         cancelled: Callable[[], bool],
     ) -> Evaluation:
         """Measure a kernel again in fresh processes, with the tunables that were chosen, against every baseline."""
-        ...
 
     @property
     def builds_ahead(self) -> int:
         """Number of waiting kernels that may be built while another is measured; 0 for none."""
-        ...
 
     def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
         """Start builds of waiting kernels without waiting for them; return how many were started. Thread-safe."""
-        ...
 
     def end_builds(self) -> None:
         """Kill builds started by :meth:`build_ahead`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -90,13 +83,17 @@ class StepJudge:
 
     def prepare(self, problem: Problem) -> PreparationResult:
         """See :class:`Judge`."""
-        result = self.judge.prepare(problem, timeout=self.settings.prepare_timeout_seconds, cancelled=self.cancelled)
+        timeout = self.settings.prepare_timeout_seconds
+        with _cancellable():
+            result = self.judge.prepare(problem, timeout=timeout, cancelled=self.cancelled)
         raise_infrastructure(result.failure)
         return result
 
     def trace(self, problem: Problem) -> Tracing:
         """See :class:`Judge`."""
-        answer = self.judge.trace(problem, timeout=self.settings.prepare_timeout_seconds, cancelled=self.cancelled)
+        timeout = self.settings.prepare_timeout_seconds
+        with _cancellable():
+            answer = self.judge.trace(problem, timeout=timeout, cancelled=self.cancelled)
         raise_infrastructure(answer.failure)
         return answer
 
@@ -110,86 +107,18 @@ class StepJudge:
         candidate: bool = True,
     ) -> Evaluation:
         """See :class:`Judge`."""
-        evaluation = self.judge.evaluate(
-            problem,
-            preparation,
-            kernel,
-            incumbent=incumbent,
-            candidate=candidate,
-            timeout=self.settings.evaluate_timeout_seconds,
-            cancelled=self.cancelled,
-        )
-        return _traced(evaluation)
-
-    def confirm(
-        self,
-        problem: Problem,
-        preparation: Preparation,
-        kernel: Kernel | ImportedKernel,
-        *,
-        tunables: Mapping[str, int],
-    ) -> Evaluation:
-        """See :class:`Judge`."""
-        evaluation = self.judge.confirm(
-            problem,
-            preparation,
-            kernel,
-            tunables=tunables,
-            timeout=self.settings.confirm_timeout_seconds,
-            cancelled=self.cancelled,
-        )
-        return _traced(evaluation)
-
-
-class DeviceJudge:
-    """The judge of a device; raises :class:`StepCancelled` where it was cancelled."""
-
-    def __init__(self, device: Device, settings: Settings) -> None:
-        from gpu_worker.evaluator import Evaluator
-
-        self.builds_ahead = BUILDS_AHEAD[device.target] if settings.build_ahead is None else settings.build_ahead
-        self._evaluator = Evaluator(
-            device.target,
-            Path(settings.work_dir),
-            device=uid_of(device),
-            reuse=True,
-            sweep=settings.sweep_points,
-            builder=settings.cuda_builder if device.target is Target.CUDA else None,
-            autotune=settings.max_autotune,
-        )
-
-    def prepare(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
-        """See :class:`Judge`."""
+        timeout = self.settings.evaluate_timeout_seconds
         with _cancellable():
-            return self._evaluator.prepare(problem, timeout=timeout, cancelled=cancelled)
-
-    def trace(self, problem: Problem, *, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
-        """See :class:`Judge`."""
-        with _cancellable():
-            return self._evaluator.trace(problem, timeout=timeout, cancelled=cancelled)
-
-    def evaluate(
-        self,
-        problem: Problem,
-        preparation: Preparation,
-        kernel: Kernel | ImportedKernel,
-        *,
-        incumbent: float | None,
-        candidate: bool = True,
-        timeout: float,
-        cancelled: Callable[[], bool],
-    ) -> Evaluation:
-        """See :class:`Judge`."""
-        with _cancellable():
-            return self._evaluator.evaluate(
+            evaluation = self.judge.evaluate(
                 problem,
                 preparation,
                 kernel,
                 incumbent=incumbent,
                 candidate=candidate,
                 timeout=timeout,
-                cancelled=cancelled,
+                cancelled=self.cancelled,
             )
+        return _traced(evaluation)
 
     def confirm(
         self,
@@ -198,24 +127,37 @@ class DeviceJudge:
         kernel: Kernel | ImportedKernel,
         *,
         tunables: Mapping[str, int],
-        timeout: float,
-        cancelled: Callable[[], bool],
     ) -> Evaluation:
         """See :class:`Judge`."""
+        timeout = self.settings.confirm_timeout_seconds
         with _cancellable():
-            return self._evaluator.confirm(
-                problem, preparation, kernel, tunables=tunables, timeout=timeout, cancelled=cancelled
+            evaluation = self.judge.confirm(
+                problem, preparation, kernel, tunables=tunables, timeout=timeout, cancelled=self.cancelled
             )
+        return _traced(evaluation)
 
-    def build_ahead(self, preparation: Preparation, kernels: Sequence[Kernel]) -> int:
-        """See :class:`Judge`. Starts none while a step measures on this machine's CPU."""
-        from gpu_worker.turns import cpu_is_measured_on
 
-        return 0 if cpu_is_measured_on() else self._evaluator.build_ahead(preparation, kernels)
+def device_judge(device: Device, settings: Settings) -> Judge:
+    """Return the judge of a GPU worker's device."""
+    from gpu_worker.evaluator import Evaluator
+    from gpu_worker.turns import cpu_is_measured_on
 
-    def end_builds(self) -> None:
-        """See :class:`Judge`."""
-        self._evaluator.end_builds()
+    class DeviceJudge(Evaluator):
+        builds_ahead = BUILDS_AHEAD[device.target] if settings.build_ahead is None else settings.build_ahead
+
+        def build_ahead(self, preparation: Preparation, kernels: Iterable[Kernel]) -> int:
+            """Start none while a step measures on this machine's CPU."""
+            return 0 if cpu_is_measured_on() else super().build_ahead(preparation, kernels)
+
+    return DeviceJudge(
+        device.target,
+        Path(settings.work_dir),
+        device=uid_of(device),
+        reuse=True,
+        sweep=settings.sweep_points,
+        builder=settings.cuda_builder if device.target is Target.CUDA else None,
+        autotune=settings.max_autotune,
+    )
 
 
 def _traced(evaluation: Evaluation) -> Evaluation:
@@ -227,6 +169,7 @@ def _traced(evaluation: Evaluation) -> Evaluation:
 
 @contextmanager
 def _cancellable() -> Iterator[None]:
+    """Raise :class:`StepCancelled` for the judge's own exception, which only GPU workers can import."""
     from gpu_worker.turns import Cancelled
 
     try:

@@ -37,7 +37,6 @@ class StageJudge(Protocol):
 
     def trace(self, problem: Problem) -> Tracing:
         """Run a problem file once and return what it computes."""
-        ...
 
     def evaluate(
         self,
@@ -48,12 +47,11 @@ class StageJudge(Protocol):
         incumbent: float | None,
     ) -> Evaluation:
         """Build, judge, time and profile a kernel; ``incumbent`` is the speedup of the job's best one."""
-        ...
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a stage came to, and what the candidate gets from it."""
+    """Result of a stage: its outcome, and what the candidate gets from it."""
 
     outcome: Outcome
     evaluation: Evaluation | None = None
@@ -66,12 +64,11 @@ class JudgedStage(Protocol):
 
     def run(self, problem: Problem, preparation: Preparation, judge: StageJudge) -> Judgement:
         """Ask the judge."""
-        ...
 
 
 @dataclass(frozen=True)
 class Check:
-    """Whether the candidate's conversion makes the same calls as the reference."""
+    """The check that the candidate's conversion makes the same calls as the reference."""
 
     notes: Notes
     """They hold the conversion, and those that were wrong before it."""

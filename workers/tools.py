@@ -19,7 +19,7 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.queue.steps import Claim
 from workers.devices import NoDevice, check_work_folder, find_device, uid_of
-from workers.judge import DeviceJudge, Judge, StepJudge
+from workers.judge import Judge, StepJudge, device_judge
 from workers.ledger import SharedLimits, StepLedger
 from workers.stages import Infrastructure
 
@@ -63,7 +63,7 @@ def make_tools(settings: Settings, database: Database, device: Device | None) ->
     def judge() -> Judge:
         if device is None:
             raise Infrastructure("this worker has no device")
-        return DeviceJudge(device, settings)
+        return device_judge(device, settings)
 
     @cache
     def pool() -> StrategyPool:

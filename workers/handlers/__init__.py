@@ -1,1 +1,1 @@
-"""What each kind of step does, by :mod:`workers.handlers.registry`; all stages of a candidate share one handler."""
+"""The work of each kind of step (:mod:`workers.handlers.registry`); all stages of a candidate share one module."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AblateInput:
-    """What the step needs."""
+    """Input of the step ``ablate``, read in one transaction."""
 
     briefing: Briefing
     strategy: Strategy

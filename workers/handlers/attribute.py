@@ -29,7 +29,7 @@ from workers.tools import Tools
 
 @dataclass(frozen=True)
 class AttributeInput:
-    """What the step needs."""
+    """Input of the step ``attribute``, read in one transaction."""
 
     problem: Problem
     preparation: Preparation

@@ -41,7 +41,7 @@ from cupilot.storage.pool.archive import solved
 from cupilot.storage.pool.techniques import enter_techniques
 from cupilot.storage.queue.steps import Claim, pin
 from workers.handlers.handler import Handler
-from workers.handlers.rows import CandidateRows, candidate_of, learned_of, stage_of
+from workers.handlers.rows import candidate_of, learned_of, reader_of, stage_of
 from workers.retrieval import similar_solved
 from workers.stages import Check, Evaluate, JudgedStage, Judgement
 from workers.tools import Tools
@@ -56,7 +56,7 @@ LISTS_TECHNIQUES = (StepKind.CROSS, StepKind.ALIGN)
 
 @dataclass(frozen=True)
 class AgentInput:
-    """What a step that asks agents needs."""
+    """Input of a step that asks agents, read in one transaction."""
 
     claim: Claim
     team: str
@@ -71,14 +71,14 @@ class AgentInput:
 
 @dataclass(frozen=True)
 class JudgeInput:
-    """What a step that asks the judge needs."""
+    """Input of a step that asks the judge, read in one transaction."""
 
     spec: JobSpec
     preparation: Preparation
     view: JudgedStage
 
 
-def load_view(session: Session, claim: Claim) -> AgentInput:
+def load_asked(session: Session, claim: Claim) -> AgentInput:
     """Read what the stage may know of the candidate and its job."""
     from agents.interface import Briefing
     from agents.stages import STAGES
@@ -94,7 +94,7 @@ def load_view(session: Session, claim: Claim) -> AgentInput:
         preparation=preparation,
         briefing=Briefing.of(spec, preparation, banned=banned_techniques(session, job.id), learned=learned),
         seed=stage_seed(spec.seed, candidate.ordinal, stage),
-        view=STAGES[stage.stage].read(CandidateRows(session, candidate, spec.method.name)),
+        view=STAGES[stage.stage].read(reader_of(session, candidate, spec.method.name)),
         pool_until=pool_cutoff(session, job),
     )
 
@@ -121,7 +121,7 @@ def store_settled(session: Session, job: Job, step: Step, settled: Settled) -> N
     advance(session, job, candidate, stage_of(step), outcome)
 
 
-def load_kernel(session: Session, claim: Claim) -> JudgeInput:
+def load_judged(session: Session, claim: Claim) -> JudgeInput:
     """Read the kernel, or the conversion, that the step was made for."""
     job = session.get_one(Job, claim.job_id)
     view: JudgedStage
@@ -152,8 +152,8 @@ def store_judgement(session: Session, job: Job, step: Step, judgement: Judgement
     advance(session, job, candidate, stage_of(step), judgement.outcome)
 
 
-ASKED = Handler(load_view, ask_agents, store_settled)
-JUDGED = Handler(load_kernel, ask_judge, store_judgement)
+ASKED = Handler(load_asked, ask_agents, store_settled)
+JUDGED = Handler(load_judged, ask_judge, store_judgement)
 
 
 def _job_has(session: Session, job: Job, settled: Settled) -> bool:

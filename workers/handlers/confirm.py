@@ -28,7 +28,7 @@ from workers.tools import Tools
 
 @dataclass(frozen=True)
 class ConfirmInput:
-    """What the step needs."""
+    """Input of the step ``confirm``, read in one transaction."""
 
     problem: Problem
     preparation: Preparation

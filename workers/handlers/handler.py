@@ -1,4 +1,4 @@
-"""What a kind of step is made of."""
+"""The form of a step's handler."""
 
 from __future__ import annotations
 

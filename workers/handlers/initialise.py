@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InitialiseInput:
-    """What the step needs."""
+    """Input of the step ``initialise``, read in one transaction."""
 
     claim: Claim
     team: str
@@ -62,7 +62,7 @@ class InitialiseInput:
 
 @dataclass(frozen=True)
 class InitialiseResult:
-    """What the manager answered."""
+    """The manager's answer."""
 
     answer: InitialStrategies
     matches: int

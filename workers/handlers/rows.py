@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.pipeline import Next, Stage
-from cupilot.domain.evolution.population import Operator
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import JobSpec
-from cupilot.domain.kernel import Kernel
 from cupilot.domain.standing import LearnedTechnique
 from cupilot.domain.strategy import Strategy
 from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
@@ -38,39 +35,23 @@ from cupilot.storage.queue.steps import Claim, pin
 
 if TYPE_CHECKING:
     from agents.interface import Attempt
+    from agents.stages import CandidateReader, Proposed
 
 LEARNED = "learned"
 
 
 @dataclass(frozen=True)
-class CandidateRows:
+class _Reader:
     """See :class:`agents.stages.CandidateReader`."""
 
     session: Session
     candidate: Candidate
-    method: str
-
-    @property
-    def operator(self) -> Operator:
-        """See :class:`agents.stages.CandidateReader`."""
-        return self.candidate.operator
-
-    @property
-    def generation(self) -> int:
-        """See :class:`agents.stages.CandidateReader`."""
-        return self.session.get_one(Generation, self.candidate.generation_id).number
-
-    @property
-    def notes(self) -> Notes:
-        """See :class:`agents.stages.CandidateReader`."""
-        return notes_of(self.candidate)
+    proposed: Proposed
 
     def strategy(self) -> Strategy:
-        """See :class:`agents.stages.CandidateReader`."""
         return strategy_of(self.session, self.candidate)
 
     def measured(self) -> Attempt:
-        """See :class:`agents.stages.CandidateReader`."""
         from agents.interface import Attempt
 
         assert self.candidate.kernel_hash is not None
@@ -82,38 +63,31 @@ class CandidateRows:
         )
 
     def trials(self) -> list[Attempt]:
-        """See :class:`agents.stages.CandidateReader`."""
-        return _trials(self.session, self.candidate)
-
-    def parents(self) -> list[Attempt]:
-        """See :class:`agents.stages.CandidateReader`."""
-        return [attempt_of(self.session, parent) for parent in parents_of(self.session, self.candidate)]
-
-    def parent_kernel(self) -> Kernel | None:
-        """See :class:`agents.stages.CandidateReader`."""
-        parents = parents_of(self.session, self.candidate)
-        return kernel_as_measured(self.session, parents[0]) if parents else None
-
-    def parent_trials(self) -> list[Attempt]:
-        """See :class:`agents.stages.CandidateReader`."""
-        return _trials(self.session, parents_of(self.session, self.candidate)[0])
+        return _trials(self.session, self.candidate) or _trials(self.session, self._parents()[0])
 
     def lineage(self, limit: int) -> list[Attempt]:
-        """See :class:`agents.stages.CandidateReader`."""
         ancestors = ancestors_of(self.session, self.candidate)[-limit:]
         return [trial for ancestor in ancestors for trial in _trials(self.session, ancestor)]
 
+    def parents(self) -> list[Attempt]:
+        return [attempt_of(self.session, parent) for parent in self._parents()]
+
     def attempts(self, ids: Sequence[str]) -> list[Attempt]:
-        """See :class:`agents.stages.CandidateReader`."""
         return attempts_of(self.session, ids)
 
-    def insights(self, ids: Sequence[str]) -> tuple[str, ...]:
-        """See :class:`agents.stages.CandidateReader`."""
-        return tuple(notes.insight for notes in map(notes_of, candidates_of(self.session, ids)) if notes.insight)
-
     def tried(self) -> list[Strategy]:
-        """See :class:`agents.stages.CandidateReader`."""
         return strategies_of(self.session, self.candidate.job_id)
+
+    def _parents(self) -> list[Candidate]:
+        return parents_of(self.session, self.candidate)
+
+
+def reader_of(session: Session, candidate: Candidate, method: str) -> CandidateReader:
+    """Return the candidate's reader for the stages that ask agents."""
+    from agents.stages import Proposed
+
+    generation = session.get_one(Generation, candidate.generation_id).number
+    return _Reader(session, candidate, Proposed(method, candidate.operator, generation, notes_of(candidate)))
 
 
 def attempts_of(session: Session, ids: Sequence[str]) -> list[Attempt]:

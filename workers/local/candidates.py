@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agents.interface import Agents, Alignment, Attempt, Briefing
-from agents.stages import STAGES, Settled, run_stage
+from agents.stages import STAGES, Proposed, Settled, run_stage
 from cupilot.domain.evaluation import Evaluation, FailureKind, Preparation
 from cupilot.domain.evolution.methods import method_for
 from cupilot.domain.evolution.notes import Notes
@@ -28,7 +28,7 @@ from cupilot.domain.evolution.pipeline import (
     first,
     following,
 )
-from cupilot.domain.evolution.population import Operator, Proposal
+from cupilot.domain.evolution.population import Proposal
 from cupilot.domain.evolution.seeds import stage_seed
 from cupilot.domain.job import JobSpec
 from cupilot.domain.kernel import Kernel
@@ -236,20 +236,9 @@ class _Reader:
     candidate: Candidate
 
     @property
-    def method(self) -> str:
-        return self.candidates.spec.method.name
-
-    @property
-    def operator(self) -> Operator:
-        return self.candidate.proposal.operator
-
-    @property
-    def generation(self) -> int:
-        return self.candidate.generation
-
-    @property
-    def notes(self) -> Notes:
-        return self.candidate.notes
+    def proposed(self) -> Proposed:
+        candidate, method = self.candidate, self.candidates.spec.method.name
+        return Proposed(method, candidate.proposal.operator, candidate.generation, candidate.notes)
 
     def strategy(self) -> Strategy:
         assert self.candidate.strategy is not None
@@ -259,26 +248,16 @@ class _Reader:
         return self.candidate.history[-1].model_copy(update={"strategy": self.strategy(), "insight": ""})
 
     def trials(self) -> list[Attempt]:
-        return list(self.candidate.history)
-
-    def parents(self) -> list[Attempt]:
-        return [parent.seen() for parent in self._parents()]
-
-    def parent_kernel(self) -> Kernel | None:
-        parents = self._parents()
-        return parents[0].tuned if parents else None
-
-    def parent_trials(self) -> list[Attempt]:
-        return list(self._parents()[0].history)
+        return list(self.candidate.history or self._parents()[0].history)
 
     def lineage(self, limit: int) -> list[Attempt]:
         return [trial for ancestor in self._ancestors()[-limit:] for trial in ancestor.history]
 
+    def parents(self) -> list[Attempt]:
+        return [parent.seen() for parent in self._parents()]
+
     def attempts(self, ids: Sequence[str]) -> list[Attempt]:
         return [candidate.seen() for candidate in self.candidates.named(ids)]
-
-    def insights(self, ids: Sequence[str]) -> tuple[str, ...]:
-        return tuple(candidate.notes.insight for candidate in self.candidates.named(ids) if candidate.notes.insight)
 
     def tried(self) -> list[Strategy]:
         return list(self.candidates.tried)

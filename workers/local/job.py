@@ -35,19 +35,15 @@ class Listener(Protocol):
 
     def prepared(self, preparation: Preparation) -> None:
         """The reference is usable."""
-        ...
 
     def finished(self, candidate: Candidate) -> None:
         """A candidate is final."""
-        ...
 
     def generation(self, number: int, population: list[Member], survivors: tuple[str, ...]) -> None:
         """A generation is over; ``population`` are the former survivors and its measured candidates."""
-        ...
 
     def confirmed(self, candidate: Candidate) -> None:
         """A candidate was measured again in fresh processes."""
-        ...
 
 
 @dataclass

@@ -22,19 +22,15 @@ class Judge(Protocol):
 
     def prepare(self, problem: Problem, /) -> PreparationResult:
         """Check the reference, time the baseline, place the problem."""
-        ...
 
     def trace(self, problem: Problem, /) -> Tracing:
         """Run a problem file once and return what it computes."""
-        ...
 
     def evaluate(self, problem: Problem, preparation: Preparation, kernel: Kernel | ImportedKernel, /) -> Evaluation:
         """Measure a kernel."""
-        ...
 
     def confirm(self, problem: Problem, preparation: Preparation, kernel: Kernel, /) -> Evaluation:
         """Measure a kernel again, in fresh processes and against every baseline."""
-        ...
 
 
 @dataclass(frozen=True)

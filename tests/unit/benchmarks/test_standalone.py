@@ -1,4 +1,4 @@
-"""The local driver runs on a bare GPU box: no service library is ever imported."""
+"""The in-process driver runs on a bare GPU box: no service library is ever imported."""
 
 from __future__ import annotations
 
