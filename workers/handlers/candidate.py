@@ -24,7 +24,8 @@ from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
 from cupilot.jobs.flow import advance, config_of
 from cupilot.jobs.learning import correct, learn
-from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.evolving import (
     add_evaluation,
@@ -37,7 +38,7 @@ from cupilot.storage.jobs.evolving import (
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import file_of, has_kernel, notes_of, preparation_of, strategies_of, strategy_of
 from cupilot.storage.jobs.steering import banned_techniques
-from cupilot.storage.pool.archive import solved
+from cupilot.storage.pool.solved import solved
 from cupilot.storage.pool.techniques import enter_techniques
 from cupilot.storage.queue.steps import Claim, pin
 from workers.handlers.handler import Handler

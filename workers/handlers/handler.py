@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from cupilot.storage.db.tables.jobs import Job, Step
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.queue.steps import Claim
 from workers.tools import Tools
 

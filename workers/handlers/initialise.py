@@ -18,7 +18,6 @@ from cupilot.domain.job import JobSpec
 from cupilot.domain.pool import PoolMatch
 from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.strategy import Strategy
-from cupilot.domain.technique import catalogue
 from cupilot.jobs.flow import begin_stage, course_of, fail_generation
 from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
 from cupilot.storage.db.tables.queue import Step

@@ -16,7 +16,8 @@ from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import JobSpec
 from cupilot.domain.standing import LearnedTechnique
 from cupilot.domain.strategy import Strategy
-from cupilot.storage.db.tables.jobs import Candidate, Generation, Job, Step
+from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.progress import (
     ancestors_of,
