@@ -16,7 +16,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -266,21 +266,27 @@ def _object_bytes(text: str) -> int:
     return 200 * text.count("{") + 100 * text.count("[") + 64 * text.count(",") + 100 * text.count(":")
 
 
+def levels(message: Any) -> Iterator[list[Any]]:
+    """Yield the values of a message level by level: itself, the keys and items in it, those in them, and so on."""
+    level = [message]
+    while level:
+        yield level
+        containers = [value for value in level if type(value) in (dict, list)]
+        level = [item for container in containers for item in _items(container)]
+
+
+def _items(container: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return itertools.chain(container, container.values()) if isinstance(container, dict) else container
+
+
 def _check(message: Any) -> None:
     """Refuse what is nested too deeply, and text that no encoder takes; raises ValueError."""
-    level = [message]
-    for _ in range(MAX_DEPTH + 1):
-        for value in level:
+    for depth, values in enumerate(levels(message)):
+        if depth > MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        for value in values:
             if type(value) is str and not value.isascii():
                 value.encode()
-        level = [item for value in level if type(value) in (dict, list) for item in _items(value)]
-        if not level:
-            return
-    raise ValueError("nested too deeply")
-
-
-def _items(container: dict[str, Any] | list[Any]) -> Any:
-    return itertools.chain(container, container.values()) if isinstance(container, dict) else container
 
 
 def _integer(literal: str) -> int:

@@ -1,14 +1,17 @@
-"""What the end of a child process means: exit codes and signals as failures."""
+"""Failures from the ends of child processes, and from errors that end a call: exit codes, signals, exceptions."""
 
 from __future__ import annotations
 
 import signal
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
+from cupilot.domain.errors import InvalidPlan, InvalidTensorMap
 from cupilot.domain.evaluation import Failure, FailureKind
+from gpu_worker.judge_process import JudgeLost, JudgeTimeout, JudgingFailed
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.watch import Excess
+from gpu_worker.warm_judge import ReferenceEnded
 
 _SIGNALS: dict[int, tuple[FailureKind, str]] = {
     signal.SIGSEGV: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that is not its own"),
@@ -30,7 +33,7 @@ _ALLOCATION_FAILED = ("bad_alloc", "MemoryError", "Cannot allocate memory", "can
 
 
 def kernel_ending(finished: Finished) -> Failure:
-    """Why a runner ended while its kernel was at work."""
+    """Return why a runner ended while its kernel was at work."""
     if finished.timed_out:
         return Failure(kind=FailureKind.POLICY_BREACH, message="the kernel closed the runner's channel")
     if finished.excess is not None:
@@ -51,7 +54,7 @@ def kernel_ending(finished: Finished) -> Failure:
 
 
 def _name(number: int) -> str:
-    """Of a signal; realtime ones have none."""
+    """Return the name of a signal, or its number: realtime ones have no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -68,14 +71,14 @@ def _excessive(program: str, excess: Excess, when: str = "") -> Failure:
 
 
 def judge_ending(finished: Finished, stage: str) -> Failure:
-    """Why a judge ended: it runs no code of users, so the machine is at fault."""
+    """Return why a judge ended: it runs no code of users, so the machine is at fault."""
     what = "did not start" if stage == "starting" else f"ended while {stage}"
     details: dict[str, JsonValue] = {"stderr": finished.stderr[-2000:], "exit_code": finished.code}
     return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the judge process {what}", details=details)
 
 
 def reference_ending(finished: Finished, stage: str) -> Failure:
-    """Why a reference process ended while its problem was prepared."""
+    """Return why a reference process ended while its problem was prepared."""
     if finished.timed_out:
         message = f"the reference closed its line to the judge, or wrote to it, while {stage}"
         return Failure(kind=FailureKind.INVALID_PROBLEM, message=message)
@@ -98,3 +101,36 @@ def reference_ending(finished: Finished, stage: str) -> Failure:
         kind = FailureKind.TIMEOUT
     message = f"the reference crashed while {stage} ({name})"
     return Failure(kind=kind, message=message, details={"signal": name, "stderr": finished.stderr[-2000:]})
+
+
+def unanswered(error: Exception, subject: str) -> Failure:
+    """Return why there is no answer about a problem file, ``subject`` in messages."""
+    if isinstance(error, ReferenceEnded):
+        return reference_ending(error.finished, error.stage)
+    if isinstance(error, JudgeLost):
+        return judge_ending(error.finished, error.stage)
+    if isinstance(error, JudgeTimeout):
+        return Failure(kind=FailureKind.TIMEOUT, message=f"{subject}: {error}")
+    if isinstance(error, JudgingFailed | ValidationError):
+        message = f"{subject}: the judge gave no valid answer: {str(error)[:2000]}"
+        return Failure(kind=FailureKind.INVALID_PROBLEM, message=message)
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=str(error)[:2000])
+
+
+def machine_failure(error: JudgingFailed | OSError) -> Failure:
+    """Return the failure of an evaluation that an error ended, which says nothing about the kernel."""
+    details: dict[str, JsonValue] = {}
+    if isinstance(error, JudgeLost | ReferenceEnded):
+        details["stderr"] = error.finished.stderr[-2000:]
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=f"the judge failed: {error}", details=details)
+
+
+def invalid_plan(error: InvalidPlan) -> Failure:
+    """Return the failure of a kernel whose plan does not fit its problem."""
+    message = error.message if error.hint is None else f"{error.message} ({error.hint})"
+    details: dict[str, JsonValue] = {"code": error.code}
+    if isinstance(error, InvalidTensorMap):
+        details["rule"] = error.rule
+    if error.where:
+        details["where"] = error.where
+    return Failure(kind=FailureKind.INVALID_PLAN, message=message, details=details)

@@ -1,35 +1,25 @@
 """The supervisor: prepares problems and evaluates kernels by driving sandboxed compilers, judges and runners.
 
 Imports neither torch nor CUDA, runs no code of users or models, and turns every death of a child into a result. Holds
-one warm judge, for the problem it worked on last. Not thread safe. Each call has a card to itself and waits for it; its
-timeout begins when it has it.
+one warm judge, for the problem it worked on last. Not thread safe. Each call waits for the card and then has it to
+itself; its timeout begins then. The way of a kernel: :meth:`Evaluator._stages`.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 import cupilot
-from cupilot.domain.errors import InvalidPlan, InvalidTensorMap, Unavailable
-from cupilot.domain.evaluation import (
-    MAX_LOG_CHARACTERS,
-    Baseline,
-    BuildReport,
-    Evaluation,
-    Failure,
-    FailureKind,
-    Preparation,
-    PreparationResult,
-    Tracing,
-)
-from cupilot.domain.hardware import Device, Environment, Peaks
+from cupilot.domain.errors import InvalidPlan, Unavailable
+from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, Preparation, PreparationResult, Tracing
+from cupilot.domain.hardware import Device, Environment
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Problem, ProblemFacts, Target
@@ -38,22 +28,20 @@ from gpu_worker import endings, imported
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead, spare_cores
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.judge_answers import JudgePreparation, failure_from
-from gpu_worker.judge_process import Interrupted, JudgeLost, JudgeTimeout, JudgingFailed
+from gpu_worker.judge_process import Interrupted, JudgeUseless, JudgingFailed
+from gpu_worker.judging import Judging
+from gpu_worker.messages.judge import Prepared, Unusable
 from gpu_worker.peaks import PeakStore
-from gpu_worker.phases import Phases
 from gpu_worker.profiling import Profiling
-from gpu_worker.reuse import EvaluationStore, key_of, of_this_source, reused
+from gpu_worker.reuse import EvaluationStore, Recall, reused
 from gpu_worker.sandbox.sandbox import Sandbox
-from gpu_worker.sweep import Sweep, can_vary, worthwhile
+from gpu_worker.stages import Call, EvaluationInput, StageResults
+from gpu_worker.sweep import Sweep
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.targets.registry import open_host
 from gpu_worker.turns import Cancelled, alone_on
-from gpu_worker.verdict import Measured, conclude
-from gpu_worker.warm_judge import Call, ReferenceEnded, WarmJudge, order_of
-
-_FAULTS = frozenset({FailureKind.ILLEGAL_ACCESS, FailureKind.CRASH, FailureKind.TIMEOUT})
-"""Failures that may leave a device unusable."""
+from gpu_worker.verdict import conclude
+from gpu_worker.warm_judge import ReferenceEnded, WarmJudge
 
 
 def never() -> bool:
@@ -77,10 +65,10 @@ class Evaluator:
         builder: str | None = None,
         autotune: bool | None = None,
     ) -> None:
-        """With ``reuse``, :meth:`evaluate` gives the stored evaluation of a kernel that it has judged before.
+        """With ``reuse``, :meth:`evaluate` returns the stored evaluation of a kernel that it has judged before.
 
-        ``sweep`` is how many values of a kernel's tunables may be tried beside its own: 0 for none, by default what
-        suits the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``. ``autotune`` is whether
+        ``sweep`` is how many values of a kernel's tunables may be tried beside its own: 0 for none, by default as many
+        as suit the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``. ``autotune`` is whether
         :meth:`confirm` also compares with ``torch.compile max-autotune``, by default where that suits the target.
         """
         self._host: HostTarget = open_host(target, device=device, threads=threads, builder=builder)
@@ -92,15 +80,16 @@ class Evaluator:
         self._imported = work_dir / "imported"
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
         self._ahead = BuildAhead(self._builder, spare_cores(self._host))
-        self._sweep = Sweep(self._host, self._builder, self._judge, self._enter)
-        self._points = self._host.sweep_points if sweep is None else sweep
-        self._autotune = self._host.autotunes if autotune is None else autotune
+        autotune = self._host.autotunes if autotune is None else autotune
+        points = self._host.sweep_points if sweep is None else sweep
+        self._judging = Judging(self._host, self._judge, autotune=autotune)
+        self._sweep = Sweep(self._host, self._builder, self._ahead, self._judge, self._judging, limit=points)
         self._profiling = Profiling(self._host)
-        self._phases = Phases()
+        self._recall = Recall(self._sweep, self._profiling, self._build)
 
     @property
     def device(self) -> Device:
-        """The device that kernels run on."""
+        """Device that kernels run on."""
         return self._host.device
 
     def __enter__(self) -> Evaluator:
@@ -112,19 +101,19 @@ class Evaluator:
         self.close()
 
     def close(self) -> None:
-        """End the warm judge and builds that nobody has asked for yet."""
+        """End the warm judge, and builds that were begun ahead."""
         self._judge.close()
         self._ahead.end(wait=True)
 
     def build_ahead(self, preparation: Preparation, kernels: Iterable[Kernel]) -> int:
-        """Begin to build kernels whose turn comes later, while others are measured; returns how many were begun.
+        """Begin to build kernels whose turn comes later, while others are measured; return how many were begun.
 
-        None where timing needs every core, as on ``cpu`` with all threads. May be called at any time.
+        None are where timing needs every core, as on ``cpu`` with all threads. May be called at any time.
         """
         return self._ahead.begin(kernels, preparation.facts)
 
     def end_builds(self) -> None:
-        """Kill builds that were begun ahead, and forget those that wait; nothing is kept of them."""
+        """Kill builds that were begun ahead, and forget those that wait; their results are not kept."""
         self._ahead.end()
 
     def prepare(
@@ -132,54 +121,35 @@ class Evaluator:
     ) -> PreparationResult:
         """Run the reference in a sandbox, admit the problem, time PyTorch, place it on the roofline."""
         with alone_on(self.device, cancelled):
-            return self._prepare(problem, timeout, cancelled)
+            try:
+                answer = self._judge.prepare(problem, timeout, cancelled)
+                if isinstance(answer, Unusable):
+                    return PreparationResult(failure=answer.failure)
+                return PreparationResult(preparation=self._preparation(problem, answer))
+            except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError) as error:
+                return PreparationResult(failure=self._unanswered(error, "the reference"))
+            finally:
+                if self._judge.problem is None:
+                    self._judge.close_problem()
 
-    def _prepare(self, problem: Problem, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
-        try:
-            answer = self._judge.put("prepare", problem, timeout, cancelled)
-            if answer.get("failure"):
-                return PreparationResult(failure=failure_from(answer["failure"]))
-            preparation = self._preparation(problem, answer["preparation"])
-            self._judge.problem = problem.content_hash()
-            return PreparationResult(preparation=preparation)
-        except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError, KeyError, TypeError) as error:
-            return PreparationResult(failure=self._no_answer(error, "the reference"))
-        finally:
-            if self._judge.problem is None:
+    def trace(self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never) -> Tracing:
+        """Run a problem file once, in a sandbox, and trace what it computes; nothing is admitted or timed."""
+        with alone_on(self.device, cancelled):
+            try:
+                answer = self._judge.trace(problem, timeout, cancelled)
+                return Tracing(failure=answer.failure) if isinstance(answer, Unusable) else Tracing(facts=answer.facts)
+            except (Interrupted, JudgingFailed, Unavailable, OSError) as error:
+                return Tracing(failure=self._unanswered(error, "the file"))
+            finally:
                 self._judge.close_problem()
 
-    def _no_answer(self, error: Exception, subject: str) -> Failure:
-        """Why a problem file came to no answer; raises :class:`Cancelled` where nobody wants one any more."""
+    def _unanswered(self, error: Exception, subject: str) -> Failure:
+        """Return why there is no answer about a problem file; raises :class:`Cancelled` where the call was."""
         if not isinstance(error, ReferenceEnded):
             self._judge.close()
         if isinstance(error, Interrupted):
             raise Cancelled from error
-        if isinstance(error, ReferenceEnded):
-            return endings.reference_ending(error.finished, error.stage)
-        if isinstance(error, JudgeLost):
-            return endings.judge_ending(error.finished, error.stage)
-        if isinstance(error, JudgeTimeout):
-            return Failure(kind=FailureKind.TIMEOUT, message=f"{subject}: {error}")
-        if isinstance(error, JudgingFailed | ValidationError | KeyError | TypeError):
-            message = f"{subject}: the judge gave no valid answer: {str(error)[:2000]}"
-            return Failure(kind=FailureKind.INVALID_PROBLEM, message=message)
-        return Failure(kind=FailureKind.INFRASTRUCTURE, message=str(error)[:2000])
-
-    def trace(self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never) -> Tracing:
-        """Run a problem file once, in a sandbox, and say what it computes; nothing is admitted or timed."""
-        with alone_on(self.device, cancelled):
-            return self._trace(problem, timeout, cancelled)
-
-    def _trace(self, problem: Problem, timeout: float, cancelled: Callable[[], bool]) -> Tracing:
-        try:
-            answer = self._judge.put("trace", problem, timeout, cancelled)
-            if answer.get("failure"):
-                return Tracing(failure=failure_from(answer["failure"]))
-            return Tracing(facts=ProblemFacts.model_validate(answer["facts"]))
-        except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError, KeyError, TypeError) as error:
-            return Tracing(failure=self._no_answer(error, "the file"))
-        finally:
-            self._judge.close_problem()
+        return endings.unanswered(error, subject)
 
     def evaluate(
         self,
@@ -194,14 +164,14 @@ class Evaluator:
     ) -> Evaluation:
         """Build, check, time and profile one kernel, side by side with PyTorch eager; then look for better tunables.
 
-        The evaluation's ``tunables`` are those that the times belong to. An imported file is held to the same laws and
-        clocks, and marked (``Evaluation.kernel_kind``). ``incumbent`` is the speedup over eager that is to be beaten:
-        a kernel that is certainly slower is timed no further, and its hardware counters are not read. Nor are they of
-        what is no ``candidate`` to be the best, such as a winner without one of its techniques.
+        The evaluation's ``tunables`` are those that the times belong to. An imported file is verified and timed in the
+        same way, and marked (``Evaluation.kernel_kind``). ``incumbent`` is the speedup over eager to be beaten: a
+        kernel that is certainly slower is timed no further, and its hardware counters are not read. Nor are they for a
+        kernel that is no ``candidate`` to be the best, such as a winner without one of its techniques.
         """
         with alone_on(self.device, cancelled):
             call = Call(time.monotonic() + timeout, cancelled, thorough=False, incumbent=incumbent, candidate=candidate)
-            return self._evaluate(Measured(problem, preparation, kernel), call)
+            return self._evaluation(EvaluationInput(problem, preparation, kernel), call)
 
     def confirm(
         self,
@@ -222,155 +192,94 @@ class Evaluator:
             self._judge.close()
             try:
                 call = Call(time.monotonic() + timeout, cancelled, thorough=True)
-                return self._evaluate(Measured(problem, preparation, kernel, tunables=dict(tunables or {})), call)
+                return self._evaluation(EvaluationInput(problem, preparation, kernel, tunables or {}), call)
             finally:
                 self._judge.close()
 
-    def _evaluate(self, measured: Measured, call: Call) -> Evaluation:
-        started = time.monotonic()
-        self._phases = Phases()
+    def _evaluation(self, subject: EvaluationInput, call: Call) -> Evaluation:
+        """Take a kernel through the stages, and conclude from their results."""
+        results = StageResults()
         try:
-            self._measure(measured, call)
+            for reached in self._stages(subject, call):
+                results = reached
         except Interrupted as error:
             self._judge.close()
             raise Cancelled from error
         except InvalidPlan as error:
-            message = error.message if error.hint is None else f"{error.message} ({error.hint})"
-            rule: dict[str, JsonValue] = {"rule": error.rule} if isinstance(error, InvalidTensorMap) else {}
-            told: dict[str, JsonValue] = {"code": error.code, **rule, **({"where": error.where} if error.where else {})}
-            measured.failure = Failure(kind=FailureKind.INVALID_PLAN, message=message, details=told)
+            results = replace(results, interruption=endings.invalid_plan(error))
         except (JudgingFailed, OSError) as error:
             self._judge.close()
-            details: dict[str, JsonValue] = {}
-            if isinstance(error, JudgeLost | ReferenceEnded):
-                details["stderr"] = error.finished.stderr[-2000:]
-            message = f"the judge failed: {error}"
-            measured.failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=details)
-        measured.phases = self._phases.until_now()
-        measured.seconds = time.monotonic() - started
-        if measured.known is not None:
-            return reused(measured.known, measured)
-        if measured.eager() is not None:
-            measured.peaks = self._peaks.at_least(measured.preparation.peaks)
-        measured.environment = self._environment(measured.build)
-        evaluation = conclude(measured, self._host, remeasure=self._peaks.again)
-        evaluation = evaluation.model_copy(update={"measurement": uuid.uuid4().hex})
-        if self._known is not None and measured.key is not None:
-            self._known.put(measured.key, evaluation)
+            results = replace(results, interruption=endings.machine_failure(error))
+        phases, seconds = call.phases.until_now(), call.phases.elapsed()
+        recalled = results.recalled
+        if recalled is not None and recalled.evaluation is not None and results.interruption is None:
+            return reused(recalled.evaluation, recalled.report, subject.kernel, phases, seconds)
+        evaluation = self._concluded(subject, results).model_copy(update={"phases": phases, "seconds": seconds})
+        if self._known is not None and recalled is not None:
+            self._known.put(recalled.key, evaluation)
         return evaluation
 
-    def _measure(self, measured: Measured, call: Call) -> None:
-        started = time.monotonic()
-        kernel, facts = measured.tuned(), measured.preparation.facts
-        if kernel.target is not self._host.target:
-            raise InvalidPlan(f"a {kernel.target.value} kernel cannot run on {self._host.target.value}")
-        self._phases.enter("build")
-        built = self._build(kernel, facts)
-        measured.build, measured.build_facts = built.build.report, built.build.facts
-        measured.failure = built.failure
-        if measured.failure is not None:
+    def _stages(self, subject: EvaluationInput, call: Call) -> Iterator[StageResults]:
+        """Yield the results so far after each stage, until one fails; see :mod:`gpu_worker.stages`."""
+        kernel = subject.tuned()
+        call.phases.enter("build")
+        built = self._build(kernel, subject.preparation.facts)
+        results = StageResults(built)
+        yield results
+        if results.failure is not None:
             return
-        if self._known is not None and not call.thorough and self._recalled(self._known, measured, built, call):
+
+        if self._known is not None and not call.thorough:
+            environment = self._environment(built.build.report)
+            recalled = self._recall.look_up(self._known, subject, built, environment, call)
+            results = replace(results, recalled=recalled)
+            yield results
+            if recalled.evaluation is not None:
+                return
+
+        self._sweep.build_ahead(subject, call)
+        judged = self._judging.judge(subject, built, call)
+        results = replace(results, judged=judged, built=imported.with_runner_log(built, judged.failure))
+        yield results
+        if results.failure is not None:
             return
-        if self._points > 0 and not call.thorough and isinstance(kernel, Kernel):
-            self._ahead.begin(self._sweep.first_points(kernel, self._points), facts)
-        self._phases.enter("open")
-        self._judge.open(measured, call)
-        self._judge.on_stage = self._phases.stage
-        baselines = [Baseline.EAGER, Baseline.COMPILE] if call.thorough else [Baseline.EAGER]
-        self._judge.judge(measured, order_of(measured, built.plan, built.binary, call, baselines), call)
-        if measured.failure is not None:
-            self._blame_the_device(measured)
-            if measured.failure.kind is FailureKind.COMPILE_ERROR:
-                measured.build = imported.unbuilt(built.build.report, measured.failure)
-            return
+
         if call.thorough:
-            again = measured.repetition()
-            order = order_of(measured, built.plan, built.binary, call, [Baseline.EAGER]) | {"only_timing": True}
-            self._judge.judge(again, order, call)
-            measured.repeated = again
-            if self._autotune and again.failure is None:
-                self._compare_autotuned(measured, built, call)
+            results = replace(results, confirmation=self._judging.confirm(subject, built, call))
+            yield results
         if isinstance(kernel, ImportedKernel):
             return
         if call.thorough:
-            watch = self._host.watched_memory(built.binary, built.plan, facts.tensors)
-            measured.failure, measured.notes = watch.failure, measured.notes + watch.notes
-        elif self._points > 0 and worthwhile(measured, call, time.monotonic() - started):
-            built = self._swept(measured, built, call)
-        self._phases.enter("profile")
-        self._profiling.promote(measured, built, call)
+            memory = self._host.watched_memory(built.binary, built.plan, subject.preparation.facts.tensors)
+            results = replace(results, memory=memory)
+        else:
+            results = replace(results, sweep=self._sweep.improve(subject, built, judged, call))
+        yield results
+        yield replace(results, profile=self._profiling.profile(subject, results, call))
 
-    def _recalled(self, store: EvaluationStore, measured: Measured, built: BuiltKernel, call: Call) -> bool:
-        """Whether the same was measured before: ``measured`` has it then, with counters if it is promoted by now."""
-        points = self._points if can_vary(measured.kernel) else 0
-        measured.key = key_of(measured, built.plan, self._environment(measured.build), points)
-        measured.known = self._same(store.get(measured.key), measured, points)
-        if measured.known is not None and self._profiling.owes(measured, call):
-            self._phases.enter("profile")
-            self._profiling.catch_up(measured, self._build)
-            store.put(measured.key, measured.known)
-        return measured.known is not None
-
-    def _same(self, known: Evaluation | None, measured: Measured, points: int) -> Evaluation | None:
-        """A known evaluation, unless it rests on tunable values with which this source is other machine code."""
-        if known is None or of_this_source(known, measured) or not isinstance(measured.kernel, Kernel):
-            return known
-        built = self._sweep.retraced(known, measured.kernel, measured.preparation.facts, points)
-        if built is not None:
-            measured.build = built.build.report
-        return known if built is not None else None
-
-    def _compare_autotuned(self, measured: Measured, built: BuiltKernel, call: Call) -> None:
-        """Add PyTorch's best compiled code as a baseline; what goes wrong there says nothing about the kernel."""
-        extra = measured.repetition()
-        baselines = [Baseline.EAGER, Baseline.MAX_AUTOTUNE]
-        order = order_of(measured, built.plan, built.binary, call, baselines) | {"only_timing": True}
-        try:
-            self._judge.judge(extra, order, call)
-            why = extra.failure.message if extra.failure is not None else None
-        except (JudgingFailed, OSError) as error:
-            self._judge.close()
-            why = str(error)
-        if why is not None:
-            measured.notes += (f"no {Baseline.MAX_AUTOTUNE.value} baseline: {why[:500]}",)
-            return
-        measured.notes += tuple(note for note in extra.notes if note not in measured.notes)
-        measured.comparisons += tuple(one for one in extra.comparisons if one.baseline is Baseline.MAX_AUTOTUNE)
-
-    def _enter(self, phase: str) -> None:
-        """A phase of the evaluation under way begins."""
-        self._phases.enter(phase)
-
-    def _swept(self, measured: Measured, built: BuiltKernel, call: Call) -> BuiltKernel:
-        """The build with the best tunables; a sweep that the machine spoils leaves the kernel as it was judged."""
-        self._judge.on_stage = None
-        try:
-            return self._sweep.improve(measured, built, call, self._points)
-        except (JudgingFailed, OSError):
-            self._judge.close()
-            return built
+    def _concluded(self, subject: EvaluationInput, results: StageResults) -> Evaluation:
+        """Return the evaluation with the environment that it was made in."""
+        peaks = self._peaks.at_least(subject.preparation.peaks) if results.eager is not None else None
+        report = results.standing_build.build.report if results.standing_build is not None else None
+        environment = self._environment(report)
+        evaluation = conclude(subject, results, self._host, self._peaks.again, peaks)
+        return evaluation.model_copy(update={"environment": environment, "measurement": uuid.uuid4().hex})
 
     def _build(self, kernel: Kernel | ImportedKernel, facts: ProblemFacts) -> BuiltKernel:
+        """Build a kernel; raises InvalidPlan where it is for another target, or its plan does not fit the problem."""
+        if kernel.target is not self._host.target:
+            raise InvalidPlan(f"a {kernel.target.value} kernel cannot run on {self._host.target.value}")
         if isinstance(kernel, ImportedKernel):
             return imported.stage(kernel, self._imported, self._sandbox)
         ahead = self._ahead.taken(kernel, facts)
         built = self._builder.build_kernel(kernel, facts)
         return built.made_ahead() if ahead and built.build.report.cached else built
 
-    def _blame_the_device(self, measured: Measured) -> None:
-        """Turn a kernel's fault into the machine's where the device does not work any more."""
-        failure = measured.failure
-        if failure is not None and failure.kind in _FAULTS and not self._host.healthy():
-            message = f"the device does not work any more after: {failure.message}"[:MAX_LOG_CHARACTERS]
-            measured.failure = Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=failure.details)
-
-    def _preparation(self, problem: Problem, data: dict[str, Any]) -> Preparation:
-        answer = JudgePreparation.model_validate(data)
-        facts = ProblemFacts.model_validate(answer.facts)
+    def _preparation(self, problem: Problem, answer: Prepared) -> Preparation:
+        facts = answer.facts
         if facts.problem_hash != problem.content_hash():
-            raise KeyError("facts of another problem")
-        peaks: Peaks = self._peaks.get()
+            raise JudgeUseless("facts of another problem")
+        peaks = self._peaks.get()
         return Preparation(
             facts=facts,
             placement=place(facts, peaks),

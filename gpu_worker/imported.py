@@ -105,9 +105,13 @@ def _built(report: BuildReport, path: Path | None, failure: Failure | None) -> B
     return BuiltKernel(NO_PLAN, Build(report, BuildFacts(), path, failure), failure)
 
 
-def unbuilt(report: BuildReport, failure: Failure) -> BuildReport:
-    """The report of a file of which the runner says that it does not compile."""
-    return report.model_copy(update={"ok": False, "log": str(failure.details.get("log", ""))[:16_000]})
+def with_runner_log(built: BuiltKernel, failure: Failure | None) -> BuiltKernel:
+    """Return the build of a file with the compiler's log, where the runner found that it does not compile."""
+    if failure is None or failure.kind is not FailureKind.COMPILE_ERROR:
+        return built
+    log = str(failure.details.get("log", ""))[:16_000]
+    report = built.build.report.model_copy(update={"ok": False, "log": log})
+    return replace(built, build=replace(built.build, report=report))
 
 
 def _missing(kernel: ImportedKernel, sandbox: Sandbox) -> str | None:

@@ -1,7 +1,7 @@
-"""The judge process as the supervisor holds it: starting, asking, watching over deadlines, ending.
+"""The judge process as the supervisor holds it: starts it, asks it, watches over deadlines, ends it.
 
-The judge runs no code of users, but it reads what references and kernels say; so it is sandboxed, and what it says is
-checked.
+The judge runs no code of users, but it reads what references and kernels send; so it is sandboxed, and its messages are
+validated.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.channel import (
     MAX_MESSAGE_BYTES,
@@ -24,8 +26,8 @@ from gpu_worker.channel import (
     ChannelClosed,
     ChannelError,
     ChannelTimeout,
-    finite,
 )
+from gpu_worker.messages import judge as messages
 from gpu_worker.sandbox.child import Child, Finished
 from gpu_worker.sandbox.files import SOURCE_ROOT
 from gpu_worker.sandbox.limits import TORCH_THREADS, Limits
@@ -36,7 +38,7 @@ START_SECONDS = 120.0
 """Importing torch takes 2 s, 14 s without compiled bytecode; a busy machine may need more."""
 
 ENDING_SECONDS = 10.0
-"""A process that has hung up takes seconds to give its memory back; one that hung up but lives on is killed."""
+"""A process that has hung up takes seconds to release its memory; one that hung up but lives on is killed."""
 
 POLL_SECONDS = 0.05
 """How often a cancellation, a deadline and the number of processes are looked at while the judge works."""
@@ -46,7 +48,7 @@ JUDGE_FILE_BYTES = 64 * 2**30
 """The arena is a memory file; private /tmp has a limit of its own."""
 
 EVENT_BYTES = 4096
-"""Largest message that is no answer: ready, a stage, a hold. The longest stage name has 60 characters."""
+"""Largest event: ready, a stage, a hold. The longest stage name has 60 characters."""
 
 FINDINGS_BYTES = 2**20
 """Largest answer to ``open`` and ``judge``. Findings have some KB; a failure's message of 16 000 characters, all of
@@ -64,14 +66,20 @@ MAX_HOLDS = 50_000
 JUDGE_SCRIPT = Path(__file__).resolve().parent / "judge" / "main.py"
 
 Cancelled = Callable[[], bool]
+OnStage = Callable[[str], None]
+"""Called with the name of each stage that the judge begins."""
 
 
 class JudgingFailed(Exception):
     """Judging came to no end; says nothing about a kernel."""
 
 
+class JudgeUseless(JudgingFailed):
+    """The judge refused a problem that another one had prepared, or gave an answer that is not valid."""
+
+
 class JudgeLost(JudgingFailed):
-    """The judge process ended, or said something that makes no sense."""
+    """The judge process ended, or sent what is no message of a judge."""
 
     def __init__(self, stage: str, finished: Finished) -> None:
         super().__init__(f"the judge ended while {stage}")
@@ -88,12 +96,12 @@ class JudgeTimeout(JudgingFailed):
 
 
 class Interrupted(Exception):
-    """The caller does not want the answer any more."""
+    """The caller cancelled the request."""
 
 
 @dataclass
 class _Deadline:
-    """The whole request's and the present stage's time limits."""
+    """Time limits of the whole request and of the present stage, and how many events the judge may still send."""
 
     total: float
     stage: float
@@ -102,6 +110,19 @@ class _Deadline:
     stages: int = 0
     """Begun so far."""
     holds: int = 0
+
+    def count(self, event: messages.Event) -> None:
+        """Count an event; raises :class:`ChannelError` where there are too many."""
+        self.stages += isinstance(event, messages.StageBegun)
+        self.holds += isinstance(event, messages.HoldRequest)
+        if self.stages > MAX_STAGES or self.holds > MAX_HOLDS:
+            raise ChannelError("too many events")
+
+    def enter(self, event: messages.StageBegun) -> None:
+        """Begin a stage, whose limit ends with the request's."""
+        self.name = event.name
+        self.stage = time.monotonic() + event.limit
+        self.limit = min(event.limit, max(self.total - time.monotonic(), 0.0))
 
     def expired(self) -> bool:
         return time.monotonic() > min(self.total, self.stage)
@@ -131,29 +152,26 @@ class JudgeProcess:
         self._child: Child = sandbox.start(Program(argv, access), limits, [theirs.fileno()])
         theirs.close()
         self._hold: Callable[[bool], float] | None = None
+        self._on_stage: OnStage | None = None
         self._next_look = 0.0
-        self.on_stage: Callable[[str], None] | None = None
-        """Told which stage the judge has begun."""
         self.torch = ""
         self.stage = "starting"
-        """What the judge has begun last."""
+        """The stage that the judge has begun last."""
 
     def wait_ready(self) -> None:
         """Wait for torch to be imported."""
         try:
-            message, _ = self._channel.receive(START_SECONDS, limit=EVENT_BYTES)
-            if not isinstance(message, dict):
-                raise ChannelError("not an object")
-        except (ChannelClosed, ChannelTimeout, ChannelError) as error:
+            data, _ = self._channel.receive(START_SECONDS, limit=EVENT_BYTES)
+            self.torch = messages.Ready.model_validate(data).torch
+        except (ChannelClosed, ChannelTimeout, ChannelError, ValidationError) as error:
             raise JudgeLost("starting", self._child.wait(ENDING_SECONDS)) from error
-        self.torch = str(message.get("torch", ""))[:100]
 
     def alive(self) -> bool:
         """Whether the process still runs."""
         return self._child.running()
 
     def ending(self) -> Finished:
-        """How the process ended; it is killed if it has not."""
+        """Return how the process ended; it is killed if it has not."""
         return self._child.wait(ENDING_SECONDS)
 
     def close(self) -> None:
@@ -163,29 +181,31 @@ class JudgeProcess:
 
     def ask(
         self,
-        request: dict[str, Any],
+        request: messages.Request,
         timeout: float,
         cancelled: Cancelled,
         *,
         descriptors: Sequence[int] = (),
         hold: Callable[[bool], float] | None = None,
-    ) -> dict[str, Any]:
-        """The judge's answer to a request. After any exception the judge must be closed."""
-        self._hold = hold
+        on_stage: OnStage | None = None,
+    ) -> messages.Answer:
+        """Return the judge's answer to a request. After any exception the judge must be closed."""
+        self._hold, self._on_stage = hold, on_stage
         now = time.monotonic()
         deadline = _Deadline(now + timeout, now + timeout, "starting", timeout)
         stage = deadline.name
         try:
-            self._channel.send(finite(request), descriptors, timeout=MESSAGE_SECONDS)
-            limit = ANSWER_BYTES.get(request["op"], FINDINGS_BYTES)
-            while True:
-                message = self._next(deadline, cancelled, limit)
-                if message.get("event") == "done":
-                    return message
-                self._obey(message, deadline)
+            self._channel.send(request.as_json(), descriptors, timeout=MESSAGE_SECONDS)
+            limit = ANSWER_BYTES.get(request.op, FINDINGS_BYTES)
+            while (data := self._next(deadline, cancelled, limit)).get("event") != "done":
+                self._obey(messages.EVENTS.validate_python(data), deadline)
                 stage = deadline.name
-        except (ChannelClosed, ChannelTimeout, ChannelError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except (ChannelClosed, ChannelTimeout, ChannelError, ValidationError) as error:
             raise JudgeLost(stage, self._child.wait(ENDING_SECONDS)) from error
+        try:
+            return messages.Done.model_validate(data).answer
+        except ValidationError as error:
+            raise JudgeUseless(f"its answer makes no sense: {str(error)[:500]}") from error
 
     def _next(self, deadline: _Deadline, cancelled: Cancelled, limit: int) -> dict[str, Any]:
         """Return the next message; only an answer may have more than :data:`EVENT_BYTES`."""
@@ -194,14 +214,14 @@ class JudgeProcess:
             if time.monotonic() >= self._next_look:
                 self._look(deadline, cancelled)
             with suppress(ChannelTimeout):  # the next call goes on with what has come of the message
-                message, _ = self._channel.receive(POLL_SECONDS, limit=limit)
+                data, _ = self._channel.receive(POLL_SECONDS, limit=limit)
                 break
-        if not isinstance(message, dict):
+        if not isinstance(data, dict):
             raise ChannelError("not an object")
         size = self._channel.received_bytes - before
-        if message.get("event") != "done" and size > EVENT_BYTES:
+        if data.get("event") != "done" and size > EVENT_BYTES:
             raise ChannelError(f"event of {size} bytes")
-        return message
+        return data
 
     def _look(self, deadline: _Deadline, cancelled: Cancelled) -> None:
         self._next_look = time.monotonic() + POLL_SECONDS
@@ -210,24 +230,18 @@ class JudgeProcess:
         if deadline.expired():
             raise JudgeTimeout(deadline.name, deadline.limit)
 
-    def _obey(self, message: dict[str, Any], deadline: _Deadline) -> None:
-        deadline.stages += message["event"] == "stage"
-        deadline.holds += message["event"] == "hold"
-        if deadline.stages > MAX_STAGES or deadline.holds > MAX_HOLDS:
-            raise ChannelError("too many events")
-        if message["event"] == "stage":
-            limit, name = message["limit"], message["name"]
-            if not isinstance(limit, int | float) or not isinstance(name, str):
-                raise ChannelError("not a stage")
-            self.stage = deadline.name = name[:200]
-            if self.on_stage is not None:
-                self.on_stage(deadline.name)
-            deadline.stage = time.monotonic() + limit
-            deadline.limit = min(limit, max(deadline.total - time.monotonic(), 0.0))
-        elif message["event"] == "hold" and self._hold is not None:
-            self._channel.send({"at": self._hold(bool(message["on"]))}, timeout=MESSAGE_SECONDS)
+    def _obey(self, event: messages.Event, deadline: _Deadline) -> None:
+        deadline.count(event)
+        if isinstance(event, messages.StageBegun):
+            self.stage = event.name
+            deadline.enter(event)
+            if self._on_stage is not None:
+                self._on_stage(event.name)
+        elif self._hold is not None:
+            held = messages.Held(at=self._hold(event.on))
+            self._channel.send(held.as_json(), timeout=MESSAGE_SECONDS)
         else:
-            raise ChannelError(f"unknown event {str(message['event'])[:100]!r}")
+            raise ChannelError("the judge asked to hold a runner that there is none of")
 
 
 def _physical_memory() -> int:

@@ -1,7 +1,7 @@
-"""Which kernels' hardware counters are read, and when: those that are promoted, once they are.
+"""The profile stage: reads the hardware counters of promoted kernels.
 
 A profiler takes seconds to start, many times what an evaluation takes otherwise. Promoted is a kernel that may be its
-job's best, or is confirmed; all others get the inferred profile at once. Reads nothing itself: that is the target's.
+job's best, or is confirmed; all others get the inferred profile at once. How counters are read is the target's.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cupilot.domain.evaluation import Comparison, Evaluation, ProfileSource
+from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import ProblemFacts
 from gpu_worker.build import BuiltKernel
+from gpu_worker.stages import Call, EvaluationInput, ProfileResult, StageResults
 from gpu_worker.targets.base import Counted, HostTarget
-from gpu_worker.verdict import Measured
-from gpu_worker.warm_judge import Call
+
+Build = Callable[[Kernel, ProblemFacts], BuiltKernel]
 
 
 def promoted(eager: Comparison | None, call: Call) -> bool:
-    """Whether a kernel with this time is to be counted: none is certainly faster, or this is its confirmation.
+    """Whether a kernel with this time is promoted: none is certainly faster, or this is its confirmation.
 
-    Counted is also what a job measures before it has a best kernel. What is no candidate to be one never is
+    So is a kernel that a job measures before it has a best one. A kernel that is no candidate to be the best never is
     (``Call.candidate``).
     """
     if eager is None or not call.candidate:
@@ -29,36 +31,34 @@ def promoted(eager: Comparison | None, call: Call) -> bool:
 
 
 class Profiling:
-    """Has the counters of promoted kernels read on one device."""
+    """Reads the counters of promoted kernels on one device."""
 
     def __init__(self, host: HostTarget) -> None:
         self._host = host
 
-    def promote(self, measured: Measured, built: BuiltKernel, call: Call) -> None:
-        """Count a kernel that was judged, if it is promoted."""
-        measured.promoted = measured.failure is None and promoted(measured.eager(), call)
-        if measured.promoted:
-            measured.counters = self._count(measured, built)
+    def profile(self, subject: EvaluationInput, results: StageResults, call: Call) -> ProfileResult:
+        """Read the counters of a kernel that passed all stages, if it is promoted."""
+        call.phases.enter("profile")
+        built = results.standing_build
+        if built is None or results.failure is not None or not promoted(results.eager, call):
+            return ProfileResult()
+        return ProfileResult(promoted=True, counters=self._count(subject, built))
 
     @staticmethod
-    def owes(measured: Measured, call: Call) -> bool:
-        """Whether this job promotes a known evaluation's kernel, which the one that measured it did not."""
-        known = measured.known
-        if known is None or known.profile is None or known.profile.promoted or not known.verdict.counts:
+    def owes(known: Evaluation, kernel: Kernel | ImportedKernel, call: Call) -> bool:
+        """Whether this job promotes the kernel of a known evaluation, which the job that measured it did not."""
+        if known.profile is None or known.profile.promoted or not known.verdict.counts:
             return False
-        return isinstance(measured.kernel, Kernel) and promoted(known.comparison(), call)
+        return isinstance(kernel, Kernel) and promoted(known.comparison(), call)
 
-    def catch_up(self, measured: Measured, build: Callable[[Kernel, ProblemFacts], BuiltKernel]) -> None:
-        """Count the kernel of a known evaluation, as ``build`` makes it with the tunables that its times belong to."""
-        known, kernel = measured.known, measured.kernel
-        assert known is not None
-        assert isinstance(kernel, Kernel)
-        chosen = kernel.tuned(known.tunables) if known.sweep else kernel
-        counted = self._count(measured, build(chosen, measured.preparation.facts))
-        measured.known = _with_counters(known, counted)
+    def catch_up(self, known: Evaluation, subject: EvaluationInput, build: Build) -> Evaluation:
+        """Return a known evaluation with counters, of the kernel with the tunables that its times belong to."""
+        assert isinstance(subject.kernel, Kernel)
+        chosen = subject.kernel.tuned(known.tunables) if known.sweep else subject.kernel
+        return _with_counters(known, self._count(subject, build(chosen, subject.preparation.facts)))
 
-    def _count(self, measured: Measured, built: BuiltKernel) -> Counted:
-        preparation = measured.preparation
+    def _count(self, subject: EvaluationInput, built: BuiltKernel) -> Counted:
+        preparation = subject.preparation
         zone = preparation.placement.zone
         return self._host.measured_profile(built.binary, built.plan, preparation.facts.tensors, zone)
 

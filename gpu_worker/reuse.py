@@ -1,9 +1,9 @@
-"""Evaluations that were made before, on disk by what decides them, so that nothing is measured twice.
+"""The recall stage: earlier evaluations on disk, under a hash of all that decides them, so that none is made twice.
 
 The key covers the machine code and how it is launched, the problem with its policy and laws, the judge's own code, the
-device and the software around it. Not the source: kernels that differ in words only are one. What the machine did
-wrong, or another time might do otherwise, is never kept; compile errors are the build cache's. The folder stays below a
-size: what was not used for longest goes first.
+device and the software around it. Not the source: kernels that differ in words only are one. Failures of the machine,
+and those that another run might not have, are never kept; compile errors are the build cache's. The folder stays below
+a size: the evaluation that was not used for longest goes first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pathlib import Path
 from pydantic import JsonValue
 
 import cupilot
-from cupilot.domain.evaluation import Evaluation, FailureKind
+from cupilot.domain.evaluation import BuildReport, Evaluation, FailureKind, Phase
 from cupilot.domain.hardware import Environment
 from cupilot.domain.imported import ImportedKernel
-from cupilot.domain.kernel import Kernel, ResolvedPlan
+from cupilot.domain.kernel import Kernel
 from cupilot.domain.value import digest
-from gpu_worker.verdict import Measured
+from gpu_worker.build import BuiltKernel
+from gpu_worker.profiling import Build, Profiling
+from gpu_worker.stages import Call, EvaluationInput, Recalled
+from gpu_worker.sweep import Sweep, can_vary
 
 _UNSETTLED = frozenset(
     {
@@ -35,7 +38,7 @@ _UNSETTLED = frozenset(
 MOST_BYTES = 256 * 2**20
 """Some ten thousand evaluations: more than a card makes in a week."""
 PRUNED_TO = 0.8
-"""Share of that which is left by pruning, so that it is seldom done."""
+"""Share of :data:`MOST_BYTES` that pruning leaves, so that it is seldom done."""
 LOOK_EVERY = 200
 """Evaluations that a process keeps between two looks at the folder's size, the first of which is looked at too."""
 
@@ -50,17 +53,17 @@ class EvaluationStore:
         self._kept = 0
 
     def get(self, key: str) -> Evaluation | None:
-        """The evaluation that was kept under this key; None where there is none that can be read."""
+        """Return the evaluation that was kept under this key; None where there is none that can be read."""
         path = self._path(key)
         try:
-            found = Evaluation.model_validate_json(path.read_bytes())
+            evaluation = Evaluation.model_validate_json(path.read_bytes())
             os.utime(path)
         except (OSError, ValueError):
             return None
-        return found
+        return evaluation
 
     def put(self, key: str, evaluation: Evaluation) -> None:
-        """Keep an evaluation, if another run could not come to another end."""
+        """Keep an evaluation, unless another run might end otherwise."""
         if evaluation.failure is not None and evaluation.failure.kind in _UNSETTLED:
             return
         path = self._path(key)
@@ -73,16 +76,16 @@ class EvaluationStore:
         self._kept += 1
 
     def _prune(self) -> None:
-        """Remove what was not used for longest, where the folder has become too large; others may do so meanwhile."""
-        found = []
+        """Remove the files that were not used for longest, if the folder is too large; others may do so meanwhile."""
+        files = []
         for path in self._folder.glob("??/*"):
             with suppress(FileNotFoundError):
                 status = path.stat()
-                found.append((status.st_mtime_ns, status.st_size, path))
-        total = sum(size for _, size, _ in found)
+                files.append((status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, size, _ in files)
         if total <= self._most_bytes:
             return
-        for _, size, path in sorted(found):
+        for _, size, path in sorted(files):
             if total <= PRUNED_TO * self._most_bytes:
                 return
             path.unlink(missing_ok=True)
@@ -92,25 +95,59 @@ class EvaluationStore:
         return self._folder / key[:2] / f"{key}.json"
 
 
-def key_of(measured: Measured, plan: ResolvedPlan, environment: Environment, sweep: int = 0) -> str:
-    """What decides an evaluation of a kernel that was built; ``sweep`` is how many points of tunables may be tried.
+class Recall:
+    """Looks kernels up among the evaluations that were made on one device."""
+
+    def __init__(self, sweep: Sweep, profiling: Profiling, build: Build) -> None:
+        self._sweep = sweep
+        self._profiling = profiling
+        self._build = build
+
+    def look_up(
+        self,
+        store: EvaluationStore,
+        subject: EvaluationInput,
+        built: BuiltKernel,
+        environment: Environment,
+        call: Call,
+    ) -> Recalled:
+        """Return the evaluation of the same machine code, with counters if the kernel is promoted by now."""
+        points = self._sweep.limit if can_vary(subject.kernel) else 0
+        key = key_of(subject, built, environment, points)
+        known, report = store.get(key), built.build.report
+        if known is None:
+            return Recalled(key, None, report)
+        if not of_this_source(known, subject.kernel) and isinstance(subject.kernel, Kernel):
+            retraced = self._sweep.retraced(known, subject.kernel, subject.preparation.facts, points)
+            if retraced is None:
+                return Recalled(key, None, report)
+            report = retraced.build.report
+        if self._profiling.owes(known, subject.kernel, call):
+            call.phases.enter("profile")
+            with suppress(OSError):  # the evaluation is known without counters too
+                known = self._profiling.catch_up(known, subject, self._build)
+                store.put(key, known)
+        return Recalled(key, known, report)
+
+
+def key_of(subject: EvaluationInput, built: BuiltKernel, environment: Environment, sweep: int = 0) -> str:
+    """Return the key of a built kernel's evaluation; ``sweep`` is how many points of tunables may be tried.
 
     Where they are, the tunables decide too, and the machine code at hand is that of one point only: an evaluation that
-    rests on others is given again for another source by :meth:`gpu_worker.sweep.Sweep.retraced` alone.
+    rests on others is recalled for another source only where :meth:`gpu_worker.sweep.Sweep.retraced` allows it.
     """
-    assert measured.build is not None
-    preparation = measured.preparation
+    preparation = subject.preparation
     return digest(
         [
-            measured.build.binary_hash,
-            plan.model_dump(mode="json"),
-            measured.problem.content_hash(),
+            built.build.report.binary_hash,
+            built.plan.model_dump(mode="json"),
+            subject.problem.content_hash(),
             list(preparation.laws),
             preparation.environment.torch,
             environment.device.uid,
             [environment.driver, environment.cuda, environment.compiler, environment.sandbox, environment.threads],
             judge_version(),
-            [sweep, _tunables(measured.kernel)] if sweep else None,
+            [sweep, _tunables(subject.kernel)] if sweep else None,
         ]
     )
 
@@ -121,21 +158,23 @@ def _tunables(kernel: Kernel | ImportedKernel) -> dict[str, JsonValue]:
     return {name: tunable.model_dump(mode="json") for name, tunable in kernel.plan.tunables.items()}
 
 
-def of_this_source(known: Evaluation, measured: Measured) -> bool:
+def of_this_source(known: Evaluation, kernel: Kernel | ImportedKernel) -> bool:
     """Whether a known evaluation rests on this source, or on no tunable values but the given ones."""
-    return not known.sweep or known.kernel_hash == measured.kernel.content_hash()
+    return not known.sweep or known.kernel_hash == kernel.content_hash()
 
 
-def reused(known: Evaluation, measured: Measured) -> Evaluation:
-    """A known evaluation as one of this kernel; its ``measurement`` says which run of the judge it rests on."""
-    whole = known.sweep and of_this_source(known, measured)
+def reused(
+    known: Evaluation, report: BuildReport, kernel: Kernel | ImportedKernel, phases: tuple[Phase, ...], seconds: float
+) -> Evaluation:
+    """Return a known evaluation as this kernel's; its ``measurement`` says which run of the judge it rests on."""
+    whole = known.sweep and of_this_source(known, kernel)
     return known.model_copy(
         update={
-            "kernel_hash": measured.kernel.content_hash(),
-            "build": known.build if whole else measured.build,
-            "tunables": known.tunables if known.sweep else measured.kernel.tunable_values(),
-            "seconds": measured.seconds,
-            "phases": measured.phases,
+            "kernel_hash": kernel.content_hash(),
+            "build": known.build if whole else report,
+            "tunables": known.tunables if known.sweep else kernel.tunable_values(),
+            "seconds": seconds,
+            "phases": phases,
             "reused": True,
         }
     )
@@ -143,7 +182,7 @@ def reused(known: Evaluation, measured: Measured) -> Evaluation:
 
 @cache
 def judge_version() -> str:
-    """Digest of the judge's own code: another version of it might judge otherwise."""
+    """Return a digest of the judge's own code: another version of it might judge otherwise."""
     domain = Path(cupilot.__file__).parent
     sources = [*domain.glob("*.py"), *Path(__file__).parent.rglob("*.py")]
     return digest([[path.name, path.read_text(encoding="utf-8")] for path in sorted(sources)])

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
 
 from gpu_worker.channel import Channel, ChannelClosed
+from gpu_worker.messages import runner as messages
 from gpu_worker.targets.base import GraphRunnerDevice, RunnerDevice, RunnerError, load_factory
 
 if TYPE_CHECKING:
@@ -21,56 +22,54 @@ if TYPE_CHECKING:
 
 
 MESSAGE_CHARACTERS = 4000
-"""Of a failure's message: compilers write more, and the judge accepts no answer of any length."""
+"""Of a failure's message: compilers write more, and the judge bounds the length of an answer."""
 
 
 def serve(channel: Channel, device: RunnerDevice) -> None:
     """Answer the judge's commands until it hangs up."""
     while True:
         try:
-            message, descriptors = channel.receive(descriptors=1)
+            data, descriptors = channel.receive(descriptors=1)
         except ChannelClosed:
             return
-        channel.send(answered(device, message, descriptors))
+        channel.send(messages.as_json(answered(device, messages.command(data), descriptors)))
 
 
-def answered(device: RunnerDevice, message: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
-    """Carry a command out; return its answer."""
+def answered(device: RunnerDevice, command: messages.Command, descriptors: Sequence[int]) -> messages.Answer:
+    """Carry a command out, and return its answer."""
     try:
-        return {"ok": True, **_execute(device, message, descriptors)}
+        return _execute(device, command, descriptors)
     except RunnerError as error:
-        return {"ok": False, "kind": error.kind, "message": str(error)[:MESSAGE_CHARACTERS], "details": error.details}
+        return messages.Failed(error.kind, str(error)[:MESSAGE_CHARACTERS], error.details)
     except MemoryError:
-        return {"ok": False, "kind": "out_of_memory", "message": "the runner ran out of memory", "details": {}}
+        return messages.Failed("out_of_memory", "the runner ran out of memory")
 
 
-def _execute(device: RunnerDevice, message: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
-    operation = message["op"]
-    if operation == "run":
-        return {"seconds": device.run(message["order"])}
-    if operation in ("capture", "replay"):
-        return _through_graph(device, message)
-    if operation == "attach":
-        device.attach(message["handle"], descriptors)
-        return {}
-    if operation == "bind":
-        device.bind(message["slots"])
-        return {}
-    if operation == "load":
-        return {"facts": device.load(message["binary"], message["launches"])}
-    raise ValueError(f"unknown command {operation!r}")
+def _execute(device: RunnerDevice, command: messages.Command, descriptors: Sequence[int]) -> messages.Answer:
+    match command:
+        case messages.Run():
+            return messages.Timed(device.run(command.order))
+        case messages.Capture() | messages.Replay():
+            return _through_graph(device, command)
+        case messages.Attach():
+            device.attach(command.handle, descriptors)
+        case messages.Bind():
+            device.bind(command.slots)
+        case messages.Load():
+            return messages.Loaded(device.load(command.binary, command.launches))
+    return messages.Acknowledged()
 
 
-def _through_graph(device: RunnerDevice, message: dict[str, Any]) -> dict[str, Any]:
+def _through_graph(device: RunnerDevice, command: messages.Capture | messages.Replay) -> messages.Answer:
     if not isinstance(device, GraphRunnerDevice):
-        return {"reason": "this runner has no graphs"}
-    if message["op"] == "capture":
-        return {"reason": device.capture(message["order"])}
-    return {"seconds": device.replay()}
+        return messages.Captured("this runner has no graphs")
+    if isinstance(command, messages.Capture):
+        return messages.Captured(device.capture(command.order))
+    return messages.Timed(device.replay())
 
 
-def command(python: str, flags: Sequence[str], device: str, descriptor: int) -> tuple[str, ...]:
-    """The command line of a runner for the device factory ``module:name``."""
+def command_line(python: str, flags: Sequence[str], device: str, descriptor: int) -> tuple[str, ...]:
+    """Return the command line of a runner for the device factory ``module:name``."""
     here = Path(__file__).resolve()
     return (python, *flags, str(here), str(here.parent.parent), device, str(descriptor))
 

@@ -61,7 +61,7 @@ class RunnerProcess:
     def _started(self, target: RunnerHost, sandbox: Sandbox, limits: Limits, channel: int) -> Child:
         access = target.runner_access()
         access = replace(access, accountable=True, read_only=(*access.read_only, self._inbox))
-        argv = runner.command(sys.executable, target.runner_python_flags(), target.runner_device, channel)
+        argv = runner.command_line(sys.executable, target.runner_python_flags(), target.runner_device, channel)
         limits = replace(limits, cpus=target.cpus)
         if not access.bounded_address_space:
             # libcuda alone makes some dozen threads

@@ -1,36 +1,41 @@
-"""A bounded sweep over a kernel's tunables, once the kernel as given has passed the judge.
+"""The sweep stage: tries other values of a kernel's tunables, once the kernel as given has passed the judge.
 
-Which points are tried: for one tunable at a time every other choice, the nearest first and the tunables in turn, up to
+The points: for one tunable at a time every other choice, the nearest first and the tunables in turn, up to
 the limit; then each tunable's best value together, where more than one of them helped. The points are built side by
 side, timed in the warm judge for a few blocks against the same baseline, and the fastest is judged whole before it
-may stand for the kernel. What fails is not chosen and rejects nothing; nothing is reported that was only screened.
+may stand for the kernel. A point that fails is not chosen and rejects nothing; no time is reported that was only
+screened.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cupilot.domain.errors import InvalidPlan
-from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Failure, FailureKind, Interval, SweepPoint
+from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Interval, SweepPoint
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel, LaunchPlan
 from cupilot.domain.problem import ProblemFacts
 from gpu_worker.build import Builder, BuiltKernel
-from gpu_worker.judge_process import Interrupted
+from gpu_worker.build_ahead import BuildAhead
+from gpu_worker.judge_process import Interrupted, JudgingFailed
+from gpu_worker.judging import Judging, order_of
+from gpu_worker.messages.judge import Judged
 from gpu_worker.runner_process import RunnerProcess
+from gpu_worker.stages import Call, EvaluationInput, SweepResult, Variant
 from gpu_worker.targets.base import HostTarget
-from gpu_worker.verdict import Measured, below_floor
-from gpu_worker.warm_judge import Call, WarmJudge, order_of
+from gpu_worker.verdict import below_floor
+from gpu_worker.warm_judge import WarmJudge
 
 HOPELESS = 0.2
-"""A kernel that is certainly slower than this, as a speedup, is not helped enough by any launch geometry."""
+"""Speedup below which no launch geometry helps a kernel enough."""
 
 NEAR_FLOOR = 0.95
-"""Of the floor's speed: what is left to gain is not worth the card's time."""
+"""Share of the roofline bound's speed above which the gain that is left is not worth the card's time."""
 
 ROOM = 2.0
 """The caller's timeout must leave this many times what the evaluation has taken so far: one more whole judgement."""
@@ -48,7 +53,7 @@ Values = dict[str, int]
 
 
 def one_at_a_time(plan: LaunchPlan, limit: int) -> list[Values]:
-    """Points that differ from the plan's own values in one tunable, at most ``limit`` of them."""
+    """Return points that differ from the plan's own values in one tunable, at most ``limit`` of them."""
     given = plan.values()
     ways = [_alternatives(name, plan) for name in sorted(plan.tunables)]
     turns = max((len(way) for way in ways), default=0)
@@ -65,14 +70,14 @@ def _alternatives(name: str, plan: LaunchPlan) -> list[Values]:
 
 
 def combination(given: SweepPoint, points: Sequence[SweepPoint]) -> Values | None:
-    """The best value of each tunable together; None where fewer than two of them helped."""
+    """Return the best value of each tunable together; None where fewer than two of them helped."""
     best: dict[str, tuple[float, int]] = {}
     for point in points:
         changed = [name for name, value in point.tunables.items() if given.tunables[name] != value]
         if len(changed) == 1 and _faster(point.speedup, given.speedup):
             assert point.speedup is not None
-            found = point.speedup.median, point.tunables[changed[0]]
-            best[changed[0]] = max(best.get(changed[0], found), found)
+            candidate = point.speedup.median, point.tunables[changed[0]]
+            best[changed[0]] = max(best.get(changed[0], candidate), candidate)
     if len(best) < 2:
         return None
     return given.tunables | {name: value for name, (_, value) in best.items()}
@@ -83,7 +88,7 @@ def _key(values: Values) -> tuple[tuple[str, int], ...]:
 
 
 def _alone(plan: LaunchPlan, limit: int) -> int:
-    """How many points change one tunable: all but one, which is for the combination where several can vary."""
+    """Return how many points change one tunable: all but one, which is for the combination where several can vary."""
     return limit - (sum(len(set(tunable.choices)) > 1 for tunable in plan.tunables.values()) > 1)
 
 
@@ -103,26 +108,41 @@ class _Trial:
     failure: Failure | None
 
 
+@dataclass(frozen=True)
+class _Screening:
+    """A point that was screened, or did not build."""
+
+    trial: _Trial
+    point: SweepPoint
+
+
 class Sweep:
     """Finds better tunable values for kernels on one device."""
 
-    def __init__(self, host: HostTarget, builder: Builder, judge: WarmJudge, enter: Callable[[str], None]) -> None:
-        """``enter`` is told which of the :data:`PHASES` begins."""
+    def __init__(
+        self, host: HostTarget, builder: Builder, ahead: BuildAhead, judge: WarmJudge, judging: Judging, *, limit: int
+    ) -> None:
+        """``limit``: points to try beside the kernel as given; 0 for no sweep."""
         self._host = host
         self._builder = builder
+        self._ahead = ahead
         self._judge = judge
-        self._enter = enter
+        self._judging = judging
+        self.limit = limit
 
-    def first_points(self, kernel: Kernel, limit: int) -> list[Kernel]:
-        """The variants that :meth:`improve` will try for certain, if it comes to that."""
-        return [kernel.tuned(values) for values in one_at_a_time(kernel.plan, _alone(kernel.plan, limit))]
+    def build_ahead(self, subject: EvaluationInput, call: Call) -> None:
+        """Begin to build the variants that :meth:`improve` will try for certain, if it comes to that."""
+        kernel = subject.tuned()
+        if self.limit > 0 and not call.thorough and isinstance(kernel, Kernel):
+            points = one_at_a_time(kernel.plan, _alone(kernel.plan, self.limit))
+            self._ahead.begin([kernel.tuned(values) for values in points], subject.preparation.facts)
 
     def retraced(self, known: Evaluation, kernel: Kernel, facts: ProblemFacts, limit: int) -> BuiltKernel | None:
-        """The build of the point that another source's sweep chose, where this kernel's would be no other; else None.
+        """Return the build of the point that another source's sweep chose, if this kernel's sweep would be the same.
 
         The two have one machine code as they are given, and the same tunables. Each point that was tried has to be the
         same code here, and each that was not has to be code that was tried at another: then every step of the sweep
-        would see what it saw. A point that did not build is held to differ.
+        would see the same code. A point that did not build is taken for a difference.
         """
         tried = {_key(point.tunables): point.code for point in known.sweep}
         further = [point.tunables for point in known.sweep]
@@ -137,48 +157,68 @@ class Sweep:
             chosen = trial.built if trial.values == known.tunables else chosen
         return chosen
 
-    def improve(self, measured: Measured, built: BuiltKernel, call: Call, limit: int) -> BuiltKernel:
-        """Try up to ``limit`` points beside the kernel that was judged; the build that stands for it in the end.
+    def improve(self, subject: EvaluationInput, built: BuiltKernel, judged: Judged, call: Call) -> SweepResult:
+        """Try up to ``limit`` points beside the kernel that was judged, and judge the fastest whole.
 
-        ``measured`` is filled with what was tried, and adopts the point that was chosen.
+        A sweep that fails for the machine's sake leaves the kernel as it was judged.
         """
-        assert isinstance(measured.kernel, Kernel)  # nothing else can vary
-        plan = measured.kernel.plan
-        given = _point(measured, built, judged=True)
-        measured.sweep.append(given)
-        known = {built.identity}
-        found: dict[int, _Trial] = {}
-        end = time.monotonic() + SCREENING_SECONDS
-        for trial in self._screened(one_at_a_time(plan, _alone(plan, limit)), measured, known, call, end):
-            found[len(measured.sweep) - 1] = trial
-        together = combination(given, measured.sweep[1:])
-        if together is not None:
-            for trial in self._screened([together], measured, known, call, end):
-                found[len(measured.sweep) - 1] = trial
-        self._enter(JUDGING)
-        return self._chosen(measured, given, found, call) or built
+        if self.limit <= 0 or not worthwhile(subject, judged, call):
+            return SweepResult()
+        given = _point(subject, built, judged, whole=True)
+        screenings: list[_Screening] = []
+        whole: dict[int, SweepPoint] = {}
+        chosen: Variant | None = None
+        try:
+            for screening in self._screen_all(subject, built, given, call):
+                screenings.append(screening)
+            call.phases.enter(JUDGING)
+            for place in _fastest(given, [screening.point for screening in screenings]):
+                if chosen is not None or self._judge.problem is None:
+                    break
+                whole[place], chosen = self._judge_whole(subject, screenings[place].trial, given, judged, call)
+        except (JudgingFailed, OSError):
+            self._judge.close()
+        points = [whole.get(place, screening.point) for place, screening in enumerate(screenings)]
+        return SweepResult((given, *points), chosen)
 
-    def _screened(
-        self, points: Iterable[Values], measured: Measured, known: set[str], call: Call, end: float
-    ) -> Iterator[_Trial]:
-        """Build the points and time each that builds; every one is entered in ``measured`` before it is given."""
-        assert isinstance(measured.kernel, Kernel)
-        self._enter(BUILDING)
-        trials = self._build_all(measured.kernel, [*points], measured.preparation.facts)
-        self._enter(SCREENING)
+    def _screen_all(
+        self, subject: EvaluationInput, built: BuiltKernel, given: SweepPoint, call: Call
+    ) -> Iterator[_Screening]:
+        """Screen the points that change one tunable, then the best value of each together."""
+        assert isinstance(subject.kernel, Kernel)  # nothing else can vary
+        plan = subject.kernel.plan
+        end = time.monotonic() + SCREENING_SECONDS
+        known = {built.identity}
+        points: list[SweepPoint] = []
+        for screening in self._screen(one_at_a_time(plan, _alone(plan, self.limit)), subject, known, call, end):
+            points.append(screening.point)
+            yield screening
+        together = combination(given, points)
+        if together is not None:
+            known |= {point.code for point in points if point.code is not None}
+            yield from self._screen([together], subject, known, call, end)
+
+    def _screen(
+        self, values: Sequence[Values], subject: EvaluationInput, known: Collection[str], call: Call, end: float
+    ) -> Iterator[_Screening]:
+        """Build the points, and time each that builds to machine code that is not known, until the time is up."""
+        assert isinstance(subject.kernel, Kernel)
+        call.phases.enter(BUILDING)
+        trials = self._build_all(subject.kernel, values, subject.preparation.facts)
+        call.phases.enter(SCREENING)
         if call.cancelled():
             raise Interrupted
+        seen = set(known)
         runner: RunnerProcess | None = None
         try:
             for trial in trials:
                 if trial.built is None:
-                    measured.sweep.append(SweepPoint(tunables=trial.values, failure=trial.failure))
-                elif trial.built.identity not in known and time.monotonic() < end and self._judge.problem is not None:
-                    known.add(trial.built.identity)
-                    runner = runner or self._judge.fresh_runner()
-                    point = self._screen(trial.values, trial.built, measured, runner, call)
-                    measured.sweep.append(point)
-                    yield trial
+                    yield _Screening(trial, SweepPoint(tunables=trial.values, failure=trial.failure))
+                elif trial.built.identity not in seen and time.monotonic() < end and self._judge.problem is not None:
+                    seen.add(trial.built.identity)
+                    runner = runner or self._judge.runner()
+                    point = self._screened(subject, trial.values, trial.built, runner, call)
+                    yield _Screening(trial, point)
                     if point.failure is not None or not self._host.trusts_runner:
                         runner.close()
                         runner = None
@@ -187,7 +227,7 @@ class Sweep:
                 runner.close()
 
     def _build_all(self, kernel: Kernel, points: Sequence[Values], facts: ProblemFacts) -> list[_Trial]:
-        """Side by side: nothing is timed meanwhile."""
+        """Build the points side by side: nothing is timed meanwhile."""
 
         def trial(values: Values) -> _Trial:
             try:
@@ -199,65 +239,61 @@ class Sweep:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "sweep-build") as pool:
             return list(pool.map(trial, points))
 
-    def _screen(
-        self, values: Values, built: BuiltKernel, measured: Measured, runner: RunnerProcess, call: Call
+    def _screened(
+        self, subject: EvaluationInput, values: Values, built: BuiltKernel, runner: RunnerProcess, call: Call
     ) -> SweepPoint:
-        variant = measured.variant(values, built.build.report, built.build.facts)
-        order = order_of(variant, built.plan, built.binary, call, [Baseline.EAGER]) | {"screening": True}
-        self._judge.judge_in(runner, variant, order, call)
-        return _point(variant, built, judged=False)
+        variant = replace(subject, tunables=values)
+        order = order_of(variant, built, call).model_copy(update={"screening": True})
+        return _point(variant, built, self._judging.ordered_in(runner, order, call), whole=False)
 
-    def _chosen(
-        self, measured: Measured, given: SweepPoint, found: Mapping[int, _Trial], call: Call
-    ) -> BuiltKernel | None:
-        """Judge the fastest points whole, until one passes and is faster than the kernel as given."""
-        faster = [place for place in found if _faster(measured.sweep[place].speedup, given.speedup)]
-        for place in sorted(faster, key=lambda place: _speed(measured.sweep[place]), reverse=True)[:JUDGED_POINTS]:
-            built = found[place].built
-            if built is None or self._judge.problem is None:
-                return None
-            variant = measured.variant(found[place].values, built.build.report, built.build.facts)
-            order = order_of(variant, built.plan, built.binary, call, [Baseline.EAGER])
-            self._judge.judge(variant, order, call)
-            measured.sweep[place] = _point(variant, built, judged=True)
-            eager = variant.eager()
-            if variant.failure is not None or eager is None or not _faster(eager.speedup, given.speedup):
-                continue
-            if eager.graphs is not measured.through_graphs():
-                continue  # not timed alike
-            if below_floor(eager, measured.preparation.placement):
-                message = f"{eager.kernel_us.median:.4g} us is faster than the device's physical floor"
-                failure = Failure(kind=FailureKind.BELOW_FLOOR, message=message)
-                measured.sweep[place] = SweepPoint(tunables=variant.tunables, failure=failure, code=built.identity)
-                continue
-            measured.adopt(variant)
-            return built
-        return None
+    def _judge_whole(
+        self, subject: EvaluationInput, trial: _Trial, given: SweepPoint, judged: Judged, call: Call
+    ) -> tuple[SweepPoint, Variant | None]:
+        """Judge a point whole; return it, and the variant if it may stand for the kernel that was ``judged``."""
+        assert trial.built is not None
+        variant = replace(subject, tunables=trial.values)
+        result = self._judging.ordered(order_of(variant, trial.built, call), call)
+        point, eager = _point(variant, trial.built, result, whole=True), result.eager
+        if result.failure is not None or eager is None or not _faster(eager.speedup, given.speedup):
+            return point, None
+        if judged.eager is None or eager.graphs is not judged.eager.graphs:
+            return point, None  # not timed alike
+        if below_floor(eager, subject.preparation.placement):
+            message = f"{eager.kernel_us.median:.4g} us is faster than the device's roofline bound"
+            failure = Failure(kind=FailureKind.BELOW_FLOOR, message=message)
+            return SweepPoint(tunables=trial.values, failure=failure, code=trial.built.identity), None
+        return point, Variant(trial.values, trial.built, result)
 
 
-def worthwhile(measured: Measured, call: Call, spent: float) -> bool:
-    """Whether a kernel that was judged is to be swept; ``spent`` is what its evaluation took so far, in seconds."""
-    eager = measured.eager()
-    if measured.failure is not None or eager is None or not can_vary(measured.kernel):
+def worthwhile(subject: EvaluationInput, judged: Judged, call: Call) -> bool:
+    """Whether a kernel that was judged is to be swept."""
+    eager = judged.eager
+    if judged.failure is not None or eager is None or not can_vary(subject.kernel):
         return False
     slow = eager.speedup.high < HOPELESS
-    done = measured.preparation.placement.floor_us > NEAR_FLOOR * eager.kernel_us.median
-    return not slow and not done and call.remaining() > ROOM * spent
+    done = subject.preparation.placement.floor_us > NEAR_FLOOR * eager.kernel_us.median
+    return not slow and not done and call.remaining() > ROOM * call.phases.elapsed()
 
 
-def _point(variant: Measured, built: BuiltKernel, *, judged: bool) -> SweepPoint:
-    eager: Comparison | None = variant.eager()
-    values, code = variant.tuned().tunable_values(), built.identity
-    if variant.failure is not None or eager is None:
-        failure = variant.failure or Failure(kind=FailureKind.INFRASTRUCTURE, message="it was not timed")
+def _point(subject: EvaluationInput, built: BuiltKernel, judged: Judged, *, whole: bool) -> SweepPoint:
+    """Return the point of a variant; ``whole``: it was verified on every input distribution, not only screened."""
+    eager, values, code = judged.eager, subject.tuned().tunable_values(), built.identity
+    if judged.failure is not None or eager is None:
+        failure = judged.failure or Failure(kind=FailureKind.INFRASTRUCTURE, message="it was not timed")
         return SweepPoint(tunables=values, failure=failure, code=code)
-    return SweepPoint(tunables=values, kernel_us=eager.kernel_us, speedup=eager.speedup, judged=judged, code=code)
+    return SweepPoint(tunables=values, kernel_us=eager.kernel_us, speedup=eager.speedup, judged=whole, code=code)
+
+
+def _fastest(given: SweepPoint, points: Sequence[SweepPoint]) -> list[int]:
+    """Return the places of the points to judge whole: the fastest that are faster than the kernel as given."""
+    faster = [place for place, point in enumerate(points) if _faster(point.speedup, given.speedup)]
+    return sorted(faster, key=lambda place: _speed(points[place]), reverse=True)[:JUDGED_POINTS]
 
 
 def _speed(point: SweepPoint) -> float:
     return point.speedup.median if point.speedup is not None else 0.0
 
 
-def _faster(one: Interval | None, other: Interval | None) -> bool:
-    """Beyond noise: the 95 % intervals do not touch."""
-    return one is not None and other is not None and one.low > other.high
+def _faster(speedup: Interval | None, other: Interval | None) -> bool:
+    """Whether one is faster beyond noise: the 95 % intervals do not touch."""
+    return speedup is not None and other is not None and speedup.low > other.high

@@ -1,39 +1,40 @@
-"""From what was measured to an evaluation: verdict, floor, profile. Pure, but for one wish to measure peaks again."""
+"""The verdict stage: concludes an evaluation from the results of the other stages.
+
+Pure, but for one request to measure the device's peaks again.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from pydantic import JsonValue
 
 from cupilot.domain.evaluation import (
-    Baseline,
+    MAX_LOG_CHARACTERS,
     BuildReport,
     Comparison,
     Evaluation,
     Failure,
     FailureKind,
-    LawResult,
-    Phase,
-    Preparation,
     Profile,
     ProfileSource,
-    SweepPoint,
     Verdict,
 )
-from cupilot.domain.hardware import Environment, Peaks
+from cupilot.domain.hardware import Peaks
 from cupilot.domain.imported import ImportedKernel, KernelKind
 from cupilot.domain.kernel import Kernel
-from cupilot.domain.problem import Problem, Target
+from cupilot.domain.problem import Target
 from cupilot.domain.roofline import Placement, place
-from gpu_worker.targets.base import BuildFacts, Counted, HostTarget
+from gpu_worker.messages.judge import Judged
+from gpu_worker.stages import EvaluationInput, StageResults
+from gpu_worker.targets.base import BuildFacts, HostTarget
 
 BELOW_FLOOR = 0.85
-"""A kernel faster than this share of the floor is not believed. The margin covers what a peak measurement misses (a few
-percent) and the part of the last output that still lies in a cache when the clock stops."""
+"""Share of the roofline bound below which a kernel's time is not believed. The margin covers what a peak measurement
+misses (a few percent) and the part of the last output that still lies in a cache when the clock stops."""
 
 DISTURBED = 1.3
 """PyTorch beside an imported file may be this many times slower than when the problem was prepared: clocks of a card
@@ -50,7 +51,7 @@ UNCHECKED = {
 """By target: checks of kernels with a plan that a file with host code of its own does not allow."""
 
 OWN = "own"
-"""The law of the problem's own inputs, which every preparation has."""
+"""The law (input distribution) of the problem's own inputs, which every preparation has."""
 
 AGREEMENT = 0.10
 """Two confirmations agree when their speedups differ by less than this, or than their intervals are wide."""
@@ -65,147 +66,104 @@ _REJECTING = frozenset(
 """Failures that reject a kernel even when its own inputs gave right values."""
 
 
-@dataclass
-class Measured:
-    """Everything known about a kernel, filled step by step."""
+def conclude(
+    subject: EvaluationInput,
+    results: StageResults,
+    target: HostTarget,
+    remeasure: Callable[[], Peaks],
+    peaks: Peaks | None = None,
+) -> Evaluation:
+    """Return the evaluation that follows from the results of all stages.
 
-    problem: Problem
-    preparation: Preparation
-    kernel: Kernel | ImportedKernel
-    build: BuildReport | None = None
-    build_facts: BuildFacts = field(default_factory=BuildFacts)
-    laws: tuple[LawResult, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
-    failure: Failure | None = None
-    audited: bool = False
-    notes: tuple[str, ...] = ()
-    handover_us: float | None = None
-    """What copying an imported file's outputs takes, in microseconds."""
-    repeated: Measured | None = None
-    """The second timing of a confirmation."""
-    occupancy_pct: float | None = None
-    """Warps that a multiprocessor can hold at once with the plan's blocks, of those it has room for."""
-    counters: Counted = field(default_factory=Counted)
-    """What hardware counters said; nothing where there are none."""
-    promoted: bool = False
-    """Whether they were asked for; see :mod:`gpu_worker.profiling`."""
-    peaks: Peaks | None = None
-    """The device's peaks as known now, which may be higher than when the problem was prepared; None for those."""
-    environment: Environment | None = None
-    seconds: float = 0.0
-    phases: tuple[Phase, ...] = ()
-    key: str | None = None
-    """Under which the evaluation may be kept; None: it may not."""
-    known: Evaluation | None = None
-    """An earlier evaluation of the same; nothing else was measured then."""
-    tunables: dict[str, int] = field(default_factory=dict)
-    """Values of tunables that are measured instead of the plan's own."""
-    sweep: list[SweepPoint] = field(default_factory=list)
-
-    def repetition(self) -> Measured:
-        """An empty record for the same kernel and build."""
-        return Measured(
-            self.problem, self.preparation, self.kernel, self.build, self.build_facts, tunables=self.tunables
-        )
-
-    def variant(self, tunables: dict[str, int], build: BuildReport, facts: BuildFacts) -> Measured:
-        """An empty record for the same kernel with other tunable values."""
-        return Measured(self.problem, self.preparation, self.kernel, build, facts, tunables=tunables)
-
-    def adopt(self, variant: Measured) -> None:
-        """Let a variant that was judged stand for the kernel."""
-        self.tunables, self.build, self.build_facts = variant.tunables, variant.build, variant.build_facts
-        self.laws, self.comparisons, self.notes = variant.laws, variant.comparisons, variant.notes
-        self.audited, self.occupancy_pct = variant.audited, variant.occupancy_pct
-
-    def tuned(self) -> Kernel | ImportedKernel:
-        """The kernel with the tunable values that are measured."""
-        return self.kernel.tuned(self.tunables)
-
-    def through_graphs(self) -> bool:
-        """Whether the comparison with eager went through graphs."""
-        eager = self.eager()
-        return eager is not None and eager.graphs
-
-    def eager(self) -> Comparison | None:
-        """The comparison with PyTorch eager."""
-        return next((item for item in self.comparisons if item.baseline is Baseline.EAGER), None)
-
-
-def conclude(measured: Measured, target: HostTarget, remeasure: Callable[[], Peaks]) -> Evaluation:
-    """The evaluation of what was measured; ``remeasure`` is asked only before a kernel is quarantined for its speed."""
-    facts = measured.preparation.facts
-    peaks = measured.peaks or measured.preparation.peaks
+    ``peaks`` are the device's as known now, by default those of the preparation; ``remeasure`` is called only before a
+    kernel is quarantined for its speed.
+    """
+    facts, eager = subject.preparation.facts, results.eager
+    peaks = peaks or subject.preparation.peaks
     placement = place(facts, peaks)
-    eager = measured.eager()
     if eager is not None and below_floor(eager, placement):
         peaks = remeasure()
         placement = place(facts, peaks)
-    verdict, failure = _verdict(measured, placement)
-    log = "\n".join([measured.build.log, *measured.notes]).strip() if measured.build else ""
+    verdict, failure = _verdict(subject, results, placement)
+    chosen, standing = results.sweep.chosen, results.standing
+    tuned = replace(subject, tunables=chosen.tunables).tuned() if chosen is not None else subject.tuned()
     return Evaluation(
-        kernel_hash=measured.kernel.content_hash(),
-        problem_hash=measured.problem.content_hash(),
+        kernel_hash=subject.kernel.content_hash(),
+        problem_hash=subject.problem.content_hash(),
         verdict=verdict,
         failure=failure,
-        build=measured.build.model_copy(update={"log": log[:16_000]}) if measured.build else None,
-        laws=measured.laws,
-        comparisons=measured.comparisons,
-        profile=_profile(measured, eager, peaks, placement, target) if eager else None,
+        build=_report(results),
+        laws=standing.verification.laws if standing is not None else (),
+        comparisons=results.comparisons,
+        profile=_profile(subject, results, eager, target, peaks=peaks, placement=placement)
+        if eager is not None
+        else None,
         placement=placement,
-        environment=measured.environment,
-        tunables=measured.tuned().tunable_values(),
-        sweep=tuple(measured.sweep),
-        seconds=measured.seconds,
-        phases=measured.phases,
-        handover_us=measured.handover_us,
-        **_origin(measured),
+        tunables=tuned.tunable_values(),
+        sweep=results.sweep.points,
+        handover_us=standing.timing.handover_us if standing is not None and standing.timing is not None else None,
+        **_origin(subject.kernel),
     )
 
 
-def _origin(measured: Measured) -> dict[str, Any]:
-    """What marks an imported file's evaluation."""
-    if not isinstance(measured.kernel, ImportedKernel):
+def _report(results: StageResults) -> BuildReport | None:
+    """Return the build's report, with the notes of later stages in its log."""
+    if results.standing_build is None:
+        return None
+    report = results.standing_build.build.report
+    log = "\n".join([report.log, *results.notes]).strip()
+    return report.model_copy(update={"log": log[:MAX_LOG_CHARACTERS]})
+
+
+def _origin(kernel: Kernel | ImportedKernel) -> dict[str, Any]:
+    """Return the fields that mark an imported file's evaluation."""
+    if not isinstance(kernel, ImportedKernel):
         return {}
-    return {"kernel_kind": KernelKind.IMPORTED, "unchecked": UNCHECKED[measured.kernel.target]}
+    return {"kernel_kind": KernelKind.IMPORTED, "unchecked": UNCHECKED[kernel.target]}
 
 
-def _verdict(measured: Measured, placement: Placement) -> tuple[Verdict, Failure | None]:
-    failure = measured.failure
-    built = measured.build is not None and measured.build.ok
+def _verdict(subject: EvaluationInput, results: StageResults, placement: Placement) -> tuple[Verdict, Failure | None]:
+    failure, eager = results.failure, results.eager
     if failure is not None and failure.kind is FailureKind.CLOCK_MISMATCH:
         return Verdict.QUARANTINED, failure
     if failure is not None:
-        return _climbed(measured, failure, built=built), failure
-    eager = measured.eager()
+        return _climbed(results, failure), failure
     assert eager is not None
     if below_floor(eager, placement):
         return Verdict.QUARANTINED, _too_fast(eager, placement)
-    if _disturbed(measured, eager):
-        return Verdict.QUARANTINED, _too_slow(measured, eager)
-    repeated = measured.repeated
-    if repeated is None:
+    if _disturbed(subject, eager):
+        return Verdict.QUARANTINED, _too_slow(subject, eager)
+    if results.confirmation is None:
         return Verdict.AUDITED, None
-    if repeated.failure is not None and repeated.failure.kind is FailureKind.INFRASTRUCTURE:
-        return Verdict.COMPILED, repeated.failure
-    if repeated.failure is not None:
-        message = f"passed at first, failed when it was timed again in a fresh process: {repeated.failure.message}"
-        return Verdict.PLAUSIBLE, repeated.failure.model_copy(update={"message": message[:16_000]})
-    return (Verdict.REPRODUCED if agree(eager, repeated.eager()) else Verdict.AUDITED), None
+    return _confirmed(eager, results.confirmation.repeated)
 
 
-def _climbed(measured: Measured, failure: Failure, *, built: bool) -> Verdict:
+def _climbed(results: StageResults, failure: Failure) -> Verdict:
+    """Return the verdict of a kernel that failed."""
     if failure.kind is FailureKind.INFRASTRUCTURE:
+        built = results.standing_build is not None and results.standing_build.build.report.ok
         return Verdict.COMPILED if built else Verdict.REJECTED
-    own = any(law.law == OWN and law.passed for law in measured.laws)
+    laws = results.standing.verification.laws if results.standing is not None else ()
+    own = any(law.law == OWN and law.passed for law in laws)
     # What a tool that watches memory finds is undefined behaviour: right results until now prove nothing.
     if not own or failure.kind in _REJECTING or "tool" in failure.details:
         return Verdict.REJECTED
     return Verdict.CORRECT
 
 
+def _confirmed(eager: Comparison, repeated: Judged) -> tuple[Verdict, Failure | None]:
+    """Return the verdict of a kernel that was timed for the second time."""
+    failure = repeated.failure
+    if failure is None:
+        return (Verdict.REPRODUCED if agree(eager, repeated.eager) else Verdict.AUDITED), None
+    if failure.kind is FailureKind.INFRASTRUCTURE:
+        return Verdict.COMPILED, failure
+    message = f"passed at first, failed when it was timed again in a fresh process: {failure.message}"
+    return Verdict.PLAUSIBLE, failure.model_copy(update={"message": message[:MAX_LOG_CHARACTERS]})
+
+
 def agree(first: Comparison, second: Comparison | None) -> bool:
-    """Whether two timings of one kernel tell the same speedup."""
+    """Whether two timings of one kernel show the same speedup."""
     if second is None:
         return False
     difference = abs(math.log(first.speedup.median / second.speedup.median))
@@ -214,19 +172,19 @@ def agree(first: Comparison, second: Comparison | None) -> bool:
 
 
 def below_floor(eager: Comparison, placement: Placement) -> bool:
-    """Whether a time cannot be believed."""
+    """Whether a time is too far below the roofline bound to be believed."""
     return eager.kernel_us.median < BELOW_FLOOR * placement.floor_us
 
 
-def _disturbed(measured: Measured, eager: Comparison) -> bool:
+def _disturbed(subject: EvaluationInput, eager: Comparison) -> bool:
     """Whether PyTorch was slower beside an imported file than alone: its host code could leave work on the device."""
-    if not isinstance(measured.kernel, ImportedKernel) or measured.kernel.target is not Target.CUDA:
+    if not isinstance(subject.kernel, ImportedKernel) or subject.kernel.target is not Target.CUDA:
         return False
-    return eager.baseline_us.median > DISTURBED * measured.preparation.baseline_us.median
+    return eager.baseline_us.median > DISTURBED * subject.preparation.baseline_us.median
 
 
-def _too_slow(measured: Measured, eager: Comparison) -> Failure:
-    alone = measured.preparation.baseline_us.median
+def _too_slow(subject: EvaluationInput, eager: Comparison) -> Failure:
+    alone = subject.preparation.baseline_us.median
     message = (
         f"PyTorch took {eager.baseline_us.median:.4g} us beside this file and {alone:.4g} us without it: the file may "
         "keep the device busy while it should be idle"
@@ -237,7 +195,7 @@ def _too_slow(measured: Measured, eager: Comparison) -> Failure:
 
 def _too_fast(eager: Comparison, placement: Placement) -> Failure:
     message = (
-        f"{eager.kernel_us.median:.4g} us is faster than the device's physical floor of {placement.floor_us:.4g} us "
+        f"{eager.kernel_us.median:.4g} us is faster than the device's roofline bound of {placement.floor_us:.4g} us "
         f"(memory {placement.memory_floor_us:.4g}, compute {placement.compute_floor_us:.4g})"
     )
     details: dict[str, JsonValue] = {"kernel_us": eager.kernel_us.median, "floor_us": placement.floor_us}
@@ -245,30 +203,46 @@ def _too_fast(eager: Comparison, placement: Placement) -> Failure:
 
 
 def _resources(build: BuildFacts) -> dict[str, float]:
-    """What the compiler gave a thread or a block, as far as it said so."""
-    found = {
+    """Return the resources of a thread or a block, as far as the compiler reported them."""
+    resources = {
         "registers": build.registers,
         "spill_bytes": build.spill_bytes,
         "static_shared_bytes": build.shared_bytes,
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
+    return {name: float(value) for name, value in resources.items() if value is not None}
 
 
-def _profile(measured: Measured, eager: Comparison, peaks: Peaks, placement: Placement, target: HostTarget) -> Profile:
-    """Rates of counted work against the measured peaks, and the hardware's counters where there are any."""
-    facts = measured.preparation.facts
+def _occupancy(results: StageResults, target: HostTarget) -> dict[str, float]:
+    """Return the warps that a multiprocessor can hold with the plan's blocks, of those it has room for, in percent."""
+    occupancy = results.standing.verification.facts.get("occupancy_pct") if results.standing is not None else None
+    if target.trusts_runner and isinstance(occupancy, float):
+        return {"occupancy_pct": occupancy}
+    return {}
+
+
+def _profile(
+    subject: EvaluationInput,
+    results: StageResults,
+    eager: Comparison,
+    target: HostTarget,
+    *,
+    peaks: Peaks,
+    placement: Placement,
+) -> Profile:
+    """Return rates of counted work against the measured peaks, and the hardware's counters where there are any."""
+    facts, counters = subject.preparation.facts, results.profile.counters
     seconds = eager.kernel_us.median * 1e-6
     rate = peaks.matrix_flops(facts.policy) if facts.matmul_flops else peaks.scalar_flops
+    build = results.standing_build.build.facts if results.standing_build is not None else BuildFacts()
     metrics = {
         "memory_throughput_pct": 100.0 * facts.compulsory_bytes / seconds / peaks.bandwidth,
         "compute_throughput_pct": 100.0 * facts.flops / seconds / rate,
         "floor_pct": 100.0 * placement.floor_us / eager.kernel_us.median,
         "operations_a_byte": facts.flops / max(facts.compulsory_bytes, 1),
-        **_resources(measured.build_facts),
-        **target.profile_metrics(measured.build_facts),
-        **measured.counters.metrics,
+        **_resources(build),
+        **target.profile_metrics(build),
+        **counters.metrics,
+        **_occupancy(results, target),
     }
-    if measured.occupancy_pct is not None:
-        metrics["occupancy_pct"] = measured.occupancy_pct
-    source = ProfileSource.MEASURED if measured.counters.metrics else ProfileSource.INFERRED
-    return Profile(source=source, metrics=metrics, missing=measured.counters.missing, promoted=measured.promoted)
+    source = ProfileSource.MEASURED if counters.metrics else ProfileSource.INFERRED
+    return Profile(source=source, metrics=metrics, missing=counters.missing, promoted=results.profile.promoted)

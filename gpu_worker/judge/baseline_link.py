@@ -6,18 +6,17 @@ runs around every block.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge.deviation import Selection
-from gpu_worker.judge.reference_link import ReferenceLink, ReferenceLost
+from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.slots import Slots
+from gpu_worker.messages import reference as messages
 
 MISMATCHES = 60
 """So many blocks whose time cannot be what the reference process says, and it cannot be timed at all."""
@@ -47,8 +46,9 @@ class BaselineLink:
             return
         self.close()
         self._slots = slots = Slots(self._device, self._given, {}, count)
-        self._reference.ask("attach", descriptors=slots.descriptors, use="slots", handle=slots.handle)
-        self._reference.ask("bind", slots=slots.offsets())
+        attach = messages.Attach(use="slots", handle=slots.handle)
+        self._reference.ask(attach, messages.Answer, slots.descriptors)
+        self._reference.ask(messages.Bind(slots=slots.offsets()), messages.Answer)
 
     def close(self) -> None:
         """Give the slots' memory back."""
@@ -59,7 +59,7 @@ class BaselineLink:
     def assume(self, state: Sequence[torch.Tensor]) -> None:
         """Give the module these parameters and buffers (flat storages, in the order of the specs)."""
         if state:
-            self._reference.ask("assume", state)
+            self._reference.assume(state)
 
     def fill(self, slot: int, tensors: Sequence[torch.Tensor]) -> None:
         """Write what the reference is given in a slot: flat storages, or tensors with the specs' strides."""
@@ -67,43 +67,38 @@ class BaselineLink:
         self._slots.fill(slot, tensors)
 
     def compile(self, baseline: str, mode: str, tensors: Sequence[torch.Tensor], seconds: int) -> str | None:
-        """Make ``torch.compile`` of the module the baseline of this name; why that cannot be, or None."""
-        reason = self._reference.ask("compile", tensors, baseline=baseline, mode=mode, seconds=seconds).get("reason")
-        return None if reason is None else str(reason)[:600]
+        """Make ``torch.compile`` of the module the baseline of this name; return the reason where that cannot be."""
+        reason = self._reference.compile(baseline, mode, tensors, seconds)
+        return None if reason is None else reason[:600]
 
     def capture(self, baseline: str, order: Sequence[int]) -> None:
         """Make the block one graph, for :meth:`replay`. Raises GraphUnavailable."""
         self._device.synchronize()
-        self._reference.ask("capture", baseline=baseline, order=list(order))
+        self._reference.ask(messages.Capture(baseline=baseline, order=list(order)), messages.Answer)
 
     def block(self, baseline: str, order: Sequence[int]) -> float | None:
-        """Call the baseline once for each slot; seconds of all, None where its own clock and the judge's disagree."""
-        return self._timed("block", baseline=baseline, order=list(order))
+        """Call the baseline once for each slot; return the seconds of all, None where its clock and ours disagree."""
+        return self._timed(messages.Block(baseline=baseline, order=list(order)))
 
     def replay(self) -> float | None:
         """As :meth:`block`, through the graph that was captured last."""
-        return self._timed("replay")
+        return self._timed(messages.Replay())
 
     def last(self) -> list[torch.Tensor]:
-        """Outputs of the last block's last call, in memory that the reference process can write."""
-        return self._reference.shared("last")
+        """Return the outputs of the last block's last call, in memory that the reference process can write."""
+        return self._reference.shared(messages.Last())
 
     def answer(self, slot: int) -> list[torch.Tensor]:
-        """What the reference gives for a slot, not timed; memory as in :meth:`last`."""
-        return self._reference.shared("answer", slot=slot)
+        """Return the reference's outputs for a slot, not timed; memory as in :meth:`last`."""
+        return self._reference.shared(messages.Output(slot=slot))
 
     def choices(self, slot: int) -> list[tuple[torch.Tensor, Selection | None]]:
-        """What the reference gives for a slot, with what index outputs select from."""
-        return self._reference.chosen("choices", slot=slot)
+        """Return the reference's outputs for a slot, with what index outputs select from."""
+        return self._reference.choices(slot)
 
-    def _timed(self, question: str, **fields: Any) -> float | None:
+    def _timed(self, question: messages.Block | messages.Replay) -> float | None:
         self._device.synchronize()
-        started = time.perf_counter()
-        reported = self._reference.ask(question, **fields).get("seconds")
-        host = time.perf_counter() - started
-        if not isinstance(reported, int | float):
-            raise ReferenceLost("the reference process reported no time")
-        seconds = self._device.baseline_time(host, float(reported))
+        seconds = self._device.baseline_time(*self._reference.timed(question))
         self._mismatches = self._mismatches + 1 if seconds is None else 0
         if self._mismatches >= MISMATCHES:
             message = f"the reference's clock disagreed with the judge's in {MISMATCHES} blocks of PyTorch in a row"

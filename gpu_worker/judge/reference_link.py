@@ -6,8 +6,9 @@ check, since it is the user's own statement of what the operator is. The judge i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -26,6 +27,7 @@ from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.exchange import NotALayout, TensorLayout, layouts_from_json, places, write
 from gpu_worker.judge.facts import InvalidFacts, check_facts
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.messages import reference as messages
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import Arena, GraphUnavailable, JudgeDevice
 
@@ -35,15 +37,18 @@ ANSWER_SECONDS = 600.0
 ANSWER_BYTES = 2**18
 """Largest answer: layouts of as many tensors as one message may bring take half of it."""
 
-LIMITS = {"trace": MAX_MESSAGE_BYTES, "signature": 2**20}
+LIMITS = {"trace": MAX_MESSAGE_BYTES, "describe": 2**20}
 """Largest answer by question, where it is not :data:`ANSWER_BYTES`: a traced graph, a constructor's arguments."""
 
 LEAST_BYTES = 2**20
 """Of the memory for tensors in either direction."""
 
+_A = TypeVar("_A", bound=messages.Answer)
+_T = TypeVar("_T")
+
 
 class ReferenceLost(Exception):
-    """The reference process has gone, or said something that makes no sense; the supervisor knows how it ended."""
+    """The reference process ended, or sent something that makes no sense; the supervisor knows how it ended."""
 
 
 class ReferenceLink:
@@ -67,117 +72,135 @@ class ReferenceLink:
 
     def wait_ready(self) -> None:
         """Wait until the process has imported what it needs."""
-        self.ask("ready")
+        self.ask(messages.Begin(), messages.Answer)
 
     def load(self, problem: Problem, seed: int) -> None:
         """Run the problem file and construct its model. Raises :class:`UnusableReference`, as all questions may."""
         self._policy = problem.policy
-        self.ask("load", source=problem.source, policy=problem.policy.value, seed=seed)
+        self.ask(messages.Load(source=problem.source, policy=problem.policy, seed=seed), messages.Answer)
 
     def facts(self, problem_hash: str) -> ProblemFacts:
         """Run and trace forward once."""
-        answer = self.ask("trace", problem_hash=problem_hash)
+        answer = self.ask(messages.Trace(problem_hash=problem_hash), messages.Facts)
         try:
-            told = ProblemFacts.model_validate(answer["facts"])
-            check_facts(told, self.device.memory_bytes)
-        except (KeyError, ValidationError, InvalidFacts) as error:
+            facts = ProblemFacts.model_validate(answer.facts)
+            check_facts(facts, self.device.memory_bytes)
+        except (ValidationError, InvalidFacts) as error:
             raise UnusableReference(f"the facts of the reference make no sense: {str(error)[:500]}") from error
-        self._specs, self.graph = told.tensors, told.graph
-        self.writes_inputs = answer.get("writes_inputs") is True
-        return told.model_copy(update={"problem_hash": problem_hash, "policy": self._policy})
+        self._specs, self.graph = facts.tensors, facts.graph
+        self.writes_inputs = answer.writes_inputs
+        return facts.model_copy(update={"problem_hash": problem_hash, "policy": self._policy})
 
     def check_scalars(self) -> None:
         """Raise where the model draws numbers at random that kernels know as constants."""
-        self.ask("check_scalars")
+        self.ask(messages.CheckScalars(), messages.Answer)
 
     def signature(self) -> dict[str, Any]:
-        """How an imported file is called in the reference's place, as JSON. Raises :class:`NotPortable`."""
-        answer = self.ask("signature").get("signature")
-        if not isinstance(answer, dict):
-            raise ReferenceLost("no signature")
-        return answer
+        """Describe how an imported file is called in the reference's place, as JSON. Raises :class:`NotPortable`."""
+        return self.ask(messages.Describe(), messages.Described).signature
 
     def draw(self, seed: int) -> list[torch.Tensor]:
-        """All given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""
-        answer = self.ask("draw", seed=seed)
+        """Return all given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""
+        answer = self.ask(messages.Draw(seed=seed), messages.Tensors)
         wanted = [spec for spec in self._specs if spec.role is not Role.OUTPUT]
         if self._layouts(answer) != [TensorLayout.of_spec(spec) for spec in wanted]:
             raise UnusableReference("get_inputs() returns other shapes, strides or dtypes when it is called again")
         return self._tensors(answer)
 
     def run(self, tensors: Sequence[torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
-        """The outputs under the policy, in the dtypes of the facts; shapes may differ from theirs.
+        """Return the outputs under the policy, in the dtypes of the facts; shapes may differ from theirs.
 
         ``seed`` is for the random numbers that forward draws, if it does.
         """
-        return self._checked(self._tensors(self.ask("run", tensors, seed=seed)))
+        question = messages.Run(given=self._hand_over(tensors), seed=seed)
+        return self._checked(self._tensors(self.ask(question, messages.Tensors)))
 
     def run_exact(self, tensors: Sequence[torch.Tensor], *, rounded: bool = False) -> list[torch.Tensor]:
-        """The outputs in float64, or in float32 where memory is short; ``rounded``: wherever they are large."""
-        answer = self.ask("run_exact", tensors, rounded=rounded)
-        self.exact = self.exact and answer.get("exact") is True
+        """Return the outputs in float64, or in float32 where memory is short; ``rounded``: wherever they are large."""
+        question = messages.RunExact(given=self._hand_over(tensors), rounded=rounded)
+        answer = self.ask(question, messages.ExactTensors)
+        self.exact = self.exact and answer.exact
         return self._counted(self._tensors(answer))
 
     def run_selecting(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, Selection | None]]:
         """As :meth:`run_exact`, rounded, with what index outputs select from."""
-        answer = self.ask("run_selecting", tensors)
-        self.exact = self.exact and answer.get("exact") is True
-        return self._chosen(answer)
+        answer = self.ask(messages.RunSelecting(given=self._hand_over(tensors)), messages.SelectedTensors)
+        self.exact = self.exact and answer.exact
+        return self._with_selections(answer)
 
     def reads(self, tensors: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Which elements of the named tensors one forward pass reads, as truth values."""
+        """Mark the elements of the named tensors that one forward pass reads, as truth values."""
         if not names:
             return {}
-        answer = self.ask("reads", tensors, names=list(names))
+        answer = self.ask(messages.Reads(given=self._hand_over(tensors), names=list(names)), messages.Tensors)
         shapes = {spec.name: spec.shape for spec in self._specs}
-        told = [(layout.shape, layout.dtype) for layout in self._layouts(answer)]
-        if told != [(shapes[name], torch.bool) for name in names]:
+        masks = [(layout.shape, layout.dtype) for layout in self._layouts(answer)]
+        if masks != [(shapes[name], torch.bool) for name in names]:
             raise ReferenceLost("masks of other shapes")
         return dict(zip(names, self._tensors(answer), strict=True))
 
     def settle(self, *, notice: bool = False) -> None:
         """Give parameters and buffers their first values again; with ``notice``, see first whether calls moved them."""
-        answer = self.ask("settle", notice=notice)
+        answer = self.ask(messages.Settle(notice=notice), messages.Settled)
         if notice:
-            self.changes_state = answer.get("changes_state") is True
+            self.changes_state = answer.changes_state
 
-    def chosen(self, question: str, **fields: Any) -> list[tuple[torch.Tensor, Selection | None]]:
-        """The answer to a question about outputs and what they select from."""
-        return self._chosen(self.ask(question, **fields))
+    def assume(self, state: Sequence[torch.Tensor]) -> None:
+        """Give the module these parameters and buffers (flat storages, in the order of the specs)."""
+        self.ask(messages.Assume(given=self._hand_over(state)), messages.Answer)
 
-    def shared(self, question: str, **fields: Any) -> list[torch.Tensor]:
-        """The outputs that answer a question, where the other process wrote them: they may change at any time.
+    def compile(self, baseline: str, mode: str, tensors: Sequence[torch.Tensor], seconds: int) -> str | None:
+        """Make ``torch.compile`` of the module the baseline of this name; return the reason where that cannot be."""
+        given = self._hand_over(tensors)
+        question = messages.Compile(given=given, baseline=baseline, mode=mode, seconds=seconds)
+        return self.ask(question, messages.Compiled).reason
+
+    def choices(self, slot: int) -> list[tuple[torch.Tensor, Selection | None]]:
+        """Return the reference's outputs for a slot, with what index outputs select from."""
+        return self._with_selections(self.ask(messages.Choices(slot=slot), messages.SelectedTensors))
+
+    def shared(self, question: messages.Last | messages.Output) -> list[torch.Tensor]:
+        """Return the outputs that answer a question where the other process wrote them: they may change at any time.
 
         For comparisons that copy what they look at; in the shapes of the facts.
         """
-        layouts, memory = self._answered(self.ask(question, **fields))
+        layouts, memory = self._answered(self.ask(question, messages.Tensors))
         outputs = [spec for spec in self._specs if spec.role is Role.OUTPUT]
         if [layout.shape for layout in layouts] != [spec.shape for spec in outputs]:
             raise UnusableReference("forward gives outputs of other shapes when it is called again")
         return [layout.view(memory, place) for layout, place in zip(layouts, places(layouts)[0], strict=True)]
 
-    def ask(
-        self, question: str, tensors: Sequence[torch.Tensor] = (), descriptors: Sequence[int] = (), **fields: Any
-    ) -> dict[str, Any]:
-        """Put one question, with tensors; its answer. Raises what the reference process reports.
+    def ask(self, question: messages.Question, answer: type[_A], descriptors: Sequence[int] = ()) -> _A:
+        """Ask one question, and return its answer. Raises what the reference process reports."""
+        if descriptors:
+            return self._accepted(self._exchange(question.as_json(), descriptors), answer)
+        return self._with_memory(question, lambda asked: self._accepted(self._exchange(asked.as_json()), answer))
 
-        Where that process finds too little memory it is asked again, after this one has given back what it can spare.
-        """
-        message = {"op": question, **fields}
-        if tensors:
-            message["given"] = self._hand_over(tensors)
+    def timed(self, question: messages.Block | messages.Replay) -> tuple[float, float]:
+        """Ask for a block of calls; return the seconds on the judge's clock and as the process reports them."""
+        return self._with_memory(question, self._timed)
+
+    def _timed(self, question: messages.Question) -> tuple[float, float]:
+        message = question.as_json()
+        started = time.perf_counter()
+        data = self._exchange(message)
+        host = time.perf_counter() - started
+        return host, self._accepted(data, messages.Timed).seconds
+
+    def _with_memory(self, question: messages.Question, ask: Callable[[messages.Question], _T]) -> _T:
+        """Ask again where the process finds too little memory, after this one has given back what it can spare."""
         try:
-            return self._exchange(message, descriptors)
+            return ask(question)
         except UnusableReference as error:
-            if error.kind is not FailureKind.OUT_OF_MEMORY or descriptors:
+            if error.kind is not FailureKind.OUT_OF_MEMORY:
                 raise
         self.device.release_unused()
-        return self._exchange({**message, "again": True}, ())
+        return ask(question.model_copy(update={"again": True}))
 
     def release_memory(self) -> None:
         """Give back the memory that tensors were handed over in; the next ones get other."""
         if self._arenas:
-            self._exchange({"op": "detach"}, ())
+            self._accepted(self._exchange(messages.Detach().as_json()), messages.Answer)
         self._drop_arenas()
 
     def close(self) -> None:
@@ -189,52 +212,63 @@ class ReferenceLink:
         while self._arenas:
             self._arenas.popitem()[1].close()
 
-    def _exchange(self, message: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
+    def _exchange(self, question: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
         try:
-            self._channel.send(message, descriptors)
-            answer, _ = self._channel.receive(ANSWER_SECONDS, limit=LIMITS.get(message["op"], ANSWER_BYTES))
+            self._channel.send(question, descriptors)
+            data, _ = self._channel.receive(ANSWER_SECONDS, limit=LIMITS.get(question["op"], ANSWER_BYTES))
         except (ChannelClosed, ChannelTimeout, ChannelError) as error:
             raise ReferenceLost(str(error)) from error
-        if not isinstance(answer, dict):
-            raise ReferenceLost("not an answer")
-        if answer.get("ok") is not True:
-            raise _reported(answer)
-        return answer
+        return data
 
-    def _hand_over(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    @staticmethod
+    def _accepted(data: Any, answer: type[_A]) -> _A:
+        """Return a valid answer; raises what the process reports, and ReferenceLost for anything else."""
+        if not isinstance(data, dict) or not isinstance(data.get("ok"), bool):
+            raise ReferenceLost("not an answer")
+        try:
+            if not data["ok"]:
+                raise _reported(messages.Failed.model_validate(data))
+            return answer.model_validate(data)
+        except ValidationError as error:
+            raise ReferenceLost(f"not an answer: {str(error)[:500]}") from error
+
+    def _hand_over(self, tensors: Sequence[torch.Tensor]) -> messages.Layouts:
+        if not tensors:
+            return []
         layouts = [TensorLayout.of(tensor) for tensor in tensors]
         write(tensors, self._arena("given", places(layouts)[1]).bytes)
         self.device.synchronize()
         return [layout.as_json() for layout in layouts]
 
-    def _arena(self, use: str, needed: int) -> Arena:
-        """Memory of at least this size that both processes have; larger one takes the place of an earlier one."""
+    def _arena(self, use: Literal["given", "results"], needed: int) -> Arena:
+        """Return memory of at least this size that both processes have; a larger one replaces an earlier one."""
         earlier = self._arenas.get(use)
         if earlier is not None and earlier.bytes.numel() >= needed:
             return earlier
         if earlier is not None:
             self._arenas.pop(use).close()
         self._arenas[use] = arena = self.device.allocate(max(needed, LEAST_BYTES))
+        question = messages.Attach(use=use, handle=arena.handle)
         try:
-            self._exchange({"op": "attach", "use": use, "handle": arena.handle}, arena.descriptors)
+            self._accepted(self._exchange(question.as_json(), arena.descriptors), messages.Answer)
         except BaseException:
             self._arenas.pop(use).close()
             raise
         return arena
 
-    def _layouts(self, answer: dict[str, Any]) -> list[TensorLayout]:
-        """Those of the tensors that an answer brings, of which none is taken over yet."""
+    def _layouts(self, answer: messages.Tensors) -> list[TensorLayout]:
+        """Return the layouts of the tensors that an answer brings, before any of them is read."""
         try:
-            return layouts_from_json(answer.get("results"), self.device.memory_bytes)
+            return layouts_from_json(answer.results, self.device.memory_bytes)
         except NotALayout as error:
             raise UnusableReference(f"the reference gives what cannot be handed to a kernel: {error}") from error
 
-    def _answered(self, answer: dict[str, Any]) -> tuple[list[TensorLayout], torch.Tensor]:
-        """Layouts of the tensors that an answer brings, and the memory that they lie in."""
+    def _answered(self, answer: messages.Tensors) -> tuple[list[TensorLayout], torch.Tensor]:
+        """Return the layouts of the tensors that an answer brings, and the memory that they lie in."""
         layouts = self._layouts(answer)
         return layouts, self._arena("results", places(layouts)[1]).bytes
 
-    def _tensors(self, answer: dict[str, Any]) -> list[torch.Tensor]:
+    def _tensors(self, answer: messages.Tensors) -> list[torch.Tensor]:
         layouts, memory = self._answered(answer)
         return [layout.copy(memory, place) for layout, place in zip(layouts, places(layouts)[0], strict=True)]
 
@@ -249,39 +283,34 @@ class ReferenceLink:
             raise UnusableReference("forward gives outputs of other dtypes when it is called again")
         return outputs
 
-    def _chosen(self, answer: dict[str, Any]) -> list[tuple[torch.Tensor, Selection | None]]:
-        """Outputs, and behind them what those that are indices select from."""
+    def _with_selections(self, answer: messages.SelectedTensors) -> list[tuple[torch.Tensor, Selection | None]]:
+        """Return outputs with what those that are indices select from; that lies behind the outputs."""
         tensors = self._tensors(answer)
         outputs = [spec for spec in self._specs if spec.role is Role.OUTPUT]
-        told = answer.get("selections")
-        if not isinstance(told, list) or len(told) != len(outputs):
+        if len(answer.selections) != len(outputs):
             raise ReferenceLost("selections of other outputs")
         values = iter(tensors[len(outputs) :])
-        selections = [_selection(item, values) for item in told]
+        selections = [_selection(item, values) for item in answer.selections]
         return list(zip(self._counted(tensors[: len(outputs)]), selections, strict=True))
 
 
-def _selection(told: Any, values: Any) -> Selection | None:
-    if told is None:
+def _selection(selected: messages.Selected | None, values: Iterator[torch.Tensor]) -> Selection | None:
+    if selected is None:
         return None
-    source = next(values, None)
-    dim = told.get("dim") if isinstance(told, Mapping) else -1
-    if source is None or not (dim is None or (type(dim) is int and -source.dim() <= dim < source.dim())):
+    source, dim = next(values, None), selected.dim
+    if source is None or not (dim is None or -source.dim() <= dim < source.dim()):
         raise ReferenceLost("a selection that makes no sense")
-    return Selection(source, dim, told.get("keepdim") is True)
+    return Selection(source, dim, selected.keepdim)
 
 
-def _reported(answer: dict[str, Any]) -> Exception:
-    message = str(answer.get("message", ""))[:4000]
-    error = answer.get("error")
-    if error == "uncapturable":
+def _reported(failed: messages.Failed) -> Exception:
+    message = failed.message[:4000]
+    if failed.error == "uncapturable":
         return GraphUnavailable(message)
-    if error == "not_portable":
+    if failed.error == "not_portable":
         return NotPortable(message)
-    if error == "out_of_memory":
+    if failed.error == "out_of_memory":
         return UnusableReference(message, FailureKind.OUT_OF_MEMORY)
-    if error == "unusable":
-        kind = answer.get("kind")
-        allowed = (FailureKind.OUT_OF_MEMORY.value, FailureKind.TIMEOUT.value)
-        return UnusableReference(message, FailureKind(kind) if kind in allowed else FailureKind.INVALID_PROBLEM)
-    return ReferenceLost(message or "no reason given")
+    allowed = (FailureKind.OUT_OF_MEMORY.value, FailureKind.TIMEOUT.value)
+    kind = FailureKind(failed.kind) if failed.kind in allowed else FailureKind.INVALID_PROBLEM
+    return UnusableReference(message, kind)

@@ -1,16 +1,19 @@
-"""The judge's line to a runner: commands with deadlines, and the judge's own clock around them."""
+"""The judge's line to a runner: commands with deadlines, bounded answers, and the judge's own clock around them."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from cupilot.domain.evaluation import FailureKind
 from gpu_worker.channel import SEND_SECONDS, Channel, ChannelClosed, ChannelError, ChannelTimeout
 from gpu_worker.judge.slots import Slots
-from gpu_worker.judge_answers import modest
+from gpu_worker.messages import runner as messages
+from gpu_worker.messages.bounds import is_bounded
 from gpu_worker.targets.base import GraphUnavailable
 
 LOAD_SECONDS = 60.0
@@ -30,7 +33,14 @@ escaped, has 48 KB. They become part of the evaluation's record."""
 
 
 Release = Callable[[], float | None]
-"""Lets a runner that was held go on, and gives the moment; None where none was held."""
+"""Continues a runner that was stopped, and returns the moment; None where none was stopped."""
+
+_T = TypeVar("_T", messages.Acknowledged, messages.Loaded, messages.Captured, messages.Timed)
+_FAILED = TypeAdapter(messages.Failed)
+_ACKNOWLEDGED = TypeAdapter(messages.Acknowledged)
+_LOADED = TypeAdapter(messages.Loaded)
+_CAPTURED = TypeAdapter(messages.Captured)
+_TIMED = TypeAdapter(messages.Timed)
 
 
 class KernelFailed(Exception):
@@ -46,13 +56,13 @@ class RunnerLost(Exception):
     """The runner is gone; the supervisor knows how it ended."""
 
 
-_NOT_TO_SAY = frozenset(
+_NOT_FROM_HOST_CODE = frozenset(
     {
         FailureKind.INFRASTRUCTURE, FailureKind.INVALID_PROBLEM, FailureKind.CLOCK_MISMATCH, FailureKind.BELOW_FLOOR,
     }
 )  # fmt: skip
-"""What a process with host code of the kernel's may not say of itself: it would count against no kernel, or wait for a
-person."""
+"""Failures that a process with host code of the kernel's may not report: they would count against no kernel, or wait
+for a person."""
 
 
 class RunnerLink:
@@ -64,93 +74,101 @@ class RunnerLink:
         self._trusted = trusted
 
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]], timeout: float = LOAD_SECONDS) -> dict[str, Any]:
-        """Load the kernel; returns the facts that the runner found."""
-        answer = self._ask({"op": "load", "binary": binary, "launches": list(launches)}, timeout, limit=LOAD_BYTES)
-        facts = answer.get("facts")
-        if not isinstance(facts, dict):
-            return {}
-        if not modest(facts):
-            raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel")
+        """Load the kernel, and return the facts that the runner reports."""
+        facts = self._ask(messages.Load(binary, list(launches)), _LOADED, timeout, limit=LOAD_BYTES).facts
+        if not is_bounded(facts):
+            raise _breach()
         return facts
 
     def use(self, slots: Slots) -> None:
-        """Give the runner an arena and tell it where the slots' tensors lie."""
-        self._ask({"op": "attach", "handle": slots.handle}, ATTACH_SECONDS, slots.descriptors)
-        self._ask({"op": "bind", "slots": slots.offsets()}, ATTACH_SECONDS)
+        """Give the runner an arena and the places of the slots' tensors in it."""
+        self._ask(messages.Attach(slots.handle), _ACKNOWLEDGED, ATTACH_SECONDS, slots.descriptors)
+        self._ask(messages.Bind(slots.offsets()), _ACKNOWLEDGED, ATTACH_SECONDS)
 
     def capture(self, order: Sequence[int]) -> None:
         """Have the plan, once for each slot, made one graph. Raises GraphUnavailable where that cannot be."""
-        reason = self._ask({"op": "capture", "order": list(order)}, LOAD_SECONDS).get("reason")
+        reason = self._ask(messages.Capture(list(order)), _CAPTURED, LOAD_SECONDS).reason
         if reason is not None:
-            raise GraphUnavailable(f"the kernel's launches cannot be captured: {str(reason)[:200]}")
+            raise GraphUnavailable(f"the kernel's launches cannot be captured: {reason[:200]}")
 
     def run(self, order: Sequence[int], timeout: float, release: Release | None = None) -> tuple[float, float]:
-        """Run the plan once for each slot; seconds on the judge's clock and as the runner reports them.
+        """Run the plan once for each slot; return the seconds on the judge's clock and as the runner reports them.
 
-        A runner that is held is released when the order lies before it, and the clock starts then: there is no time
-        between the two in which threads of the kernel's could work.
+        A runner that is stopped is continued once the command lies in its channel, and the clock starts then: there is
+        no time between the two in which threads of the kernel's could work.
         """
-        return self._timed({"op": "run", "order": list(order)}, timeout, release)
+        return self._timed(messages.Run(list(order)), timeout, release)
 
     def replay(self, timeout: float, release: Release | None = None) -> tuple[float, float]:
         """As :meth:`run`, through the graph that was captured last."""
-        return self._timed({"op": "replay"}, timeout, release)
+        return self._timed(messages.Replay(), timeout, release)
 
-    def _timed(self, message: dict[str, Any], timeout: float, release: Release | None) -> tuple[float, float]:
+    def _timed(
+        self, command: messages.Run | messages.Replay, timeout: float, release: Release | None
+    ) -> tuple[float, float]:
         started = time.perf_counter()
-        self._say(message)
+        self._say(command)
         released = release() if release is not None else None
-        answer = self._hear(message, timeout)
+        data = self._hear(command, timeout)
         host = time.perf_counter() - (started if released is None else released)
-        reported = answer.get("seconds")
-        if not isinstance(reported, int | float):
-            raise KernelFailed(FailureKind.POLICY_BREACH, "the runner reported no time: the kernel tampered with it")
+        reported = self._accepted(data, _TIMED).seconds
         if not 0 <= reported < 1e6:
             text = f"the runner's clock says that {reported:.3g} s passed where the judge's says {host:.3g} s"
             raise KernelFailed(FailureKind.CLOCK_MISMATCH, text)
-        return host, float(reported)
+        return host, reported
 
     def _ask(
         self,
-        message: dict[str, Any],
+        command: messages.Command,
+        answer: TypeAdapter[_T],
         timeout: float,
         descriptors: Sequence[int] = (),
         *,
         limit: int = ANSWER_BYTES,
-    ) -> dict[str, Any]:
-        self._say(message, descriptors)
-        return self._hear(message, timeout, limit)
+    ) -> _T:
+        self._say(command, descriptors)
+        return self._accepted(self._hear(command, timeout, limit), answer)
 
-    def _say(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def _say(self, command: messages.Command, descriptors: Sequence[int] = ()) -> None:
         if self._channel.pending():
-            self._lost_or_breach()
+            self._refuse_pending()
         try:
-            self._channel.send(message, descriptors, timeout=SEND_SECONDS)
+            self._channel.send(messages.as_json(command), descriptors, timeout=SEND_SECONDS)
         except ChannelClosed as error:
             raise RunnerLost(str(error)) from error
         except ChannelTimeout as error:
-            text = f"the kernel kept the runner from reading a command for {SEND_SECONDS:.0f} s ({message['op']})"
+            text = f"the kernel kept the runner from reading a command for {SEND_SECONDS:.0f} s ({command.op})"
             raise KernelFailed(FailureKind.TIMEOUT, text, seconds=SEND_SECONDS) from error
 
-    def _hear(self, message: dict[str, Any], timeout: float, limit: int = ANSWER_BYTES) -> dict[str, Any]:
-        """The answer to what was said last."""
+    def _hear(self, command: messages.Command, timeout: float, limit: int = ANSWER_BYTES) -> Any:
+        """Return the next message, which is the answer to the command if its form is right."""
         try:
-            answer, _ = self._channel.receive(timeout, limit=limit)
+            data, _ = self._channel.receive(timeout, limit=limit)
         except ChannelTimeout as error:
-            text = f"the kernel did not finish within {timeout:.1f} s ({message['op']})"
+            text = f"the kernel did not finish within {timeout:.1f} s ({command.op})"
             raise KernelFailed(FailureKind.TIMEOUT, text, seconds=timeout) from error
         except ChannelClosed as error:
             raise RunnerLost(str(error)) from error
         except ChannelError as error:
-            raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel") from error
-        if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
-            raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel")
-        if not answer["ok"]:
-            raise self._reported(answer)
-        return answer
+            raise _breach() from error
+        return data
 
-    def _lost_or_breach(self) -> None:
-        """Something lies in the channel that nobody asked for: the end of the runner, or a forged answer."""
+    def _accepted(self, data: Any, answer: TypeAdapter[_T]) -> _T:
+        """Return a valid answer; raises :class:`KernelFailed` for a failure that is reported, and for anything else."""
+        if not isinstance(data, dict) or not isinstance(data.get("ok"), bool):
+            raise _breach()
+        try:
+            if not data["ok"]:
+                raise self._reported(_FAILED.validate_python(data))
+            accepted = answer.validate_python(data)
+        except ValidationError as error:
+            raise _breach() from error
+        if messages.as_json(accepted) != data:  # a runner sends no value that has to be converted
+            raise _breach()
+        return accepted
+
+    def _refuse_pending(self) -> None:
+        """Raise for a message that nobody asked for: the end of the runner, or a forged answer."""
         try:
             self._channel.receive(1.0, limit=ANSWER_BYTES)
         except ChannelClosed as error:
@@ -159,14 +177,19 @@ class RunnerLink:
             pass
         raise KernelFailed(FailureKind.POLICY_BREACH, "the kernel sent an answer that nobody had asked for")
 
-    def _reported(self, answer: dict[str, Any]) -> KernelFailed:
-        details = answer.get("details")
+    def _reported(self, failed: messages.Failed) -> KernelFailed:
+        """Return the failure that a runner reports, with details of bounded size."""
         try:
-            kind = FailureKind(str(answer.get("kind")))
+            kind = FailureKind(failed.kind)
         except ValueError:
             kind = FailureKind.CRASH
-        if kind in _NOT_TO_SAY and not self._trusted:
+        if kind in _NOT_FROM_HOST_CODE and not self._trusted:
             kind = FailureKind.CRASH  # after which a GPU is looked at
-        if not isinstance(details, dict) or len(json.dumps(details)) > DETAILS_BYTES or not modest(details):
+        details = failed.details
+        if len(json.dumps(details)) > DETAILS_BYTES or not is_bounded(details):
             details = {}
-        return KernelFailed(kind, str(answer.get("message", ""))[:4000], **details)
+        return KernelFailed(kind, failed.message[:4000], **details)
+
+
+def _breach() -> KernelFailed:
+    return KernelFailed(FailureKind.POLICY_BREACH, "the kernel wrote to the runner's own channel")

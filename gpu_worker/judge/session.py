@@ -1,4 +1,4 @@
-"""One problem in the judge: what is prepared once and used for every kernel."""
+"""One open problem in the judge: its reference, cases and slots are prepared once and used for every kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,10 @@ from gpu_worker.judge.slots import Slots, slot_size
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.judge.timed_outputs import TIMED_FACTOR, OutputBounds
 from gpu_worker.judge.timing import DECOY_SHARE, Effort, Hold, PairedTimer
+from gpu_worker.messages import judge as messages
+from gpu_worker.messages.judge import KernelOrder, TimingResult, VerificationResult
 from gpu_worker.signature import NotPortable
+from gpu_worker.targets.base import JudgeDevice
 
 POOL_DRAWS = 3
 FEWEST_DRAWS = 2
@@ -76,44 +79,22 @@ SCREEN_EFFORT = Effort(seconds=0.5, half_width=0.0, hopeless=0.0, max_pairs=4, o
 """The interval of four pairs is all that was seen: what it tells apart, the whole timing does too, nearly always."""
 
 Stage = Callable[[str, float], None]
-"""Tells the supervisor what begins now, and how many seconds it may take."""
+"""Tells the supervisor which stage begins now, and how many seconds it may take."""
 
 
 @dataclass(frozen=True)
-class KernelOrder:
-    """A kernel to be judged."""
+class _Loaded:
+    """A kernel in its runner, ready to be launched."""
 
-    binary: str
-    launches: Sequence[Mapping[str, Any]]
-    workspace: Mapping[str, int]
-    laws: Sequence[str]
-    tolerances: Mapping[str, float]
-    thorough: bool
-    """Whether to measure as for a confirmation."""
-    incumbent: float | None
-    """A speedup over eager; what is certainly slower need not be measured tightly. None: :data:`HOPELESS`."""
-    baselines: Sequence[Baseline]
-    only_timing: bool = False
-    """Re-time without the audit (own inputs are still checked)."""
-    screening: bool = False
-    """Only tell roughly how fast it is: few blocks are timed, on one filling, and launches of the first are checked."""
-    imported: bool = False
-    """Whether ``binary`` is a ``ModelNew`` file, whose host code runs in the runner; it has no launches then."""
-
-
-@dataclass
-class Findings:
-    """What was found out about a kernel; filled step by step, so that a failure leaves what came before."""
-
-    laws: list[LawResult] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
-    failure: Failure | None = None
-    audited: bool = False
-    lost: bool = False
-    facts: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    handover_us: float | None = None
-    """Of an imported file: what copying its outputs takes, which its times hold."""
+    link: RunnerLink
+    hold: Hold
+    device: JudgeDevice
+    slots: Slots
+    facts: dict[str, Any]
+    """Facts that the runner reported."""
+    launch_timeout: float
+    first_timeout: float
+    """Of the first launch, in seconds."""
 
 
 class Session:
@@ -155,86 +136,108 @@ class Session:
         draws = POOL_DRAWS if fits else FEWEST_DRAWS
         return Rotation(self._reference, self._specs, [secrets.randbits(40) for _ in range(draws)])
 
-    def admit(self) -> dict[str, Any]:
-        """Laws, tolerances, admission and baseline, as JSON-compatible fields of a ``Preparation``."""
+    def admit(self) -> messages.Prepared:
+        """Admit the problem: find its input distributions and tolerances, and time PyTorch."""
         self._stage("admitting the problem", 240.0)
         self._reference.check_scalars()
         admission = admit(self._reference, self._cases, self._specs, self._problem.policy)
         self._stage("looking for what does not matter", 120.0)
         given, graph = self._cases.get(laws.OWN).given, self.facts.graph
-        found = relevance(self._reference, graph, self._specs, given)
+        irrelevant = relevance(self._reference, graph, self._specs, given)
         zeros = laws.zero_shares(self._specs, given)
-        least = counting.compulsory_bytes(graph, self._specs, zeros, found.whole, found.needless)
+        least = counting.compulsory_bytes(graph, self._specs, zeros, irrelevant.whole, irrelevant.needless)
         self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
         self._reference.release_memory()
         self._stage("timing PyTorch", 120.0)
-        return {
-            "facts": self.facts.model_dump(mode="json"),
-            "laws": [item.law for item in admission.laws],
-            "tolerances": {item.law: item.tolerance for item in admission.laws},
-            "admission": admission.nulls,
-            "notes": [*admission.notes, *found.notes, *self._notes()],
-            "baseline_us": self._time_baseline().model_dump(mode="json"),
-        }
+        return messages.Prepared(
+            facts=self.facts,
+            laws=tuple(item.law for item in admission.laws),
+            tolerances={item.law: item.tolerance for item in admission.laws},
+            admission=admission.nulls,
+            notes=messages.short_notes([*admission.notes, *irrelevant.notes, *self._notes()]),
+            baseline_us=self._time_baseline(),
+        )
 
-    def judge(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> Findings:
-        """Check and time one kernel."""
-        findings = Findings()
+    def judge(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> messages.Judged:
+        """Load, verify and time one kernel; a failure ends it with the results until then."""
         try:
-            self._judge(order, link, hold, findings)
-        except KernelFailed as failure:
-            findings.failure = Failure(kind=failure.kind, message=str(failure), details=failure.details)
-        except RunnerLost:
-            findings.lost = True
-        return findings
+            loaded = self._load(order, link, hold)
+        except (KernelFailed, RunnerLost) as error:
+            return messages.Judged(verification=VerificationResult(**_ending(error)))
+        verification, seconds = self._verify(order, loaded)
+        if verification.failure is not None or verification.lost:
+            return messages.Judged(verification=verification)
+        timing = self._time(order, loaded, verification.laws, seconds)
+        if timing.failure is None and not timing.lost:
+            self._reference.settle()
+        return messages.Judged(verification=verification, timing=timing)
 
-    def _judge(self, order: KernelOrder, link: RunnerLink, hold: Hold, findings: Findings) -> None:
+    def _load(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> _Loaded:
+        """Load the kernel in its runner, and give it slots."""
         device = self._device.distrusting() if order.imported else self._device
         slots = self._slots_for(order.workspace, self._slot_count(device.block_seconds))
         if order.imported:
             self._stage("loading the file", IMPORT_SECONDS + 30.0)
-            link.load(order.binary, [self._told()], IMPORT_SECONDS)
+            link.load(order.binary, [self._described()], IMPORT_SECONDS)
+            facts = {}
         else:
             self._stage("loading the kernel", 90.0)
-            findings.facts = link.load(order.binary, order.launches)
+            facts = link.load(order.binary, [launch.model_dump(mode="json") for launch in order.launches])
         link.use(slots)
         timeout = max(MIN_LAUNCH_SECONDS, SLOWEST * self._baseline_seconds)
-        first_timeout = FIRST_LAUNCH_SECONDS if order.imported else timeout
-        bounds = Bounds(order.tolerances, {law: self._reference_error(law) for law in order.laws})
-        auditor = Auditor(link, slots, self._specs, self._cases, bounds)
-        self._stage("auditing", first_timeout + 60.0 + (len(order.laws) + 2) * (timeout + 30.0))
-        seconds = self._baseline_seconds
-        if not order.screening:
-            seconds = self._audit(order, auditor, findings, first_timeout, timeout)
-        self._stage("timing", 60.0 + 40 * timeout)
-        timer = PairedTimer(
-            link,
-            device,
-            self._pytorch,
-            slots=slots,
-            rotation=self._rotation,
-            bounds=self._output_bounds(order, findings.laws),
-            hold=hold,
-            launch_timeout=timeout,
-        )
-        effort = self._effort(order)
-        for baseline in order.baselines:
-            if self._compiled(baseline, findings):
-                found = timer.compare(baseline, seconds, effort)
-                findings.comparisons.append(found.model_copy(update={"flags": self._flags(baseline)}))
-        findings.notes += timer.notes
-        if order.imported:
-            findings.handover_us = timer.handover_seconds() * 1e6
-        self._reference.settle()
+        first = FIRST_LAUNCH_SECONDS if order.imported else timeout
+        return _Loaded(link, hold, device, slots, facts, timeout, first)
 
-    @staticmethod
-    def _audit(order: KernelOrder, auditor: Auditor, findings: Findings, first_timeout: float, timeout: float) -> float:
-        """Check the laws, the problem's own inputs twice; seconds of a launch."""
-        for law in [laws.OWN] if order.only_timing else order.laws:
-            result, seconds = auditor.check(law, timeout if findings.laws else first_timeout)
-            findings.laws.append(result)
-        findings.audited = True
-        return min(seconds, auditor.check_again(laws.OWN, timeout))
+    def _verify(self, order: KernelOrder, loaded: _Loaded) -> tuple[VerificationResult, float]:
+        """Check the kernel under each law, and the problem's own inputs twice; also return the seconds of a launch."""
+        bounds = Bounds(order.tolerances, {law: self._reference_error(law) for law in order.laws})
+        auditor = Auditor(loaded.link, loaded.slots, self._specs, self._cases, bounds)
+        first, timeout = loaded.first_timeout, loaded.launch_timeout
+        self._stage("auditing", first + 60.0 + (len(order.laws) + 2) * (timeout + 30.0))
+        seconds = self._baseline_seconds
+        results: list[LawResult] = []
+        audited, ending = False, dict[str, Any]()
+        try:
+            if not order.screening:
+                for law in [laws.OWN] if order.only_timing else order.laws:
+                    result, seconds = auditor.check(law, timeout if results else first)
+                    results.append(result)
+                audited = True
+                seconds = min(seconds, auditor.check_again(laws.OWN, timeout))
+        except (KernelFailed, RunnerLost) as error:
+            ending = _ending(error)
+        return VerificationResult(laws=tuple(results), audited=audited, facts=loaded.facts, **ending), seconds
+
+    def _time(self, order: KernelOrder, loaded: _Loaded, verified: Sequence[LawResult], seconds: float) -> TimingResult:
+        """Time the kernel, a launch of which takes about so many seconds, against each baseline."""
+        self._stage("timing", 60.0 + 40 * loaded.launch_timeout)
+        comparisons: list[Comparison] = []
+        notes: list[str] = []
+        ending: dict[str, Any] = {}
+        try:
+            timer = PairedTimer(
+                loaded.link,
+                loaded.device,
+                self._pytorch,
+                slots=loaded.slots,
+                rotation=self._rotation,
+                bounds=self._output_bounds(order, verified),
+                hold=loaded.hold,
+                launch_timeout=loaded.launch_timeout,
+            )
+            effort = self._effort(order)
+            for baseline in order.baselines:
+                reason = self._compile(baseline)
+                if reason is not None:
+                    notes.append(f"no {baseline.value} baseline: {reason}")
+                    continue
+                comparison = timer.compare(baseline, seconds, effort)
+                comparisons.append(comparison.model_copy(update={"flags": self._flags(baseline)}))
+            notes += timer.notes
+            ending = {"handover_us": timer.handover_seconds() * 1e6} if order.imported else {}
+        except (KernelFailed, RunnerLost) as error:
+            ending = _ending(error)
+        return TimingResult(comparisons=tuple(comparisons), notes=messages.short_notes(notes), **ending)
 
     def _effort(self, order: KernelOrder) -> Effort:
         precision = self._device.precision
@@ -245,23 +248,21 @@ class Session:
         hopeless = HOPELESS if order.incumbent is None else order.incumbent
         return Effort(seconds=1.0, half_width=precision, hopeless=hopeless)
 
-    def _told(self) -> dict[str, Any]:
+    def _described(self) -> dict[str, Any]:
+        """Return how the imported file is called, as JSON."""
         try:
             return self._reference.signature()
         except NotPortable as error:
             message = f"this problem takes no imported files: {error}"
             raise KernelFailed(FailureKind.INVALID_PLAN, message, code="not_portable") from error
 
-    def _compiled(self, baseline: Baseline, findings: Findings) -> bool:
-        """Whether there is such a baseline; where it cannot be compiled, a note says why."""
+    def _compile(self, baseline: Baseline) -> str | None:
+        """Compile a baseline where that is needed; return the reason where that cannot be."""
         if baseline is Baseline.EAGER:
-            return True
+            return None
         self._stage(f"compiling the {baseline.value} baseline", 240.0)
         given = self._cases.get(laws.OWN).given
-        reason = self._pytorch.compile(baseline.value, COMPILE_MODES[baseline], given, COMPILE_SECONDS)
-        if reason is not None:
-            findings.notes.append(f"no {baseline.value} baseline: {reason}")
-        return reason is None
+        return self._pytorch.compile(baseline.value, COMPILE_MODES[baseline], given, COMPILE_SECONDS)
 
     def _flags(self, baseline: Baseline) -> dict[str, str]:
         policy = self._problem.policy
@@ -372,6 +373,13 @@ class Session:
 
     def _reads(self, name: str) -> bool:
         return counting.used(self.facts.graph, name)
+
+
+def _ending(error: KernelFailed | RunnerLost) -> dict[str, Any]:
+    """Return the fields of a result that tell how its stage ended."""
+    if isinstance(error, RunnerLost):
+        return {"lost": True}
+    return {"failure": Failure(kind=error.kind, message=str(error), details=error.details)}
 
 
 def check_same(facts: ProblemFacts, prepared: ProblemFacts) -> None:

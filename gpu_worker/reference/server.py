@@ -9,15 +9,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import singledispatchmethod
+from typing import Any, Literal
 
 import torch
 
-from cupilot.domain.problem import NumericsPolicy, Role, TensorSpec
-from gpu_worker.channel import Channel, ChannelClosed, finite
+from cupilot.domain.problem import Role, TensorSpec
+from gpu_worker.channel import Channel, ChannelClosed
 from gpu_worker.judge.copies import shortened
 from gpu_worker.judge.exchange import TensorLayout, layouts_from_json, places, write
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
+from gpu_worker.messages import reference as messages
+from gpu_worker.messages.reference import Answer
 from gpu_worker.reference.reference import Chosen, Reference
 from gpu_worker.signature import NotPortable
 from gpu_worker.targets.base import AttachedArena, GraphUnavailable, JudgeDevice
@@ -26,11 +29,10 @@ EAGER = "eager"
 COMPILING_CALLS = 2
 """The first compiles; the second may compile again, for what the first has shown."""
 
-_LARGE = frozenset({"draw", "run", "run_exact", "run_selecting", "reads"})
+_LARGE = (messages.Draw, messages.Run, messages.RunExact, messages.RunSelecting, messages.Reads)
 """Questions that take much memory once. What timed calls use stays in PyTorch's pool, as in a user's program."""
 
 Caller = Callable[[Sequence[torch.Tensor]], Callable[[], Any]]
-Answer = dict[str, Any]
 
 
 class ReferenceServer:
@@ -46,43 +48,48 @@ class ReferenceServer:
         """For the judge, until there is memory that they fit in."""
         self._slots: list[dict[str, int]] = []
         self.callers: dict[str, Caller] = {}
-        """What is timed, by the baseline's name."""
+        """The calls that are timed, by the baseline's name."""
         self._graph: Callable[[], object] | None = None
         self._last: Any = None
-        """What the last call of the last block returned."""
+        """The result of the last call of the last block."""
 
     def serve(self) -> None:
         """Answer until the judge hangs up."""
         torch.set_grad_enabled(False)
         while True:
             try:
-                message, descriptors = self._channel.receive(descriptors=1)
+                question, descriptors = self._channel.receive(descriptors=1)
             except ChannelClosed:
                 return
-            answer = self._answer(message, descriptors)
+            answer = self._answer(question, descriptors)
             try:
-                self._channel.send(finite(answer))
+                self._channel.send(answer)
             except ChannelClosed:
                 return
 
-    def _answer(self, message: dict[str, Any], descriptors: Sequence[int]) -> Answer:
+    def _answer(self, data: dict[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
         try:
-            if message["op"] == "attach":
-                return {"ok": True, **self._attach(message, descriptors)}
-            answer = getattr(self, f"_op_{message['op']}")(message)
-            if message["op"] in _LARGE and self._device.is_nearly_full():
-                self._device.release_unused()
-            return {"ok": True, **answer}
+            return self._answered(messages.QUESTIONS.validate_python(data), descriptors).as_json()
         except UnusableReference as error:
-            return _failed("unusable", error, kind=error.kind.value)
+            failed = _failed("unusable", error, kind=error.kind.value)
         except NotPortable as error:
-            return _failed("not_portable", error)
+            failed = _failed("not_portable", error)
         except GraphUnavailable as error:
-            return _failed("uncapturable", error)
+            failed = _failed("uncapturable", error)
         except BaseException as error:  # whatever the user's code raises, SystemExit included
             if out_of_memory(error):
-                return _failed("out_of_memory", error)
-            return _failed("unusable", f"the reference failed: {type(error).__name__}: {error}")
+                failed = _failed("out_of_memory", error)
+            else:
+                failed = _failed("unusable", f"the reference failed: {type(error).__name__}: {error}")
+        return failed.as_json()
+
+    def _answered(self, question: messages.AnyQuestion, descriptors: Sequence[int]) -> Answer:
+        if isinstance(question, messages.Attach):
+            return self._attach(question, descriptors)
+        answer = self._reply(question)
+        if isinstance(question, _LARGE) and self._device.is_nearly_full():
+            self._device.release_unused()
+        return answer
 
     @property
     def reference(self) -> Reference:
@@ -91,146 +98,172 @@ class ReferenceServer:
             raise UnusableReference("no reference was loaded")
         return self._reference
 
-    def _op_ready(self, _: dict[str, Any]) -> Answer:
-        return {}
+    @singledispatchmethod
+    def _reply(self, question: messages.Question) -> Answer:
+        raise TypeError(f"no answer to {type(question).__name__}")
 
-    def _op_load(self, message: dict[str, Any]) -> Answer:
-        policy = NumericsPolicy(message["policy"])
-        self._reference = Reference(message["source"], policy, self._device, message["seed"])
+    @_reply.register
+    def _begin(self, _: messages.Begin) -> Answer:
+        return Answer()
+
+    @_reply.register
+    def _load(self, question: messages.Load) -> Answer:
+        self._reference = Reference(question.source, question.policy, self._device, question.seed)
         self.callers = {EAGER: self._reference.caller}
-        return {}
+        return Answer()
 
-    def _op_trace(self, message: dict[str, Any]) -> Answer:
-        facts = self.reference.facts(message["problem_hash"])
+    @_reply.register
+    def _trace(self, question: messages.Trace) -> messages.Facts:
+        facts = self.reference.facts(question.problem_hash)
         self._specs = facts.tensors
-        return {"facts": facts.model_dump(mode="json"), "writes_inputs": self.reference.writes_inputs}
+        return messages.Facts(facts=facts.model_dump(mode="json"), writes_inputs=self.reference.writes_inputs)
 
-    def _op_check_scalars(self, _: dict[str, Any]) -> Answer:
+    @_reply.register
+    def _check_scalars(self, _: messages.CheckScalars) -> Answer:
         self.reference.refuse_random_scalars()
-        return {}
+        return Answer()
 
-    def _op_signature(self, _: dict[str, Any]) -> Answer:
-        return {"signature": self.reference.signature(self._specs).as_json()}
+    @_reply.register
+    def _describe(self, _: messages.Describe) -> messages.Described:
+        return messages.Described(signature=self.reference.signature(self._specs).as_json())
 
-    def _op_draw(self, message: dict[str, Any]) -> Answer:
-        return self._deliver(self.reference.draw(message["seed"]))
+    @_reply.register
+    def _draw(self, question: messages.Draw) -> messages.Tensors:
+        return messages.Tensors(results=self._deliver(self.reference.draw(question.seed)))
 
-    def _op_run(self, message: dict[str, Any]) -> Answer:
-        if message["seed"] is not None:
-            torch.manual_seed(message["seed"])
-        return self._deliver(self.reference.run(self._given(message)))
+    @_reply.register
+    def _run(self, question: messages.Run) -> messages.Tensors:
+        if question.seed is not None:
+            torch.manual_seed(question.seed)
+        return messages.Tensors(results=self._deliver(self.reference.run(self._given(question.given))))
 
-    def _op_run_exact(self, message: dict[str, Any]) -> Answer:
-        outputs = self.reference.run_exact(self._given(message), in_pieces="again" in message)
-        if message["rounded"]:
+    @_reply.register
+    def _run_exact(self, question: messages.RunExact) -> messages.ExactTensors:
+        outputs = self.reference.run_exact(self._given(question.given), in_pieces=question.again)
+        if question.rounded:
             outputs = [shortened(tensor) for tensor in outputs]
-        return {**self._deliver(outputs), "exact": self.reference.exact}
+        return messages.ExactTensors(results=self._deliver(outputs), exact=self.reference.exact)
 
-    def _op_run_selecting(self, message: dict[str, Any]) -> Answer:
-        chosen = self.reference.run_selecting(self._given(message), in_pieces="again" in message)
-        return {**self._deliver_chosen(chosen), "exact": self.reference.exact}
+    @_reply.register
+    def _run_selecting(self, question: messages.RunSelecting) -> messages.SelectedTensors:
+        return self._selected(self.reference.run_selecting(self._given(question.given), in_pieces=question.again))
 
-    def _op_reads(self, message: dict[str, Any]) -> Answer:
-        return self._deliver(self.reference.reads(self._given(message), message["names"]))
+    @_reply.register
+    def _reads(self, question: messages.Reads) -> messages.Tensors:
+        masks = self.reference.reads(self._given(question.given), question.names)
+        return messages.Tensors(results=self._deliver(masks))
 
-    def _op_settle(self, message: dict[str, Any]) -> Answer:
-        if message["notice"]:
+    @_reply.register
+    def _settle(self, question: messages.Settle) -> messages.Settled:
+        if question.notice:
             self.reference.notice()
         self.reference.restore()
         self._graph = self._last = None
-        return {"changes_state": self.reference.changes_state}
+        return messages.Settled(changes_state=self.reference.changes_state)
 
-    def _op_assume(self, message: dict[str, Any]) -> Answer:
-        """The judge's memory may be written again, so the state that is assumed is kept in a copy."""
-        self.reference.assume([tensor.clone() for tensor in self._given(message)])
-        return {}
+    @_reply.register
+    def _assume(self, question: messages.Assume) -> Answer:
+        """Keep the assumed state in a copy, since the judge may write its memory again."""
+        self.reference.assume([tensor.clone() for tensor in self._given(question.given)])
+        return Answer()
 
-    def _op_bind(self, message: dict[str, Any]) -> Answer:
-        self._slots = message["slots"]
+    @_reply.register
+    def _bind(self, question: messages.Bind) -> Answer:
+        self._slots = question.slots
         self._graph = self._last = None
-        return {}
+        return Answer()
 
-    def _op_compile(self, message: dict[str, Any]) -> Answer:
-        """Compile the module; why that cannot be, where it cannot."""
-        given = self._given(message)
+    @_reply.register
+    def _compile(self, question: messages.Compile) -> messages.Compiled:
+        given = self._given(question.given)
         try:
-            compiled = self.reference.compiled(message["mode"])
-            with self._device.policy(self.reference.policy), time_limit(message["seconds"]):
+            compiled = self.reference.compiled(question.mode)
+            with self._device.policy(self.reference.policy), time_limit(question.seconds):
                 for _ in range(COMPILING_CALLS):
                     compiled(given)()
         except Exception as error:  # whatever the compiler stack raises: there is no such baseline then
-            return {"reason": f"{type(error).__name__}: {str(error)[:500]}"}
-        self.callers[message["baseline"]] = compiled
-        return {}
+            return messages.Compiled(reason=f"{type(error).__name__}: {str(error)[:500]}")
+        self.callers[question.baseline] = compiled
+        return messages.Compiled()
 
-    def _op_capture(self, message: dict[str, Any]) -> Answer:
-        """Make a block's calls one graph, for :meth:`_op_replay`."""
-        calls = self._calls(message)
+    @_reply.register
+    def _capture(self, question: messages.Capture) -> Answer:
+        calls = self._calls(question)
         with self._device.policy(self.reference.policy):
             self._graph = self._device.captured(calls)
-        return {}
+        return Answer()
 
-    def _op_block(self, message: dict[str, Any]) -> Answer:
-        """Call the baseline once for each slot of an order; the seconds of all calls, by this process's clock."""
-        calls = self._calls(message)
+    @_reply.register
+    def _block(self, question: messages.Block) -> messages.Timed:
+        calls = self._calls(question)
         with self._device.policy(self.reference.policy):
-            return {"seconds": self._device.baseline_seconds(calls)}
+            return messages.Timed(seconds=self._device.baseline_seconds(calls))
 
-    def _op_replay(self, _: dict[str, Any]) -> Answer:
+    @_reply.register
+    def _replay(self, _: messages.Replay) -> messages.Timed:
         if self._graph is None:
             raise UnusableReference("nothing was captured")
         with self._device.policy(self.reference.policy):
-            return {"seconds": self._device.baseline_seconds([self._graph])}
+            return messages.Timed(seconds=self._device.baseline_seconds([self._graph]))
 
-    def _op_last(self, _: dict[str, Any]) -> Answer:
-        return self._deliver(self.reference.outputs_of(self._last))
+    @_reply.register
+    def _give_last(self, _: messages.Last) -> messages.Tensors:
+        return messages.Tensors(results=self._deliver(self.reference.outputs_of(self._last)))
 
-    def _op_answer(self, message: dict[str, Any]) -> Answer:
-        slot = self._slot_tensors(message["slot"])
-        return self._deliver(self.reference.outputs_of(self.reference.answer(slot)))
+    @_reply.register
+    def _output(self, question: messages.Output) -> messages.Tensors:
+        outputs = self.reference.outputs_of(self.reference.answer(self._slot_tensors(question.slot)))
+        return messages.Tensors(results=self._deliver(outputs))
 
-    def _op_choices(self, message: dict[str, Any]) -> Answer:
-        return self._deliver_chosen(self.reference.choices(self._slot_tensors(message["slot"])))
+    @_reply.register
+    def _choices(self, question: messages.Choices) -> messages.SelectedTensors:
+        return self._selected(self.reference.choices(self._slot_tensors(question.slot)))
 
-    def _op_detach(self, _: dict[str, Any]) -> Answer:
+    @_reply.register
+    def _detach(self, _: messages.Detach) -> Answer:
         for use in ("given", "results"):
             if use in self._memory:
                 self._memory.pop(use).close()
         self._device.release_unused()
-        return {}
+        return Answer()
 
-    def _attach(self, message: dict[str, Any], descriptors: Sequence[int]) -> Answer:
-        """Map memory of the judge's in the place of an earlier one; results that waited for it are written."""
-        use = message["use"]
-        if use in self._memory:
-            self._memory.pop(use).close()
-        self._memory[use] = self._device.attach(message["handle"], descriptors)
-        if use == "results":
+    def _attach(self, question: messages.Attach, descriptors: Sequence[int]) -> Answer:
+        """Map memory of the judge's in the place of an earlier one, and write results that waited for it."""
+        if question.use in self._memory:
+            self._memory.pop(question.use).close()
+        self._memory[question.use] = self._device.attach(question.handle, descriptors)
+        if question.use == "results":
             self._place()
-        return {}
+        return Answer()
 
-    def _given(self, message: dict[str, Any]) -> list[torch.Tensor]:
+    def _given(self, layouts_as_json: messages.Layouts) -> list[torch.Tensor]:
+        if not layouts_as_json:
+            return []
         memory = self._memory["given"].bytes
-        layouts = layouts_from_json(message["given"], memory.numel())
+        layouts = layouts_from_json(layouts_as_json, memory.numel())
         return [layout.view(memory, place) for layout, place in zip(layouts, places(layouts)[0], strict=True)]
 
-    def _deliver(self, tensors: Sequence[torch.Tensor]) -> Answer:
+    def _deliver(self, tensors: Sequence[torch.Tensor]) -> messages.Layouts:
+        """Place tensors in the judge's memory, as soon as it is large enough, and return their layouts."""
         self._results = list(tensors)
         self._place()
-        return {"results": [TensorLayout.of(tensor).as_json() for tensor in tensors]}
+        return [TensorLayout.of(tensor).as_json() for tensor in tensors]
 
-    def _deliver_chosen(self, chosen: Sequence[Chosen]) -> Answer:
-        """Outputs first, then what some of them select from."""
+    def _selected(self, chosen: Sequence[Chosen]) -> messages.SelectedTensors:
+        """Deliver outputs first, then what some of them select from."""
         selections = [selection for _, selection in chosen]
         values = [selection.values for selection in selections if selection is not None]
-        told = [
-            None if selection is None else {"dim": selection.dim, "keepdim": selection.keepdim}
-            for selection in selections
-        ]
-        return {**self._deliver([*(tensor for tensor, _ in chosen), *values]), "selections": told}
+        return messages.SelectedTensors(
+            results=self._deliver([*(tensor for tensor, _ in chosen), *values]),
+            selections=[
+                None if selection is None else messages.Selected(dim=selection.dim, keepdim=selection.keepdim)
+                for selection in selections
+            ],
+            exact=self.reference.exact,
+        )
 
     def _place(self) -> None:
-        """Write the results, if there is room; else the judge, who is told their layouts, sends larger memory."""
+        """Write the results if there is room; otherwise the judge sends larger memory for their layouts."""
         needed = places([TensorLayout.of(tensor) for tensor in self._results])[1]
         memory = self._memory.get("results")
         if memory is not None and needed <= memory.bytes.numel():
@@ -243,10 +276,10 @@ class ReferenceServer:
         given = [spec for spec in self._specs if spec.role is not Role.OUTPUT]
         return [TensorLayout.of_spec(spec).view(memory, offsets[spec.name]) for spec in given]
 
-    def _calls(self, message: dict[str, Any]) -> list[Callable[[], object]]:
-        """One call for each slot; the last one's result is kept."""
-        caller = self.callers[message["baseline"]]
-        calls = [caller(self._slot_tensors(slot)) for slot in message["order"]]
+    def _calls(self, question: messages.Block | messages.Capture) -> list[Callable[[], object]]:
+        """Return one call for each slot; the last one's result is kept."""
+        caller = self.callers[question.baseline]
+        calls = [caller(self._slot_tensors(slot)) for slot in question.order]
         last = calls[-1]
 
         def keep() -> None:
@@ -271,5 +304,7 @@ def time_limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _failed(error: str, what: object, **more: Any) -> Answer:
-    return {"ok": False, "error": error, "message": str(what)[:4000], **more}
+def _failed(
+    error: Literal["unusable", "not_portable", "uncapturable", "out_of_memory"], why: object, kind: str | None = None
+) -> messages.Failed:
+    return messages.Failed(error=error, message=str(why)[:4000], kind=kind)

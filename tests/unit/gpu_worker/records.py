@@ -9,6 +9,7 @@ from cupilot.domain.hardware import Device, Environment, Peaks
 from cupilot.domain.kernel import Kernel, LaunchPlan
 from cupilot.domain.problem import DType, Graph, NumericsPolicy, Problem, ProblemFacts, Role, Target, TensorSpec
 from cupilot.domain.roofline import place
+from gpu_worker.messages.judge import KernelOrder
 
 PROBLEM = Problem(name="double", source="irrelevant here")
 
@@ -80,4 +81,18 @@ def comparison(kernel_us: float, baseline_us: float = 2000.0, width: float = 0.0
         speedup=interval(baseline_us / kernel_us, width),
         pairs=10,
         launches=100,
+    )
+
+
+def order() -> KernelOrder:
+    """A kernel to be judged."""
+    return KernelOrder(
+        binary="kernel.bin",
+        launches=(),
+        workspace={},
+        laws=("own",),
+        tolerances={"own": 1e-4},
+        thorough=False,
+        incumbent=None,
+        baselines=(Baseline.EAGER,),
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from cupilot.domain.evaluation import Failure, FailureKind
 from gpu_worker import channel as channels
 from gpu_worker import judge_process
 from gpu_worker.channel import Channel
@@ -29,11 +30,15 @@ from gpu_worker.judge_process import (
     JudgeLost,
     JudgeProcess,
     JudgeTimeout,
+    JudgeUseless,
 )
+from gpu_worker.messages.judge import Done, JudgeRequest, OpenRequest, Prepared, PrepareRequest, Traced, Unusable
 from gpu_worker.sandbox import child
 from gpu_worker.sandbox.child import Finished
+from tests.unit.gpu_worker.records import PROBLEM, facts, interval, order
 
 PATIENCE = 30.0
+JUDGE = JudgeRequest(order=order(), hold=True)
 
 
 class DeadChild:
@@ -72,7 +77,7 @@ def judge(peer: Callable[[socket.socket], None]) -> Iterator[JudgeProcess]:
     process._may_start_processes = False
     process._hold = None
     process._next_look = 0.0
-    process.on_stage = None
+    process._on_stage = None
     process.torch = ""
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -88,6 +93,10 @@ def never() -> bool:
     return False
 
 
+def open_request(**changes: Any) -> OpenRequest:
+    return OpenRequest(problem=PROBLEM, facts=facts().model_copy(update=changes))
+
+
 def sends(*messages: Any) -> Callable[[socket.socket], None]:
     def peer(theirs: socket.socket) -> None:
         for message in messages:
@@ -99,12 +108,11 @@ def sends(*messages: Any) -> Callable[[socket.socket], None]:
 
 def test_an_honest_conversation() -> None:
     stages: list[str] = []
-    done = {"event": "done", "findings": {}}
+    done = Done(answer=Unusable(failure=Failure(kind=FailureKind.TIMEOUT, message="m")))
     stage = {"event": "stage", "name": "timing", "limit": 5.0}
-    with judge(sends(stage, {"event": "hold", "on": True}, stage, done)) as process:
-        process.on_stage = stages.append
-        answer = process.ask({"op": "judge"}, PATIENCE, never, hold=lambda _: 1.0)
-    assert answer == done
+    with judge(sends(stage, {"event": "hold", "on": True}, stage, done.as_json())) as process:
+        answer = process.ask(JUDGE, PATIENCE, never, hold=lambda _: 1.0, on_stage=stages.append)
+    assert answer == done.answer
     assert stages == ["timing", "timing"]
 
 
@@ -115,6 +123,9 @@ def test_an_honest_conversation() -> None:
         [{"event": "stage"}],
         [{"event": "stage", "name": "x", "limit": "NaN"}],
         [{"event": "stage", "name": ["x"] * 100, "limit": 1.0}],
+        [{"event": "stage", "name": "x", "limit": "1.0"}],
+        [{"event": "other", "name": "x", "limit": 1.0}],
+        [{"name": "x"}],
         [{"event": "hold"}],
         [{"event": "done", "findings": "x" * FINDINGS_BYTES}],
         [{"event": "stage", "name": "x" * EVENT_BYTES, "limit": 1.0}],
@@ -126,7 +137,13 @@ def test_an_honest_conversation() -> None:
 )
 def test_what_makes_no_sense_ends_the_judge(messages: Sequence[Any]) -> None:
     with judge(sends(*messages)) as process, pytest.raises(JudgeLost):
-        process.ask({"op": "judge"}, PATIENCE, never, hold=lambda _: 1.0)
+        process.ask(JUDGE, PATIENCE, never, hold=lambda _: 1.0)
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"kind": "judged"}, {"kind": "other"}, {"kind": "opened", "more": 1}])
+def test_an_answer_of_no_known_form_is_refused(answer: Any) -> None:
+    with judge(sends({"event": "done", "answer": answer})) as process, pytest.raises(JudgeUseless):
+        process.ask(JUDGE, PATIENCE, never)
 
 
 @pytest.mark.parametrize("ready", [[], 1, {"event": "ready", "torch": "x" * EVENT_BYTES}])
@@ -136,9 +153,12 @@ def test_a_judge_has_to_say_properly_that_it_is_ready(ready: Any) -> None:
 
 
 def test_a_prepared_problem_may_be_larger_than_findings() -> None:
-    done = {"event": "done", "preparation": "x" * (2 * FINDINGS_BYTES)}
-    with judge(sends(done)) as process:
-        assert process.ask({"op": "prepare"}, PATIENCE, never) == done
+    large = facts().model_copy(update={"op_class": "x" * (2 * FINDINGS_BYTES)})
+    prepared = Prepared(facts=large, laws=("own",), tolerances={}, admission={}, notes=(), baseline_us=interval(1.0))
+    with judge(sends(Done(answer=prepared).as_json())) as process:
+        assert process.ask(PrepareRequest(problem=PROBLEM), PATIENCE, never) == prepared
+    with judge(sends(Done(answer=Traced(facts=large)).as_json())) as process, pytest.raises(JudgeLost):
+        process.ask(JUDGE, PATIENCE, never)
 
 
 def flood(theirs: socket.socket) -> None:
@@ -171,7 +191,7 @@ def test_a_flood_of_events_ends_within_bounded_memory(monkeypatch: pytest.Monkey
         tracemalloc.start()
         try:
             with pytest.raises(JudgeLost):
-                process.ask({"op": "judge"}, PATIENCE, never, hold=hold)
+                process.ask(JUDGE, PATIENCE, never, hold=hold)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -182,13 +202,13 @@ def test_a_flood_of_events_ends_within_bounded_memory(monkeypatch: pytest.Monkey
 def test_a_judge_that_does_not_read_its_answers_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_process, "MESSAGE_SECONDS", 0.2)
     with judge(flood) as process, pytest.raises(JudgeLost):
-        process.ask({"op": "judge"}, PATIENCE, never, hold=lambda _: 0.0)
+        process.ask(JUDGE, PATIENCE, never, hold=lambda _: 0.0)
 
 
 def test_a_judge_that_takes_no_request_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_process, "MESSAGE_SECONDS", 0.2)
     with judge(lambda _: time.sleep(0.01)) as process, pytest.raises(JudgeLost):
-        process.ask({"op": "open", "facts": "x" * 2**22}, PATIENCE, never)
+        process.ask(open_request(op_class="x" * 2**22), PATIENCE, never)
 
 
 def begins(theirs: socket.socket) -> None:
@@ -201,19 +221,19 @@ def begins(theirs: socket.socket) -> None:
 def test_a_cancellation_is_seen_while_a_message_is_under_way() -> None:
     asked = time.monotonic()
     with judge(begins) as process, pytest.raises(Interrupted):
-        process.ask({"op": "judge"}, 3600.0, lambda: time.monotonic() > asked + 0.2)
+        process.ask(JUDGE, 3600.0, lambda: time.monotonic() > asked + 0.2)
     assert time.monotonic() - asked < channels.MESSAGE_SECONDS
 
 
 def test_a_deadline_is_seen_while_a_message_is_under_way() -> None:
     with judge(begins) as process, pytest.raises(JudgeTimeout):
-        process.ask({"op": "judge"}, 0.2, never)
+        process.ask(JUDGE, 0.2, never)
 
 
 def test_a_message_that_never_ends_ends_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "MESSAGE_SECONDS", 0.2)
     with judge(begins) as process, pytest.raises(JudgeLost):
-        process.ask({"op": "judge"}, 3600.0, never)
+        process.ask(JUDGE, 3600.0, never)
 
 
 def test_numbers_that_json_lacks_reach_the_judge_as_text() -> None:
@@ -221,11 +241,11 @@ def test_numbers_that_json_lacks_reach_the_judge_as_text() -> None:
 
     def peer(theirs: socket.socket) -> None:
         heard.append(theirs.recv(4096))
-        theirs.sendall(framed({"event": "done"}))
+        theirs.sendall(framed({"event": "done", "answer": {"kind": "opened"}}))
         theirs.recv(1)
 
     with judge(peer) as process:
-        process.ask({"op": "open", "facts": {"scalars": {"LIMIT": math.inf}}}, PATIENCE, never)
+        process.ask(open_request(scalars={"LIMIT": math.inf}), PATIENCE, never)
     assert json.loads(heard[0][4:])["facts"]["scalars"] == {"LIMIT": "Infinity"}
 
 

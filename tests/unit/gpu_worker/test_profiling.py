@@ -17,10 +17,9 @@ from gpu_worker.build import BuiltKernel
 from gpu_worker.evaluator import Evaluator, never
 from gpu_worker.profiling import Profiling, promoted
 from gpu_worker.reuse import EvaluationStore
+from gpu_worker.stages import Call, EvaluationInput
 from gpu_worker.targets.base import Counted
 from gpu_worker.targets.cpu_host import CpuHost
-from gpu_worker.verdict import Measured
-from gpu_worker.warm_judge import Call
 from tests.unit.gpu_worker.records import comparison
 from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, PROBLEM, kernel
 
@@ -134,7 +133,6 @@ def test_of_a_swept_kernel_the_point_that_was_chosen_is_counted(
         tunables={"SCALE": 2}, speedup=once.comparisons[0].speedup, kernel_us=once.comparisons[0].kernel_us
     )
     swept = once.model_copy(update={"tunables": {"SCALE": 2}, "sweep": (point,)})
-    measured = Measured(PROBLEM, preparation, subject, known=swept)
     built: list[dict[str, int]] = []
 
     def build(chosen: Kernel | ImportedKernel, facts: ProblemFacts) -> BuiltKernel:
@@ -142,11 +140,10 @@ def test_of_a_swept_kernel_the_point_that_was_chosen_is_counted(
         return evaluator._build(chosen, facts)
 
     profiling = Profiling(evaluator._host)
-    assert not profiling.owes(measured, call(incumbent=OUT_OF_REACH))
-    assert profiling.owes(measured, call())
-    profiling.catch_up(measured, build)
+    assert not profiling.owes(swept, subject, call(incumbent=OUT_OF_REACH))
+    assert profiling.owes(swept, subject, call())
+    known = profiling.catch_up(swept, EvaluationInput(PROBLEM, preparation, subject), build)
     assert built == [{"SCALE": 2}]
     assert len(counted) == 1
-    assert measured.known is not None
-    assert source_of(measured.known) == (ProfileSource.MEASURED, True)
-    assert not profiling.owes(measured, call()), "it has them now"
+    assert source_of(known) == (ProfileSource.MEASURED, True)
+    assert not profiling.owes(known, subject, call()), "it has them now"

@@ -12,9 +12,11 @@ from cupilot.domain.hardware import Environment
 from cupilot.domain.kernel import Kernel, LaunchPlan, resolve
 from cupilot.domain.problem import Problem, Target
 from gpu_worker import reuse
+from gpu_worker.build import Build, BuiltKernel
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.reuse import EvaluationStore, key_of
-from gpu_worker.verdict import Measured
+from gpu_worker.stages import EvaluationInput
+from gpu_worker.targets.base import BuildFacts
 from tests.unit.gpu_worker.records import DEVICE, PROBLEM, kernel, preparation
 from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, SOURCE
 
@@ -32,8 +34,8 @@ def key(
     prepared = preparation()
     subject = plan_of or kernel()
     build = BuildReport(ok=True, compiler="g++", seconds=0.1, binary_hash=binary)
-    measured = Measured(PROBLEM, prepared, subject, build)
-    return key_of(measured, resolve(subject, prepared.facts), environment, sweep)
+    built = BuiltKernel(resolve(subject, prepared.facts), Build(build, BuildFacts(), None, None), None)
+    return key_of(EvaluationInput(PROBLEM, prepared, subject), built, environment, sweep)
 
 
 def test_failures_are_kept_but_not_what_another_run_may_not_find(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from gpu_worker import channel as channels
 from gpu_worker.channel import Channel
 from gpu_worker.judge import runner_link
 from gpu_worker.judge.runner_link import ANSWER_BYTES, DETAILS_BYTES, LOAD_BYTES, KernelFailed, RunnerLink
+from gpu_worker.messages import runner as messages
 from gpu_worker.runner import answered
 
 
@@ -102,6 +103,35 @@ def test_a_time_that_is_no_finite_number_is_a_breach(seconds: bytes) -> None:
     assert failing(struct.pack("<I", len(body)) + body).kind is FailureKind.POLICY_BREACH
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        {},
+        {"ok": 1, "seconds": 1.0},
+        {"ok": "true", "seconds": 1.0},
+        {"ok": True},
+        {"ok": True, "seconds": "1.0"},
+        {"ok": True, "seconds": "NaN"},
+        {"seconds": 1.0},
+        {"ok": True, "seconds": 1.0, "more": 1},
+        {"ok": True, "facts": {}},
+        {"ok": False},
+        {"ok": False, "kind": 1, "message": "m"},
+        {"ok": False, "kind": "crash", "message": "m", "details": []},
+    ],
+    ids=str,
+)
+def test_what_is_no_answer_to_the_command_is_a_breach(answer: Any) -> None:
+    assert failing(framed(answer)).kind is FailureKind.POLICY_BREACH
+
+
+@pytest.mark.parametrize("command", [messages.Run([1, 0]), messages.Attach({"size": 1}), messages.Replay()])
+def test_commands_are_read_as_they_were_sent(command: messages.Command) -> None:
+    assert messages.command(json.loads(json.dumps(messages.as_json(command)))) == command
+
+
 @pytest.mark.parametrize("pending", [False, True])
 def test_descriptors_of_a_runner_are_closed(pending: bool) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
@@ -144,7 +174,7 @@ def test_the_longest_honest_failure_is_within_the_limit() -> None:
         def load(self, _binary: str, _launches: Any) -> dict[str, Any]:
             raise RunnerError("compile_error", "\N{GRINNING FACE}" * 10**6, log="\N{CJK UNIFIED IDEOGRAPH-4E00}" * 4000)
 
-    answer = answered(Device(), {"op": "load", "binary": "", "launches": []}, [])  # type: ignore[arg-type]
-    failure = failing(framed(answer), command=lambda link: link.load("kernel.so", []))
+    answer = answered(Device(), messages.Load("", []), [])  # type: ignore[arg-type]
+    failure = failing(framed(messages.as_json(answer)), command=lambda link: link.load("kernel.so", []))
     assert failure.kind is FailureKind.COMPILE_ERROR
     assert failure.details["log"]

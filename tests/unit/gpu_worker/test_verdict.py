@@ -1,13 +1,20 @@
-"""From what was measured to a verdict."""
+"""Verdicts that follow from the results of the stages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from cupilot.domain.evaluation import BuildReport, Failure, FailureKind, LawResult, Verdict
+from cupilot.domain.evaluation import BuildReport, Comparison, Evaluation, Failure, FailureKind, LawResult, Verdict
 from cupilot.domain.hardware import Peaks
+from gpu_worker.build import Build, BuiltKernel
+from gpu_worker.imported import NO_PLAN
+from gpu_worker.messages.judge import Judged, TimingResult, VerificationResult
+from gpu_worker.stages import ConfirmationResult, EvaluationInput, StageResults
+from gpu_worker.targets.base import BuildFacts, MemoryWatch
 from gpu_worker.targets.cpu_host import CpuHost
-from gpu_worker.verdict import Measured, agree, conclude
+from gpu_worker.verdict import agree, conclude
 from tests.unit.gpu_worker.records import PEAKS, PROBLEM, comparison, kernel, preparation
 
 FLOOR_US = 8e6 / 1e10 * 1e6
@@ -16,13 +23,20 @@ FLOOR_US = 8e6 / 1e10 * 1e6
 OWN_PASSED = (LawResult(law="own", passed=True, error=1e-6, tolerance=1e-4, reference_error=1e-6),)
 
 
-def measured(**changes: object) -> Measured:
-    build = BuildReport(ok=True, compiler="g++", seconds=0.1)
-    known = Measured(PROBLEM, preparation(), kernel(), build, laws=OWN_PASSED, audited=True)
-    known.comparisons = (comparison(2 * FLOOR_US),)
-    for name, value in changes.items():
-        setattr(known, name, value)
-    return known
+SUBJECT = EvaluationInput(PROBLEM, preparation(), kernel())
+BUILT = BuiltKernel(NO_PLAN, Build(BuildReport(ok=True, compiler="g++", seconds=0.1), BuildFacts(), None, None), None)
+
+
+def judged(
+    *comparisons: Comparison, laws: tuple[LawResult, ...] = OWN_PASSED, failure: Failure | None = None
+) -> Judged:
+    verification = VerificationResult(laws=laws, audited=True, failure=None if comparisons else failure)
+    timing = TimingResult(comparisons=comparisons, failure=failure) if comparisons else None
+    return Judged(verification=verification, timing=timing)
+
+
+PASSED = judged(comparison(2 * FLOOR_US))
+TOO_FAST = judged(comparison(0.5 * FLOOR_US))
 
 
 def not_asked() -> Peaks:
@@ -33,8 +47,21 @@ def failure(kind: FailureKind) -> Failure:
     return Failure(kind=kind, message="for this test")
 
 
+def concluded(
+    result: Judged = PASSED,
+    remeasure: Callable[[], Peaks] = not_asked,
+    *,
+    repeated: Judged | None = None,
+    memory: Failure | None = None,
+    peaks: Peaks | None = None,
+) -> Evaluation:
+    confirmation = None if repeated is None else ConfirmationResult(repeated)
+    results = StageResults(BUILT, judged=result, confirmation=confirmation, memory=MemoryWatch(memory))
+    return conclude(SUBJECT, results, CpuHost(), remeasure, peaks)
+
+
 def test_a_kernel_that_passed_everything_is_audited() -> None:
-    result = conclude(measured(), CpuHost(), not_asked)
+    result = concluded()
     assert result.verdict is Verdict.AUDITED
     assert result.speedup == pytest.approx(2000.0 / (2 * FLOOR_US))
     assert result.profile is not None
@@ -49,7 +76,7 @@ def test_faster_than_the_floor_is_quarantined_after_measuring_the_peaks_again() 
         asked.append(True)
         return PEAKS
 
-    result = conclude(measured(comparisons=(comparison(0.5 * FLOOR_US),)), CpuHost(), again)
+    result = concluded(TOO_FAST, again)
     assert asked
     assert result.verdict is Verdict.QUARANTINED
     assert result.failure is not None
@@ -59,7 +86,7 @@ def test_faster_than_the_floor_is_quarantined_after_measuring_the_peaks_again() 
 
 def test_a_floor_that_was_measured_too_high_accuses_nobody() -> None:
     better = PEAKS.model_copy(update={"bandwidth": 3 * PEAKS.bandwidth})
-    result = conclude(measured(comparisons=(comparison(0.5 * FLOOR_US),)), CpuHost(), lambda: better)
+    result = concluded(TOO_FAST, lambda: better)
     assert result.verdict is Verdict.AUDITED
     assert result.placement is not None
     assert result.placement.floor_us == pytest.approx(FLOOR_US / 3)
@@ -67,7 +94,7 @@ def test_a_floor_that_was_measured_too_high_accuses_nobody() -> None:
 
 def test_peaks_that_were_seen_since_the_preparation_count() -> None:
     better = PEAKS.model_copy(update={"bandwidth": 2 * PEAKS.bandwidth})
-    result = conclude(measured(peaks=better), CpuHost(), not_asked)
+    result = concluded(peaks=better)
     assert result.profile is not None
     assert result.profile.metrics["floor_pct"] == pytest.approx(25.0)
 
@@ -85,18 +112,17 @@ def test_peaks_that_were_seen_since_the_preparation_count() -> None:
     ],
 )
 def test_how_far_a_failing_kernel_climbed(kind: FailureKind, laws: tuple[LawResult, ...], verdict: Verdict) -> None:
-    known = measured(failure=failure(kind), laws=laws, comparisons=())
-    assert conclude(known, CpuHost(), not_asked).verdict is verdict
+    assert concluded(judged(laws=laws, failure=failure(kind))).verdict is verdict
 
 
 def test_a_confirmation_needs_two_times_that_agree() -> None:
-    same, other = measured(), measured(comparisons=(comparison(3 * FLOOR_US),))
-    assert conclude(measured(repeated=same), CpuHost(), not_asked).verdict is Verdict.REPRODUCED
-    assert conclude(measured(repeated=other), CpuHost(), not_asked).verdict is Verdict.AUDITED
-    failed = measured(failure=failure(FailureKind.CRASH))
-    assert conclude(measured(repeated=failed), CpuHost(), not_asked).verdict is Verdict.PLAUSIBLE
-    unlucky = measured(failure=failure(FailureKind.INFRASTRUCTURE))
-    assert conclude(measured(repeated=unlucky), CpuHost(), not_asked).verdict is Verdict.COMPILED
+    other = judged(comparison(3 * FLOOR_US))
+    assert concluded(repeated=PASSED).verdict is Verdict.REPRODUCED
+    assert concluded(repeated=other).verdict is Verdict.AUDITED
+    failed = judged(comparison(2 * FLOOR_US), failure=failure(FailureKind.CRASH))
+    assert concluded(repeated=failed).verdict is Verdict.PLAUSIBLE
+    unlucky = judged(comparison(2 * FLOOR_US), failure=failure(FailureKind.INFRASTRUCTURE))
+    assert concluded(repeated=unlucky).verdict is Verdict.COMPILED
 
 
 def test_agreement_allows_for_noise() -> None:
@@ -108,4 +134,4 @@ def test_agreement_allows_for_noise() -> None:
 
 def test_undefined_behaviour_rejects_however_right_the_results_were() -> None:
     seen = Failure(kind=FailureKind.NON_DETERMINISTIC, message="threads race", details={"tool": "racecheck"})
-    assert conclude(measured(failure=seen), CpuHost(), not_asked).verdict is Verdict.REJECTED
+    assert concluded(memory=seen).verdict is Verdict.REJECTED

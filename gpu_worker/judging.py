@@ -1,0 +1,117 @@
+"""The stages of verification and timing, and their repetition in a confirmation: what the judge is asked of a kernel.
+
+The judge verifies and times a kernel in one go, in a runner of its own. This module orders it and turns what went wrong
+into failures: of the kernel, or of the machine.
+"""
+
+from __future__ import annotations
+
+from cupilot.domain.evaluation import MAX_LOG_CHARACTERS, Baseline, Failure, FailureKind
+from cupilot.domain.imported import ImportedKernel
+from gpu_worker import endings
+from gpu_worker.build import BuiltKernel
+from gpu_worker.judge_process import JudgeTimeout, JudgeUseless, JudgingFailed, OnStage
+from gpu_worker.messages.judge import Judged, KernelOrder, Unusable, VerificationResult
+from gpu_worker.runner_process import RunnerProcess
+from gpu_worker.stages import Call, ConfirmationResult, EvaluationInput
+from gpu_worker.targets.base import HostTarget
+from gpu_worker.warm_judge import WarmJudge
+
+_FAULTS = frozenset({FailureKind.ILLEGAL_ACCESS, FailureKind.CRASH, FailureKind.TIMEOUT})
+"""Failures that may leave a device unusable."""
+
+
+class Judging:
+    """Has kernels verified and timed on one device."""
+
+    def __init__(self, host: HostTarget, judge: WarmJudge, *, autotune: bool) -> None:
+        """``autotune``: whether a confirmation also compares with ``torch.compile max-autotune``."""
+        self._host = host
+        self._judge = judge
+        self._autotune = autotune
+
+    def judge(self, subject: EvaluationInput, built: BuiltKernel, call: Call) -> Judged:
+        """Verify a kernel, and time it against eager; in a confirmation against ``torch.compile`` too."""
+        call.phases.enter("open")
+        self._judge.open(subject.problem, subject.preparation.facts, call)
+        baselines = (Baseline.EAGER, Baseline.COMPILE) if call.thorough else (Baseline.EAGER,)
+        order = order_of(subject, built, call).model_copy(update={"baselines": baselines})
+        return self._with_device_checked(self.ordered(order, call, call.phases.stage))
+
+    def confirm(self, subject: EvaluationInput, built: BuiltKernel, call: Call) -> ConfirmationResult:
+        """Time a kernel for the second time, in a fresh runner."""
+        order = order_of(subject, built, call).model_copy(update={"only_timing": True})
+        repeated = self.ordered(order, call, call.phases.stage)
+        if not self._autotune or repeated.failure is not None:
+            return ConfirmationResult(repeated)
+        return self._with_autotuned(repeated, order, call)
+
+    def _with_autotuned(self, repeated: Judged, order: KernelOrder, call: Call) -> ConfirmationResult:
+        """Add PyTorch's best compiled code as a baseline; a failure there says nothing about the kernel."""
+        baselines = (Baseline.EAGER, Baseline.MAX_AUTOTUNE)
+        try:
+            further = self.ordered(order.model_copy(update={"baselines": baselines}), call, call.phases.stage)
+            reason = further.failure.message if further.failure is not None else None
+        except (JudgingFailed, OSError) as error:
+            self._judge.close()
+            reason = str(error)
+        if reason is not None:
+            return ConfirmationResult(repeated, notes=(f"no {Baseline.MAX_AUTOTUNE.value} baseline: {reason[:500]}",))
+        comparisons = tuple(item for item in further.comparisons if item.baseline is Baseline.MAX_AUTOTUNE)
+        return ConfirmationResult(repeated, comparisons, further.notes)
+
+    def ordered(self, order: KernelOrder, call: Call, on_stage: OnStage | None = None) -> Judged:
+        """Carry an order out in a runner of its own. Raises JudgingFailed where the judge or the reference ended."""
+        runner = self._judge.runner(imported=order.imported)
+        try:
+            return self.ordered_in(runner, order, call, on_stage)
+        finally:
+            runner.close()
+
+    def ordered_in(
+        self, runner: RunnerProcess, order: KernelOrder, call: Call, on_stage: OnStage | None = None
+    ) -> Judged:
+        """As :meth:`ordered`, in a runner that the caller keeps."""
+        try:
+            answer = self._judge.judge(runner, order, call, on_stage)
+        except JudgeTimeout as error:
+            self._judge.close()
+            return _failed(Failure(kind=FailureKind.TIMEOUT, message=f"the evaluation: {error}"))
+        if isinstance(answer, Unusable):
+            return _failed(answer.failure)
+        if answer.failure is not None:
+            return answer
+        if answer.lost and runner.overrun():
+            return answer.failed(Failure(kind=FailureKind.POLICY_BREACH, message="it started hundreds of processes"))
+        if answer.lost:
+            return answer.failed(endings.kernel_ending(runner.ending()))
+        if answer.eager is None:
+            raise JudgeUseless("its answer has neither a failure nor a time")
+        return answer
+
+    def _with_device_checked(self, judged: Judged) -> Judged:
+        """Turn a kernel's fault into the machine's where the device does not work any more."""
+        failure = judged.failure
+        if failure is None or failure.kind not in _FAULTS or self._host.healthy():
+            return judged
+        message = f"the device does not work any more after: {failure.message}"[:MAX_LOG_CHARACTERS]
+        return judged.failed(Failure(kind=FailureKind.INFRASTRUCTURE, message=message, details=failure.details))
+
+
+def order_of(subject: EvaluationInput, built: BuiltKernel, call: Call) -> KernelOrder:
+    """Return the order to verify a built kernel and to time it against eager."""
+    return KernelOrder(
+        binary=str(built.binary),
+        launches=built.plan.launches,
+        workspace=built.plan.workspace,
+        laws=subject.preparation.laws,
+        tolerances=subject.preparation.tolerances,
+        thorough=call.thorough,
+        incumbent=call.incumbent,
+        baselines=(Baseline.EAGER,),
+        imported=isinstance(subject.kernel, ImportedKernel),
+    )
+
+
+def _failed(failure: Failure) -> Judged:
+    return Judged(verification=VerificationResult(failure=failure))

@@ -1,0 +1,287 @@
+"""Messages between judge and reference process: questions about a reference, and their answers.
+
+The tensors of a message lie in memory that the judge owns; the message holds their layouts as JSON, whose form and size
+:mod:`gpu_worker.judge.exchange` checks against the memory that there is. The user's code may have taken the reference
+process over, so the judge believes nothing of an answer but its form.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, TypeAdapter
+
+from cupilot.domain.problem import NumericsPolicy
+from gpu_worker.channel import finite
+
+Layouts: TypeAlias = list[Any]
+"""Of the tensors that come with a message."""
+
+
+class Message(BaseModel):
+    """A question or an answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the message for the channel."""
+        data: dict[str, Any] = finite(self.model_dump(mode="json"))
+        return data
+
+
+# Questions
+
+
+class Question(Message):
+    """What the judge may ask; ``op`` names the question."""
+
+    again: bool = False
+    """Whether it is asked for the second time, after the judge has given back the memory that it can spare."""
+
+
+class Begin(Question):
+    """Answer once all is imported."""
+
+    op: Literal["begin"] = "begin"
+
+
+class Load(Question):
+    """Run a problem file and construct its model."""
+
+    op: Literal["load"] = "load"
+    source: str
+    policy: NumericsPolicy
+    seed: int
+
+
+class Trace(Question):
+    """Run and trace forward once; answered by :class:`Facts`."""
+
+    op: Literal["trace"] = "trace"
+    problem_hash: str
+
+
+class CheckScalars(Question):
+    """Refuse a model that draws numbers at random which kernels know as constants."""
+
+    op: Literal["check_scalars"] = "check_scalars"
+
+
+class Describe(Question):
+    """Describe how an imported file is called in the reference's place; answered by :class:`Described`."""
+
+    op: Literal["describe"] = "describe"
+
+
+class Draw(Question):
+    """Draw inputs; answered by :class:`Tensors`."""
+
+    op: Literal["draw"] = "draw"
+    seed: int
+
+
+class Run(Question):
+    """Run forward under the policy; answered by :class:`Tensors`."""
+
+    op: Literal["run"] = "run"
+    given: Layouts
+    seed: int | None
+    """For the random numbers that forward draws, if it does."""
+
+
+class RunExact(Question):
+    """Run forward in float64; answered by :class:`ExactTensors`."""
+
+    op: Literal["run_exact"] = "run_exact"
+    given: Layouts
+    rounded: bool
+    """Whether large results are rounded to float32."""
+
+
+class RunSelecting(Question):
+    """As :class:`RunExact`, rounded; answered by :class:`SelectedTensors`."""
+
+    op: Literal["run_selecting"] = "run_selecting"
+    given: Layouts
+
+
+class Reads(Question):
+    """Mark the elements of named tensors that forward reads; answered by :class:`Tensors`."""
+
+    op: Literal["reads"] = "reads"
+    given: Layouts
+    names: list[str]
+
+
+class Settle(Question):
+    """Give parameters and buffers their first values again; answered by :class:`Settled`."""
+
+    op: Literal["settle"] = "settle"
+    notice: bool
+    """Whether to look first whether calls have changed them."""
+
+
+class Assume(Question):
+    """Give the module's parameters and buffers these values, flat storages in the order of the specs."""
+
+    op: Literal["assume"] = "assume"
+    given: Layouts
+
+
+class Attach(Question):
+    """Map memory of the judge's, whose descriptors come along, in the place of an earlier one."""
+
+    op: Literal["attach"] = "attach"
+    use: Literal["given", "results", "slots"]
+    handle: dict[str, Any]
+
+
+class Detach(Question):
+    """Give back the memory that tensors are handed over in."""
+
+    op: Literal["detach"] = "detach"
+
+
+class Bind(Question):
+    """Take these slots: byte offset by name of the tensor."""
+
+    op: Literal["bind"] = "bind"
+    slots: list[dict[str, int]]
+
+
+class Compile(Question):
+    """Make ``torch.compile`` of the module a baseline; answered by :class:`Compiled`."""
+
+    op: Literal["compile"] = "compile"
+    given: Layouts
+    baseline: str
+    mode: str
+    seconds: int
+
+
+class Capture(Question):
+    """Make a block's calls one graph."""
+
+    op: Literal["capture"] = "capture"
+    baseline: str
+    order: list[int]
+
+
+class Block(Question):
+    """Call a baseline once for each slot of an order; answered by :class:`Timed`."""
+
+    op: Literal["block"] = "block"
+    baseline: str
+    order: list[int]
+
+
+class Replay(Question):
+    """Run the graph that was captured last; answered by :class:`Timed`."""
+
+    op: Literal["replay"] = "replay"
+
+
+class Last(Question):
+    """Give the outputs of the last block's last call; answered by :class:`Tensors`."""
+
+    op: Literal["last"] = "last"
+
+
+class Output(Question):
+    """Give the outputs for a slot, not timed; answered by :class:`Tensors`."""
+
+    op: Literal["output"] = "output"
+    slot: int
+
+
+class Choices(Question):
+    """As :class:`Output`, with what index outputs select from; answered by :class:`SelectedTensors`."""
+
+    op: Literal["choices"] = "choices"
+    slot: int
+
+
+AnyQuestion: TypeAlias = (
+    Begin | Load | Trace | CheckScalars | Describe | Draw | Run | RunExact | RunSelecting | Reads | Settle | Assume
+    | Attach | Detach | Bind | Compile | Capture | Block | Replay | Last | Output | Choices
+)  # fmt: skip
+QUESTIONS: TypeAdapter[AnyQuestion] = TypeAdapter(Annotated[AnyQuestion, Field(discriminator="op")])
+
+# Answers
+
+
+class Answer(Message):
+    """A question was answered."""
+
+    ok: Literal[True] = True
+
+
+class Facts(Answer):
+    """Facts of a traced forward pass."""
+
+    facts: dict[str, Any]
+    """Of :class:`cupilot.domain.problem.ProblemFacts`; the size of the message bounds it."""
+    writes_inputs: StrictBool
+    """Whether forward changes its arguments, as an activation in place does."""
+
+
+class Described(Answer):
+    """A :class:`gpu_worker.signature.Signature` as JSON."""
+
+    signature: dict[str, Any]
+
+
+class Tensors(Answer):
+    """Tensors, in memory."""
+
+    results: Any
+    """Their :data:`Layouts`, of any form until :mod:`gpu_worker.judge.exchange` has checked it."""
+
+
+class ExactTensors(Tensors):
+    """Outputs in float64, or in float32 where that cannot be."""
+
+    exact: StrictBool
+
+
+class Selected(Message):
+    """Selection of an output that holds indices; the values that it selects from are among the tensors."""
+
+    dim: StrictInt | None
+    keepdim: StrictBool
+
+
+class SelectedTensors(Tensors):
+    """Outputs, and behind them the values that some of them select from."""
+
+    selections: list[Selected | None]
+    exact: StrictBool
+
+
+class Settled(Answer):
+    """Parameters and buffers have their first values."""
+
+    changes_state: StrictBool
+
+
+class Compiled(Answer):
+    """The baseline is compiled, unless there is a reason why it cannot be."""
+
+    reason: str | None = None
+
+
+class Timed(Answer):
+    """All calls are done."""
+
+    seconds: Annotated[float, Field(strict=True)]
+    """By the reference process's own clock."""
+
+
+class Failed(Message):
+    """A question could not be answered."""
+
+    ok: Literal[False] = False
+    error: Literal["unusable", "not_portable", "uncapturable", "out_of_memory"]
+    message: str
+    kind: str | None = None
+    """Of a reference that is unusable: a value of :class:`cupilot.domain.evaluation.FailureKind`."""
