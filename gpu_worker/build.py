@@ -48,7 +48,7 @@ TOOL_FAULT = 3
 _KILLED = re.compile(
     r"^\S+: fatal error: Killed signal terminated program \S+\ncompilation terminated\.\s*\Z", re.MULTILINE
 )
-"""What a compiler's driver says in the end where the machine killed one of its processes, mostly for memory. A source
+"""Last words of a compiler's driver where the machine killed one of its processes, mostly for memory. A source
 can print such a line, but not the last one."""
 
 _ERROR_LINE = re.compile(r"^kernel\.\w+[:(](\d+).*?error:? ?(.*)$", re.MULTILINE)
@@ -85,7 +85,7 @@ class BuiltKernel:
         return digest([self.build.report.binary_hash, self.plan.model_dump(mode="json")])
 
     def made_ahead(self) -> BuiltKernel:
-        """The same, with a report that says that it was made before the kernel's turn."""
+        """Return the same, with a report that says that it was made before the kernel's turn."""
         report = self.build.report.model_copy(update={"ahead": True})
         return replace(self, build=replace(self.build, report=report))
 
@@ -100,7 +100,7 @@ class _Unsettled(Exception):
 
 
 class _Record(BaseModel):
-    """What the cache keeps beside the binary."""
+    """Record that the cache keeps beside the binary."""
 
     report: BuildReport
     registers: int | None = None
@@ -121,7 +121,7 @@ class Builder:
         folder.mkdir(parents=True, exist_ok=True)
 
     def within(self, sandbox: Sandbox) -> Builder:
-        """The same builder, with the same cache, whose compilers run in another sandbox."""
+        """Return the same builder, with the same cache, whose compilers run in another sandbox."""
         return Builder(self._toolchain, sandbox, self._folder, self._arch)
 
     def build_kernel(self, kernel: Kernel, facts: ProblemFacts, *, cores: tuple[int, ...] | None = None) -> BuiltKernel:
@@ -135,7 +135,7 @@ class Builder:
         return BuiltKernel(plan, build, failure)
 
     def build(self, source: str, header: str, *, cores: tuple[int, ...] | None = None) -> Build:
-        """The binary of a source with its ``problem.h``, from the cache where it was built before.
+        """Return the binary of a source with its ``problem.h``, from the cache where it was built before.
 
         ``cores`` are those that a compiler may run on, by default all.
         """
@@ -244,7 +244,7 @@ class Builder:
 
 
 def held_back(done: Finished) -> bool:
-    """Whether the machine, and not the source, may be why a tool did not finish."""
+    """Return whether the machine, and not the source, may be why a tool did not finish."""
     if done.excess is not None:
         return False
     if done.timed_out:
@@ -259,7 +259,7 @@ def _machine(tool: str, done: Finished) -> Failure:
 
 
 def compile_failure(done: Finished, log: str) -> Failure:
-    """Why a compiler gave no binary."""
+    """Return why a compiler made no binary."""
     if done.excess is not None:
         limit = f"{COMPILE_MEMORY_BYTES >> 30} GiB of memory"
         allowed = limit if done.excess is Excess.MEMORY else f"{COMPILER_PROCESSES} processes and threads"

@@ -34,7 +34,7 @@ class BuildsEnded(OSError):
 
 
 def spare_cores(host: HostTarget) -> tuple[int, ...]:
-    """Cores that neither a timed kernel nor its baseline nor their hosts use."""
+    """Return cores that neither a timed kernel nor its baseline nor their hosts use."""
     available = sorted(os.sched_getaffinity(0))
     if host.cpus is None:
         return tuple(available[TIMING_CORES:])

@@ -75,7 +75,7 @@ class Bytecode:
         done.touch()  # even if an import failed: judges work without the cache, only slower
 
     def flags(self) -> tuple[str, ...]:
-        """Interpreter flags that make Python use the folder."""
+        """Return interpreter flags that make Python use the folder."""
         return ("-X", f"pycache_prefix={self.folder}") if self.needed else ()
 
 

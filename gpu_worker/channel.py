@@ -81,17 +81,17 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        """Two connected ends."""
+        """Return two connected ends."""
         left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(left), cls(right)
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> Channel:
-        """The end that was inherited, or received, as a file descriptor; takes ownership of it."""
+        """Return the end that was inherited, or received, as a file descriptor; takes ownership of it."""
         return cls(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=descriptor))
 
     def fileno(self) -> int:
-        """The socket's descriptor, for select and for inheritance."""
+        """Return the socket's descriptor, for select and for inheritance."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -100,11 +100,11 @@ class Channel:
         self._socket.close()
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether something arrives (or the peer hangs up) within ``timeout`` seconds."""
+        """Return whether something arrives (or the peer hangs up) within ``timeout`` seconds."""
         return self._poll(select.POLLIN, timeout)
 
     def pending(self) -> bool:
-        """Whether the peer has sent something (or hung up) that was not received yet."""
+        """Return whether the peer has sent something (or hung up) that was not received yet."""
         return bool(self._data) or self.wait(0.0)
 
     def send(self, message: Any, descriptors: Sequence[int] = (), *, timeout: float = SEND_SECONDS) -> None:
@@ -258,7 +258,7 @@ def _decoded(data: bytearray) -> Any:
 
 
 def _object_bytes(text: str) -> int:
-    """Upper bound of what the values of JSON ``text`` take in memory, apart from its strings' characters.
+    """Estimate the bytes that the values of JSON ``text`` take in memory at most, without its strings' characters.
 
     By CPython 3.11: an object of one key takes 184 bytes, a list of one item 88, a float or string beside its
     characters 24 to 56, a place in a list 8, a place in an object and its key 100.

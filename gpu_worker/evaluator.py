@@ -45,7 +45,7 @@ from gpu_worker.warm_judge import ReferenceEnded, WarmJudge
 
 
 def never() -> bool:
-    """The default of ``cancelled``."""
+    """Return the default of ``cancelled``."""
     return False
 
 

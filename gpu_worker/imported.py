@@ -61,7 +61,7 @@ class ImportedHost:
         self._bytecode = bytecode
 
     def runner_access(self) -> Access:
-        """Torch and a compiler, as the judge has them, without the packages that prepare and judge problems."""
+        """Return access to torch and a compiler, as the judge has it, without this project's problems and verdicts."""
         access = self._host.judge_access()
         toolkit = _toolkit() if self._host.target is Target.CUDA else None
         folders = [path for path in access.read_only if path != SOURCE_ROOT / "cupilot"]
@@ -77,12 +77,12 @@ class ImportedHost:
         )
 
     def runner_python_flags(self) -> tuple[str, ...]:
-        """Isolated; site-packages stay, because torch is there."""
+        """Return flags that isolate it; site-packages stay, because torch is there."""
         return ("-I", *self._bytecode.flags())
 
 
 def stage(kernel: ImportedKernel, folder: Path, sandbox: Sandbox) -> BuiltKernel:
-    """The file where its runner finds it, in the shape of a build; nothing is compiled before the runner does."""
+    """Put the file where its runner finds it, and return it as a build; it is compiled by the runner."""
     report = BuildReport(ok=True, compiler="torch", seconds=0.0, binary_hash=_digest(kernel.source))
     try:
         check_import(kernel.source)
@@ -115,7 +115,7 @@ def with_runner_log(built: BuiltKernel, failure: Failure | None) -> BuiltKernel:
 
 
 def _missing(kernel: ImportedKernel, sandbox: Sandbox) -> str | None:
-    """What this machine lacks for the file."""
+    """Return what this machine lacks for the file, and how to install it."""
     if not sandbox.kind.startswith("bwrap"):
         return "imported files may start processes, so they need user namespaces (bubblewrap), which are barred here"
     compiles = is_extension(kernel.source)
@@ -131,13 +131,13 @@ def _found(program: str) -> str | None:
 
 
 def _search_path(toolkit: Path | None) -> str:
-    """Programs of the interpreter's own installation (ninja), of the CUDA toolkit (nvcc), and the system's."""
+    """Return programs of the interpreter's own installation (ninja), of the CUDA toolkit (nvcc), and the system's."""
     folders: Collection[Path] = [Path(sys.prefix) / "bin", *([toolkit / "bin"] if toolkit is not None else [])]
     return ":".join([*map(str, folders), "/usr/local/bin", "/usr/bin", "/bin"])
 
 
 def _toolkit() -> Path | None:
-    """A CUDA toolkit with nvcc."""
+    """Return a CUDA toolkit with nvcc."""
     on_path = shutil.which("nvcc")
     candidates = [*filter(None, _TOOLKITS), *([str(Path(on_path).resolve().parent.parent)] if on_path else [])]
     return next((Path(path) for path in candidates if (Path(path) / "bin" / "nvcc").exists()), None)

@@ -41,7 +41,7 @@ ENDING_SECONDS = 10.0
 """A process that has hung up takes seconds to release its memory; one that hung up but lives on is killed."""
 
 POLL_SECONDS = 0.05
-"""How often a cancellation, a deadline and the number of processes are looked at while the judge works."""
+"""Seconds between looks at cancellation, deadline and number of processes while the judge works."""
 
 JUDGE_MEMORY_SHARE = 0.6
 JUDGE_FILE_BYTES = 64 * 2**30
@@ -167,7 +167,7 @@ class JudgeProcess:
             raise JudgeLost("starting", self._child.wait(ENDING_SECONDS)) from error
 
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """Return whether the process still runs."""
         return self._child.running()
 
     def ending(self) -> Finished:

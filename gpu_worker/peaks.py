@@ -33,14 +33,14 @@ class PeakStore:
         self._path = folder / f"{target.device.uid}{threads}.json"
 
     def get(self) -> Peaks:
-        """The known peaks; measured now where there are none."""
+        """Return the known peaks; measured now where there are none."""
         with self._path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known = self._read()
             return known if known is not None else self._write(self._measure())
 
     def at_least(self, other: Peaks) -> Peaks:
-        """The better of what is known here and what another record says of the same device."""
+        """Return the better of what is known here and what another record says of the same device."""
         known = self._read()
         return other if known is None or known.device_uid != other.device_uid else best(known, other)
 
@@ -72,7 +72,7 @@ class PeakStore:
 
 
 def from_measurement(device_uid: str, measured: dict[str, Any]) -> Peaks:
-    """Peaks from the fields of ``MeasuredPeaks``.
+    """Return peaks from the fields of ``MeasuredPeaks``.
 
     The bandwidth is that of the largest working set, main memory: timed launches find their data there, not in a cache.
     """
@@ -87,7 +87,7 @@ def from_measurement(device_uid: str, measured: dict[str, Any]) -> Peaks:
 
 
 def best(one: Peaks, other: Peaks) -> Peaks:
-    """The higher rates, and the shorter launch, of two measurements of one device."""
+    """Return the higher rates, and the shorter launch, of two measurements of one device."""
     policies = set(one.tensor_flops) | set(other.tensor_flops)
     return Peaks(
         device_uid=one.device_uid,

@@ -20,7 +20,7 @@ Build = Callable[[Kernel, ProblemFacts], BuiltKernel]
 
 
 def promoted(eager: Comparison | None, call: Call) -> bool:
-    """Whether a kernel with this time is promoted: none is certainly faster, or this is its confirmation.
+    """Return whether a kernel with this time is promoted: none is certainly faster, or this is its confirmation.
 
     So is a kernel that a job measures before it has a best one. A kernel that is no candidate to be the best never is
     (``Call.candidate``).
@@ -46,7 +46,7 @@ class Profiling:
 
     @staticmethod
     def owes(known: Evaluation, kernel: Kernel | ImportedKernel, call: Call) -> bool:
-        """Whether this job promotes the kernel of a known evaluation, which the job that measured it did not."""
+        """Return whether this job promotes the kernel of a known evaluation, which the job that measured it did not."""
         if known.profile is None or known.profile.promoted or not known.verdict.counts:
             return False
         return isinstance(kernel, Kernel) and promoted(known.comparison(), call)

@@ -66,11 +66,11 @@ class ReferenceProcess:
             ours.close()
 
     def channel(self) -> int:
-        """Descriptor of the judge's end of the line; valid until :meth:`close`."""
+        """Return descriptor of the judge's end of the line; valid until :meth:`close`."""
         return self._theirs.fileno()
 
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """Return whether the process still runs."""
         return self._child.running()
 
     def pause(self) -> None:
@@ -82,11 +82,11 @@ class ReferenceProcess:
         self._child.thaw()
 
     def overrun(self) -> bool:
-        """Whether it has started an absurd number of processes."""
+        """Return whether it has started an absurd number of processes."""
         return self._may_start_processes and self._child.processes() > MAX_PROCESSES
 
     def ending(self) -> Finished:
-        """How the process ended; it is killed if it has not."""
+        """Return how the process ended; it is killed if it has not."""
         return self._child.wait(ENDING_SECONDS)
 
     def close(self) -> None:

@@ -159,7 +159,7 @@ def _tunables(kernel: Kernel | ImportedKernel) -> dict[str, JsonValue]:
 
 
 def of_this_source(known: Evaluation, kernel: Kernel | ImportedKernel) -> bool:
-    """Whether a known evaluation rests on this source, or on no tunable values but the given ones."""
+    """Return whether a known evaluation rests on this source, or on no tunable values but the given ones."""
     return not known.sweep or known.kernel_hash == kernel.content_hash()
 
 

@@ -86,11 +86,11 @@ class RunnerProcess:
         return str(path)
 
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """Return whether the process still runs."""
         return self._child.running()
 
     def take_channel(self) -> int:
-        """Descriptor of the judge's end of the line; valid until :meth:`close`."""
+        """Return descriptor of the judge's end of the line; valid until :meth:`close`."""
         return self._theirs.fileno()
 
     def hold(self, on: bool) -> float:
@@ -114,7 +114,7 @@ class RunnerProcess:
         return self._overrun
 
     def ending(self) -> Finished:
-        """How the runner ended; it is killed if it has not."""
+        """Return how the runner ended; it is killed if it has not."""
         return self._child.wait(ENDING_SECONDS)
 
     def close(self) -> None:

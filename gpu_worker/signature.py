@@ -1,4 +1,4 @@
-"""What an imported file is constructed, called and loaded with, as the judge tells it to the runner.
+"""The signature of an imported file: what it is constructed and called with, as the judge sends it to the runner.
 
 Plain JSON, so that the runner unpickles nothing and the judge says nothing that it does not mean to say: constructor
 arguments, forward's arguments with names in place of tensors, and the layout of each named tensor. No reference, no
@@ -37,7 +37,7 @@ class Layout:
     strides: tuple[int, ...]
 
     def view(self, memory: torch.Tensor, offset: int) -> torch.Tensor:
-        """This tensor where it lies in the arena, ``offset`` in bytes."""
+        """Return this tensor where it lies in the arena, ``offset`` in bytes."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         flat = memory[offset : offset + span * dtype.itemsize].view(dtype)
@@ -46,7 +46,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Signature:
-    """How the reference's ``Model`` is constructed and called; an imported ``ModelNew`` is used in the same way."""
+    """Arguments of the reference's ``Model``; an imported ``ModelNew`` is constructed and called in the same way."""
 
     constructor: tuple[tuple[Any, ...], dict[str, Any]]
     """Positional and keyword arguments."""
@@ -61,7 +61,7 @@ class Signature:
     """Of the constructor's positional arguments."""
 
     def as_json(self) -> dict[str, Any]:
-        """For the channel; raises :class:`NotPortable`."""
+        """Return the signature for the channel; raises :class:`NotPortable`."""
         args, kwargs = self.constructor
         return {
             "constructor": [_told(list(args)), _told(dict(kwargs))],
@@ -74,7 +74,7 @@ class Signature:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Signature:
-        """What :meth:`as_json` told."""
+        """Return the signature that :meth:`as_json` made this of."""
         args, kwargs = data["constructor"]
         layouts = [
             Layout(**{**item, "shape": tuple(item["shape"]), "strides": tuple(item["strides"])})
@@ -90,21 +90,21 @@ class Signature:
         )
 
     def constructor_arguments(self) -> dict[str, Any]:
-        """All of them by name, the positional ones first."""
+        """Return all of them by name, the positional ones first."""
         args, kwargs = self.constructor
         return dict(zip(self.constructor_names, args, strict=False)) | kwargs
 
     def layout(self, name: str) -> Layout:
-        """Of the tensor of this name."""
+        """Return the layout of the tensor of this name."""
         return next(item for item in self.tensors if item.name == name)
 
     def outputs(self) -> tuple[Layout, ...]:
-        """In the order in which forward returns them."""
+        """Return the outputs' layouts, in the order in which forward returns them."""
         return tuple(item for item in self.tensors if item.role == "output")
 
 
 def filled(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Arguments with tensors in their places."""
+    """Return arguments with tensors in their places."""
     if isinstance(value, Given):
         return tensors[value.name]
     if isinstance(value, list | tuple):

@@ -56,16 +56,16 @@ class Call:
     """By :func:`time.monotonic`."""
     cancelled: Callable[[], bool]
     thorough: bool
-    """Whether it is a confirmation."""
+    """True if it is a confirmation."""
     incumbent: float | None = None
     """Speedup over eager of the best kernel so far, if there is one."""
     candidate: bool = True
-    """Whether the kernel may become the best: hardware counters are read for such kernels only."""
+    """True if the kernel may become the best: hardware counters are read for such kernels only."""
     phases: Phases = field(default_factory=Phases)
     """Stopwatch of the evaluation."""
 
     def remaining(self) -> float:
-        """Seconds until the deadline, at least one."""
+        """Return seconds until the deadline, at least one."""
         return max(self.deadline - time.monotonic(), 1.0)
 
 
@@ -115,7 +115,7 @@ class ProfileResult:
     """Result of reading hardware counters."""
 
     promoted: bool = False
-    """Whether they were asked for; see :mod:`gpu_worker.profiling`."""
+    """True if they were asked for; see :mod:`gpu_worker.profiling`."""
     counters: Counted = field(default_factory=Counted)
 
 

@@ -14,7 +14,7 @@ def device(item: Device) -> str:
 
 
 def preparation(item: Preparation) -> str:
-    """What kernels for this problem will be judged by."""
+    """Describe what kernels for this problem will be judged by."""
     facts, place = item.facts, item.placement
     lines = [
         f"{facts.op_class}: {', '.join(f'{t.name} {t.dtype.value}{list(t.shape)}' for t in facts.tensors)}",
@@ -28,7 +28,7 @@ def preparation(item: Preparation) -> str:
 
 
 def evaluation(item: Evaluation) -> str:
-    """Verdict, reason, times."""
+    """Describe an evaluation: verdict, reason, times."""
     imported = item.kernel_kind is KernelKind.IMPORTED
     lines = [f"verdict    {item.verdict.value}{' (imported: host code of its own)' if imported else ''}"]
     if item.failure is not None:

@@ -93,7 +93,7 @@ def _alone(plan: LaunchPlan, limit: int) -> int:
 
 
 def can_vary(kernel: Kernel | ImportedKernel) -> bool:
-    """Whether a tunable has another choice."""
+    """Return whether a tunable has another choice."""
     if isinstance(kernel, ImportedKernel):
         return False
     return any(len(set(tunable.choices)) > 1 for tunable in kernel.plan.tunables.values())
@@ -266,7 +266,7 @@ class Sweep:
 
 
 def worthwhile(subject: EvaluationInput, judged: Judged, call: Call) -> bool:
-    """Whether a kernel that was judged is to be swept."""
+    """Return whether a kernel that was judged is to be swept."""
     eager = judged.eager
     if judged.failure is not None or eager is None or not can_vary(subject.kernel):
         return False
@@ -295,5 +295,5 @@ def _speed(point: SweepPoint) -> float:
 
 
 def _faster(speedup: Interval | None, other: Interval | None) -> bool:
-    """Whether one is faster beyond noise: the 95 % intervals do not touch."""
+    """Return whether one is faster beyond noise: the 95 % intervals do not touch."""
     return speedup is not None and other is not None and speedup.low > other.high

@@ -45,7 +45,7 @@ def alone_on(device: Device, cancelled: Callable[[], bool]) -> Iterator[None]:
 
 
 def cpu_is_measured_on() -> bool:
-    """Whether somebody measures on this machine's CPU now, so that background work had better wait."""
+    """Return whether somebody measures on this machine's CPU now, so that background work had better wait."""
     try:
         descriptor = _opened(CPU_LOCK)
     except OSError:
@@ -83,7 +83,7 @@ def _measuring_on_cpu() -> Iterator[None]:
 
 
 def _opened(name: str) -> int:
-    """A lock file of this machine; another user's can be read, and that is enough to lock it.
+    """Return a lock file of this machine; another user's can be read, and that is enough to lock it.
 
     Links are not followed: the folder is everybody's, and the holder writes its name into the file.
     """

@@ -163,7 +163,7 @@ def _confirmed(eager: Comparison, repeated: Judged) -> tuple[Verdict, Failure | 
 
 
 def agree(first: Comparison, second: Comparison | None) -> bool:
-    """Whether two timings of one kernel show the same speedup."""
+    """Return whether two timings of one kernel show the same speedup."""
     if second is None:
         return False
     difference = abs(math.log(first.speedup.median / second.speedup.median))
@@ -172,12 +172,12 @@ def agree(first: Comparison, second: Comparison | None) -> bool:
 
 
 def below_floor(eager: Comparison, placement: Placement) -> bool:
-    """Whether a time is too far below the roofline bound to be believed."""
+    """Return whether a time is too far below the roofline bound to be believed."""
     return eager.kernel_us.median < BELOW_FLOOR * placement.floor_us
 
 
 def _disturbed(subject: EvaluationInput, eager: Comparison) -> bool:
-    """Whether PyTorch was slower beside an imported file than alone: its host code could leave work on the device."""
+    """Return whether PyTorch was slower beside an imported file, whose host code could leave work on the device."""
     if not isinstance(subject.kernel, ImportedKernel) or subject.kernel.target is not Target.CUDA:
         return False
     return eager.baseline_us.median > DISTURBED * subject.preparation.baseline_us.median

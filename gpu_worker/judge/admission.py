@@ -33,8 +33,8 @@ class Precision:
     """Constants of a numerics policy."""
 
     factor: float
-    """How many times PyTorch's own error a kernel may err: naive summation of 1000 terms errs 5 to 10 times more than
-    PyTorch's blocked summation (measured), and is still honest float32."""
+    """Multiple of PyTorch's own error that a kernel may err by: naive summation of 1000 terms errs 5 to 10 times more
+    than PyTorch's blocked summation (measured), and is still honest float32."""
     floor: float
     """Smallest tolerance; polynomial exp and erf of a few units in the last place need it."""
     unit: float
@@ -80,7 +80,7 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Admission:
-    """What came out of admitting a problem."""
+    """Result of admitting a problem."""
 
     laws: tuple[Admitted, ...]
     nulls: dict[str, bool]
@@ -89,7 +89,7 @@ class Admission:
 
 
 def precision_of(policy: NumericsPolicy, specs: Sequence[TensorSpec]) -> Precision:
-    """What kernels are held to: the policy, unless outputs themselves have fewer bits, or all tensors have more."""
+    """Return the precision of kernels: the policy's, unless outputs have fewer bits, or all tensors have more."""
     floating = [spec for spec in specs if spec.dtype.value.startswith(("float", "bfloat"))]
     if floating and all(spec.dtype is DType.FLOAT64 for spec in floating):
         return _DOUBLE
@@ -139,7 +139,7 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
 
 
 def _unchanging(specs: Sequence[TensorSpec], one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> list[str]:
-    """Of inputs that no law changes: those that are the same in each draw, which no kernel has to read."""
+    """Note the inputs that are the same in each draw and under each law, which no kernel has to read."""
     names = [
         spec.name
         for spec, first, second in zip(
@@ -151,7 +151,7 @@ def _unchanging(specs: Sequence[TensorSpec], one: Sequence[torch.Tensor], other:
 
 
 def _unless_unanswered(trial: Callable[[], tuple[Admitted | None, str]]) -> tuple[Admitted | None, str]:
-    """What a trial says; of inputs on which the reference raises (a matrix without an inverse), that it does."""
+    """Return a trial's result; where the reference raises on its inputs (a matrix without an inverse), that reason."""
     try:
         return trial()
     except UnusableReference as error:
@@ -162,7 +162,7 @@ def _unless_unanswered(trial: Callable[[], tuple[Admitted | None, str]]) -> tupl
 
 @dataclass(frozen=True)
 class _Subject:
-    """What laws are tried on."""
+    """A problem that laws are tried on."""
 
     reference: ReferenceLink
     cases: Cases
@@ -173,7 +173,7 @@ class _Subject:
 
 
 def _try_integers(subject: _Subject, policy: NumericsPolicy) -> tuple[Admitted | None, str]:
-    """The law of whole numbers, where the operator has exact answers to them."""
+    """Return the law of whole numbers, where the operator has exact answers to them."""
     specs = [spec for spec in subject.specs if spec.role is not Role.OUTPUT]
     try:
         unit = exactness.quantum(subject.reference, subject.cases.get(laws.INTEGERS).given, specs, policy)
@@ -187,7 +187,7 @@ def _try_integers(subject: _Subject, policy: NumericsPolicy) -> tuple[Admitted |
 
 
 def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = None) -> tuple[Admitted | None, str]:
-    """A law with a calibrated tolerance, or with the one given; None and the reason where it is not meaningful."""
+    """Return a law with a calibrated tolerance, or with the exact one; None and the reason where it tells nothing."""
     reference, previous = subject.reference, subject.previous
     case = subject.cases.get(law)
     if case.shapes != [tensor.shape for tensor in previous]:
@@ -222,7 +222,7 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
 def calibrate(
     reference: ReferenceLink, case: Case, reference_error: float, precision: Precision
 ) -> tuple[float, float | None]:
-    """Tolerance of a case, and the error of the next lower precision (None where precision plays no part)."""
+    """Return tolerance of a case, and the error of the next lower precision (None where precision plays no part)."""
     if all(item.integral for item in case.expected):
         return 0.0, None
     moved = [laws.nudge(tensor, precision.unit, _other_seed()) for tensor in case.given]
@@ -245,7 +245,7 @@ def calibrate(
 def run_on_half(
     reference: ReferenceLink, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor], own: Sequence[torch.Tensor]
 ) -> list[torch.Tensor] | None:
-    """The outputs where the batch's second half is its first once more; ``own`` are those of the batch as it is.
+    """Return the outputs where the batch's second half is its first once more; ``own`` are those of the batch as it is.
 
     A kernel that skips the second half can know no better: of a mean it gives the first half's, of a sum twice it.
     Shapes stay, and with them what indices in one input mean in another. None where that tells nothing: outputs
@@ -272,7 +272,7 @@ def run_on_half(
 def null_outputs(
     case: Case, own: Sequence[torch.Tensor], previous: Sequence[torch.Tensor]
 ) -> dict[str, Callable[[], list[torch.Tensor]]]:
-    """How kernels that do not do the work make their outputs, by name; made one after the other, since they are large.
+    """Return functions that make the outputs of kernels that do not do the work, by name; outputs are large.
 
     What they know is another draw's output, ``previous``.
     """
@@ -295,7 +295,7 @@ def null_outputs(
 
 
 def _constant(known: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The middle of a known output, everywhere."""
+    """Return the middle of a known output, everywhere."""
     if not known.is_floating_point():
         return torch.full_like(like, known.reshape(-1).mode().values.item())
     mean = float(known.mean(dtype=torch.float64))

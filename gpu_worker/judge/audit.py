@@ -18,7 +18,7 @@ from gpu_worker.judge.slots import Slots
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a kernel is held to under each law."""
+    """Bounds on a kernel's error under each law."""
 
     tolerances: Mapping[str, float]
     reference_errors: Mapping[str, float]

@@ -34,7 +34,7 @@ class BaselineLink:
 
     @property
     def answers_are_right(self) -> bool:
-        """Whether what timed calls return is what the reference computes.
+        """Return whether what timed calls return is what the reference computes.
 
         What writes to its inputs or its state may have been called before, to warm up.
         """

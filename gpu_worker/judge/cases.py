@@ -67,7 +67,7 @@ class Cases:
         self._drawn: list[torch.Tensor] | None = None
 
     def get(self, law: str) -> Case:
-        """The case of this law, the same data each time within this process."""
+        """Return the case of this law, the same data each time within this process."""
         case = self._kept.pop(law, None)
         if case is None:
             self._make_room(law)
@@ -76,7 +76,7 @@ class Cases:
         return case
 
     def held(self) -> int:
-        """Bytes of the cases that are kept."""
+        """Return bytes of the cases that are kept."""
         return sum(case.nbytes for case in self._kept.values())
 
     def _make_room(self, law: str) -> None:
@@ -88,7 +88,7 @@ class Cases:
             del self._kept[name]
 
     def expect(self, law: str, given: Sequence[torch.Tensor]) -> Case:
-        """A case from given tensors: runs the reference in float64."""
+        """Return a case from given tensors: runs the reference in float64."""
         expected = [
             Expected(values, ABSOLUTE if law == laws.INTEGERS else unit_of(values), selection)
             for values, selection in self._reference.run_selecting(given)
@@ -124,7 +124,7 @@ class Cases:
         return laws.apply(law, own, self._specs, self._seed(law))
 
     def _base(self) -> list[torch.Tensor]:
-        """The draw that all derived laws start from; kept where memory is plentiful, since drawing is slow."""
+        """Return the draw that all derived laws start from; kept where memory is plentiful, since drawing is slow."""
         if self._drawn is not None:
             return self._drawn
         drawn = self._reference.draw(self._seed(_BASE))
@@ -154,10 +154,10 @@ class Cases:
 
 
 def finite(case: Case) -> bool:
-    """Whether every expected value is finite."""
+    """Return whether every expected value is finite."""
     return all(bool(torch.isfinite(item.values).all()) for item in case.expected)
 
 
 def usable_error(error: float) -> bool:
-    """Whether PyTorch's own answer is near enough to the exact one for a comparison to mean anything."""
+    """Return whether PyTorch's own answer is near enough to the exact one for a comparison to mean anything."""
     return math.isfinite(error) and error < 0.05

@@ -65,7 +65,7 @@ class Clocks:
 
 
 def clock_lies(disagreements: Sequence[tuple[float, float]]) -> bool:
-    """Whether blocks of (judge's seconds, runner's seconds) tell of a false clock, and not of a busy machine."""
+    """Return whether blocks of (judge's seconds, runner's seconds) tell of a false clock, and not of a busy machine."""
     shares = [reported / host for host, reported in disagreements]
     slow = max(shares) < LYING_SHARE and max(shares) - min(shares) <= PROPORTIONAL * max(shares)
     return slow or sum(share > 1 for share in shares) > len(shares) / 2

@@ -1,4 +1,4 @@
-"""What the device said of itself after each timed block, and which pairs of blocks are dropped for it.
+"""Reads the device's state after each timed block, and drops pairs of blocks for it.
 
 A pair one of whose blocks was slowed by heat or a failing supply says how a hot device does, and is dropped whole: a
 speedup is the ratio of its two blocks. Reads between blocks only, never while a clock runs.
@@ -39,7 +39,7 @@ class BlockLog:
         self._pair.append(self._read())
 
     def end_pair(self, *, timed: bool) -> bool:
-        """Whether the pair is to be kept, as far as heat and supply go; ``timed`` is whether its clocks agreed.
+        """Return whether the pair is to be kept, as far as heat and supply go; ``timed`` is whether its clocks agreed.
 
         Raises where too many were not: the machine cannot time.
         """
@@ -56,12 +56,12 @@ class BlockLog:
         return not throttled
 
     def conditions(self) -> Conditions | None:
-        """What the comparison was made under; None where the device says nothing of itself."""
+        """Return the conditions of the comparison; None where the device reports none."""
         return summarise(self._kept, self._dropped)
 
 
 def summarise(kept: Sequence[DeviceState], dropped: Sequence[DeviceState]) -> Conditions | None:
-    """Ranges over the blocks that count; how often clocks were held down for what reason, also in those dropped."""
+    """Return ranges over the blocks that count, and how often clocks were held down for each reason, in all blocks."""
     every = [*kept, *dropped]
     if all(state == DeviceState() for state in every):
         return None

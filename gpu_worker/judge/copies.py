@@ -9,13 +9,13 @@ EXACT_ELEMENTS = 2**22
 
 
 def dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their storage range once, in whatever order."""
+    """Return whether the elements fill their storage range once, in whatever order."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return span == tensor.numel() and 0 not in tensor.stride()
 
 
 def copy_of(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A private copy with the same strides, of another dtype if one is given."""
+    """Return a private copy with the same strides, of another dtype if one is given."""
     if dense(tensor):
         return tensor.to(dtype or tensor.dtype, copy=True)
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -24,12 +24,12 @@ def copy_of(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Ten
 
 
 def in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    """A floating tensor in float64; any other as it is."""
+    """Return a floating tensor in float64; any other as it is."""
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def shortened(exact: torch.Tensor) -> torch.Tensor:
-    """Exact values in the form that they are kept in: float32 where there are many."""
+    """Return exact values in the form that they are kept in: float32 where there are many."""
     if exact.dtype is torch.float64 and exact.numel() > EXACT_ELEMENTS:
         return exact.float()
     return exact

@@ -73,13 +73,13 @@ _LOSSES = (
 
 
 def base_name(node: GraphNode) -> str:
-    """``relu`` of ``aten.relu_.default``."""
+    """Return ``relu`` of ``aten.relu_.default``."""
     name = node.op.split(".")[1] if node.op.startswith("aten.") else node.op
     return name[:-1] if name.endswith("_") and not name.startswith("_") and name not in _FREE else name
 
 
 def pointwise_flops(graph: Graph, tensors: Sequence[TensorSpec]) -> float:
-    """Operations outside matrix products and convolutions; ``tensors`` are the graph's named ones."""
+    """Return operations outside matrix products and convolutions; ``tensors`` are the graph's named ones."""
     shapes = {spec.name: spec.shape for spec in tensors}
     total = 0.0
     for node in graph.nodes:
@@ -112,7 +112,7 @@ def compulsory_bytes(
     whole: Collection[str] = (),
     needless: Mapping[str, int] = MappingProxyType({}),
 ) -> int:
-    """Bytes of every input element that the graph reads, once, and of every output element, once.
+    """Return bytes of every input element that the graph reads, once, and of every output element, once.
 
     ``zero_shares``: how much of an input is zero by construction; a kernel need not read that (half of a triangle).
     ``whole``: inputs that count whole, whatever the graph reads of them. ``needless``: bytes of inputs that the graph
@@ -126,7 +126,7 @@ def compulsory_bytes(
 
 
 def bytes_read(graph: Graph, tensors: tuple[TensorSpec, ...]) -> dict[str, int]:
-    """How many bytes of each input, parameter and buffer the graph reads, in the order of ``tensors``."""
+    """Count the bytes of each input, parameter and buffer that the graph reads, in the order of ``tensors``."""
     readers: dict[str, list[GraphNode]] = {}
     for node in graph.nodes:
         for name in dict.fromkeys(_references(node)):
@@ -154,13 +154,13 @@ def _bytes_read(name: str, size: int, itemsize: int, readers: Mapping[str, list[
 
 
 def products(graph: Graph) -> int:
-    """How many matrix products, convolutions and attentions the graph has."""
+    """Count the matrix products, convolutions and attentions of the graph."""
     names = [base_name(node) for node in graph.nodes]
     return sum(name in _MATRIX or "convolution" in name or name.startswith(_ATTENTION) for name in names)
 
 
 def used(graph: Graph, name: str) -> bool:
-    """Whether a named tensor takes part in the graph at all."""
+    """Return whether a named tensor takes part in the graph at all."""
     return name in graph.outputs or any(name in _references(node) for node in graph.nodes)
 
 
@@ -181,7 +181,7 @@ def _references(node: GraphNode) -> list[str]:
 
 
 def op_class(graph: Graph, output_shapes: tuple[tuple[int, ...], ...]) -> str:
-    """Coarse operator family, by the heaviest kind of call in the graph."""
+    """Return coarse operator family, by the heaviest kind of call in the graph."""
     names = [base_name(node) for node in graph.nodes]
     present = set(names)
     matrix = [name for name in names if name in _MATRIX]
@@ -209,7 +209,7 @@ def op_class(graph: Graph, output_shapes: tuple[tuple[int, ...], ...]) -> str:
 
 
 def _is_norm(names: list[str]) -> bool:
-    """A normalisation operator, or a reduction whose result scales what it was computed from."""
+    """Return a normalisation operator, or a reduction whose result scales what it was computed from."""
     if {"native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm"} & set(names):
         return True
     computing = [name for name in names if name not in _FREE]

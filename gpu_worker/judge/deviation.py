@@ -1,4 +1,4 @@
-"""How far an output is from the expected one, in units of the expected one's own spread. Describes, does not judge."""
+"""Measures how far an output is from the expected one, in units of its spread. Describes, does not judge."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FLAT = 1e-5
 
 @dataclass(frozen=True)
 class Selection:
-    """What an index output selects from: ``argmax`` and its kin. Any index of an equally good value is right."""
+    """Source that an index output selects from (``argmax`` and the like). Any index of an equal value is right."""
 
     values: torch.Tensor
-    """What was selected from: float64, or float32 where there is much of it."""
+    """Values that were selected from: float64, or float32 where there is much of it."""
     dim: int | None
     """None: over all elements."""
     keepdim: bool
@@ -32,7 +32,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Unit:
-    """What errors of an output are measured in: its spread; for elements further from the centre, their distance to it.
+    """Unit of an output's errors: its spread; for elements further from the centre, their distance to it.
 
     So a heavy tail is held to its own size; what is far below the spread is held to the spread.
     """
@@ -56,17 +56,17 @@ class Expected:
 
     @property
     def integral(self) -> bool:
-        """Whether values must be equal."""
+        """Return whether values must be equal."""
         return not self.values.is_floating_point()
 
     @cached_property
     def has_nan(self) -> bool:
-        """Whether a value is expected to be NaN."""
+        """Return whether a value is expected to be NaN."""
         return not self.integral and any(bool(part.isnan().any()) for part in stretches(self.values))
 
 
 def unit_of(values: torch.Tensor) -> Unit:
-    """The unit for these expected values; their magnitude where a spread says nothing."""
+    """Return the unit for these expected values; their magnitude where a spread says nothing."""
     if not values.is_floating_point():
         return Unit()
     mean, deviation = _moments(values)
@@ -77,7 +77,7 @@ def unit_of(values: torch.Tensor) -> Unit:
 
 
 def flat(values: torch.Tensor) -> bool:
-    """Whether an output is the same everywhere, so that a constant would pass for it."""
+    """Return whether an output is the same everywhere, so that a constant would pass for it."""
     if values.numel() < MIN_SPREAD_ELEMENTS:
         return False
     if not values.is_floating_point():
@@ -87,7 +87,7 @@ def flat(values: torch.Tensor) -> bool:
 
 
 def _moments(values: torch.Tensor) -> tuple[float, float]:
-    """Mean and standard deviation of the finite values, put together from stretches (Chan, Golub, LeVeque 1979)."""
+    """Return mean and standard deviation of the finite values, merged from stretches (Chan, Golub, LeVeque 1979)."""
     count, mean, squares = 0, 0.0, 0.0
     for part in stretches(values):
         exact = part.double()
@@ -106,7 +106,7 @@ def _moments(values: torch.Tensor) -> tuple[float, float]:
 
 
 def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -> float:
-    """Largest difference in units of the output; infinite for NaN, misplaced infinities and wrong integers.
+    """Return largest difference in units of the output; infinite for NaN, misplaced infinities and wrong integers.
 
     The comparison ends early above ``enough``.
     """
@@ -133,12 +133,12 @@ def _errors(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> torch.Tens
 
 
 def largest(expected: Sequence[Expected], got: Sequence[torch.Tensor], enough: float = math.inf) -> float:
-    """Largest deviation over all outputs; not the exact one above ``enough``."""
+    """Return largest deviation over all outputs; not the exact one above ``enough``."""
     return max(deviation(one, other, enough=enough) for one, other in zip(expected, got, strict=True))
 
 
 def wrong_mask(expected: Expected, got: torch.Tensor, tolerance: float) -> torch.Tensor:
-    """Which elements of the flattened output are wrong."""
+    """Mark the elements of the flattened output that are wrong."""
     parts = []
     for wanted, given in _chunks(expected, got):
         if expected.integral:
@@ -154,17 +154,17 @@ def _chunks(expected: Expected, got: torch.Tensor) -> Iterator[tuple[torch.Tenso
 
 
 def plain(values: torch.Tensor) -> torch.Tensor:
-    """Truth values as the bytes that they are: PyTorch takes every byte but 0 for true, and so poison too."""
+    """View truth values as bytes: PyTorch takes every byte but 0 for true, and so poison too."""
     return values.view(torch.uint8) if values.dtype is torch.bool else values
 
 
 def stretches(values: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The flattened tensor in parts of :data:`CHUNK_ELEMENTS`."""
+    """Return the flattened tensor in parts of :data:`CHUNK_ELEMENTS`."""
     return torch.split(values.reshape(-1), CHUNK_ELEMENTS[values.device.type])
 
 
 def _finite_error(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> float:
-    """Largest error where the expected value is finite; infinite if NaNs or infinities are misplaced."""
+    """Return largest error where the expected value is finite; infinite if NaNs or infinities are misplaced."""
     given = given.to(wanted.dtype)
     finite = wanted.isfinite()
     special, same_nans = ~finite, torch.equal(wanted.isnan(), given.isnan())

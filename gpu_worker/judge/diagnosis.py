@@ -22,7 +22,7 @@ MOSTLY = 0.999
 def wrong_output(
     spec: TensorSpec, expected: Expected, got: torch.Tensor, unwritten: torch.Tensor, *, tolerance: float, law: str
 ) -> KernelFailed:
-    """The failure of an output that deviates by more than the tolerance."""
+    """Return the failure of an output that deviates by more than the tolerance."""
     mask = wrong_mask(expected, got, tolerance)
     wrong = _places(mask)
     details: dict[str, JsonValue] = {
@@ -98,12 +98,12 @@ def _examples(spec: TensorSpec, expected: Expected, got: torch.Tensor, wrong: _P
 
 
 def _evenly(total: int, count: int) -> list[int]:
-    """Indices from first to last; in integers, because float32 misses those above 2^24."""
+    """Return indices from first to last; in integers, because float32 misses those above 2^24."""
     return [place * (total - 1) // (count - 1) for place in range(count)]
 
 
 def _pattern(expected: Expected, got: torch.Tensor, wrong: _Places) -> str:
-    """What the wrong elements have in common, in words; empty where nothing was found."""
+    """Describe in words what the wrong elements have in common; empty where nothing is."""
     wanted, given = expected.values.reshape(-1)[wrong.some], got.reshape(-1)[wrong.some]
     if given.is_floating_point() and bool(given.isnan().all()):
         return "all wrong elements are NaN"

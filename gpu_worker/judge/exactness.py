@@ -1,4 +1,4 @@
-"""Whether an operator has exact answers: proves that small whole numbers give whole multiples of one quantum, whatever
+"""Finds operators with exact answers: proves that small whole numbers give whole multiples of one quantum, whatever
 the order of summation.
 
 An operator that is affine in each of its floating tensors adds up terms c * x. For whole x the terms are multiples of a
@@ -35,7 +35,7 @@ TF32_OPERAND = 2.0**11
 ROUNDING = {NumericsPolicy.FP32: 2.0**-24, NumericsPolicy.TF32: 2.0**-11, NumericsPolicy.HALF: 2.0**-8}
 
 ROUNDED_QUANTA = ALLOWED_QUANTA / 2
-"""What n roundings of a sum of n terms may amount to where the quantum is no power of two (means of 121 numbers)."""
+"""Sum of n roundings, for n terms, where the quantum is no power of two (means of 121 numbers)."""
 
 SAMPLED = 4096
 """Output values that the quantum is found from."""
@@ -52,7 +52,7 @@ class NotExact(Exception):
 def quantum(
     reference: ReferenceLink, given: Sequence[torch.Tensor], specs: Sequence[TensorSpec], policy: NumericsPolicy
 ) -> float:
-    """The unit that all outputs are whole multiples of, for ``given`` drawn under the law ``integers``.
+    """Return the unit that all outputs are whole multiples of, for ``given`` drawn under the law ``integers``.
 
     ``specs`` are those of ``given``, in its order. Raises :class:`NotExact`.
     """
@@ -105,7 +105,7 @@ class _Proof:
         return outputs
 
     def _check_affine(self, place: int, base: Sequence[torch.Tensor], other: torch.Tensor) -> None:
-        """f(a) + f(b) = f(a + b) + f(0) in this tensor, all others held."""
+        """Check that f(a) + f(b) = f(a + b) + f(0) in this tensor, with all others fixed."""
         mine = self._given[place]
         total = [tensor.clone() for tensor in base]
         scale = max(_magnitude(tensor) for tensor in base)
@@ -122,7 +122,7 @@ class _Proof:
         self._remember_one_step(place, base)
 
     def _remember_one_step(self, place: int, base: Sequence[torch.Tensor]) -> None:
-        """What one more unit in one element changes: single terms, of which an output of one number shows none."""
+        """Remember what one more unit in one element changes: single terms, which an output of one number hides."""
         mine = self._given[place]
         flat = mine.reshape(-1)
         nonzero = flat.nonzero().reshape(-1)
@@ -134,7 +134,7 @@ class _Proof:
         self._remember([one - before for one, before in zip(changed, base, strict=True)])
 
     def _check_signs(self) -> None:
-        """Terms of both signs would make sums of absolute values larger than the output of absolute values.
+        """Refuse terms of both signs: sums of absolute values would exceed the output of absolute values.
 
         Positive numbers of very different sizes: a negative coefficient of the largest one shows.
         """
@@ -173,7 +173,7 @@ class _Proof:
 
 
 def _magnitude(tensor: torch.Tensor) -> float:
-    """Largest absolute value; NaN and infinity end the proof."""
+    """Return largest absolute value; NaN and infinity end the proof."""
     value = laws.largest_magnitude(tensor)
     if not math.isfinite(value):
         raise NotExact("the reference is not finite there")
@@ -181,7 +181,7 @@ def _magnitude(tensor: torch.Tensor) -> float:
 
 
 def _common_unit(values: Sequence[float]) -> float:
-    """Greatest common divisor of float64 numbers, to a relative 1e-6 (Euclid's algorithm)."""
+    """Return greatest common divisor of float64 numbers, to a relative 1e-6 (Euclid's algorithm)."""
     smallest = max(values, default=0.0) * 2.0**-30
     left = sorted({value for value in values if value > smallest})
     if not left:

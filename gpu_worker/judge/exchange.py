@@ -1,4 +1,4 @@
-"""How judge and reference hand each other tensors: layouts as JSON, bytes in memory that the judge owns.
+"""Hands tensors between judge and reference: layouts as JSON, bytes in memory that the judge owns.
 
 Both sides place the tensors of one message one behind the other, so that only their layouts are said. The judge takes a
 private copy of what it is given: the other side could change the shared bytes afterwards.
@@ -27,7 +27,7 @@ _DTYPES = {item.value: TORCH_DTYPES[item] for item in DType}
 
 
 class NotALayout(Exception):
-    """What a peer said describes no tensor, or one that is too large."""
+    """A peer sent a layout that describes no tensor, or one that is too large."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class TensorLayout:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorLayout:
-        """The layout of a tensor."""
+        """Return the layout of a tensor."""
         return cls(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
     @classmethod
     def of_spec(cls, spec: TensorSpec) -> TensorLayout:
-        """The layout of a tensor of the problem."""
+        """Return the layout of a tensor of the problem."""
         return cls(TORCH_DTYPES[spec.dtype], spec.shape, spec.strides)
 
     @classmethod
     def from_json(cls, data: Any, most_bytes: int) -> TensorLayout:
-        """A layout that a peer sent; raises :class:`NotALayout`, also where it takes more than ``most_bytes``."""
+        """Return a layout that a peer sent; raises :class:`NotALayout`, also beyond ``most_bytes``."""
         try:
             name, shape, strides = data
             layout = cls(_DTYPES[name], tuple(map(_size, shape)), tuple(map(_size, strides)))
@@ -63,7 +63,7 @@ class TensorLayout:
         return layout
 
     def as_json(self) -> list[Any]:
-        """For the channel."""
+        """Return the layout for the channel."""
         return [str(self.dtype).removeprefix("torch."), list(self.shape), list(self.strides)]
 
     @property
@@ -79,7 +79,7 @@ class TensorLayout:
         return self.span * self.dtype.itemsize
 
     def view(self, memory: torch.Tensor, offset: int) -> torch.Tensor:
-        """The tensor where it lies in ``memory`` (uint8, one dimension), ``offset`` in bytes."""
+        """Return the tensor where it lies in ``memory`` (uint8, one dimension), ``offset`` in bytes."""
         flat = memory[offset : offset + self.nbytes].view(self.dtype)
         return self._shaped(flat)
 
@@ -94,7 +94,7 @@ class TensorLayout:
 
 
 def places(layouts: Sequence[TensorLayout]) -> tuple[list[int], int]:
-    """Byte offset of each tensor, and the bytes of all."""
+    """Return byte offset of each tensor, and the bytes of all."""
     offsets, position = [], 0
     for layout in layouts:
         offsets.append(position)
@@ -103,7 +103,7 @@ def places(layouts: Sequence[TensorLayout]) -> tuple[list[int], int]:
 
 
 def layouts_from_json(data: Any, most_bytes: int) -> list[TensorLayout]:
-    """The layouts that a peer sent; raises :class:`NotALayout`, also where all take more than ``most_bytes``."""
+    """Return the layouts that a peer sent; raises :class:`NotALayout`, also where all take more than ``most_bytes``."""
     if not isinstance(data, list) or len(data) > MAX_TENSORS:
         raise NotALayout("not a list of layouts")
     layouts = [TensorLayout.from_json(item, most_bytes) for item in data]

@@ -62,17 +62,17 @@ Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
 def signed(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Own magnitudes with random signs."""
+    """Return own magnitudes with random signs."""
     return _with_noise(own, generator, lambda values, chance: chance.sign_().mul_(values))
 
 
 def wide_range(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Own values times random powers of two."""
+    """Return own values times random powers of two."""
     return _with_noise(own, generator, lambda values, chance: chance.mul_(WIDE_EXPONENTS).exp2_().mul_(values))
 
 
 def noise(pattern: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`."""
+    """Draw uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`."""
     return _with_noise(pattern, generator, lambda _, chance: chance)
 
 
@@ -82,7 +82,7 @@ def _with_noise(
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """``combine(values, noise)`` over stretches of the flattened tensor, contiguous, in its shape.
+    """Return ``combine(values, noise)`` over stretches of the flattened tensor, contiguous, in its shape.
 
     PyTorch draws random numbers on one thread (9 ns each): whole tensors of them would be most of a preparation's time.
     """
@@ -99,7 +99,7 @@ def _with_noise(
 
 
 def planted_extremes(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Own values, but about one in a thousand, and always the first and the last, is far out of range."""
+    """Return own values, but about one in a thousand, and always the first and the last, is far out of range."""
     flat = own.flatten().clone()
     count = max(2, int(flat.numel() * EXTREME_SHARE))
     places = torch.randint(0, flat.numel(), (count,), generator=generator, device=own.device)
@@ -112,7 +112,7 @@ def planted_extremes(own: torch.Tensor, generator: torch.Generator) -> torch.Ten
 
 
 def constant_rows(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Own values, but every other row (of the last dimension, in random order) holds one value throughout."""
+    """Return own values, but every other row (of the last dimension, in random order) holds one value throughout."""
     if own.dim() < 2:
         return own.clone()
     rows = own.reshape(-1, own.shape[-1]).clone()
@@ -124,7 +124,7 @@ def constant_rows(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor
 
 
 def integers(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Whole numbers from -:data:`LARGEST_INTEGER` to it, but no zeros."""
+    """Return whole numbers from -:data:`LARGEST_INTEGER` to it, but no zeros."""
 
     def whole(_: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
         size = chance.abs().mul_(LARGEST_INTEGER).floor_().clamp_max_(LARGEST_INTEGER - 1).add_(1)
@@ -143,7 +143,7 @@ LAWS: dict[str, Transform] = {
 
 
 def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], seed: int) -> list[torch.Tensor]:
-    """The given tensors under a law, from an own draw; strides and dtypes are kept.
+    """Return the given tensors under a law, from an own draw; strides and dtypes are kept.
 
     Parameters and buffers move a little with every law; under :data:`INTEGERS` they are whole numbers too, and under
     :data:`WIDE_RANGE` none is tiny. Of a problem whose inputs are integers throughout, the parameters are drawn so.
@@ -168,7 +168,7 @@ def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], se
 
 
 def drawn_role(specs: Sequence[TensorSpec]) -> Role | None:
-    """Of which tensors laws draw the values: inputs, where any of them is floating, else parameters, else buffers.
+    """Return the role of the tensors whose values laws draw: floating inputs, else parameters, else buffers.
 
     Of token ids no law can make large activations, nor can perturbing single ones; the weights behind them can.
     """
@@ -177,13 +177,13 @@ def drawn_role(specs: Sequence[TensorSpec]) -> Role | None:
 
 
 def enlarged(state: torch.Tensor) -> torch.Tensor:
-    """A parameter that is tiny throughout at the size of one: what it scales would be below every tolerance."""
+    """Return a parameter that is tiny throughout at the size of one: what it scales would be below every tolerance."""
     size = largest_magnitude(state)
     return state / size if 0 < size < TINY else state
 
 
 def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A parameter or buffer with every element moved by its own amount, so that a kernel must read it.
+    """Return a parameter or buffer with every element moved by its own amount, so that a kernel must read it.
 
     Values that are all positive (variances, scales) stay positive.
     """
@@ -197,7 +197,7 @@ def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def keep_structure(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """``new`` with the structural zeros and the symmetry of ``own``."""
+    """Return ``new`` with the structural zeros and the symmetry of ``own``."""
     if zero_share(own) > STRUCTURAL_ZEROS:
         new = new.masked_fill(own == 0, 0)
     if symmetric(own):
@@ -211,7 +211,7 @@ def zero_share(tensor: torch.Tensor) -> float:
 
 
 def zero_shares(specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]) -> dict[str, float]:
-    """Of the floating inputs that are partly zero by construction: how much of each is zero."""
+    """Return the share of zeros of each floating input that is partly zero by construction."""
     inputs = [
         (spec.name, tensor)
         for spec, tensor in zip(specs, given, strict=False)
@@ -222,17 +222,17 @@ def zero_shares(specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]) -> d
 
 
 def largest_magnitude(tensor: torch.Tensor) -> float:
-    """Largest absolute value; NaN where there is one."""
+    """Return largest absolute value; NaN where there is one."""
     return float(torch.linalg.vector_norm(tensor.reshape(-1), math.inf))
 
 
 def symmetric(tensor: torch.Tensor) -> bool:
-    """Whether the last two dimensions form matrices that equal their transposes."""
+    """Return whether the last two dimensions form matrices that equal their transposes."""
     return tensor.dim() >= 2 and 1 < tensor.shape[-1] == tensor.shape[-2] and bool(torch.equal(tensor, tensor.mT))
 
 
 def belong_together(draws: Sequence[torch.Tensor]) -> bool:
-    """Whether an element cannot come from another draw than its neighbours: where rows or columns are in order
+    """Return whether an element cannot come from another draw than its neighbours: where rows or columns are in order
     (offsets, sorted labels, masks of lengths), or are the same integers in each draw (permutations, one-hot rows).
     """
     first, second = draws[:2]
@@ -244,7 +244,7 @@ def belong_together(draws: Sequence[torch.Tensor]) -> bool:
 
 
 def _in_order(tensor: torch.Tensor) -> bool:
-    """Whether some of the rows (chance makes few) rise or fall throughout; of a large tensor, a part is looked at."""
+    """Return whether some rows (chance makes few) rise or fall throughout; of a large tensor, a part is looked at."""
     length = min(tensor.shape[-1], LOOKED_AT)
     if length < FEWEST_IN_ORDER:
         return False
@@ -257,12 +257,12 @@ def _in_order(tensor: torch.Tensor) -> bool:
 
 
 def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether each row of integers holds the same ones."""
+    """Return whether each row of integers holds the same ones."""
     return torch.equal(one.sum(-1), other.sum(-1)) and torch.equal(one.sort(-1).values, other.sort(-1).values)
 
 
 def like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """``values`` (a fresh tensor, which may be returned itself) in storage of its own with the strides of ``pattern``.
+    """Give ``values`` (a fresh tensor, which may be returned itself) storage of its own, with ``pattern``'s strides.
 
     Gaps hold what the pattern has there.
     """
@@ -281,7 +281,7 @@ def like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
-    """Each value rounded to ``bits`` explicit mantissa bits (10: TF32 or fp16, 7: bf16, 3: fp8 e4m3); range is kept."""
+    """Round each value to ``bits`` explicit mantissa bits (10: TF32 or fp16, 7: bf16, 3: fp8 e4m3); keep the range."""
     if tensor.dtype not in _MANTISSAS:
         return tensor
     words, mantissa = _MANTISSAS[tensor.dtype]
@@ -293,7 +293,7 @@ def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def nudge(tensor: torch.Tensor, relative: float, seed: int) -> torch.Tensor:
-    """Each value moved by the share ``relative`` of itself, up or down at random, in float64 (for conditioning)."""
+    """Move each value by the share ``relative`` of itself, up or down at random, in float64 (for conditioning)."""
     if not tensor.is_floating_point():
         return tensor
     generator = torch.Generator(device=tensor.device).manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Whether a block's first launches do the work of those to come: then they are dear where the block ends early.
+"""Finds blocks whose first launches do the work of those to come: such cold-start blocks are slow when they end early.
 
 Times nothing itself. Openings are timed when a comparison could end, which no kernel foresees, and held against whole
 blocks. Where they are dear another pair is timed first, so that blocks of the same moment count: other work on the
@@ -36,7 +36,7 @@ class Openings:
         self._tried = 0
 
     def saw(self, took: Sequence[float], launch: float) -> None:
-        """Openings took so many seconds, in the order of :attr:`lengths`; a launch in whole blocks takes ``launch``.
+        """Record seconds of cold-start blocks, ordered as :attr:`lengths`; a launch in whole blocks takes ``launch``.
 
         Raises where an opening was dear each time.
         """

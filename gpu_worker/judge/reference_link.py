@@ -66,9 +66,9 @@ class ReferenceLink:
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
         self.writes_inputs = False
-        """Whether forward changes its arguments, as an activation in place does; after :meth:`facts`."""
+        """True if forward changes its arguments, as an activation in place does; after :meth:`facts`."""
         self.changes_state = False
-        """Whether calls change parameters or buffers; after :meth:`settle`."""
+        """True if calls change parameters or buffers; after :meth:`settle`."""
 
     def wait_ready(self) -> None:
         """Wait until the process has imported what it needs."""

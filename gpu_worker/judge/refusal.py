@@ -1,4 +1,4 @@
-"""Why a reference cannot be used, as an exception in the judge and in the reference process."""
+"""The exception for a reference that cannot be used, in the judge and in the reference process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def blaming_reference(doing: str) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed; torch raises a plain RuntimeError for that on the CPU."""
+    """Return whether an allocation failed; torch raises a plain RuntimeError for that on the CPU."""
     text = str(error)
     if isinstance(error, UnusableReference):
         return error.kind is FailureKind.OUT_OF_MEMORY

@@ -1,4 +1,4 @@
-"""Whether a part of an input matters, found by changing it: the floor counts bytes that no kernel needs not at all.
+"""Finds input bytes that cannot change any output, so that the roofline bound does not count them.
 
 The graph may claim that a part of a tensor is never read. That claim is tried: the part is filled with random and with
 extreme values, and where an output moves, the tensor counts whole. Where the graph claims nothing, stripes and halves
@@ -30,7 +30,7 @@ MOVED = 1e-4
 
 @dataclass(frozen=True)
 class Relevance:
-    """What changing parts of the given tensors has shown."""
+    """Result of changing parts of the given tensors."""
 
     whole: frozenset[str] = frozenset()
     """Tensors of which the graph claims that a part does not matter, and it does."""
@@ -52,7 +52,7 @@ class _Trial:
         self.expected = [Expected(value.contiguous(), unit_of(value)) for value in self.reference.run(self.given)]
 
     def moves(self, place: int, part: torch.Tensor) -> bool:
-        """Whether any output moves, or none comes, when the marked elements of a tensor get other values."""
+        """Return whether any output moves, or none comes, when the marked elements of a tensor get other values."""
         return any(self._moved(place, changed) for changed in _changes(self.given[place], part))
 
     def _moved(self, place: int, changed: torch.Tensor) -> bool:
@@ -96,7 +96,7 @@ def relevance(
 
 
 def _refuted(trial: _Trial, claimed: Sequence[str]) -> Iterator[str]:
-    """The tensors of which a part that the graph does not read moves an output."""
+    """Yield the tensors of which a part that the graph does not read moves an output."""
     names = [spec.name for spec in trial.specs]
     for name, read in trial.reference.reads(trial.given, claimed).items():
         if not bool(read.all()) and trial.moves(names.index(name), ~read):
@@ -104,7 +104,7 @@ def _refuted(trial: _Trial, claimed: Sequence[str]) -> Iterator[str]:
 
 
 def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str, int]]:
-    """Of each tensor that has some: name, what moves no output in words, and bytes; as far as the time allows to look.
+    """Yield name, irrelevant part in words, and bytes, of each tensor that has such a part, while there is time.
 
     Parts count together where they move nothing together, else the largest of them alone: of two copies of a value
     that the reference compares, for example, neither matters where the other is right.
@@ -129,7 +129,7 @@ def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Stripes and halves along each dimension."""
+    """Yield stripes and halves along each dimension."""
     for dim, size in enumerate(tensor.shape):
         if size < 2:
             continue
@@ -145,7 +145,7 @@ def _parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _changes(tensor: torch.Tensor, part: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor with other values in a part: random ones, then the largest and the least that it can hold.
+    """Yield the tensor with other values in a part: random ones, then the largest and the least that it can hold.
 
     Of integers, which are indices more often than not: its own values, in another order, and its own extremes.
     """

@@ -51,7 +51,7 @@ class Part:
     """Of one draw of symmetric matrices: by how much its rows and columns are rolled."""
 
     def pieces(self) -> Iterator[Part]:
-        """The same in pieces of :data:`PIECE` elements, where it can be cut."""
+        """Yield the same in pieces of :data:`PIECE` elements, where it can be cut."""
         if self.shift or self.symmetric:
             yield self
             return
@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Content:
-    """What was written to a slot: the parts of each input, and the parameters and buffers themselves."""
+    """Contents of a slot: the parts of each input, and the parameters and buffers themselves."""
 
     parts: tuple[tuple[Part, ...], ...]
     state: Sequence[torch.Tensor]
@@ -89,11 +89,11 @@ class Rotation:
 
     @property
     def inputs(self) -> int:
-        """How many of the given tensors are forward's inputs (they come first)."""
+        """Number of given tensors that are forward's inputs (they come first)."""
         return self._inputs
 
     def choose_state(self) -> list[torch.Tensor]:
-        """Parameters and buffers for the next blocks, as flat storages: new mixtures too."""
+        """Return parameters and buffers for the next blocks, as flat storages: new mixtures too."""
         return [self._made(index) for index in range(self._inputs, len(self._specs))]
 
     def fill(self, slots: Slots, slot: int, state: Sequence[torch.Tensor]) -> Content:
@@ -146,7 +146,7 @@ class Rotation:
             into.copy_(one)
 
     def _mix(self, into: torch.Tensor, one: torch.Tensor, other: torch.Tensor, begin: int) -> None:
-        """Each element from one of the two; in one call for all whole periods of the bits, and one for the rest."""
+        """Take each element from one of the two, in one call for all whole periods of the bits and one for the rest."""
         bits = self._bits[begin : begin + BITS]
         whole = into.numel() // BITS * BITS
         if whole:
@@ -178,7 +178,7 @@ class Rotation:
         return self._stretches(spec, length)
 
     def _answered(self, reference: ReferenceLink) -> bool:
-        """Whether the reference has finite answers to mixtures: one of positive definite matrices is seldom another."""
+        """Return whether the reference has finite answers to mixtures; of positive definite matrices it seldom has."""
         for _ in range(MIXTURES_TRIED):
             storages = [self._made(index) for index in range(len(self._specs))]
             given = [
@@ -199,7 +199,7 @@ class Rotation:
         return self._random.randrange(len(self._pool))
 
     def _stretches(self, spec: TensorSpec, length: int) -> tuple[Part, ...]:
-        """Stretches of whole rows, cut at random places, of one draw each."""
+        """Return stretches of whole rows, cut at random places, of one draw each."""
         row = spec.shape[-1] if len(spec.shape) > 1 else 1
         rows = length // row
         cuts = sorted(self._random.randrange(rows + 1) for _ in range(STRETCHES - 1))
@@ -212,7 +212,7 @@ class Rotation:
         )
 
     def _varied(self, draw: list[torch.Tensor], first: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-        """The draw with state of its own, and with inputs of its own where ``get_inputs`` always gives the same."""
+        """Give the draw state of its own, and inputs of its own where ``get_inputs`` always gives the same."""
         generator = torch.Generator(device=draw[0].device).manual_seed(seed)
         result = []
         for index, (tensor, other) in enumerate(zip(draw, first, strict=True)):

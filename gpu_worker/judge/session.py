@@ -70,7 +70,7 @@ FEWEST_SHOWN = 3
 """Laws under which a kernel has to have shown how exact it is: under one alone it may have been lucky."""
 
 SHOWN_FACTOR = 4.0
-"""How many times that it may err in a timed launch: of few numbers, errors differ from draw to draw."""
+"""Multiple of that error which a timed launch may have: of few numbers, errors differ from draw to draw."""
 
 CONFIRMED_PRECISION = 2 / 3
 """A confirmation measures until the interval is this much tighter than an evaluation's."""
@@ -285,7 +285,7 @@ class Session:
         ]
 
     def _shown_accuracy(self, order: KernelOrder, audited: Sequence[LawResult]) -> float:
-        """What a kernel's few numbers may err by once it is timed, by what they erred under the laws.
+        """Return how far a kernel's few numbers may err in timed launches, from how far they erred under the laws.
 
         Of millions of terms a sample gives the sum to within a tolerance that is for any order of summation.
         """
@@ -322,7 +322,7 @@ class Session:
         return slots
 
     def _slot_count(self, block_seconds: float) -> int:
-        """Slots that exceed the cache together, and allow blocks long enough for a kernel twice as fast as PyTorch."""
+        """Return enough slots to exceed the cache, and for blocks of a kernel that is twice as fast as PyTorch."""
         size = slot_size(self._specs, {})
         for_cache = math.ceil(ROTATED_CACHES * self._device.cache_bytes / size)
         for_blocks = math.ceil(2 * block_seconds / self._baseline_seconds)
@@ -337,13 +337,13 @@ class Session:
         return max(min(times), 1e-7)
 
     def _baseline_block(self, order: Sequence[int]) -> float:
-        """Seconds of a block of PyTorch eager, tried again where the clocks disagree."""
+        """Return seconds of a block of PyTorch eager, tried again where the clocks disagree."""
         while (seconds := self._pytorch.block(Baseline.EAGER.value, order)) is None:
             continue
         return seconds
 
     def _time_baseline(self) -> Interval:
-        """PyTorch eager alone, cache flushed before each block, over rotated inputs."""
+        """Time PyTorch eager alone, with the cache flushed before each block, over rotated inputs."""
         count = self._slot_count(self._device.block_seconds)
         slots = self._slots_for({}, count)
         count = max(1, min(slots.count, math.ceil(self._device.block_seconds / self._baseline_seconds)))

@@ -72,7 +72,7 @@ class Slots:
         return self._arena.descriptors
 
     def offsets(self) -> list[dict[str, int]]:
-        """For the runner's ``bind``: byte offset of each name, by slot."""
+        """Return the byte offset of each name, by slot, for the runner's ``bind``."""
         return [
             {name: slot * self.slot_bytes + offset for name, offset in self._offsets.items()}
             for slot in range(self.count)
@@ -87,15 +87,15 @@ class Slots:
         self._arena.close()
 
     def given(self, slot: int) -> list[torch.Tensor]:
-        """Views of the tensors that the kernel is given, with their strides."""
+        """Return views of the tensors that the kernel is given, with their strides."""
         return [self._view(slot, spec) for spec in self._given]
 
     def outputs(self, slot: int) -> list[torch.Tensor]:
-        """Views of the outputs, with their strides."""
+        """Return views of the outputs, with their strides."""
         return [self._view(slot, spec) for spec in self._outputs]
 
     def storages(self, slot: int) -> list[torch.Tensor]:
-        """The given tensors as flat storage, gaps included."""
+        """Return the given tensors as flat storage, gaps included."""
         return [self._storage(slot, spec) for spec in self._given]
 
     def fill(self, slot: int, tensors: Sequence[torch.Tensor]) -> None:
@@ -118,7 +118,7 @@ class Slots:
         return Watch(rows, places, {name: self._rows[rows, columns] for name, columns in places.items()})
 
     def _some_bytes(self, name: str, count: int) -> torch.Tensor:
-        """Places in a slot's row: all of a tensor that has no more than so many bytes."""
+        """Return places in a slot's row: all of a tensor that has no more than so many bytes."""
         size, device = self._sizes[name], self._rows.device
         within = torch.arange(size, device=device) if size <= count else torch.randint(size, (count,), device=device)
         return self._offsets[name] + within
@@ -141,17 +141,17 @@ class Slots:
             self._rows[slot, start : start + self._sizes[name]].fill_(_WORKSPACE_POISON)
 
     def untouched(self, slot: int) -> bool:
-        """Whether all of a slot's outputs are still what :meth:`poison` wrote."""
+        """Return whether all of a slot's outputs are still what :meth:`poison` wrote."""
         return all(bool((self._words(slot, spec) == self._poisons[slot, spec.name]).all()) for spec in self._outputs)
 
     def unwritten(self, slot: int, index: int) -> torch.Tensor:
-        """Which elements of an output (flattened, logical order) still hold the poison."""
+        """Mark the elements of an output (flattened, logical order) that still hold the poison."""
         spec = self._outputs[index]
         words = self._words(slot, spec).as_strided(spec.shape, spec.strides)
         return (words == self._poisons[slot, spec.name]).reshape(-1)
 
     def probe_unwritten(self, slot: int, samples: int) -> bool:
-        """Whether one of a few random elements of the slot's outputs still holds the poison."""
+        """Return whether one of a few random elements of the slot's outputs still holds the poison."""
         for spec in self._outputs:
             words = self._words(slot, spec)
             places = torch.randint(0, words.numel(), (min(samples, words.numel()),), device=words.device)
@@ -197,19 +197,19 @@ class Slots:
 
 
 def slot_size(specs: Sequence[TensorSpec], workspace: Mapping[str, int]) -> int:
-    """Bytes that one slot takes in an arena."""
+    """Return bytes that one slot takes in an arena."""
     sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in specs} | dict(workspace)
     return _lay_out(sizes)[1]
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """The storage range of a tensor as one dimension, gaps included."""
+    """Return the storage range of a tensor as one dimension, gaps included."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.as_strided((span,), (1,), tensor.storage_offset())
 
 
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two flat tensors of one type and length are equal bit for bit: a NaN is unequal to itself.
+    """Return whether two flat tensors of one type and length are equal bit for bit: a NaN is unequal to itself.
 
     By eight bytes where they lie so: by single bytes, looking at inputs of gigabytes took longer than timing them.
     """
@@ -233,7 +233,7 @@ def _rounded(size: int) -> int:
 
 
 def _pattern(dtype: DType) -> int:
-    """A random bit pattern that no honest kernel writes: a quiet NaN with a random payload, or an unlikely integer."""
+    """Draw a bit pattern that no honest kernel writes: a quiet NaN with a random payload, or an unlikely integer."""
     bits = {
         DType.FLOAT32: 0x7FC00000 | secrets.randbelow(0x3FFFFF) + 1,
         DType.FLOAT16: 0x7E00 | secrets.randbelow(0x1FF) + 1,

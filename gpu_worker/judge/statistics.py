@@ -15,7 +15,7 @@ CONFIDENCE = (2.5, 97.5)
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
-    """Median of positive samples with its 95 % percentile-bootstrap interval, computed on logarithms."""
+    """Return median of positive samples with its 95 % percentile-bootstrap interval, computed on logarithms."""
     logs = np.log(np.asarray(samples, dtype=np.float64))
     generator = np.random.default_rng(0)
     picks = generator.integers(0, len(logs), (RESAMPLES, len(logs)))
@@ -28,5 +28,5 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 
 def half_width(interval: Interval) -> float:
-    """Half of the interval's width relative to its median."""
+    """Return half of the interval's width relative to its median."""
     return (interval.high - interval.low) / (2 * interval.median)

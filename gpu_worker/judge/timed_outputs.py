@@ -1,4 +1,4 @@
-"""What timed launches wrote, compared with what the baseline gives for the same inputs.
+"""Compares the outputs of timed launches with the baseline's for the same inputs.
 
 Which launches are looked at is the timer's business.
 """
@@ -28,7 +28,7 @@ TIE_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class OutputBounds:
-    """What a timed output is held to."""
+    """Bounds on a timed output's error."""
 
     unit: Unit
     tolerance: float
@@ -36,7 +36,7 @@ class OutputBounds:
 
 
 def timed_error(values: torch.Tensor, got: torch.Tensor, bounds: OutputBounds, chance: random.Random) -> float:
-    """Of an output, or of stretches of it; in units of its spread, or infinite where too many indices differ."""
+    """Return the error of an output's stretches, in units of its spread; infinite where too many indices differ."""
     windows = windows_of(values.numel(), chance)
     values, got = (torch.cat([tensor.reshape(-1)[window] for window in windows]) for tensor in (values, plain(got)))
     if bounds.ties:
@@ -46,7 +46,7 @@ def timed_error(values: torch.Tensor, got: torch.Tensor, bounds: OutputBounds, c
 
 
 def windows_of(count: int, chance: random.Random) -> list[slice]:
-    """Which of ``count`` elements of a flattened output are compared: all, or stretches from its first to its last."""
+    """Choose which of ``count`` elements of a flattened output are compared: all, or stretches from first to last."""
     if count <= WINDOW_ELEMENTS:
         return [slice(0, count)]
     size = WINDOW_ELEMENTS // WINDOWS

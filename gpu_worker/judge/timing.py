@@ -71,13 +71,13 @@ class Effort:
 
 @dataclass
 class _Filling:
-    """What some slots hold for the blocks to come."""
+    """Contents of some slots for the blocks to come."""
 
     order: Sequence[int]
     contents: Mapping[int, Content]
     watch: Watch
     checked: bool = False
-    """Whether launches on it have been checked."""
+    """True if launches on it have been checked."""
 
 
 Hold = Callable[[bool], float | None]
@@ -110,7 +110,7 @@ class PairedTimer:
         self._random = random.Random()
         self._clocks = Clocks(device.shared)
         self._graphs = False
-        """Whether blocks go through graphs, those of both sides."""
+        """True if blocks go through graphs, those of both sides."""
         self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._baseline = Baseline.EAGER
         """The one under way."""
@@ -142,7 +142,7 @@ class PairedTimer:
         return self._compare(baseline, (kernel, reference), effort)
 
     def _warm_up(self, kernel_hint: float) -> tuple[float, float]:
-        """Seconds a launch of kernel and baseline, of one pair, which is verified too."""
+        """Return seconds a launch of kernel and baseline, of one pair, which is verified too."""
         reference: float | None = None
         while reference is None:
             kernel, reference = self._pair(self._block_length(kernel_hint), 1, kernel_leads=True)
@@ -186,12 +186,12 @@ class PairedTimer:
         )
 
     def _openings_of(self, baseline: Baseline, count: int) -> Openings:
-        """Looked at once, beside eager, and not where a filling is timed again and again."""
+        """Return the cold-start blocks to time: only beside eager, and not where one filling is timed repeatedly."""
         once = baseline is Baseline.EAGER and self._kept is None
         return Openings(count if once else 1, self._device.opening_seconds)
 
     def _time_openings(self, count: int, lengths: Sequence[int]) -> list[float]:
-        """Seconds of a block's first launches, so many and then so many more; all slots are filled as for the whole.
+        """Time a block's first launches, so many and then so many more; all slots are filled as for the whole.
 
         Where the clocks disagree about one, both are timed anew: what says nothing is not fast.
         """
@@ -208,7 +208,7 @@ class PairedTimer:
             self._clocks.check(0)
 
     def handover_seconds(self) -> float:
-        """What copying one slot's outputs takes this device, from memory to memory: a median of blocks."""
+        """Time copying one slot's outputs from memory to memory; return the median of blocks."""
         count = self._slots.count
         pairs = [(self._slots.outputs(slot), self._slots.outputs((slot + 1) % count)) for slot in range(count)]
         calls = [partial(_copy_all, into, source) for into, source in pairs]
@@ -225,7 +225,7 @@ class PairedTimer:
         return max(1, min(most, math.ceil(self._device.block_seconds / max(seconds, 1e-7))))
 
     def _pair(self, kernel_count: int, baseline_count: int, *, kernel_leads: bool) -> tuple[float | None, float | None]:
-        """Seconds a launch of kernel and baseline (None: clocks disagree), on one filling of the slots."""
+        """Return seconds a launch of kernel and baseline (None: clocks disagree), on one filling of the slots."""
         filling = self._kept or self._fill(max(kernel_count, baseline_count))
         self._hold(True)
         order, watch = filling.order, filling.watch
@@ -256,7 +256,7 @@ class PairedTimer:
         return kernel, reference
 
     def _fill(self, count: int) -> _Filling:
-        """New mixtures in so many slots, taken at random."""
+        """Return new mixtures in so many slots, taken at random."""
         order = self._random.sample(range(self._slots.count), count)
         self._hold(True)  # what lies in the slots is seen when the clock runs, and not before
         return _Filling(order, self._prepare(order), self._slots.watch(order))
@@ -348,7 +348,7 @@ class PairedTimer:
                 raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
 
     def _equally_good(self, slot: int, place: int) -> bool:
-        """Whether an output holds indices of values that are equal to those which the reference selects."""
+        """Return whether an output holds indices of values that are equal to those which the reference selects."""
         values, selection = self._pytorch.choices(slot)[place]
         expected = Expected(values, Unit(), selection)
         return deviation(expected, self._slots.outputs(slot)[place]) == 0.0

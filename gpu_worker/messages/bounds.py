@@ -38,7 +38,7 @@ def small(data: _T) -> _T:
 
 
 def is_bounded(data: Any) -> bool:
-    """Whether the supervisor accepts such data."""
+    """Return whether the supervisor accepts such data."""
     try:
         small(modest(data))
     except (ValueError, RecursionError):

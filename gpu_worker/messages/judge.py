@@ -93,7 +93,7 @@ class KernelOrder(Message):
     """Input distributions to verify the kernel on."""
     tolerances: dict[str, float]
     thorough: bool
-    """Whether to measure as for a confirmation."""
+    """True if to measure as for a confirmation."""
     incumbent: float | None
     """Speedup over eager below which a kernel need not be measured tightly; None for the judge's default."""
     baselines: tuple[Baseline, ...]
@@ -102,7 +102,7 @@ class KernelOrder(Message):
     screening: bool = False
     """Estimate the speed from few blocks on one filling of the slots, and check launches of the first block only."""
     imported: bool = False
-    """Whether ``binary`` is a file with host code of its own, which runs in the runner; it has no launches then."""
+    """True if ``binary`` is a file with host code of its own, which runs in the runner; it has no launches then."""
 
 
 class PrepareRequest(Message):
@@ -133,7 +133,7 @@ class JudgeRequest(Message):
     op: Literal["judge"] = "judge"
     order: KernelOrder
     hold: bool
-    """Whether the runner holds host code of the kernel's, and is stopped while nothing is asked of it."""
+    """True if the runner holds host code of the kernel's, and is stopped while nothing is asked of it."""
 
 
 ProblemRequest: TypeAlias = PrepareRequest | TraceRequest | OpenRequest
@@ -213,12 +213,12 @@ class VerificationResult(Message):
     laws: Annotated[tuple[LawResult, ...], BeforeValidator(modest)] = ()
     """Input distributions on which it was right, those before a failure too."""
     audited: StrictBool = False
-    """Whether it was right on all that were ordered."""
+    """True if it was right on all that were ordered."""
     facts: Annotated[dict[str, Any], BeforeValidator(small), BeforeValidator(modest)] = {}
     """Facts that the runner reported when it loaded the kernel."""
     failure: BoundedFailure | None = None
     lost: StrictBool = False
-    """Whether the runner ended; the supervisor knows how."""
+    """True if the runner ended; the supervisor knows how."""
 
     @field_validator("laws")
     @classmethod
@@ -242,7 +242,7 @@ class TimingResult(Message):
     """Microseconds that copying an imported file's outputs takes, which its times contain."""
     failure: BoundedFailure | None = None
     lost: StrictBool = False
-    """Whether the runner ended; the supervisor knows how."""
+    """True if the runner ended; the supervisor knows how."""
 
 
 class Judged(Message):
@@ -259,7 +259,7 @@ class Judged(Message):
 
     @property
     def lost(self) -> bool:
-        """Whether the runner ended."""
+        """Return whether the runner ended."""
         return self.verification.lost or (self.timing is not None and self.timing.lost)
 
     @property
@@ -290,7 +290,7 @@ class Unusable(Message):
     kind: Literal["unusable"] = "unusable"
     failure: BoundedFailure
     last: StrictBool = False
-    """Whether the judge ends after this answer."""
+    """True if the judge ends after this answer."""
 
 
 class ReferenceGone(Message):

@@ -33,10 +33,10 @@ class Message(BaseModel):
 
 
 class Question(Message):
-    """What the judge may ask; ``op`` names the question."""
+    """A question of the judge; ``op`` names it."""
 
     again: bool = False
-    """Whether it is asked for the second time, after the judge has given back the memory that it can spare."""
+    """True if it is asked for the second time, after the judge has given back the memory that it can spare."""
 
 
 class Begin(Question):
@@ -95,7 +95,7 @@ class RunExact(Question):
     op: Literal["run_exact"] = "run_exact"
     given: Layouts
     rounded: bool
-    """Whether large results are rounded to float32."""
+    """True if large results are rounded to float32."""
 
 
 class RunSelecting(Question):
@@ -118,7 +118,7 @@ class Settle(Question):
 
     op: Literal["settle"] = "settle"
     notice: bool
-    """Whether to look first whether calls have changed them."""
+    """True if to look first whether calls have changed them."""
 
 
 class Assume(Question):
@@ -222,7 +222,7 @@ class Facts(Answer):
     facts: dict[str, Any]
     """Of :class:`cupilot.domain.problem.ProblemFacts`; the size of the message bounds it."""
     writes_inputs: StrictBool
-    """Whether forward changes its arguments, as an activation in place does."""
+    """True if forward changes its arguments, as an activation in place does."""
 
 
 class Described(Answer):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 CHECKED = {"extra": "forbid"}
-"""How pydantic validates an answer: with no other fields."""
+"""Pydantic's validation of an answer: it has no other fields."""
 
 # Commands
 

@@ -55,7 +55,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def constructor_arguments(module: ModuleType, seed: int) -> Arguments:
-    """What ``get_init_inputs()`` gives, in any of KernelBench's three forms."""
+    """Return the result of ``get_init_inputs()``, in any of KernelBench's three forms."""
     seed_everything(seed)
     with blaming_reference("get_init_inputs()"):
         arguments = module.get_init_inputs()
@@ -67,7 +67,7 @@ def constructor_arguments(module: ModuleType, seed: int) -> Arguments:
 
 
 def build_model(module: ModuleType, arguments: Arguments, device: torch.device) -> torch.nn.Module:
-    """``Model(*get_init_inputs())`` as constructed (in training mode, like KernelBench runs it)."""
+    """Construct ``Model(*get_init_inputs())`` (in training mode, like KernelBench runs it)."""
     with blaming_reference("constructing Model"):
         model = module.Model(*arguments[0], **arguments[1])
         if not isinstance(model, torch.nn.Module):
@@ -76,7 +76,7 @@ def build_model(module: ModuleType, arguments: Arguments, device: torch.device) 
 
 
 def attributes(model: torch.nn.Module) -> dict[str, int | float | bool]:
-    """Numeric attributes of the module and its submodules, upper case, submodule names in front."""
+    """Return numeric attributes of the module and its submodules, upper case, submodule names in front."""
     found: dict[str, int | float | bool] = {}
     for path, module in model.named_modules():
         prefix = f"{path.replace('.', '_')}_" if path else ""
@@ -108,10 +108,10 @@ class Inputs:
     leaves: tuple[Any, ...]
     """All leaves; tensors are None here."""
     structure: Any
-    """How to put the leaves together again."""
+    """Structure by which the leaves are put together again."""
 
     def shapes_only(self) -> Inputs:
-        """The same without data: shapes, strides and dtypes on the meta device."""
+        """Return the same without data: shapes, strides and dtypes on the meta device."""
         shapes = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in self.tensors]
         return replace(
             self,
@@ -121,7 +121,7 @@ class Inputs:
         )
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """The forward arguments with these tensors in place of the drawn ones."""
+        """Return the forward arguments with these tensors in place of the drawn ones."""
         rest = iter(tensors)
         leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.leaves]
         return tuple(pytree.tree_unflatten(leaves, self.structure))
@@ -132,7 +132,7 @@ _TENSOR = object()
 
 
 def draw_inputs(module: ModuleType, seed: int, device: torch.device) -> Inputs:
-    """``get_inputs()`` under a seed, on the device."""
+    """Call ``get_inputs()`` under a seed, with tensors on the device."""
     with blaming_reference("get_inputs()"):
         arguments = _draw(module, seed, device)
         if isinstance(arguments, torch.Tensor) or not isinstance(arguments, list | tuple):
@@ -149,7 +149,7 @@ def draw_inputs(module: ModuleType, seed: int, device: torch.device) -> Inputs:
 
 
 def _draw(module: ModuleType, seed: int, device: torch.device) -> Any:
-    """``get_inputs()`` drawn on a GPU where it can be: a CPU takes minutes for gigabytes of random numbers."""
+    """Call ``get_inputs()`` on a GPU where that works: a CPU takes minutes for gigabytes of random numbers."""
     if device.type != "cpu":
         seed_everything(seed)
         try:
@@ -174,7 +174,7 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
 
 
 def input_names(model: torch.nn.Module, inputs: Inputs, taken: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Identifiers of the input tensors, and the scalar arguments by upper-case name."""
+    """Return identifiers of the input tensors, and the scalar arguments by upper-case name."""
     top = argument_names(model.forward, inputs.structure.num_children)
     children = pytree.tree_unflatten(list(inputs.leaves), inputs.structure)
     names: list[str] = []
@@ -191,7 +191,7 @@ def input_names(model: torch.nn.Module, inputs: Inputs, taken: Sequence[str]) ->
 
 
 def state_names(model: torch.nn.Module) -> dict[str, str]:
-    """Identifier of each parameter and buffer by its state_dict key, in state_dict order."""
+    """Return identifier of each parameter and buffer by its state_dict key, in state_dict order."""
     keys = [*dict(model.named_parameters()), *dict(model.named_buffers())]
     ordered = [key for key in model.state_dict() if key in set(keys)]
     ordered += [key for key in keys if key not in set(ordered)]  # buffers that are not persistent

@@ -20,7 +20,7 @@ _CPP_WORDS = frozenset({
 
 
 def identifier(text: str) -> str:
-    """``text`` as a C identifier that is no keyword of C++ or Python and has at most 60 characters."""
+    """Return ``text`` as a C identifier that is no keyword of C++ or Python and has at most 60 characters."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)[:60] or "_"
     if name[0].isdigit():
         name = f"_{name}"
@@ -28,7 +28,7 @@ def identifier(text: str) -> str:
 
 
 def unique(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """The names, each made different from the others and from ``taken``, also when written in upper case."""
+    """Return the names, each made different from the others and from ``taken``, also when written in upper case."""
     used = {name.upper() for name in taken}
     result = []
     for name in names:
@@ -42,7 +42,7 @@ def unique(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
 
 
 def argument_names(function: Any, count: int) -> list[str]:
-    """Names of the first ``count`` positional parameters of a bound method; ``x0``, ``x1``... where it has none."""
+    """Name the first ``count`` positional parameters of a bound method; ``x0``, ``x1``... where it has none."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = [item.name for item in inspect.signature(function).parameters.values() if item.kind in kinds]

@@ -65,12 +65,12 @@ class Reference:
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
         self.writes_inputs = False
-        """Whether forward changes its arguments, as an activation in place does; after :meth:`facts`."""
+        """True if forward changes its arguments, as an activation in place does; after :meth:`facts`."""
         self.changes_state = False
-        """Whether calls change parameters or buffers, as an average that follows the inputs; after :meth:`notice`."""
+        """True if calls change parameters or buffers, as an average that follows the inputs; after :meth:`notice`."""
         self._assumed: Sequence[torch.Tensor] = ()
         self._separable: bool | None = None
-        """Whether the operator treats the elements of a batch apart; None until it is asked."""
+        """True if the operator treats the elements of a batch apart; None until it is asked."""
 
     def facts(self, problem_hash: str) -> ProblemFacts:
         """Run and trace the reference once."""
@@ -100,7 +100,7 @@ class Reference:
         )
 
     def reads(self, tensors: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
-        """Which elements of the named tensors one forward pass reads, as truth values in the tensors' shapes."""
+        """Mark the elements of named tensors that one forward pass reads, as truth values in the tensors' shapes."""
         copies = [copy_of(tensor) for tensor in tensors]
         watch = ReadWatch(dict(zip([*self._input_names, *self._state_names.values()], copies, strict=True)), names)
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"), watch:
@@ -108,7 +108,7 @@ class Reference:
         return [watch.read[name] for name in names]
 
     def signature(self, specs: Sequence[TensorSpec]) -> Signature:
-        """How an imported file's class is constructed and called in this module's place."""
+        """Describe how an imported file's class is constructed and called in this module's place."""
         marks: list[Any] = [Given(name) for name in self._input_names]
         layouts = [Layout(item.name, item.role.value, item.dtype.value, item.shape, item.strides) for item in specs]
         arguments = loading.constructor_arguments(self._module, self._seed)  # again: Model may have changed them
@@ -122,14 +122,14 @@ class Reference:
         )
 
     def refuse_random_scalars(self) -> None:
-        """Kernels know the module's numbers when they are built: another process has to construct it with the same."""
+        """Refuse a module with random numbers: kernels know them, so every process must construct it with the same."""
         others = loading.attributes_again(self._module, self._seed + 2)
         changed = sorted(name for name, value in others.items() if self._attributes.get(name, value) != value)
         if changed:
             raise UnusableReference(f"Model draws numbers at random, which kernels know as constants: {changed[0]}")
 
     def draw(self, seed: int) -> list[torch.Tensor]:
-        """All given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""
+        """Return all given tensors of one draw: fresh inputs, and the model's own parameters and buffers."""
         inputs = loading.draw_inputs(self._module, seed, self.device.torch_device)
         same = [
             (first.shape, first.dtype, first.stride()) == (second.shape, second.dtype, second.stride())
@@ -142,7 +142,7 @@ class Reference:
         return [*inputs.tensors, *self.state.values()]
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs under the policy, cast to the boundary's dtypes where autocast lowered them."""
+        """Return the outputs under the policy, cast to the boundary's dtypes where autocast lowered them."""
         count = len(self._inputs.tensors)
         inputs = [copy_of(tensor) for tensor in tensors[:count]] if self.writes_inputs else list(tensors[:count])
         copies = [*inputs, *(copy_of(tensor) for tensor in tensors[count:])]
@@ -151,7 +151,7 @@ class Reference:
         return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
 
     def run_exact(self, tensors: Sequence[torch.Tensor], *, in_pieces: bool = True) -> list[torch.Tensor]:
-        """The outputs with every floating tensor, and PyTorch's default dtype, in float64.
+        """Return the outputs with every floating tensor, and PyTorch's default dtype, in float64.
 
         Where memory is too short for that and the operator treats the elements of a batch apart, it is run on pieces of
         the batch; large results are float32 then. Without ``in_pieces`` that is an :class:`UnusableReference`.
@@ -199,7 +199,7 @@ class Reference:
         return None
 
     def _joined(self, tensors: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
-        """The exact results of the pieces, one behind the other."""
+        """Return the exact results of the pieces, one behind the other."""
         joined: list[torch.Tensor] = []
         start = 0
         for piece in self._pieces(tensors, count):
@@ -214,7 +214,7 @@ class Reference:
         return joined
 
     def _gives_the_same(self, tensors: Sequence[torch.Tensor], count: int) -> bool:
-        """Whether the pieces of a batch give what the whole gives, under the policy."""
+        """Return whether the pieces of a batch give what the whole gives, under the policy."""
         whole = self.run(tensors)
         if any(tensor.dim() == 0 or tensor.shape[0] != self._batch for tensor in whole):
             return False
@@ -233,7 +233,7 @@ class Reference:
         return start == self._batch
 
     def _pieces(self, tensors: Sequence[torch.Tensor], count: int) -> Iterator[list[torch.Tensor]]:
-        """The given tensors for one stretch of the batch after the other: inputs of that many rows are cut."""
+        """Yield the given tensors for one stretch of the batch after the other: inputs of that many rows are cut."""
         step = -(-self._batch // count)
         for start in range(0, self._batch, step):
             yield [
@@ -242,7 +242,7 @@ class Reference:
             ]
 
     def _has_batch(self, place: int, tensor: torch.Tensor) -> bool:
-        """Whether this given tensor is an input with a row for each element of the batch."""
+        """Return whether this given tensor is an input with a row for each element of the batch."""
         return place < len(self._inputs.tensors) and tensor.dim() > 0 and tensor.shape[0] == self._batch
 
     @property
@@ -256,7 +256,7 @@ class Reference:
             torch.cuda.empty_cache()
 
     def caller(self, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
-        """The eager baseline on these input tensors, to be timed: the plain module call and nothing else.
+        """Return the eager baseline on these input tensors, to be timed: the plain module call and nothing else.
 
         The parameters are the module's own; ``tensors`` may be inputs alone or all given tensors. A model that writes
         to its inputs gets copies of them, made now.
@@ -269,11 +269,11 @@ class Reference:
         return lambda: model(*arguments)
 
     def compiled(self, mode: str) -> Callable[[Sequence[torch.Tensor]], Callable[[], Any]]:
-        """``torch.compile`` of the module in this mode, as :meth:`caller`."""
+        """Return ``torch.compile`` of the module in this mode, as :meth:`caller`."""
         return partial(self._caller, torch.compile(self._model, mode=mode))
 
     def outputs_of(self, result: Any) -> list[torch.Tensor]:
-        """The output tensors of a :meth:`caller`'s result."""
+        """Return the output tensors of a :meth:`caller`'s result."""
         return _outputs(result)
 
     def assume(self, storages: Sequence[torch.Tensor]) -> None:
@@ -284,7 +284,7 @@ class Reference:
                 live[key].copy_(storage.as_strided(live[key].shape, self.state[key].stride(), storage.storage_offset()))
 
     def answer(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """What the module itself gives, with the state that it was told to assume: earlier calls may have moved it."""
+        """Call the module itself, with the state that it was given to assume: earlier calls may have changed it."""
         if self.changes_state:
             self.assume(self._assumed)
         with self.device.policy(self.policy):

@@ -34,7 +34,7 @@ class SelectionWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's 
         return result
 
     def selection(self, output: torch.Tensor) -> Selection | None:
-        """What this output selects from; None for any other output."""
+        """Return what this output selects from; None for an output that holds no indices."""
         if output.is_floating_point():
             return None
         return next((selection for index, selection in self._seen if _same(index, output)), None)

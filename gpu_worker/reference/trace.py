@@ -46,7 +46,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         return result
 
     def name(self, tensor: torch.Tensor) -> str:
-        """The value that this tensor is now."""
+        """Return the value that this tensor is now."""
         known = self._names.get(id(tensor))
         return known if known is not None else self._constant(tensor)
 
@@ -86,7 +86,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         return name
 
     def _aliases(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
-        """Other tensors whose storage the call wrote: they are new values too."""
+        """Return other tensors whose storage the call wrote: they are new values too."""
         written = _written(func, args, kwargs)
         if not written:
             return []
@@ -120,7 +120,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
 def trace(
     call: Callable[[], Sequence[torch.Tensor]], named: Mapping[str, torch.Tensor]
 ) -> tuple[Graph, float, list[torch.Tensor]]:
-    """Graph of the forward pass that ``call`` makes, its matrix-product operations, and the output tensors."""
+    """Return graph of the forward pass that ``call`` makes, its matrix-product operations, and the output tensors."""
     tracer = Tracer(named)
     with tracer:
         outputs = list(call())
@@ -163,4 +163,4 @@ _OWN_FLOPS: dict[str, Callable[..., int]] = {
     "aten.dot": lambda first, _second, **_: 2 * first.numel(),
     "aten._scaled_dot_product_flash_attention_for_cpu": _attention_flops,
 }
-"""What torch's own registry leaves out."""
+"""Calls that torch's own registry leaves out."""

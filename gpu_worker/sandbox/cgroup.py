@@ -41,7 +41,7 @@ class ControlGroup:
         (self.folder / "cgroup.procs").write_text(str(pid))
 
     def out_of_memory(self) -> bool:
-        """Whether the system killed a process of the group for exceeding the group's memory."""
+        """Return whether the system killed a process of the group for exceeding the group's memory."""
         with contextlib.suppress(OSError):
             events = dict(line.split() for line in (self.folder / "memory.events").read_text().splitlines())
             return int(events.get("oom_kill", "0")) > 0
@@ -60,7 +60,7 @@ class ControlGroup:
 
 
 def usable(parent: Path) -> bool:
-    """Whether groups can be made there, and processes moved into them."""
+    """Return whether groups can be made there, and processes moved into them."""
     try:
         group = ControlGroup(parent, memory_bytes=2**30, threads=10)
     except OSError:
@@ -78,7 +78,7 @@ def usable(parent: Path) -> bool:
 
 
 def delegated(mount: Path = MOUNT, own: Path = Path("/proc/self/cgroup")) -> Path | None:
-    """The folder in which groups with limits can be made; None where there is none."""
+    """Return the folder in which groups with limits can be made; None where there is none."""
     with contextlib.suppress(OSError):
         for line in own.read_text().splitlines():
             if not line.startswith("0::"):

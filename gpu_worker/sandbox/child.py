@@ -43,14 +43,14 @@ class _Capture(threading.Thread):
                 self._kept += data[: MAX_CAPTURE_BYTES - len(self._kept)]
 
     def text(self) -> str:
-        """What was written so far, once the writer has gone (waits at most a second for it)."""
+        """Return what was written so far, once the writer has gone (waits at most a second for it)."""
         self.join(timeout=1.0)
         return self._kept.decode(errors="replace")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a program ended."""
+    """The end of a program."""
 
     code: int
     """Exit code, or minus the signal."""
@@ -58,14 +58,14 @@ class Finished:
     stderr: str
     timed_out: bool = False
     idle: bool = False
-    """Whether all its threads slept when its time was up: it waited for something, and not for a processor."""
+    """True if all its threads slept when its time was up: it waited for something, and not for a processor."""
     excess: Excess | None = None
-    """What it was killed for having too much of."""
+    """Resource that it had too much of and was killed for."""
 
 
 @dataclass
 class Lent:
-    """What a program is given for as long as it runs."""
+    """Things that a program has for as long as it runs."""
 
     user: int | None = None
     """The user id it runs under; None for the worker's own."""
@@ -114,11 +114,11 @@ class Child:
         self._stderr = _Capture(process.stderr)
 
     def running(self) -> bool:
-        """Whether the program has not ended yet."""
+        """Return whether the program has not ended yet."""
         return self._process.poll() is None
 
     def wait(self, timeout: float | None) -> Finished:
-        """How the program ended; it is killed when it does not end in time."""
+        """Return how the program ended; it is killed when it does not end in time."""
         timed_out = idle = False
         try:
             code = self._ended(timeout)
@@ -139,7 +139,7 @@ class Child:
         self._watch.start()
 
     def _members(self) -> list[int]:
-        """Processes in the sandbox, bubblewrap's own included."""
+        """Return processes in the sandbox, bubblewrap's own included."""
         return [self._process.pid, *descendants(self._process.pid)]
 
     def _settle(self) -> None:
@@ -169,7 +169,7 @@ class Child:
             )
 
     def _ended(self, timeout: float | None) -> int:
-        """The exit code as soon as there is one: with a timeout, subprocess only looks every 50 ms."""
+        """Return the exit code as soon as there is one: with a timeout, subprocess only looks every 50 ms."""
         try:
             descriptor = os.pidfd_open(self._process.pid)
         except OSError:  # ended and reaped, or a kernel without pidfds
@@ -209,18 +209,18 @@ class Child:
         return family.go_on() if family else time.perf_counter()
 
     def processes(self) -> int:
-        """Number of processes that live in the sandbox now."""
+        """Return number of processes that live in the sandbox now."""
         return len(descendants(self._process.pid))
 
     def _whole_family(self) -> Family | None:
-        """None where the program has ended before it was seen."""
+        """Return the processes of the program; None where it ended before it was seen."""
         if self._family is None:
             with contextlib.suppress(ProcessLookupError):
                 self._family = Family(self.program_pid(), self._init, may_grow=self._may_start_processes)
         return self._family
 
     def program_pid(self) -> int:
-        """The program's process id outside the sandbox."""
+        """Return the program's process id outside the sandbox."""
         if self._program_pid is None:
             self._program_pid = self._find_program()
         return self._program_pid
@@ -246,18 +246,18 @@ class Child:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process has not ended; a name space's init ends after all others in it."""
+    """Return whether a process has not ended; a name space's init ends after all others in it."""
     return _state(Path(f"/proc/{pid}")) not in _ENDED
 
 
 def _sleep(pids: Sequence[int]) -> bool:
-    """Whether every thread of these processes waits for something to happen."""
+    """Return whether every thread of these processes waits for something to happen."""
     tasks = [task for pid in pids for task in Path("/proc").glob(f"{pid}/task/*")]
     return all(_state(task) in (_SLEEPS, *_ENDED) for task in tasks)
 
 
 def _state(task: Path) -> str:
-    """Of a process or thread, by its folder in /proc, as proc(5) has it."""
+    """Return the state of a process or thread, by its folder in /proc, as proc(5) has it."""
     try:
         return (task / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

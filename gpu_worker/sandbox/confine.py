@@ -45,7 +45,7 @@ _CAP_DAC_READ_SEARCH = 2
 
 
 def landlock_abi() -> int:
-    """Version of landlock that the running system offers; 0 where there is none."""
+    """Return version of landlock that the running system offers; 0 where there is none."""
     version = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     return max(int(version), 0)
 
@@ -66,7 +66,7 @@ def apply_limits(limits: dict[str, int], cpus: Sequence[int] | None, process: in
 
 
 def stack_limits(most: int) -> tuple[int, int]:
-    """Soft and hard limit of the stack, the hard one at most ``most``; the soft one is the size of threads' stacks.
+    """Return soft and hard limit of the stack, the hard one at most ``most``; the soft one is that of threads' stacks.
 
     A process must set them itself: one that another sets while it starts a program is lost (finalize_exec).
     """

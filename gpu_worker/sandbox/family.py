@@ -21,7 +21,7 @@ class Family:
         self._init = init or program
         self._may_grow = may_grow
         self._known: list[int] = []
-        """What the program had started when it was last let go on."""
+        """Processes that the program had started when it was last continued."""
 
     def stop(self) -> float:
         """Stop all threads of all processes; the moment (:func:`time.perf_counter`) at which the last was stopped.
@@ -56,7 +56,7 @@ class Family:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that these started, nearest first."""
+    """Return processes that a process started, and those that these started, nearest first."""
     found: list[int] = []
     waiting = [pid]
     while waiting:
@@ -67,7 +67,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that any thread of this one started."""
+    """Return processes that any thread of this one started."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

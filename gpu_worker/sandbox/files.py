@@ -15,12 +15,12 @@ SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ld.so.conf", "/et
 
 
 def python_folders() -> tuple[Path, ...]:
-    """What an interpreter with our packages needs to see: its prefixes and the two packages."""
+    """Return the folders that an interpreter with our packages needs to see: its prefixes and the two packages."""
     prefixes = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), Path(sys.prefix), Path(sys.base_prefix)}
     packages = {SOURCE_ROOT / "gpu_worker", SOURCE_ROOT / "cupilot"}
     return tuple(sorted(path for path in prefixes | packages if not path.is_relative_to("/usr")))
 
 
 def environment(access: Access) -> dict[str, str]:
-    """Environment variables of a sandboxed program, of which none is ours."""
+    """Return environment variables of a sandboxed program, of which none is ours."""
     return {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "USER": "nobody", **access.environment}

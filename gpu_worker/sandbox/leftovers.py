@@ -1,4 +1,4 @@
-"""What a sandboxed program leaves in a folder that it could write: links, pipes, trees of any depth."""
+"""Takes files from, and removes, folders that a sandboxed program could write: links, pipes, trees of any depth."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Limits:
         return {name: value for name, value in values.items() if value is not None}
 
     def total(self) -> int | None:
-        """What all processes together may use."""
+        """Memory that all processes together may use."""
         return self.memory_bytes if self.total_bytes is None else self.total_bytes
 
 

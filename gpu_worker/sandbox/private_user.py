@@ -20,7 +20,7 @@ _HIGH = range(0x70000000, 0x7FFD0000)
 programs draw the same."""
 
 _DYNAMIC = range(61184, 65520)
-"""What systemd keeps for services without a user: for workers in a container that has only 65,536 ids."""
+"""Range that systemd keeps for services without a user: for workers in a container that has only 65,536 ids."""
 
 
 _DEEPEST = 32
@@ -35,7 +35,7 @@ def _ids() -> range:
 
 
 def _mapped(ids: range, file: str) -> bool:
-    """Whether this user namespace has all of these ids."""
+    """Return whether this user namespace has all of these ids."""
     for line in Path("/proc/self", file).read_text().splitlines():
         first, _, count = map(int, line.split())
         if first <= ids.start and ids.stop <= first + count:
@@ -44,22 +44,22 @@ def _mapped(ids: range, file: str) -> bool:
 
 
 def draw() -> int:
-    """A user id that no other program has, as far as chance goes."""
+    """Return a user id that no other program has, as far as chance goes."""
     return random.SystemRandom().choice(_ids()[1:])
 
 
 def group() -> int:
-    """The group of all sandboxed programs."""
+    """Return the group of all sandboxed programs."""
     return _ids().start
 
 
 def available() -> bool:
-    """Whether this process may start programs under other user ids."""
+    """Return whether this process may start programs under other user ids."""
     return os.geteuid() == 0 and _SETPRIV.exists()
 
 
 def command(user: int, groups: Sequence[int] = ()) -> list[str]:
-    """A command that becomes another one, under a user id and without capabilities."""
+    """Return a command that becomes another one, under a user id and without capabilities."""
     extra = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
     return [
         *(str(_SETPRIV), f"--reuid={user}", f"--regid={group()}", extra),
@@ -68,7 +68,7 @@ def command(user: int, groups: Sequence[int] = ()) -> list[str]:
 
 
 def device_groups(devices: Sequence[Path]) -> list[int]:
-    """Groups that devices are reserved for, which the worker lends with the device."""
+    """Return groups that devices are reserved for, which the worker lends with the device."""
     found = [path.stat() for path in devices if path.exists()]
     return sorted({node.st_gid for node in found if node.st_mode & 0o066 == 0o060 and node.st_gid != 0})
 
@@ -100,7 +100,7 @@ def take_back(folders: Sequence[Path], user: int) -> None:
 
 
 def unreachable(path: Path) -> bool:
-    """Whether other users cannot get as far as this path, whatever its own mode is."""
+    """Return whether other users cannot get as far as this path, whatever its own mode is."""
     real = path.resolve()
     return any(not folder.stat().st_mode & stat.S_IXOTH for folder in real.parents if folder.exists())
 
@@ -114,7 +114,7 @@ def _give(entry: int, user: int, group_id: int, mode: int) -> None:
 
 
 def _entries(path: Path) -> Iterator[int]:
-    """Descriptors of a path and of the files and folders beneath it, as far as :data:`_DEEPEST`.
+    """Yield descriptors of a path and of the files and folders beneath it, as far as :data:`_DEEPEST`.
 
     Leaves out links, and files of several names.
     """

@@ -32,7 +32,7 @@ class Sandbox:
         self.kind = kind or strongest()
         """``bwrap+seccomp`` or ``landlock+seccomp``; recorded with every measurement."""
         self.own_user = separates_users(self.kind) if own_user is None else own_user
-        """Whether each program runs under a user id of its own; only root can give one."""
+        """True if each program runs under a user id of its own; only root can give one."""
 
     def run(self, program: Program, limits: Limits, timeout: float) -> Finished:
         """Run a program to its end."""
@@ -72,13 +72,13 @@ class Sandbox:
         return child
 
     def _counts_threads(self) -> bool:
-        """Whether the system counts a program's processes apart from all others, and so can limit them."""
+        """Return whether the system counts a program's processes apart from all others, and so can limit them."""
         return self.own_user or self.kind.startswith("bwrap")
 
 
 @cache
 def strongest() -> str:
-    """The strongest kind of sandbox that works here; raises OSError where none does."""
+    """Return the strongest kind of sandbox that works here; raises OSError where none does."""
     if not seccomp.supported():
         raise OSError("no sandbox: the machine's architecture is not supported")
     root = os.geteuid() == 0
@@ -96,7 +96,7 @@ def strongest() -> str:
 
 @cache
 def separates_users(kind: str) -> bool:
-    """Whether this process can start programs under user ids of their own in this kind of sandbox."""
+    """Return whether this process can start programs under user ids of their own in this kind of sandbox."""
     return private_user.available() and _works(Sandbox(kind, own_user=True))
 
 
@@ -112,7 +112,7 @@ sys.exit(3)
 
 
 def _works(sandbox: Sandbox) -> bool:
-    """Whether a program starts, finds our packages, is not root, and cannot change settings of the system."""
+    """Return whether a program starts, finds our packages, is not root, and cannot change settings of the system."""
     argv = (sys.executable, "-I", "-S", "-c", _PROBE, str(Path(confine.__file__)))
     with contextlib.suppress(OSError):  # such as limiting a bubblewrap that runs as another user
         return sandbox.run(Program(argv, Access(read_only=python_folders())), Limits(), timeout=10.0).code == 0
@@ -120,7 +120,7 @@ def _works(sandbox: Sandbox) -> bool:
 
 
 def _control_group(limits: Limits, uncounted: bool) -> ControlGroup | None:
-    """A group for a program with these limits; none for the memory of one that has shared memory of its own."""
+    """Return a group for a program with these limits; none for the memory of one that has shared memory of its own."""
     parent = _delegated()
     if parent is None:
         return None

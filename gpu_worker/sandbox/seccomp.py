@@ -147,7 +147,7 @@ _Instruction = tuple[int, int, int, int]
 
 
 def supported() -> bool:
-    """Whether this machine's architecture is known here."""
+    """Return whether this machine's architecture is known here."""
     return platform.machine() in _AUDIT_ARCH
 
 
@@ -160,7 +160,7 @@ def base_filter(
     accountable: bool = False,
     namespaces: bool = True,
 ) -> bytes:
-    """The filter around every sandboxed program, as ``struct sock_filter[]``.
+    """Return the filter around every sandboxed program, as ``struct sock_filter[]``.
 
     memory_files: allow memory that no limit on private memory counts (memfd_create, shared anonymous mappings).
     sets_affinity: allow the program's threads to choose their CPUs.
@@ -203,7 +203,7 @@ def base_filter(
 
 @cache
 def kernel_filter() -> bytes:
-    """The filter around a loaded cpu kernel: an allow list, everything else is SIGSYS."""
+    """Return the filter around a loaded cpu kernel: an allow list, everything else is SIGSYS."""
     program = _computing()
     for name in _KERNEL_HIDDEN:
         program += _on(name, [_answer(_ERRNO | errno.EACCES)])
@@ -215,7 +215,7 @@ def kernel_filter() -> bytes:
 
 @cache
 def loading_filter() -> bytes:
-    """The filter around a cpu kernel that is being loaded: as :func:`kernel_filter`, and files may be read.
+    """Return the filter around a cpu kernel that is being loaded: as :func:`kernel_filter`, and files may be read.
 
     It also lets :func:`install` add the stricter filter. A constructor may keep the loader from doing that; it then
     still has no more than what is allowed here.
@@ -232,7 +232,7 @@ def loading_filter() -> bytes:
 
 
 def _computing() -> list[_Instruction]:
-    """What a kernel may do whether it runs or is being loaded."""
+    """Allow what a kernel may do both while it is loaded and while it runs."""
     program = _prologue()
     for name in _KERNEL_ALLOWED:
         program += _on(name, [_answer(_ALLOW)])
@@ -283,7 +283,7 @@ def _unlimited_mappings(refusal: int, *, shared: bool) -> list[_Instruction]:
 
 
 def _personality() -> list[_Instruction]:
-    """Asking for it, and switching address randomisation off, which NVRTC's precompiled headers need."""
+    """Allow to ask for it, and to switch address randomisation off, which NVRTC's precompiled headers need."""
     return [
         _load(0),
         (_JUMP_EQUAL, 0, 1, _ASK_PERSONALITY),
@@ -341,7 +341,7 @@ def _when_equal(argument: int, value: int, then: int, otherwise: int) -> list[_I
 
 
 def _when_all_equal(values: Mapping[int, int], then: int, otherwise: int) -> list[_Instruction]:
-    """``then`` if each of these arguments has its value."""
+    """Return ``then`` if each of these arguments has its value."""
     program: list[_Instruction] = []
     for argument, value in values.items():
         program += [_load(argument), (_JUMP_EQUAL, 1, 0, value), _answer(otherwise)]
@@ -349,7 +349,7 @@ def _when_all_equal(values: Mapping[int, int], then: int, otherwise: int) -> lis
 
 
 def _when_zero(argument: int, then: int, otherwise: int) -> list[_Instruction]:
-    """``then`` if all 64 bits of the argument are 0."""
+    """Return ``then`` if all 64 bits of the argument are 0."""
     return [
         _load(argument),
         (_JUMP_EQUAL, 0, 3, 0),
@@ -361,7 +361,7 @@ def _when_zero(argument: int, then: int, otherwise: int) -> list[_Instruction]:
 
 
 def _when_bits(argument: int, mask: int, then: int, otherwise: int | None) -> list[_Instruction]:
-    """``then`` if any bit of ``mask`` is set; else ``otherwise``, or go on with the number reloaded."""
+    """Return ``then`` if any bit of ``mask`` is set; else ``otherwise``, or go on with the number reloaded."""
     last = _reload() if otherwise is None else _answer(otherwise)
     return [_load(argument), (_JUMP_ANY_BIT, 0, 1, mask), _answer(then), last]
 

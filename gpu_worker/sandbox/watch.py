@@ -25,11 +25,11 @@ _FILE_BYTES = 1024
 """Kernel memory of an empty file in a tmpfs, whose size does not count it: about this much."""
 
 _MEMORY_FILES = ("/memfd:", "/dev/zero (deleted)")
-"""What links in /proc say of memory files and of shared anonymous mappings."""
+"""Targets of links in /proc to memory files and shared anonymous mappings."""
 
 
 class Excess(StrEnum):
-    """What a program had too much of."""
+    """Resource that a program had too much of."""
 
     MEMORY = "memory"
     THREADS = "threads"
@@ -67,7 +67,7 @@ class Watch(threading.Thread):
         self._memory_files = memory_files
         self._stopped = threading.Event()
         self.excess: Excess | None = None
-        """Why the program was ended, if it was."""
+        """Reason why the program was ended, if it was."""
 
     def run(self) -> None:
         """Look every :data:`INTERVAL_SECONDS`."""
@@ -99,7 +99,7 @@ class Watch(threading.Thread):
 
 
 def usage(pids: Sequence[int], *, memory_files: bool = False) -> Usage:
-    """Memory and threads of processes; those that have ended count nothing.
+    """Return memory and threads of processes; those that have ended count nothing.
 
     With ``memory_files``, a file that is both open and mapped counts twice.
     """
@@ -116,7 +116,7 @@ def usage(pids: Sequence[int], *, memory_files: bool = False) -> Usage:
 
 
 def proportional_bytes(pids: Sequence[int]) -> int:
-    """Private memory of processes, where a page that several share is divided among them. Takes milliseconds."""
+    """Return private memory of processes, where a page that several share is divided among them. Takes milliseconds."""
     total = 0
     for pid in pids:
         kilobytes = dict(_numbers(f"/proc/{pid}/smaps_rollup"))
@@ -126,7 +126,7 @@ def proportional_bytes(pids: Sequence[int]) -> int:
 
 
 def private_file_bytes(pids: Sequence[int]) -> int:
-    """Kernel memory of the files in the private tmpfs of a sandbox, whose innermost process is the last one."""
+    """Return kernel memory of the files in the private tmpfs of a sandbox, whose innermost process is the last one."""
     total = 0
     for name in _TMPFS:
         with contextlib.suppress(OSError, IndexError):
@@ -137,7 +137,7 @@ def private_file_bytes(pids: Sequence[int]) -> int:
 
 
 def memory_file_bytes(pids: Sequence[int], *, folders: Sequence[str]) -> int:
-    """Memory in use by the memory files that processes have open (``fd``) or mapped (``map_files``), each once."""
+    """Add up the memory files that processes have open (``fd``) or mapped (``map_files``), each once."""
     sizes: dict[tuple[int, int], int] = {}
     for folder in (Path(f"/proc/{pid}/{name}") for pid in pids for name in folders):
         with contextlib.suppress(OSError):
@@ -150,7 +150,7 @@ def memory_file_bytes(pids: Sequence[int], *, folders: Sequence[str]) -> int:
 
 
 def _numbers(path: str) -> list[tuple[str, int]]:
-    """Lines of a file in /proc that are a name and a number."""
+    """Return lines of a file in /proc that are a name and a number."""
     found: list[tuple[str, int]] = []
     with contextlib.suppress(OSError):
         for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,1 +1,1 @@
-"""What differs between ``cpu`` and ``cuda``; :mod:`gpu_worker.targets.base` says which parts a target has."""
+"""The targets ``cpu`` and ``cuda``; :mod:`gpu_worker.targets.base` defines the parts that a target has."""

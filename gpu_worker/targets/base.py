@@ -35,7 +35,7 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Access:
-    """What a sandboxed program may use beyond the read-only system folders (/usr, /lib*, the Python prefix)."""
+    """Things that a sandboxed program may use beyond the read-only system folders (/usr, /lib*, the Python prefix)."""
 
     read_only: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
@@ -44,11 +44,11 @@ class Access:
     environment: Mapping[str, str] = field(default_factory=dict)
     """The whole environment besides PATH, HOME and LANG, which the sandbox sets."""
     subprocesses: bool = False
-    """Whether it may fork and execute (a compiler driver does); refused by seccomp otherwise."""
+    """True if it may fork and execute (a compiler driver does); refused by seccomp otherwise."""
     memory_files: bool = False
-    """Whether it may have shared memory of its own (memfd_create), which no limit counts; the judge's arena is such."""
+    """True if it may have shared memory of its own (memfd_create), which no limit counts; the judge's arena is such."""
     accountable: bool = False
-    """Whether it runs code of users, who are told how it ended: it may not end as if the system had killed it."""
+    """True if it runs code of users, who are told how it ended: it may not end as if the system had killed it."""
     bounded_address_space: bool = True
     """False for CUDA processes, whose driver reserves more address space than the machine has memory."""
 
@@ -63,7 +63,7 @@ class Program:
 
 @dataclass(frozen=True)
 class BuildFacts:
-    """What a target reads from a compiler's log and a disassembly; fields as in ``BuildReport``."""
+    """Facts from a compiler's log and a disassembly; fields as in ``BuildReport``."""
 
     registers: int | None = None
     spill_bytes: int | None = None
@@ -73,29 +73,29 @@ class BuildFacts:
 
 @dataclass(frozen=True)
 class MemoryWatch:
-    """What memory checkers said of a replay of a kernel."""
+    """Result of a kernel's replay under memory checkers."""
 
     failure: Failure | None = None
     notes: tuple[str, ...] = ()
-    """What each checker that found nothing had seen."""
+    """Coverage of each checker that found nothing."""
 
 
 @dataclass(frozen=True)
 class DeviceState:
-    """What a device says of itself at one moment; nothing where it does not."""
+    """Readings of a device at one moment; empty where it has none."""
 
     clocks_mhz: Mapping[str, float] = field(default_factory=dict)
     temperature_c: float | None = None
     power_w: float | None = None
     slowed_by: tuple[str, ...] = ()
-    """Why clocks are held down now, for whatever reason."""
+    """Reasons why clocks are held down now."""
     throttled: bool | None = None
-    """Whether heat or a failing supply is among the reasons."""
+    """True if heat or a failing supply is among the reasons."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What hardware counters said of a kernel; nothing where the machine has none, or lends none."""
+    """Hardware counters of a kernel; empty where the machine has none, or lends none."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
@@ -131,12 +131,12 @@ class Toolchain(Protocol):
         ...
 
     def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:
-        """Why the binary breaks the policy or the rules of the target (POLICY_BREACH); None when it does not."""
+        """Return why the binary breaks the policy or the rules of the target (POLICY_BREACH); None when it does not."""
         ...
 
 
 class RunnerHost(Protocol):
-    """What starting a runner takes."""
+    """The part of a target that starts runners."""
 
     cpus: tuple[int, ...] | None
     """CPUs that judge and runner may use; None for all."""
@@ -146,11 +146,11 @@ class RunnerHost(Protocol):
     """True where no code of the kernel runs in the runner's process on the host (``cuda``)."""
 
     def runner_access(self) -> Access:
-        """What the runner process needs; site-packages only if it cannot do without."""
+        """Return the access that the runner process needs; site-packages only if it cannot do without."""
         ...
 
     def runner_python_flags(self) -> tuple[str, ...]:
-        """Interpreter flags of the runner, e.g. ``("-I", "-S")``."""
+        """Return interpreter flags of the runner, e.g. ``("-I", "-S")``."""
         ...
 
 
@@ -165,18 +165,18 @@ class HostTarget(RunnerHost, Protocol):
     judge_device: str
     """``module:callable`` that makes the :class:`JudgeDevice`; called with :meth:`judge_options` as keywords."""
     sweep_points: int
-    """How many values of a kernel's tunables are worth trying by default."""
+    """Values of a kernel's tunables that are tried by default."""
     autotunes: bool
-    """Whether ``torch.compile max-autotune`` is a baseline by default."""
+    """True if ``torch.compile max-autotune`` is a baseline by default."""
     starts_runners_ahead: bool
-    """Whether a runner that waits for a kernel takes nothing away from one that is timed."""
+    """True if a runner that waits for a kernel takes nothing away from one that is timed."""
 
     def judge_options(self) -> dict[str, Any]:
-        """JSON-compatible keywords of the judge device's constructor (device id, threads, cache size)."""
+        """Return JSON-compatible keywords of the judge device's constructor (device id, threads, cache size)."""
         ...
 
     def judge_access(self) -> Access:
-        """What the judge process needs: torch, device nodes."""
+        """Return the access that the judge process needs: torch, device nodes."""
         ...
 
     def peaks_program(self) -> Program:
@@ -184,29 +184,29 @@ class HostTarget(RunnerHost, Protocol):
         ...
 
     def environment(self) -> Environment:
-        """What the machine looks like now; the supervisor fills in sandbox, compiler and code version."""
+        """Return the machine's present state; the supervisor fills in sandbox, compiler and code version."""
         ...
 
     def profile_metrics(self, facts: BuildFacts) -> dict[str, float]:
-        """Further inferred metrics (e.g. occupancy) for the profile; empty where there are none."""
+        """Return further inferred metrics (e.g. occupancy) for the profile; empty where there are none."""
         ...
 
     def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:
-        """The zone's metrics from hardware counters, over a replay of the kernel; none where the machine has none."""
+        """Read the zone's metrics from hardware counters, over a replay of the kernel; empty where there are none."""
         ...
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:
-        """What memory checkers find in a replay of the kernel; nothing at all where there is none."""
+        """Replay the kernel under memory checkers, and return their findings; empty where there is no checker."""
         ...
 
     def healthy(self) -> bool:
-        """Whether a fresh process can use the device; asked after a kernel's fault."""
+        """Return whether a fresh process can use the device; asked after a kernel's fault."""
         ...
 
 
 @dataclass(frozen=True)
 class MeasuredPeaks:
-    """What :meth:`HostTarget.peaks_program` prints, as JSON with these keys."""
+    """Output of :meth:`HostTarget.peaks_program`, as JSON with these keys."""
 
     bandwidth: tuple[tuple[int, float], ...]
     """(working set in bytes, bytes a second), ascending: caches first, main memory last."""
@@ -249,18 +249,18 @@ class JudgeDevice(Protocol):
     cache_bytes: int
     """Last-level cache: rotated buffers must exceed it."""
     memory_bytes: int
-    """How much device memory the judge may use for cases, slots and references."""
+    """Device memory that the judge may use for cases, slots and references."""
     precision: float
     """Relative half width of a speedup's interval at which an evaluation stops measuring."""
     block_seconds: float
-    """How long a timed block should take for the clock and the message around it to be negligible."""
+    """Length of a timed block for which the clock and the message around it are negligible."""
     opening_seconds: float
-    """What starting a block may add to its first launches: messages, cold instructions, a cache still written back."""
+    """Seconds that starting a block may add to its first launches: messages, cold instructions, cache write-back."""
     graph_below_seconds: float
     """Shorter launches are timed through graphs, kernel and baseline alike; 0 where the device has none."""
 
     def allocate(self, size: int) -> Arena:
-        """A new arena of ``size`` bytes."""
+        """Return a new arena of ``size`` bytes."""
         ...
 
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> AttachedArena:
@@ -272,11 +272,11 @@ class JudgeDevice(Protocol):
         ...
 
     def is_nearly_full(self) -> bool:
-        """Whether other processes will hardly find memory."""
+        """Return whether other processes will hardly find memory."""
         ...
 
     def policy(self, policy: NumericsPolicy) -> AbstractContextManager[None]:
-        """PyTorch's numerics under a policy, for reference calls inside the context."""
+        """Set PyTorch's numerics under a policy, for reference calls inside the context."""
         ...
 
     def synchronize(self) -> None:
@@ -292,38 +292,38 @@ class JudgeDevice(Protocol):
         ...
 
     def captured(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-        """The calls as one graph that a single call replays. Raises :class:`GraphUnavailable` where that cannot be.
+        """Make the calls one graph that a single call replays. Raises :class:`GraphUnavailable` where that cannot be.
 
         The first call may be made once beforehand; what the captured calls return holds their results after a replay.
         """
         ...
 
     def distrusting(self) -> JudgeDevice:
-        """The same device for a runner that holds host code of others: blocks are long enough for, and timed by, the
+        """Return the same device for a runner with host code of others: blocks are long enough for, and timed by, the
         judge's own clock, and no graphs.
         """
         ...
 
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:
-        """Seconds a block took, from the judge's wall clock around it and the runner's own report.
+        """Return seconds a block took, from the judge's wall clock around it and the runner's own report.
 
         None where the two disagree by more than launch and message overhead: CLOCK_MISMATCH.
         """
         ...
 
     def baseline_time(self, host: float, reported: float) -> float | None:
-        """Seconds that a block of the baseline took, from the judge's wall clock and the reference process's report.
+        """Return the seconds of a baseline's block, from the judge's wall clock and the reference process's report.
 
         None where the report is not possible: longer than the judge waited.
         """
         ...
 
     def shared(self) -> bool:
-        """Whether other processes' work keeps the judge's own waiting. Asked when clocks disagree; takes a while."""
+        """Return whether the judge's own work waits for other processes'. Asked when clocks disagree; takes a while."""
         ...
 
     def state(self) -> DeviceState:
-        """Clocks, temperature, power and throttling now; asked between timed blocks, and cheap."""
+        """Return clocks, temperature, power and throttling now; asked between timed blocks, and cheap."""
         ...
 
 
@@ -356,7 +356,7 @@ class RunnerDevice(Protocol):
         ...
 
     def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
-        """Slots as {tensor or workspace name: byte offset in the arena}; prepares argument lists."""
+        """Take slots as {tensor or workspace name: byte offset in the arena}, and prepare argument lists."""
         ...
 
     def run(self, order: Sequence[int]) -> float:
@@ -381,7 +381,7 @@ class GraphRunnerDevice(RunnerDevice, Protocol):
 
 
 def load_factory(path: str) -> Callable[..., Any]:
-    """The callable that ``module:name`` means."""
+    """Return the callable that ``module:name`` means."""
     module, _, name = path.partition(":")
     factory = getattr(importlib.import_module(module), name)
     if not callable(factory):

@@ -62,7 +62,7 @@ class CpuHost:
         }
 
     def judge_access(self) -> Access:
-        """Torch and the packages of this project; the one OpenMP team size that kernels get too.
+        """Return torch and the packages of this project; the one OpenMP team size that kernels get too.
 
         torch.compile takes the widest vectors that the processor has, and does not first build and load a program a
         width: six of the ten seconds of a core that a compilation takes. A compiler that knew too little of them would
@@ -71,15 +71,15 @@ class CpuHost:
         return Access(read_only=python_folders(), environment={**self._openmp(), "TORCHINDUCTOR_VEC_ISA_OK": "1"})
 
     def runner_access(self) -> Access:
-        """The interpreter, without site-packages being used."""
+        """Return the interpreter, without site-packages being used."""
         return Access(read_only=python_folders(), environment=self._openmp())
 
     def runner_python_flags(self) -> tuple[str, ...]:
-        """Isolated, no site-packages."""
+        """Return flags that isolate it, without site-packages."""
         return ("-I", "-S")
 
     def peaks_program(self) -> Program:
-        """:mod:`gpu_worker.targets.cpu_peaks`, which compiles and runs its own loops."""
+        """Run :mod:`gpu_worker.targets.cpu_peaks`, which compiles and runs its own loops."""
         argv = (sys.executable, "-I", "-S", cpu_peaks.__file__, str(self.device.cache_bytes))
         return Program(argv, Access(read_only=python_folders(), environment=self._openmp(), subprocesses=True))
 
@@ -104,7 +104,7 @@ class CpuHost:
         return {f"{name}_pct": 100.0 * facts.instructions.get(name, 0) / total for name in families}
 
     def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:  # noqa: ARG002
-        """None: virtual machines and containers seldom lend the counters of a CPU."""
+        """Return nothing: virtual machines and containers seldom lend the counters of a CPU."""
         return Counted()
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:  # noqa: ARG002
@@ -112,7 +112,7 @@ class CpuHost:
         return MemoryWatch()
 
     def healthy(self) -> bool:
-        """A CPU survives its kernels."""
+        """Return a CPU survives its kernels."""
         return True
 
     def _openmp(self) -> dict[str, str]:

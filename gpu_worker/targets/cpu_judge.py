@@ -83,7 +83,7 @@ class CpuJudgeDevice:
         self._flush = torch.zeros(FLUSH_FACTOR * cache_bytes // 4, dtype=torch.float32)
 
     def allocate(self, size: int) -> CpuArena:
-        """A new arena."""
+        """Return a new arena."""
         return CpuArena(size)
 
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> CpuArenaView:
@@ -94,12 +94,12 @@ class CpuJudgeDevice:
         """Nothing: freed memory is kept on purpose; see :func:`gpu_worker.targets.cpu_memory.keep_freed_memory`."""
 
     def is_nearly_full(self) -> bool:
-        """Not told: each process has a limit of its own."""
+        """Return False: each process has a limit of its own."""
         return False
 
     @contextmanager
     def policy(self, policy: NumericsPolicy) -> Iterator[None]:
-        """``tf32`` changes nothing on CPUs without such units; ``half`` is autocast to bfloat16."""
+        """Set PyTorch's numerics: ``tf32`` changes nothing without such units; ``half`` is autocast to bfloat16."""
         torch.set_float32_matmul_precision("highest" if policy is NumericsPolicy.FP32 else "high")
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=policy is NumericsPolicy.HALF):
             yield
@@ -112,18 +112,18 @@ class CpuJudgeDevice:
         self._flush.add_(1.0)
 
     def baseline_seconds(self, calls: Sequence[Callable[[], object]]) -> float:
-        """Wall time of the calls."""
+        """Return wall time of the calls."""
         started = time.perf_counter()
         for call in calls:
             call()
         return time.perf_counter() - started
 
     def captured(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:  # noqa: ARG002
-        """Calls have no graph."""
+        """Raise: calls on a CPU have no graph."""
         raise GraphUnavailable("the cpu has no graphs")
 
     def distrusting(self) -> CpuJudgeDevice:
-        """This device: here the judge's clock counts anyway."""
+        """Return this device: here the judge's clock counts anyway."""
         return self
 
     def state(self) -> DeviceState:
@@ -131,15 +131,15 @@ class CpuJudgeDevice:
         return DeviceState()
 
     def shared(self) -> bool:
-        """Not told: who shares a core waits now and then, which is told from a false clock anyway."""
+        """Return False: processes that share a core wait now and then, for which the check of clocks allows."""
         return False
 
     def baseline_time(self, host: float, reported: float) -> float | None:  # noqa: ARG002
-        """The judge's wall time, as for kernels: one clock for both sides."""
+        """Return the judge's wall time, as for kernels: one clock for both sides."""
         return host
 
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:  # noqa: ARG002
-        """The judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""
+        """Return the judge's wall time: the runner's clock is in the kernel's hands and only has to agree."""
         if abs(host - runner) > CLOCK_TOLERANCE * host + CLOCK_SLACK_SECONDS:
             return None
         return host

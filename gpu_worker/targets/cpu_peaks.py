@@ -111,7 +111,7 @@ def compile_loops(folder: Path) -> ctypes.CDLL:
 
 
 def best_seconds(call: Callable[[], object], seconds: float = SECONDS_PER_POINT) -> float:
-    """Shortest of as many repeats as fit the time, at least five."""
+    """Return shortest of as many repeats as fit the time, at least five."""
     best = float("inf")
     end = time.perf_counter() + seconds
     repeats = 0
@@ -124,7 +124,7 @@ def best_seconds(call: Callable[[], object], seconds: float = SECONDS_PER_POINT)
 
 
 def bandwidth(loops: ctypes.CDLL, working_set: int) -> float:
-    """Best bytes a second of reading, and of copying, with this many bytes in all."""
+    """Return best bytes a second of reading, and of copying, with this many bytes in all."""
     count = working_set // 8 // FLOATS_PER_VECTOR * FLOATS_PER_VECTOR
     size = ctypes.c_size_t
     memory = ctypes.create_string_buffer(8 * count + 128)
@@ -137,7 +137,7 @@ def bandwidth(loops: ctypes.CDLL, working_set: int) -> float:
 
 
 def measure(cache_bytes: int) -> dict[str, object]:
-    """All peaks of this machine, with the threads that OMP_NUM_THREADS gives."""
+    """Return all peaks of this machine, with the threads that OMP_NUM_THREADS gives."""
     with tempfile.TemporaryDirectory() as folder:
         loops = compile_loops(Path(folder))
         threads = loops.threads()

@@ -49,7 +49,7 @@ _HALF_ONLY = {
     "half_arithmetic": "half-precision arithmetic (AVX512-FP16)",
     "tile_product": "matrix tiles of 8 or 16 bits (AMX)",
 }
-"""What only the half policy allows."""
+"""Instructions that only the half policy allows."""
 
 
 class CpuToolchain:
@@ -63,19 +63,19 @@ class CpuToolchain:
         self.compiler = _version()
 
     def compile_program(self, folder: Path) -> Program:
-        """g++ on ``kernel.cpp``; see :class:`gpu_worker.targets.base.Toolchain`."""
+        """Run g++ on ``kernel.cpp``; see :class:`gpu_worker.targets.base.Toolchain`."""
         argv = ("g++", *FLAGS, "-I", str(folder), "-o", str(folder / "kernel.bin"), str(folder / "kernel.cpp"))
         return Program(argv, Access(writable=(folder,), subprocesses=True))
 
     def inspect_program(self, folder: Path) -> Program | None:
-        """A disassembly by binutils, where installed."""
+        """Return a disassembly by binutils, where installed."""
         if shutil.which("objdump") is None:
             return None
         argv = ("objdump", "-d", "--no-show-raw-insn", "-j", ".text", str(folder / "kernel.bin"))
         return Program(argv, Access(read_only=(folder,)))
 
     def facts(self, compile_log: str, inspection: str) -> BuildFacts:  # noqa: ARG002  g++ prints no facts
-        """Counts of telling instruction families."""
+        """Return counts of telling instruction families."""
         counts = dict.fromkeys(_PATTERNS, 0) if inspection else {}
         for line in inspection.splitlines():
             for name, pattern in _PATTERNS.items():
@@ -84,7 +84,7 @@ class CpuToolchain:
         return BuildFacts(instructions={name: count for name, count in counts.items() if count})
 
     def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:  # noqa: ARG002
-        """Arithmetic in half precision is for the half policy only."""
+        """Refuse arithmetic in half precision is for the half policy only."""
         if problem.policy is NumericsPolicy.HALF:
             return None
         found = next((words for name, words in _HALF_ONLY.items() if facts.instructions.get(name)), None)

@@ -47,16 +47,16 @@ class Function:
     arguments: tuple[str, ...]
     """Their names; empty where the extension gives none."""
     refusals: tuple[str, ...]
-    """How the message begins with which it refuses arguments."""
+    """Beginning of the message with which it refuses arguments."""
 
     def refused(self, error: Exception) -> bool:
-        """Whether this is what it says to arguments that it does not take, and not an error of its own code."""
+        """Return whether this is what it says to arguments that it does not take, and not an error of its own code."""
         return str(error).startswith(self.refusals)
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What follows forward's arguments in a call."""
+    """Arguments that follow forward's in a call."""
 
     tensors: tuple[torch.Tensor, ...]
     scalars: tuple[Any, ...] = ()
@@ -96,7 +96,7 @@ class Extension(torch.nn.Module):
         return self._function.call(*arguments, *rest.tensors, *rest.scalars, **rest.named)
 
     def _calls(self) -> Iterator[Rest]:
-        """What may follow forward's arguments, in the order in which it is tried: the fullest first."""
+        """Yield what may follow forward's arguments, in the order in which it is tried: the fullest first."""
         constructor = self._signature.constructor_arguments()
         parameters = dict(self.named_parameters())
         state = parameters | dict(self.named_buffers())
@@ -149,7 +149,7 @@ def load(path: Path, signature: Signature) -> Extension:
 
 
 def chosen(functions: Sequence[Function], source: str) -> Function:
-    """The one that the source asks for, else the only one, else ``forward``; raises :class:`RunnerError`."""
+    """Return the one that the source asks for, else the only one, else ``forward``; raises :class:`RunnerError`."""
     names = ", ".join(function.name for function in functions) or "none"
     choice = _CHOICE.search(source)
     wanted = choice[1] if choice is not None else FORWARD
@@ -170,14 +170,14 @@ def chosen(functions: Sequence[Function], source: str) -> Function:
 
 
 def _of_module(name: str, call: Callable[..., Any]) -> Function:
-    """A function of a Python module; pybind11 writes its declaration into the first line of its docstring."""
+    """Return a function of a Python module; pybind11 writes its declaration into the first line of its docstring."""
     declared = (call.__doc__ or name).split("\n")[0]
     names = () if declared.endswith("Overloaded function.") else _names(_ARGUMENT.findall(declared))
     return Function(name, call, declared, names, (f"{name}(): incompatible function arguments",))
 
 
 def _operator(full: str) -> Function:
-    """An operator by its qualified name; all overloads of a name are one function."""
+    """Return an operator by its qualified name; all overloads of a name are one function."""
     namespace, name = full.split("::")
     schemas = torch._C._jit_get_schemas_for_operator(full)
     names = _names([argument.name for argument in schemas[0].arguments]) if len(schemas) == 1 else ()
@@ -195,7 +195,7 @@ def _is_function(name: str, value: object) -> bool:
 
 
 def _names(found: Sequence[str]) -> tuple[str, ...]:
-    """Names that the author gave; pybind11 and torch number arguments that have none."""
+    """Return names that the author gave; pybind11 and torch number arguments that have none."""
     return () if all(_NUMBERED.fullmatch(name) for name in found) else tuple(found)
 
 

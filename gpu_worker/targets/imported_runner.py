@@ -38,7 +38,7 @@ class _Memory(Protocol):
     device: torch.device
 
     def map(self, handle: dict[str, Any], descriptors: Sequence[int]) -> torch.Tensor:
-        """The arena as bytes; closes the descriptors."""
+        """Return the arena as bytes; closes the descriptors."""
         ...
 
     def settle(self) -> None:
@@ -46,7 +46,7 @@ class _Memory(Protocol):
         ...
 
     def apply(self, policy: str) -> None:
-        """The baseline's settings of PyTorch under this policy."""
+        """Apply the baseline's settings of PyTorch under this policy."""
         ...
 
 
@@ -133,7 +133,7 @@ class ImportedRunner:
         return {}
 
     def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
-        """Views of each slot's tensors, in the places where the file wants them."""
+        """Make views of each slot's tensors, in the places where the file wants them."""
         self._slots = [self._bound(slot) for slot in slots]
 
     def _bound(self, slot: Mapping[str, int]) -> _Slot:
@@ -228,7 +228,7 @@ def check_state(
 
 
 def _module(path: Path, signature: Signature, device: torch.device) -> torch.nn.Module:
-    """What the file is called through, constructed on the device."""
+    """Construct the module that the file is called through, on the device."""
     if path.suffix != ".py":
         with user_errors.reported(path, "import_failed", "building the extension"), torch.no_grad():
             return extension.load(path, signature).to(device)
@@ -239,7 +239,7 @@ def _module(path: Path, signature: Signature, device: torch.device) -> torch.nn.
 
 
 def _run(path: Path) -> ModuleType:
-    """The file as a module under its own name, with its source where ``inspect`` and Triton look for it."""
+    """Return the file as a module under its own name, with its source where ``inspect`` and Triton look for it."""
     module = ModuleType(MODULE)
     module.__file__ = str(path)
     sys.modules[MODULE] = module
@@ -267,10 +267,10 @@ def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def cpu() -> ImportedRunner:
-    """The factory for the ``cpu`` target."""
+    """Return the factory for the ``cpu`` target."""
     return ImportedRunner(_CpuMemory)
 
 
 def cuda() -> ImportedRunner:
-    """The factory for the ``cuda`` target."""
+    """Return the factory for the ``cuda`` target."""
     return ImportedRunner(_CudaMemory)

@@ -11,7 +11,7 @@ _HOSTS = {Target.CPU: "gpu_worker.targets.cpu_host:CpuHost", Target.CUDA: "gpu_w
 def open_host(
     target: Target, *, device: str | None = None, threads: int | None = None, builder: str | None = None
 ) -> HostTarget:
-    """The supervisor's half of a target; ``device`` is a GPU's UUID or index, ``threads`` is for ``cpu``.
+    """Return the supervisor's half of a target; ``device`` is a GPU's UUID or index, ``threads`` is for ``cpu``.
 
     ``builder`` is ``nvrtc`` or ``nvcc``, for ``cuda``; NVRTC unless given.
 

@@ -1,4 +1,4 @@
-"""What an imported file's code raises, as errors that its author can use: stable codes, the file's own lines."""
+"""Turns what an imported file's code raises into errors that its author can use: stable codes, the file's own lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reported(path: Path | None, code: str, what: str) -> Iterator[None]:
 
 
 def explained(error: BaseException, path: Path | None, code: str, what: str) -> RunnerError:
-    """One error of the file's as the judge reports it."""
+    """Return one error of the file's as the judge reports it."""
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError):
         return RunnerError("out_of_memory", f"{what}: {text[:500]}", code="out_of_memory")
@@ -55,7 +55,7 @@ def explained(error: BaseException, path: Path | None, code: str, what: str) -> 
 
 
 def compiler_errors(log: str) -> str:
-    """The lines of a build log that say what is wrong."""
+    """Return the lines of a build log that say what is wrong."""
     lines = [line.strip() for line in _COMPILER_ERROR.findall(log)]
     return "\n".join(dict.fromkeys(lines[:MAX_ERROR_LINES])) or log[-2000:]
 
@@ -73,7 +73,7 @@ def check_arguments(found: type, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _frames(error: BaseException, path: Path | None) -> str:
-    """The last frames of the traceback that lie in the file."""
+    """Return the last frames of the traceback that lie in the file."""
     name = path.name if path is not None else "modelnew.py"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == name]
     return "\n".join(f"  line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames[-MAX_FRAMES:])

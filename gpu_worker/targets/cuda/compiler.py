@@ -126,7 +126,7 @@ def fix_addresses() -> bool:
 
 
 def main() -> None:
-    """The command line; exit code 0 when the command did its work, 1 when the source is wrong, 3 on a fault."""
+    """Run one command; exit code 0 when it did its work, 1 when the source is wrong, 3 on a fault."""
     name, *arguments = sys.argv[2:]
     try:
         code = 0 if _run(name, arguments) else 1

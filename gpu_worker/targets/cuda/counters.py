@@ -52,7 +52,7 @@ COMMON: dict[str, str] = {
     "stall_no_instruction": _STALL.format("no_instruction"),
     "stall_wait": _STALL.format("wait"),
 }
-"""What is asked in every zone: our name of a metric, and Nsight Compute's. Stalls are warps that wait, for each
+"""Metrics of every zone: our name of a metric, and Nsight Compute's. Stalls are warps that wait, for each
 instruction issued. ``shared_bank_conflicts`` are those of every access that goes the way of shared memory, global ones
 too; ``local_*`` instructions are spills, or arrays that a thread indexes at run time."""
 
@@ -87,7 +87,7 @@ BY_ZONE: dict[Zone, dict[str, str]] = {
         "stall_gmma": _STALL.format("gmma"),
     },
 }
-"""What is asked in one zone beside :data:`COMMON`: how memory is reached where it is the limit, what keeps the
+"""Metrics of one zone beside :data:`COMMON`: how memory is reached where it is the limit, what keeps the
 arithmetic from its data where that is, some of both between. ``stall_gmma`` is known to compute capability 9.0 only."""
 
 _ABSENT_AT_ZERO = frozenset(
@@ -107,13 +107,13 @@ _SUMMED = frozenset(
 
 
 def of_zone(zone: Zone) -> dict[str, str]:
-    """All that is asked of a kernel whose problem lies in this zone."""
+    """Return all that is asked of a kernel whose problem lies in this zone."""
     return COMMON | BY_ZONE[zone]
 
 
 @cache
 def profiler() -> Path | None:
-    """``ncu``, where it is installed."""
+    """Return ``ncu``, where it is installed."""
     found = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     return None if found is None else Path(found)
 
@@ -121,7 +121,7 @@ def profiler() -> Path | None:
 def command(
     ncu: Path, kernels: Sequence[str], sequence: int, skipped: int, argv: Sequence[str], *, asked: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The command line that counts one sequence of ``sequence`` launches of ``argv`` after ``skipped`` sequences.
+    """Return the command that counts one sequence of ``sequence`` launches of ``argv`` after ``skipped`` sequences.
 
     Clocks are left alone, because a card's settings are its owner's; caches are flushed before each pass.
     """
@@ -137,12 +137,12 @@ def command(
 
 
 def forbidden(said: str) -> bool:
-    """Whether the driver keeps counters for administrators, as far as ``ncu`` has said so."""
+    """Return whether the driver keeps counters for administrators, as far as ``ncu`` has said so."""
     return "ERR_NVGPUCTRPERM" in said
 
 
 def read(table: str, asked: Mapping[str, str]) -> Counted:
-    """Metrics of a launch sequence from ``ncu``'s table: sums, or means weighted by duration; empty without one.
+    """Return metrics of a launch sequence from ``ncu``'s table: sums, or means weighted by duration; empty without one.
 
     What the table has no column for, or ``n/a`` in all rows of it, is missing: this ``ncu`` or device does not know it.
     A value that is no number (a ratio of nothing to nothing) is known, and left out.
@@ -175,7 +175,7 @@ def read(table: str, asked: Mapping[str, str]) -> Counted:
 
 
 def _number(text: str | None) -> float | None:
-    """A cell's number, which may be NaN; None where there is none."""
+    """Return a cell's number, which may be NaN; None where there is none."""
     try:
         return float((text or "").replace(",", ""))
     except ValueError:

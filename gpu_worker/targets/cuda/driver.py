@@ -25,7 +25,7 @@ class DriverError(Exception):
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:
-    """The values of a driver call's result; raises :class:`DriverError` where it failed."""
+    """Return the values of a driver call's result; raises :class:`DriverError` where it failed."""
     status, *values = result
     if int(status) != 0:
         raise DriverError(getattr(status, "name", str(status)).removeprefix("CUDA_ERROR_"), what)
@@ -46,7 +46,7 @@ class Context:
         check(cu.cuCtxSetCurrent(check(cu.cuDevicePrimaryCtxRetain(self.device), "creating a context")), "its use")
 
     def attribute(self, name: str) -> int:
-        """A device attribute, e.g. ``L2_CACHE_SIZE``."""
+        """Return a device attribute, e.g. ``L2_CACHE_SIZE``."""
         key = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(check(cu.cuDeviceGetAttribute(key, self.device), f"reading {name}"))
 
@@ -70,19 +70,19 @@ def _device(uuid: str | None) -> Any:
 
 
 def device_uuid(device: Any) -> str:
-    """``GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx``, as nvidia-smi prints it."""
+    """Return ``GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx``, as nvidia-smi prints it."""
     text = bytes(check(cu.cuDeviceGetUuid(device), "reading the UUID").bytes).hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def device_name(device: Any) -> str:
-    """The model, e.g. ``NVIDIA H200``."""
+    """Return the model, e.g. ``NVIDIA H200``."""
     name: bytes = check(cu.cuDeviceGetName(128, device), "reading the name")
     return name.split(b"\0")[0].decode()
 
 
 def memory_bytes(device: Any) -> int:
-    """All of the device's memory."""
+    """Return all of the device's memory."""
     return int(check(cu.cuDeviceTotalMem(device), "reading the memory size"))
 
 
@@ -99,7 +99,7 @@ def exercise() -> None:
 
 
 def allocate(nbytes: int) -> int:
-    """Device memory of this process; the address is aligned to 256 bytes at least."""
+    """Return device memory of this process; the address is aligned to 256 bytes at least."""
     return int(check(cu.cuMemAlloc(nbytes), f"allocating {nbytes} bytes"))
 
 
@@ -150,20 +150,20 @@ class SharedMemory:
 
     @classmethod
     def create(cls, nbytes: int) -> SharedMemory:
-        """New memory of at least this many bytes, in whole pages that hold nothing else."""
+        """Return new memory of at least this many bytes, in whole pages that hold nothing else."""
         unit = _sharing_unit()
         size = -(-max(nbytes, 1) // unit) * unit
         return cls(check(cu.cuMemCreate(size, _properties(), 0), f"allocating {size} bytes"), size, unit)
 
     @classmethod
     def attach(cls, descriptor: int, nbytes: int) -> SharedMemory:
-        """Memory that another process created for ``nbytes`` and exported; the descriptor may be closed afterwards."""
+        """Attach memory that another process made for ``nbytes`` and exported; the descriptor may be closed then."""
         unit = _sharing_unit()
         handle = check(cu.cuMemImportFromShareableHandle(descriptor, _DESCRIPTOR), "attaching shared memory")
         return cls(handle, -(-max(nbytes, 1) // unit) * unit, unit)
 
     def export(self) -> int:
-        """A new file descriptor by which another process can attach the memory."""
+        """Return a new file descriptor by which another process can attach the memory."""
         return int(check(cu.cuMemExportToShareableHandle(self._handle, _DESCRIPTOR, 0), "sharing memory"))
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class Function:
         self.handle = check(cu.cuModuleGetFunction(module.handle, name.encode()), f"finding kernel {name!r}")
 
     def attribute(self, name: str) -> int:
-        """A function attribute, e.g. ``NUM_REGS`` or ``LOCAL_SIZE_BYTES``."""
+        """Return a function attribute, e.g. ``NUM_REGS`` or ``LOCAL_SIZE_BYTES``."""
         key = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         return int(check(cu.cuFuncGetAttribute(key, self.handle), f"reading {name}"))
 
@@ -210,7 +210,7 @@ class Function:
         check(cu.cuFuncSetAttribute(self.handle, key, 1), "clusters of more than 8 blocks")
 
     def parameter_sizes(self) -> list[int]:
-        """Bytes of each parameter, in order."""
+        """Return bytes of each parameter, in order."""
         sizes: list[int] = []
         while True:
             status, _, size = cu.cuFuncGetParamInfo(self.handle, len(sizes))
@@ -219,7 +219,7 @@ class Function:
             sizes.append(int(size))
 
     def blocks_per_unit(self, threads: int, shared_bytes: int) -> int:
-        """Blocks of this shape that fit on one multiprocessor at once."""
+        """Return blocks of this shape that fit on one multiprocessor at once."""
         result = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.handle, threads, shared_bytes)
         return int(check(result, "computing occupancy"))
 
@@ -231,7 +231,7 @@ class Module:
         self.handle = check(cu.cuModuleLoadData(cubin), "loading the cubin")
 
     def function(self, name: str) -> Function:
-        """The entry point of this name; a C++ function is found by its plain name where that is unambiguous."""
+        """Return the entry point of this name; a C++ function is found by its plain name where that is unambiguous."""
         names = self.entry_points()
         if name not in names:
             mangled = [entry for entry in names if entry.startswith(f"_Z{len(name)}{name}")]
@@ -241,7 +241,7 @@ class Module:
         return Function(self, name)
 
     def entry_points(self) -> list[str]:
-        """Mangled names of the ``__global__`` functions."""
+        """Return mangled names of the ``__global__`` functions."""
         count = check(cu.cuModuleGetFunctionCount(self.handle), "counting kernels")
         handles = check(cu.cuModuleEnumerateFunctions(count, self.handle), "listing kernels") if count else []
         return sorted(check(cu.cuFuncGetName(handle), "naming a kernel").decode() for handle in handles)
@@ -312,13 +312,13 @@ class Event:
         check(cu.cuEventRecord(self.handle, stream.handle), "recording an event")
 
     def microseconds_since(self, earlier: Event) -> float:
-        """Device time between two recorded events that have passed."""
+        """Return device time between two recorded events that have passed."""
         return float(check(cu.cuEventElapsedTime(earlier.handle, self.handle), "reading events")) * 1e3
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a kernel is launched; sizes are (x, y, z)."""
+    """Geometry of a launch; sizes are (x, y, z)."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]

@@ -25,7 +25,7 @@ class Capturer:
         """A graph that stays, for a pool lives as long as one of its graphs."""
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-        """The calls as one that replays them; what they return now holds their results after each replay."""
+        """Return the calls as one that replays them; what they return now holds their results after each replay."""
         torch.cuda.synchronize(self._device)
         try:
             with torch.cuda.stream(self._stream):

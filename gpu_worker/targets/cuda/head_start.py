@@ -1,4 +1,4 @@
-"""How long a device is kept busy in front of a timed block, so that no launch is waited for within it.
+"""Keeps a device busy in front of a timed block for so long that no launch is waited for within it.
 
 The block's clock starts behind cache flushes. Where those end before the host has submitted what follows, the host's
 time is in the device's, and it is never twice the same: a first call of PyTorch, or a graph of many launches, takes
@@ -35,10 +35,10 @@ class HeadStart:
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def flushes(self) -> int:
-        """How many flushes to submit in front of the next block; at least one."""
+        """Return the number of flushes to submit in front of the next block; at least one."""
         wanted = min(MARGIN * max(self._recent, default=0.0), self._longest)
         return max(1, math.ceil(wanted / self._flush_seconds))
 
     def saw(self, seconds: float) -> None:
-        """A block's submission took the host so long."""
+        """Record how long a block's submission took the host."""
         self._recent.append(seconds)

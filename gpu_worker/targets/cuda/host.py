@@ -57,11 +57,11 @@ class CudaHost:
         self.toolchain = toolchain(self.device.arch, builder)
 
     def judge_options(self) -> dict[str, Any]:
-        """None: the judge reads its GPU's facts itself."""
+        """Return nothing: the judge reads its GPU's facts itself."""
         return {}
 
     def judge_access(self) -> Access:
-        """Torch, the packages of this project, the GPU, and a C compiler, which torch.compile needs."""
+        """Return torch, the packages of this project, the GPU, and a C compiler, which torch.compile needs."""
         access = self._access()
         environment = {
             **access.environment,
@@ -76,7 +76,7 @@ class CudaHost:
         return replace(access, read_only=(*access.read_only, *folders), environment=environment)
 
     def runner_access(self) -> Access:
-        """The interpreter with cuda-bindings, and the GPU, with one hardware queue: a runner has one stream.
+        """Return the interpreter with cuda-bindings, and the GPU, with one hardware queue: a runner has one stream.
 
         Making a context with one queue takes the driver half the time that eight take (``benchmarks.judge_open``).
         """
@@ -84,16 +84,16 @@ class CudaHost:
         return replace(access, environment={**access.environment, "CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
     def runner_python_flags(self) -> tuple[str, ...]:
-        """Isolated; site-packages stay, because cuda-bindings is there."""
+        """Return flags that isolate it; site-packages stay, because cuda-bindings is there."""
         return ("-I",)
 
     def peaks_program(self) -> Program:
-        """:mod:`gpu_worker.targets.cuda.peaks`."""
+        """Run :mod:`gpu_worker.targets.cuda.peaks`."""
         folders = [str(folder) for folder in installation.include_folders()]
         return python_program(_HERE / "peaks.py", *folders, access=self._access())
 
     def environment(self) -> Environment:
-        """Clocks, temperature, power and throttling now."""
+        """Return clocks, temperature, power and throttling now."""
         return Environment(
             device=self.device,
             driver=self._nvml.driver(),
@@ -107,7 +107,7 @@ class CudaHost:
         )
 
     def profile_metrics(self, facts: BuildFacts) -> dict[str, float]:
-        """Highest occupancy that the registers allow, in percent; the plan's block may allow less."""
+        """Return highest occupancy that the registers allow, in percent; the plan's block may allow less."""
         if not facts.registers:
             return {}
         per_warp = -(-facts.registers * 32 // 256) * 256  # registers are given out in units of 256 a warp
@@ -115,15 +115,15 @@ class CudaHost:
         return {"register_occupancy_pct": 100.0 * warps / (self.device.threads_per_unit // 32)}
 
     def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:
-        """The zone's metrics, over a replay in a process of its own; empty where the machine gives none."""
+        """Return the zone's metrics, over a replay in a process of its own; empty where the machine gives none."""
         return replays.profile(replays.Watched(binary, plan, tensors), self._access(), zone)
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:
-        """What compute-sanitizer finds wrong with the kernel's memory accesses, if anything."""
+        """Replay the kernel under compute-sanitizer, and return its findings."""
         return replays.watched_memory(replays.Watched(binary, plan, tensors), self._access())
 
     def healthy(self) -> bool:
-        """Whether a fresh process can use the GPU; asked after a fault."""
+        """Return whether a fresh process can use the GPU; asked after a fault."""
         return Sandbox().run(self._probe_program(), Limits(), PROBE_SECONDS).code == 0
 
     def _probe_program(self) -> Program:

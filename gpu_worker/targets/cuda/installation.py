@@ -20,7 +20,7 @@ _NVCC_HINT = "install a CUDA toolkit and set CUDA_HOME, or pip install nvidia-cu
 
 @cache
 def include_folders() -> tuple[Path, ...]:
-    """Folders with ``cuda_fp16.h``, ``cooperative_groups.h`` and CCCL's ``cuda/std``; raises :class:`Unavailable`."""
+    """Find ``cuda_fp16.h``, ``cooperative_groups.h`` and CCCL's ``cuda/std``; raises :class:`Unavailable`."""
     for root in (*_wheel_roots(), *_toolkits()):
         include = (root / "include").resolve()
         if (include / "cooperative_groups.h").exists() and (include / "cccl" / "cuda" / "std" / "cstdint").exists():
@@ -30,7 +30,7 @@ def include_folders() -> tuple[Path, ...]:
 
 @cache
 def disassembler() -> Path:
-    """``nvdisasm``; raises :class:`Unavailable`, because a kernel whose code nobody read cannot be trusted."""
+    """Return ``nvdisasm``; raises :class:`Unavailable`, because a kernel whose code nobody read cannot be trusted."""
     for root in (*_wheel_roots(), *_toolkits()):
         path = root / "bin" / "nvdisasm"
         if path.exists():
@@ -43,7 +43,7 @@ def disassembler() -> Path:
 
 @cache
 def nvrtc() -> Path:
-    """NVRTC's library; raises :class:`Unavailable`."""
+    """Return NVRTC's library; raises :class:`Unavailable`."""
     for root in (*_wheel_roots(), *_toolkits()):
         for path in sorted(root.glob("lib*/libnvrtc.so.[0-9]*"), reverse=True):
             return path.resolve()
@@ -52,7 +52,7 @@ def nvrtc() -> Path:
 
 @cache
 def compiler_version() -> str:
-    """NVRTC's full version, e.g. ``nvrtc 13.0.88``; raises :class:`Unavailable`."""
+    """Return NVRTC's full version, e.g. ``nvrtc 13.0.88``; raises :class:`Unavailable`."""
     try:
         return f"nvrtc {importlib.metadata.version('nvidia-cuda-nvrtc')}"
     except importlib.metadata.PackageNotFoundError as error:
@@ -61,7 +61,7 @@ def compiler_version() -> str:
 
 @cache
 def nvcc() -> Path:
-    """nvcc with the parts that it needs; raises :class:`Unavailable` where they are not, or no host compiler is."""
+    """Find nvcc with the parts that it needs; raises :class:`Unavailable` without them, or without a host compiler."""
     found = shutil.which("nvcc")
     on_path = [Path(found).resolve().parent.parent] if found else []
     for root in (*_toolkits(), *on_path, *_wheel_roots()):
@@ -74,7 +74,7 @@ def nvcc() -> Path:
 
 @cache
 def nvcc_version() -> str:
-    """nvcc's full version, e.g. ``nvcc 13.0.88``; raises :class:`Unavailable`."""
+    """Return nvcc's full version, e.g. ``nvcc 13.0.88``; raises :class:`Unavailable`."""
     done = subprocess.run([nvcc(), "--version"], capture_output=True, text=True, timeout=30, check=False)
     version = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
     if done.returncode != 0 or version is None:
@@ -84,24 +84,24 @@ def nvcc_version() -> str:
 
 @cache
 def c_compiler() -> Path | None:
-    """The C compiler that Triton, and so torch.compile, builds its launchers with."""
+    """Return the C compiler that Triton, and so torch.compile, builds its launchers with."""
     found = next((path for name in ("gcc", "cc", "clang") if (path := shutil.which(name))), None)
     return None if found is None else Path(found).resolve()
 
 
 def library_path() -> str:
-    """``LD_LIBRARY_PATH`` for CUDA processes: this process's own, since a driver may live outside the system's path."""
+    """Return ``LD_LIBRARY_PATH`` for CUDA processes: our own, since a driver may live outside the system's path."""
     return os.environ.get("LD_LIBRARY_PATH", "")
 
 
 def driver_folders() -> tuple[Path, ...]:
-    """Folders that the library path names."""
+    """Return folders that the library path names."""
     paths = [Path(entry).resolve() for entry in library_path().split(":") if entry]
     return tuple(path for path in paths if path.is_dir())
 
 
 def device_nodes(minor: int | None) -> tuple[Path, ...]:
-    """The nodes that a CUDA process on one GPU opens: the card's own, by its minor number, and those all cards share.
+    """Return the nodes that a CUDA process opens: the card's own, by its minor number, and those that all cards share.
 
     Who sees one card's node opens one card. Where the number is unknown or has no node, all cards' are given.
     """

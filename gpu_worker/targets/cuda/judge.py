@@ -62,7 +62,7 @@ WALL_BLOCK_SECONDS = 20e-3
 
 WALL_TOLERANCE = 0.1
 WALL_SLACK_SECONDS = 2e-3
-"""How far a runner's clock that only has to agree may be off: relative, and for messages and scheduling."""
+"""Error that a runner's clock may have where it only has to agree: relative, and for messages and scheduling."""
 
 
 class CudaArena:
@@ -126,7 +126,7 @@ class CudaJudge:
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
 
     def allocate(self, size: int) -> CudaArena:
-        """A new arena of ``size`` bytes, outside of PyTorch's pool, which therefore gives back what it does not use."""
+        """Allocate an arena outside of PyTorch's pool, which therefore releases what it does not use."""
         torch.cuda.empty_cache()
         return CudaArena(size, self.torch_device)
 
@@ -139,13 +139,13 @@ class CudaJudge:
         torch.cuda.empty_cache()
 
     def is_nearly_full(self) -> bool:
-        """Whether less than :data:`ROOM_SHARE` of the memory is free, as the driver says."""
+        """Return whether less than :data:`ROOM_SHARE` of the memory is free, as the driver says."""
         free, total = torch.cuda.mem_get_info(self.torch_device)
         return bool(free < ROOM_SHARE * total)
 
     @contextmanager
     def policy(self, policy: NumericsPolicy) -> Iterator[None]:
-        """PyTorch's numerics under a policy: TF32 off under ``fp32``; bf16 autocast under ``half``."""
+        """Set PyTorch's numerics under a policy: TF32 off under ``fp32``; bf16 autocast under ``half``."""
         tf32 = policy is not NumericsPolicy.FP32
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
         before = matmul.allow_tf32, cudnn.allow_tf32
@@ -193,11 +193,11 @@ class CudaJudge:
         return self._capturer.capture(calls)
 
     def state(self) -> DeviceState:
-        """What NVML says."""
+        """Return NVML's readings."""
         return DeviceState() if self._nvml is None else self._nvml.state()
 
     def distrusting(self) -> CudaJudge:
-        """The same device for a runner whose clock is in the kernel's hands: the judge's wall clock decides."""
+        """Return the same device for a runner whose clock is in the kernel's hands: the judge's wall clock decides."""
         other = copy.copy(self)
         other.block_seconds = WALL_BLOCK_SECONDS
         other.opening_seconds = WALL_SLACK_SECONDS
@@ -206,7 +206,7 @@ class CudaJudge:
         return other
 
     def kernel_seconds(self, host: float, runner: float, launches: int) -> float | None:
-        """The runner's device time, if the judge's wall clock bears it out; both in seconds."""
+        """Return the runner's device time, if the judge's wall clock bears it out; both in seconds."""
         if not self._trusting:
             return host if abs(host - runner) <= WALL_TOLERANCE * host + WALL_SLACK_SECONDS else None
         overhead = MESSAGE_SECONDS + launches * SUBMIT_SECONDS
@@ -215,11 +215,11 @@ class CudaJudge:
         return runner if shortest <= runner <= longest else None
 
     def baseline_time(self, host: float, reported: float) -> float | None:
-        """The reference process's device time, unless it is longer than the judge waited; both in seconds."""
+        """Return the reference process's device time, unless it is longer than the judge waited; both in seconds."""
         return reported if 0 < reported <= host * (1 + CLOCK_TOLERANCE) else None
 
     def shared(self) -> bool:
-        """Whether the judge's own work has to wait for its turn, too, as kernels of another process make it.
+        """Return whether the judge's own work has to wait for its turn, too, as kernels of another process make it.
 
         False where the runner holds others' host code: that process may be the runner itself.
         """
@@ -240,7 +240,7 @@ class CudaJudge:
 
 
 def _nvml(uuid: str) -> Nvml | None:
-    """None where the library is missing or does not know the card: then nobody can say that it is throttled."""
+    """Open NVML; None where it is missing or does not know the card: then throttling goes unseen."""
     try:
         return Nvml(uuid)
     except CupilotError:
@@ -252,6 +252,6 @@ def _event() -> torch.Event:
 
 
 def _seconds(start: torch.Event, end: torch.Event) -> float:
-    """Waits for the later one."""
+    """Wait for the later event, and return the seconds between the two."""
     end.synchronize()
     return float(start.elapsed_time(end)) * 1e-3

@@ -7,17 +7,17 @@ _NOISE = (
     *("Compilation terminated", "compilation terminated"),
 )
 _ADVICE = "Potential Performance Loss"
-"""What ptxas says by the way where it makes warpgroup products wait for each other."""
+"""Remark of ptxas where it makes warpgroup products wait for each other."""
 
 MAX_CHARACTERS = 16_000
-"""What a build report holds. Not imported from there: pydantic would make every build 0.1 s longer."""
+"""Limit of a build report. Not imported from there: pydantic would make every build 0.1 s longer."""
 
 MAX_ERRORS = 20
 """More than this never helped anyone; the rest usually follow from the first."""
 
 
 def digest(log: str) -> str:
-    """The log without resource chatter, bounded to what a build report may hold; errors come first."""
+    """Return the log without resource chatter, bounded to what a build report may hold; errors come first."""
     messages = _messages(log)
     if not messages:
         return ""
@@ -34,7 +34,7 @@ def digest(log: str) -> str:
 
 
 def _messages(log: str) -> list[str]:
-    """Lines joined with the indented lines (source and caret) that belong to them."""
+    """Return lines joined with the indented lines (source and caret) that belong to them."""
     messages: list[str] = []
     for line in log.replace("\0", "").splitlines():
         if not line.strip() or _noise(line):

@@ -40,12 +40,12 @@ class NvccToolchain(CubinReader):
         )
 
     def compile_program(self, folder: Path) -> Program:
-        """nvcc on ``kernel.cu``; see :class:`gpu_worker.targets.base.Toolchain`."""
+        """Run nvcc on ``kernel.cu``; see :class:`gpu_worker.targets.base.Toolchain`."""
         toolkit = self._nvcc.parent.parent
         access = python_access(Access(read_only=(toolkit,), writable=(folder,), subprocesses=True))
         return compiler_program("nvcc", str(folder), str(self._nvcc), *self.flags, access=access)
 
 
 def toolchain(arch: str, builder: str | None) -> Toolchain:
-    """The toolchain that a builder of :data:`BUILDERS` means; NVRTC where none is named."""
+    """Return the toolchain that a builder of :data:`BUILDERS` means; NVRTC where none is named."""
     return NvccToolchain(arch) if builder == NVCC else CudaToolchain(arch)

@@ -1,4 +1,4 @@
-"""What NVML says about one GPU. Reads only: clocks, power limits and modes of a card are its owner's business."""
+"""NVML's readings of one GPU. Reads only: clocks, power limits and modes of a card are its owner's business."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ class Nvml:
             raise InvalidInput(f"no GPU {device or 0} on this machine: {error}") from error
 
     def minor(self) -> int | None:
-        """The number in the card's device node."""
+        """Return the number in the card's device node."""
         return self._ask(lambda: int(self._library.nvmlDeviceGetMinorNumber(self._handle)))
 
     def driver(self) -> str | None:
-        """The driver's version."""
+        """Return the driver's version."""
         return self._ask(lambda: str(self._library.nvmlSystemGetDriverVersion()))
 
     def cuda(self) -> str | None:
-        """The newest CUDA that the driver serves."""
+        """Return the newest CUDA that the driver serves."""
         version = self._ask(self._library.nvmlSystemGetCudaDriverVersion_v2)
         return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
     def clocks_mhz(self) -> dict[str, float]:
-        """Present clocks of ``sm`` and ``memory``."""
+        """Return present clocks of ``sm`` and ``memory``."""
         found = {name: self._ask(partial(self._clock, number)) for name, number in _CLOCKS.items()}
         return {name: clock for name, clock in found.items() if clock is not None}
 
@@ -75,15 +75,15 @@ class Nvml:
         return float(self._library.nvmlDeviceGetClockInfo(self._handle, number))
 
     def temperature_c(self) -> float | None:
-        """Temperature of the GPU."""
+        """Return the temperature of the GPU."""
         return self._ask(lambda: float(self._library.nvmlDeviceGetTemperature(self._handle, 0)))
 
     def power_w(self) -> float | None:
-        """Present draw of the board."""
+        """Return the present power draw of the board."""
         return self._ask(lambda: self._library.nvmlDeviceGetPowerUsage(self._handle) / 1000.0)
 
     def throttled(self) -> bool | None:
-        """Whether heat or a failing supply holds the clocks down."""
+        """Return whether heat or a failing supply holds the clocks down."""
         return _throttled(self._slowed_by())
 
     def _slowed_by(self) -> tuple[str, ...] | None:
@@ -91,7 +91,7 @@ class Nvml:
         return None if bits is None else tuple(name for name, bit in _REASONS.items() if bits & bit)
 
     def state(self) -> DeviceState:
-        """All that changes from one moment to the next."""
+        """Return all that changes from one moment to the next."""
         reasons = self._slowed_by()
         return DeviceState(
             clocks_mhz=self.clocks_mhz(),

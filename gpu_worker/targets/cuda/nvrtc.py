@@ -35,7 +35,7 @@ class Program:
         self._check(created)
 
     def compile(self, options: list[str]) -> bool:
-        """Whether the unit compiled; faults that are not the source's raise :class:`CompilerFault`."""
+        """Return whether the unit compiled; faults that are not the source's raise :class:`CompilerFault`."""
         words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         status = self._library.nvrtcCompileProgram(self._handle, len(options), words)
         if status not in (0, COMPILATION_ERROR):
@@ -43,11 +43,11 @@ class Program:
         return bool(status == 0)
 
     def log(self) -> str:
-        """What the compiler said."""
+        """Return the compiler's log."""
         return self._bytes("nvrtcGetProgramLog").rstrip(b"\0 \n").decode(errors="replace")
 
     def cubin(self) -> bytes:
-        """The machine code."""
+        """Return the machine code."""
         return self._bytes("nvrtcGetCUBIN")
 
     def _bytes(self, getter: str) -> bytes:

@@ -101,7 +101,7 @@ class Bench:
         return program.cubin()
 
     def main_memory(self) -> float:
-        """Bytes a second of main memory: the best of a copy, a fill and a pure read."""
+        """Return bytes a second of main memory: the best of a copy, a fill and a pure read."""
         data = torch.zeros(MAIN_MEMORY_BYTES, dtype=torch.uint8, device="cuda")
         source, destination = data.chunk(2)
         return max(
@@ -111,7 +111,7 @@ class Bench:
         )
 
     def cache(self, nbytes: int) -> float:
-        """Bytes a second read from a working set that stays in the L2 cache."""
+        """Return bytes a second read from a working set that stays in the L2 cache."""
         return self._read(torch.zeros(nbytes, dtype=torch.uint8, device="cuda"), passes=CACHE_PASSES)
 
     def _read(self, data: torch.Tensor, passes: int) -> float:
@@ -124,7 +124,7 @@ class Bench:
         return 16 * count * passes / self._seconds(launch.submit)
 
     def multiply_add(self) -> float:
-        """Fused multiply-adds a second, times two, with every operand in registers."""
+        """Return fused multiply-adds a second, times two, with every operand in registers."""
         grid = (FMA_BLOCKS_PER_UNIT * self._units, 1, 1)
         out = torch.zeros(1, device="cuda")
         geometry = driver.Geometry(grid=grid, block=(FMA_THREADS, 1, 1))
@@ -134,14 +134,14 @@ class Bench:
         return operations / self._seconds(launch.submit)
 
     def matrix(self, dtype: torch.dtype, *, tf32: bool) -> float:
-        """Operations a second of a large matrix product."""
+        """Return operations a second of a large matrix product."""
         a = torch.zeros(MATRIX, MATRIX, dtype=dtype, device="cuda")
         b, out = torch.zeros_like(a), torch.empty_like(a)
         torch.backends.cuda.matmul.allow_tf32 = tf32
         return 2.0 * MATRIX**3 / self._torch_seconds(lambda: torch.mm(a, b, out=out))
 
     def launch(self) -> float:
-        """Seconds an empty launch takes in a row of them, submitted as the runner does: one by one, or as a graph."""
+        """Time an empty launch in a row of them, submitted as the runner does: one by one, or as a graph."""
         geometry = driver.Geometry(grid=(1, 1, 1), block=(1, 1, 1))
         submit = driver.PreparedLaunch(self._module.function("empty"), self._stream, [], geometry).submit
 
@@ -155,7 +155,7 @@ class Bench:
         return min(map(self._seconds, ways)) / LAUNCHES
 
     def _seconds(self, work: Callable[[], Any]) -> float:
-        """Least device time of a few runs on our stream."""
+        """Return least device time of a few runs on our stream."""
         start, end = driver.Event(), driver.Event()
         best = float("inf")
         for _ in range(REPEATS):
@@ -167,7 +167,7 @@ class Bench:
         return best
 
     def _torch_seconds(self, work: Callable[[], Any]) -> float:
-        """The same on torch's stream."""
+        """Return the same on torch's stream."""
         best = float("inf")
         for _ in range(REPEATS):
             start, end = (torch.Event("cuda", enable_timing=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Whether a kernel's machine code keeps the numerics policy that its speed is compared under.
+"""Checks that a kernel's machine code keeps the numerics policy that its speed is compared under.
 
 Looks at instructions that exist, not at those that run: dead code of a forbidden kind is a breach too. What software
 can imitate with integer instructions is not seen here; the judge's tolerance is what catches it.
@@ -37,7 +37,7 @@ _ALLOWED_BY = {
 
 
 def breach(instructions: Mapping[str, int], policy: NumericsPolicy, dtypes: Collection[DType] = ()) -> str | None:
-    """The first rule that the counted instruction families break, in words, or ``None``.
+    """Return the first rule that the counted instruction families break, in words, or ``None``.
 
     ``dtypes`` are those of the problem's tensors: narrowing to 16 bits is allowed where one has such a type, and
     integer tensor cores where one has 8-bit integers, because the reference itself then holds such values.

@@ -18,7 +18,7 @@ from gpu_worker.targets.cuda import driver
 
 
 def describe() -> dict[str, Any]:
-    """The device's facts; raises :class:`gpu_worker.targets.cuda.driver.DriverError` where it does not work."""
+    """Return the device's facts; raises :class:`gpu_worker.targets.cuda.driver.DriverError` where it does not work."""
     context = driver.Context()
     major, minor = context.compute_capability
     facts = {

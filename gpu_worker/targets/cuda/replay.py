@@ -28,7 +28,7 @@ PATTERN_FLOATS = 1 << 18
 
 @dataclass(frozen=True)
 class Replay:
-    """What to run."""
+    """A kernel to run, on random data."""
 
     binary: str
     launches: Sequence[Mapping[str, Any]]

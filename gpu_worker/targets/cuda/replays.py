@@ -41,7 +41,7 @@ class Watched:
 
 
 def profile(watched: Watched, access: Access, zone: Zone) -> Counted:
-    """The zone's metrics from hardware counters; see :func:`gpu_worker.targets.cuda.counters.of_zone`.
+    """Return the zone's metrics from hardware counters; see :func:`gpu_worker.targets.cuda.counters.of_zone`.
 
     An ``ncu`` that gives no table for them, and was neither forbidden to nor too slow, is asked for those that every
     zone has, so that one name which it refuses to know does not cost the profile.
@@ -63,7 +63,7 @@ def profile(watched: Watched, access: Access, zone: Zone) -> Counted:
 
 
 def watched_memory(watched: Watched, access: Access) -> MemoryWatch:
-    """What the first of compute-sanitizer's tools that finds something holds against the kernel, if one does."""
+    """Return the failure that the first of compute-sanitizer's tools finds, if one does."""
     checker = sanitizer.checker()
     if checker is None:
         return MemoryWatch()
@@ -83,7 +83,7 @@ def watched_memory(watched: Watched, access: Access) -> MemoryWatch:
 
 
 def _silence(report: Finished) -> str:
-    """What a tool's finding nothing is worth."""
+    """Describe how far a tool got that found nothing."""
     if sanitizer.finished(report.stdout):
         return "found nothing"
     if report.timed_out:

@@ -86,7 +86,7 @@ class _Gpu:
             self.stream.fill(self.flush, self.flush_bytes)
 
     def seconds(self) -> float:
-        """Device time between start and end, waited for."""
+        """Return device time between start and end, waited for."""
         self.stream.synchronize()
         return self.end.microseconds_since(self.start) * 1e-6
 
@@ -115,7 +115,7 @@ class CudaRunner:
         self._graph: driver.Graph | None = None
 
     def _open(self) -> _Gpu:
-        """The GPU, opened by the first command, so that a failure to do so is an answer."""
+        """Return the GPU, opened by the first command, so that a failure to do so is an answer."""
         if self._opened is None:
             self._opened = _Gpu()
         return self._opened
@@ -264,7 +264,7 @@ class CudaRunner:
 
 
 def _sizes(launch: Mapping[str, Any]) -> list[int]:
-    """Bytes of each argument: pointers, and tensor maps by value."""
+    """Return bytes of each argument: pointers, and tensor maps by value."""
     return [tensor_maps.BYTES if name in launch["tensor_maps"] else 8 for name in launch["args"]]
 
 

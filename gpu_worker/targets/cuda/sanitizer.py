@@ -1,5 +1,5 @@
-"""What compute-sanitizer finds: accesses beyond a buffer, races in shared memory, reads of memory nobody wrote, and
-barriers that not all threads reach.
+"""Reads compute-sanitizer's findings: accesses beyond a buffer, races in shared memory, reads of memory nobody wrote,
+and barriers that not all threads reach.
 
 Only a description and a parser, as :mod:`gpu_worker.targets.cuda.counters`. Tens of times slower than the kernel, so it
 is for kernels that are about to become results.
@@ -23,7 +23,7 @@ _MEANS = {
     "initcheck": (FailureKind.NON_DETERMINISTIC, "it reads device memory that nothing has written"),
     "synccheck": (FailureKind.NON_DETERMINISTIC, "not all of its threads reach a barrier"),
 }
-"""What a finding of each tool says about a kernel. Where a result depends on the order of threads or on what a buffer
+"""Meaning of a finding, by tool. Where a result depends on the order of threads or on what a buffer
 held before, it is not determined by the inputs, however often it came out right."""
 
 TOOLS = tuple(_MEANS)
@@ -46,13 +46,13 @@ _QUICK = ("--show-backtrace", "no")
 
 @cache
 def checker() -> Path | None:
-    """``compute-sanitizer``, where it is installed."""
+    """Return ``compute-sanitizer``, where it is installed."""
     found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     return None if found is None else Path(found)
 
 
 def doubt(tool: str, plan: ResolvedPlan) -> str | None:
-    """Why a finding of the tool would say nothing about a kernel that is launched so; None where it counts."""
+    """Return why a finding of the tool would not count for a kernel that is launched so; None where it counts."""
     largest = max((math.prod(launch.cluster) for launch in plan.launches), default=1)
     if tool == "synccheck" and largest > SYNCCHECK_LARGEST_CLUSTER:
         return f"it errs about barriers in clusters of more than {SYNCCHECK_LARGEST_CLUSTER} blocks (here {largest})"
@@ -60,12 +60,12 @@ def doubt(tool: str, plan: ResolvedPlan) -> str | None:
 
 
 def command(path: Path, tool: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """The command line that watches ``argv`` with one tool."""
+    """Return the command line that watches ``argv`` with one tool."""
     return (str(path), "--tool", tool, "--report-api-errors", "no", "--print-limit", "3", *_QUICK, *argv)
 
 
 def read(report: str) -> str | None:
-    """The first finding of a report, in one or two lines; None where there is none, or where the tool did not run.
+    """Return the first finding of a report, in one or two lines; None where there is none, or the tool did not run.
 
     A tool that was stopped gives no summary: what it had said until then counts.
     """
@@ -81,12 +81,12 @@ def read(report: str) -> str | None:
 
 
 def finished(report: str) -> bool:
-    """Whether the tool watched the program to its end."""
+    """Return whether the tool watched the program to its end."""
     return _SUMMARY.search(report) is not None
 
 
 def failure(tool: str, finding: str) -> Failure:
-    """A finding of a tool as a result."""
+    """Return a finding of a tool as a result."""
     kind, words = _MEANS[tool]
     message = f"under compute-sanitizer, {words} ({tool}): {finding}"
     return Failure(kind=kind, message=message, details={"tool": tool, "finding": finding})

@@ -1,4 +1,4 @@
-"""What machine code shows about a kernel: instruction families counted from ``nvdisasm`` text, resources from ptxas.
+"""Reads machine code: instruction families counted from ``nvdisasm`` text, resources from ptxas.
 
 Only reads text that other programs wrote; runs none of them. Opcode names: NVIDIA, "CUDA Binary Utilities", chapter
 "Instruction Set Reference" (Turing to Blackwell).
@@ -46,7 +46,7 @@ _TENSOR_COPIES = {"UTMALDG": "tma_load", "UTMASTG": "tma_store", "UTMAREDG": "tm
 
 _VECTOR = {"global_load": "vector_load_128", "global_store": "vector_store_128"}
 _HINTS = {".CONSTANT": "read_only_load", ".EF": "streaming"}
-"""How an access to global memory goes through the caches: by the read-only path; to be evicted first."""
+"""Hints of an access to global memory to the caches: by the read-only path; to be evicted first."""
 _CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER")
 _HALF_TYPES = (".F16", ".BF16", ".E4M3", ".E5M2", ".E2M1", ".E2M3", ".E3M2")
 
@@ -113,7 +113,7 @@ def _families_of(opcode: str, operands: str) -> Iterable[str]:
 
 
 def _ways(family: str, modifiers: str) -> Iterable[str]:
-    """How an access to global memory is made: in 128 bits at once, with a hint to the caches."""
+    """Name how an access to global memory is made: in 128 bits at once, with a hint to the caches."""
     if ".128" in modifiers:
         yield _VECTOR[family]
     for hint, name in _HINTS.items():
@@ -122,7 +122,7 @@ def _ways(family: str, modifiers: str) -> Iterable[str]:
 
 
 def _tensor_type(root: str, modifiers: str) -> str:
-    """``f16`` where nothing says otherwise: Blackwell's UTCHMMA is the same text for half precision and for TF32."""
+    """Return the operand type, by default ``f16``: Blackwell's UTCHMMA is one text for half precision and for TF32."""
     if ".TF32" in modifiers:
         return "tf32"
     if root in ("IMMA", "IGMMA", "BMMA", "BGMMA", "UTCIMMA"):
@@ -142,6 +142,6 @@ def _is_constant_or_widening(root: str, modifiers: str, operands: str) -> bool:
 
 
 def _narrows(modifiers: str) -> bool:
-    """Whether the destination type, which SASS names first, is smaller than fp32."""
+    """Return whether the destination type, which SASS names first, is smaller than fp32."""
     types = [part for part in re.findall(r"\.[A-Z0-9]+", modifiers) if part in _HALF_TYPES or part in (".F32", ".F64")]
     return bool(types) and types[0] in _HALF_TYPES

@@ -54,7 +54,7 @@ class Encoded:
 
 
 def encode(told: Mapping[str, Any], pointer: int) -> Encoded:
-    """The map of a ``ResolvedTensorMap`` (as JSON) over the memory at ``pointer``."""
+    """Return the map of a ``ResolvedTensorMap`` (as JSON) over the memory at ``pointer``."""
     made = Encoded()
     status = _encoder()(
         ctypes.c_void_p(made.address),

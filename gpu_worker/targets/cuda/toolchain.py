@@ -31,12 +31,12 @@ PRECOMPILE_SECONDS = 120.0
 
 
 def architecture(arch: str) -> str:
-    """What to build for on a device of this architecture: ``sm_90`` -> ``sm_90a``."""
+    """Return the architecture to build for on a device of this one: ``sm_90`` -> ``sm_90a``."""
     return f"{arch}a" if int(arch.removeprefix("sm_")) >= _ACCELERATED_FROM else arch
 
 
 def python_access(access: Access) -> Access:
-    """What a Python process that uses CUDA libraries needs, on top of ``access``; sandboxes show /usr anyway."""
+    """Add what a Python process that uses CUDA libraries needs to ``access``; sandboxes show /usr anyway."""
     read_only = (*python_folders(), *installation.driver_folders(), *access.read_only)
     return replace(
         access,
@@ -46,17 +46,17 @@ def python_access(access: Access) -> Access:
 
 
 def python_program(script: Path, *arguments: str, access: Access) -> Program:
-    """A script of this package that takes the source root as its first argument; ``access`` as it stands."""
+    """Return a script of this package that takes the source root as its first argument; ``access`` as it stands."""
     return Program((sys.executable, "-I", str(script), str(SOURCE_ROOT), *arguments), access)
 
 
 def compiler_program(*arguments: str, access: Access) -> Program:
-    """:mod:`gpu_worker.targets.cuda.compiler`, in an interpreter that looks for no packages: it needs none."""
+    """Run :mod:`gpu_worker.targets.cuda.compiler` in an interpreter without packages: it needs none."""
     return Program((sys.executable, "-I", "-S", "-c", compiler.START, str(SOURCE_ROOT), *arguments), access)
 
 
 class CubinReader:
-    """What machine code shows, whoever made it."""
+    """Reads what machine code shows, whichever compiler made it."""
 
     suffix = ".cu"
     products: tuple[str, ...] = ("kernel.bin", "resources.txt")
@@ -66,7 +66,7 @@ class CubinReader:
         self._disassembler = installation.disassembler()
 
     def inspect_program(self, folder: Path) -> Program | None:
-        """ptxas's resources and the families of instructions in the disassembly, as JSON."""
+        """Print ptxas's resources and the families of instructions in the disassembly, as JSON."""
         access = python_access(Access(read_only=(folder, self._disassembler.parent), subprocesses=True))
         return compiler_program("inspect", str(folder), str(self._disassembler), access=access)
 
@@ -79,7 +79,7 @@ class CubinReader:
         return BuildFacts(found["registers"], found["spill_bytes"], found["shared_bytes"], found["instructions"])
 
     def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:  # noqa: ARG002
-        """The rule of the policy that the machine code breaks, if any."""
+        """Return the rule of the policy that the machine code breaks, if any."""
         if not facts.instructions.get("instructions"):
             return "the machine code could not be disassembled"
         return policy.breach(facts.instructions, problem.policy, {spec.dtype for spec in problem.tensors})
@@ -107,7 +107,7 @@ class CudaToolchain(CubinReader):
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def compile_program(self, folder: Path) -> Program:
-        """NVRTC on ``kernel.cu``; see :class:`gpu_worker.targets.base.Toolchain`."""
+        """Run NVRTC on ``kernel.cu``; see :class:`gpu_worker.targets.base.Toolchain`."""
         pch = ""
         readable = self._includes[:1]
         if headers.wants_precompiled((folder / f"kernel{self.suffix}").read_text(encoding="utf-8")):
@@ -118,7 +118,7 @@ class CudaToolchain(CubinReader):
         return compiler_program("build", str(folder), str(self._nvrtc), pch, *self._options(), access=access)
 
     def _precompile(self) -> Path:
-        """The slow headers in precompiled form, made once; an empty file where this machine cannot make them."""
+        """Return the slow headers in precompiled form, made once; an empty file where this machine cannot make them."""
         with self._lock:
             if self._precompiled is None:
                 path = self._folder / "headers.pch"
