@@ -141,7 +141,8 @@ def _complain(error: CupilotError, code: int) -> int:
 
 
 _JUDGING = """\
-Judge a kernel that you already have against PyTorch, by the same laws, floors and clocks as ours.
+Judge a kernel that you already have against PyTorch, by the same input distributions, roofline bounds and clocks as
+ours.
 
 A ModelNew file (KernelBench's format) may use plain torch, torch.utils.cpp_extension.load_inline with C++ or CUDA
 sources, or Triton. It defines class ModelNew(nn.Module): constructed with what the problem's get_init_inputs() gives,

@@ -276,7 +276,7 @@ def compile_failure(done: Finished, log: str) -> Failure:
     if errors:
         message = "\n".join(f"line {line}: {text}" for line, text in errors)
     else:
-        message = log[-4000:].strip() or f"the compiler ended with code {done.code} and said nothing"
+        message = log[-4000:].strip() or f"the compiler ended with code {done.code} and printed nothing"
     return Failure(kind=FailureKind.COMPILE_ERROR, message=message, details={"lines": lines, "log": log[:4000]})
 
 

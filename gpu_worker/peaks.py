@@ -86,16 +86,17 @@ def from_measurement(device_uid: str, measured: dict[str, Any]) -> Peaks:
     )
 
 
-def best(one: Peaks, other: Peaks) -> Peaks:
+def best(first: Peaks, second: Peaks) -> Peaks:
     """Return the higher rates, and the shorter launch, of two measurements of one device."""
-    policies = set(one.tensor_flops) | set(other.tensor_flops)
+    policies = set(first.tensor_flops) | set(second.tensor_flops)
     return Peaks(
-        device_uid=one.device_uid,
-        bandwidth=max(one.bandwidth, other.bandwidth),
-        scalar_flops=max(one.scalar_flops, other.scalar_flops),
+        device_uid=first.device_uid,
+        bandwidth=max(first.bandwidth, second.bandwidth),
+        scalar_flops=max(first.scalar_flops, second.scalar_flops),
         tensor_flops={
-            policy: max(one.tensor_flops.get(policy, 0.0), other.tensor_flops.get(policy, 0.0)) for policy in policies
+            policy: max(first.tensor_flops.get(policy, 0.0), second.tensor_flops.get(policy, 0.0))
+            for policy in policies
         },
-        launch_seconds=min(one.launch_seconds, other.launch_seconds),
-        measured_at=max(one.measured_at, other.measured_at),
+        launch_seconds=min(first.launch_seconds, second.launch_seconds),
+        measured_at=max(first.measured_at, second.measured_at),
     )

@@ -16,11 +16,11 @@ import torch
 
 
 class NotPortable(Exception):
-    """An argument that cannot be told to another process."""
+    """An argument that cannot be sent to another process."""
 
 
 @dataclass(frozen=True)
-class Given:
+class TensorArgument:
     """Stands for a named tensor among arguments."""
 
     name: str
@@ -51,7 +51,7 @@ class Signature:
     constructor: tuple[tuple[Any, ...], dict[str, Any]]
     """Positional and keyword arguments."""
     arguments: tuple[Any, ...]
-    """Of forward; :class:`Given` where a tensor belongs."""
+    """Of forward; :class:`TensorArgument` where a tensor belongs."""
     state: Mapping[str, str]
     """Name at the boundary of each parameter and buffer, by its key in the module."""
     tensors: tuple[Layout, ...]
@@ -64,8 +64,8 @@ class Signature:
         """Return the signature for the channel; raises :class:`NotPortable`."""
         args, kwargs = self.constructor
         return {
-            "constructor": [_told(list(args)), _told(dict(kwargs))],
-            "arguments": _told(list(self.arguments)),
+            "constructor": [_portable(list(args)), _portable(dict(kwargs))],
+            "arguments": _portable(list(self.arguments)),
             "state": dict(self.state),
             "tensors": [asdict(layout) for layout in self.tensors],
             "policy": self.policy,
@@ -81,8 +81,8 @@ class Signature:
             for item in data["tensors"]
         ]
         return cls(
-            (tuple(_heard(args)), _heard(kwargs)),
-            tuple(_heard(data["arguments"])),
+            (tuple(_restored(args)), _restored(kwargs)),
+            tuple(_restored(data["arguments"])),
             data["state"],
             tuple(layouts),
             data["policy"],
@@ -105,7 +105,7 @@ class Signature:
 
 def filled(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return arguments with tensors in their places."""
-    if isinstance(value, Given):
+    if isinstance(value, TensorArgument):
         return tensors[value.name]
     if isinstance(value, list | tuple):
         return type(value)(filled(item, tensors) for item in value)
@@ -114,33 +114,33 @@ def filled(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     return value
 
 
-def _told(value: Any) -> Any:
+def _portable(value: Any) -> Any:
     if type(value) is float and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, Given):
+    if isinstance(value, TensorArgument):
         return {"tensor": value.name}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if type(value) in (list, tuple, torch.Size):
-        return {"list" if type(value) is list else "tuple": [_told(item) for item in value]}
+        return {"list" if type(value) is list else "tuple": [_portable(item) for item in value]}
     if type(value) is dict:
-        return {"dict": [[_told(key), _told(item)] for key, item in value.items()]}
+        return {"dict": [[_portable(key), _portable(item)] for key, item in value.items()]}
     raise NotPortable(f"an argument is a {type(value).__name__}, which cannot be handed to another process")
 
 
-def _heard(value: Any) -> Any:
+def _restored(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "tensor":
-        return Given(content)
+        return TensorArgument(content)
     if kind == "dtype":
         return getattr(torch, content)
     if kind == "float":
         return float(content)
     if kind == "dict":
-        return {_heard(key): _heard(item) for key, item in content}
-    items = [_heard(item) for item in content]
+        return {_restored(key): _restored(item) for key, item in content}
+    items = [_restored(item) for item in content]
     return items if kind == "list" else tuple(items)

@@ -19,9 +19,9 @@ def preparation(item: Preparation) -> str:
     lines = [
         f"{facts.op_class}: {', '.join(f'{t.name} {t.dtype.value}{list(t.shape)}' for t in facts.tensors)}",
         f"work       {facts.flops:.4g} flops, {facts.compulsory_bytes:.4g} bytes, intensity {place.intensity:.3g}",
-        f"roofline   {place.zone.value}; floor {place.floor_us:.4g} us",
+        f"roofline   {place.zone.value}; bound {place.floor_us:.4g} us",
         f"eager      {_interval(item.baseline_us)} us",
-        f"laws       {', '.join(f'{law} (tolerance {item.tolerances[law]:.2g})' for law in item.laws)}",
+        f"inputs     {', '.join(f'{law} (tolerance {item.tolerances[law]:.2g})' for law in item.laws)}",
         f"admission  rejected null kernels: {', '.join(sorted(item.admission)) or 'none applicable'}",
     ]
     return "\n".join([*lines, *(f"note       {note}" for note in item.notes)])
@@ -38,7 +38,7 @@ def evaluation(item: Evaluation) -> str:
         lines.append(f"build      {item.build.compiler}, {item.build.seconds:.2f} s{cached}")
     for law in item.laws:
         lines.append(
-            f"law        {law.law}: error {law.error:.2g} of {law.tolerance:.2g} (PyTorch {law.reference_error:.2g})"
+            f"input      {law.law}: error {law.error:.2g} of {law.tolerance:.2g} (PyTorch {law.reference_error:.2g})"
         )
     if item.tunables:
         lines.append(f"tunables   {_values(item.tunables)}")

@@ -1,4 +1,4 @@
-"""Whose turn it is on a device of this machine: the only lock of it, by files in the machine's temporary folder.
+"""Locks the devices of this machine, by files in its temporary folder: one measurement at a time on each.
 
 Whatever measures takes its turn here: workers, the command line, benchmarks. Two at once on a card would spoil each
 other's times. A CPU is shared with everybody anyway; what can wait asks :func:`cpu_is_measured_on`. Containers that do
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.05
 CPU_LOCK = "cupilot-cpu.lock"
 """Shared by all that measure on this machine's CPU."""
 LONGEST_NAME = 200
-"""Bytes read of what a holder says of itself."""
+"""Bytes that are read of a holder's description of itself."""
 
 
 class Cancelled(Exception):
@@ -36,7 +36,7 @@ class Cancelled(Exception):
 
 @contextmanager
 def alone_on(device: Device, cancelled: Callable[[], bool]) -> Iterator[None]:
-    """Have a card to oneself meanwhile, or note that the CPU is measured on.
+    """Hold a card's lock, or note that the CPU is measured on.
 
     Waits for the card's holder and logs once who that is. Raises :class:`Cancelled` where the wait is cancelled.
     """
@@ -74,10 +74,10 @@ def _card(uid: str, cancelled: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def _measuring_on_cpu() -> Iterator[None]:
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with suppress(OSError):  # another user's file; the work itself needs no lock
             descriptor = _opened(CPU_LOCK)
-            held.callback(os.close, descriptor)
+            stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
 
@@ -103,7 +103,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    """Say in the file who holds the card, for those that wait."""
+    """Write the holder of the card into the file, for those that wait."""
     since = datetime.now(UTC)
     with suppress(OSError):  # another user's file
         os.ftruncate(descriptor, 0)

@@ -138,12 +138,14 @@ def admit(reference: ReferenceLink, cases: Cases, specs: Sequence[TensorSpec], p
     return Admission(tuple(kept), nulls, tuple(notes))
 
 
-def _unchanging(specs: Sequence[TensorSpec], one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> list[str]:
+def _unchanging(
+    specs: Sequence[TensorSpec], drawn: Sequence[torch.Tensor], redrawn: Sequence[torch.Tensor]
+) -> list[str]:
     """Note the inputs that are the same in each draw and under each law, which no kernel has to read."""
     names = [
         spec.name
         for spec, first, second in zip(
-            [spec for spec in specs if spec.role is not Role.OUTPUT], one, other, strict=True
+            [spec for spec in specs if spec.role is not Role.OUTPUT], drawn, redrawn, strict=True
         )
         if spec.role is Role.INPUT and not first.is_floating_point() and torch.equal(first, second)
     ]
@@ -332,8 +334,8 @@ def _verdicts(kept: Sequence[Admitted], notes: list[str]) -> dict[str, bool]:
 def _check_deterministic(reference: ReferenceLink, case: Case) -> None:
     first = reference.run(case.given, seed=_other_seed())
     second = reference.run(case.given, seed=_other_seed())
-    for one, other in zip(first, second, strict=True):
-        for mine, its in zip(*map(stretches, (one, other)), strict=True):
+    for tensor, again in zip(first, second, strict=True):
+        for mine, its in zip(*map(stretches, (tensor, again)), strict=True):
             if not torch.allclose(mine.double(), its.double(), rtol=1e-3, atol=1e-6, equal_nan=True):
                 raise UnusableReference(
                     "the reference gives different outputs for the same inputs (dropout or random numbers in forward?)"

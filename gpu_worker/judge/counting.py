@@ -165,19 +165,19 @@ def used(graph: Graph, name: str) -> bool:
 
 
 def _references(node: GraphNode) -> list[str]:
-    found: list[str] = []
+    references: list[str] = []
 
     def visit(value: JsonValue) -> None:
         if isinstance(value, dict):
             if isinstance(reference := value.get("ref"), str):
-                found.append(reference)
+                references.append(reference)
         elif isinstance(value, list):
             for item in value:
                 visit(item)
 
     for argument in (*node.args, *node.kwargs.values()):
         visit(argument)
-    return found
+    return references
 
 
 def op_class(graph: Graph, output_shapes: tuple[tuple[int, ...], ...]) -> str:

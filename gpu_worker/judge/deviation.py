@@ -134,7 +134,7 @@ def _errors(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> torch.Tens
 
 def largest(expected: Sequence[Expected], got: Sequence[torch.Tensor], enough: float = math.inf) -> float:
     """Return largest deviation over all outputs; not the exact one above ``enough``."""
-    return max(deviation(one, other, enough=enough) for one, other in zip(expected, got, strict=True))
+    return max(deviation(wanted, values, enough=enough) for wanted, values in zip(expected, got, strict=True))
 
 
 def wrong_mask(expected: Expected, got: torch.Tensor, tolerance: float) -> torch.Tensor:

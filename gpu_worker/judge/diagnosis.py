@@ -60,14 +60,14 @@ class _Places:
 
 def _places(mask: torch.Tensor) -> _Places:
     count, start = 0, 0
-    found = []
+    sampled = []
     for part in stretches(mask):
         places = part.nonzero().reshape(-1) + start
         start += part.numel()
         count += places.numel()
         step = max(1, places.numel() // EXAMINED)
-        found += [places[::step], places[-1:]]
-    return _Places(count, torch.unique_consecutive(torch.cat(found)), mask.numel())
+        sampled += [places[::step], places[-1:]]
+    return _Places(count, torch.unique_consecutive(torch.cat(sampled)), mask.numel())
 
 
 def _unwritten(spec: TensorSpec, missing: _Places, details: dict[str, JsonValue], law: str) -> KernelFailed:

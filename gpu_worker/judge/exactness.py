@@ -93,7 +93,7 @@ class _Proof:
         return unit
 
     def _run(self, replaced: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-        outputs = self._reference.run_exact([replaced.get(place, one) for place, one in enumerate(self._given)])
+        outputs = self._reference.run_exact([replaced.get(place, tensor) for place, tensor in enumerate(self._given)])
         if not self._reference.exact:
             raise NotExact("the reference does not run in float64")
         if any(tensor.dtype is torch.float32 for tensor in outputs):
@@ -111,9 +111,9 @@ class _Proof:
         scale = max(_magnitude(tensor) for tensor in base)
         for sign, tensor in ((1, other), (-1, laws.like(mine, mine + other)), (-1, laws.like(mine, mine * 0))):
             values = self._run({place: tensor})
-            scale = max(scale, *(_magnitude(one) for one in values))
-            for sum_, one in zip(total, values, strict=True):
-                sum_.add_(one, alpha=sign)
+            scale = max(scale, *(_magnitude(value) for value in values))
+            for sum_, value in zip(total, values, strict=True):
+                sum_.add_(value, alpha=sign)
             if sign == 1:
                 self._remember(values)
         residual = max(_magnitude(tensor) for tensor in total)
@@ -131,7 +131,7 @@ class _Proof:
         moved = flat.clone()
         moved[nonzero[nonzero.numel() // 2]] += 1
         changed = self._run({place: laws.like(mine, moved.reshape(mine.shape))})
-        self._remember([one - before for one, before in zip(changed, base, strict=True)])
+        self._remember([after - before for after, before in zip(changed, base, strict=True)])
 
     def _check_signs(self) -> None:
         """Refuse terms of both signs: sums of absolute values would exceed the output of absolute values.

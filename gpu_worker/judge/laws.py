@@ -237,8 +237,8 @@ def belong_together(draws: Sequence[torch.Tensor]) -> bool:
     """
     first, second = draws[:2]
     for dim in {0, max(first.dim() - 1, 0)} if first.dim() else ():
-        one, other = (draw.movedim(dim, -1) for draw in (first, second))
-        if _in_order(one) or (not one.is_floating_point() and _same_values(one, other)):
+        first_rows, second_rows = (draw.movedim(dim, -1) for draw in (first, second))
+        if _in_order(first_rows) or (not first_rows.is_floating_point() and _same_values(first_rows, second_rows)):
             return True
     return False
 
@@ -256,9 +256,9 @@ def _in_order(tensor: torch.Tensor) -> bool:
     return float(ordered.double().mean()) > CHANCE_IN_ORDER
 
 
-def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Return whether each row of integers holds the same ones."""
-    return torch.equal(one.sum(-1), other.sum(-1)) and torch.equal(one.sort(-1).values, other.sort(-1).values)
+    return torch.equal(first.sum(-1), second.sum(-1)) and torch.equal(first.sort(-1).values, second.sort(-1).values)
 
 
 def like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 The graph may claim that a part of a tensor is never read. That claim is tried: the part is filled with random and with
 extreme values, and where an output moves, the tensor counts whole. Where the graph claims nothing, stripes and halves
 are tried alike, and what moves no output is left out of the count. Counts nothing itself. Where a change shows less
-than there is, the floor becomes too low, which harms nobody; one that is too high would accuse honest kernels.
+than there is, the roofline bound becomes too low, which harms nobody; one that is too high would accuse honest kernels.
 """
 
 from __future__ import annotations
@@ -80,19 +80,19 @@ def relevance(
     unclaimed = [place for place, spec in enumerate(named) if spec.name not in claimed and spec.role is Role.INPUT]
     whole: list[str] = []
     needless: dict[str, int] = {}
-    told: list[str] = []
+    notes: list[str] = []
     try:
         trial = _Trial(reference, given, named)
         whole.extend(_refuted(trial, claimed))
         for name, words, count in _irrelevant(trial, unclaimed):
             needless[name] = count
-            told.append(f"changing {words} of {name} moves no output: the floor leaves {count} bytes out")
+            notes.append(f"changing {words} of {name} moves no output: the roofline bound leaves {count} bytes out")
     except (RuntimeError, MemoryError, UnusableReference) as error:
         if not out_of_memory(error):
             raise
-        told.append("there was no memory to try which parts of the inputs matter")
+        notes.append("there was no memory to try which parts of the inputs matter")
     moved = [f"an output moves with what the traced graph does not read of {name}: it counts whole" for name in whole]
-    return Relevance(frozenset(whole), needless, (*moved, *told))
+    return Relevance(frozenset(whole), needless, (*moved, *notes))
 
 
 def _refuted(trial: _Trial, claimed: Sequence[str]) -> Iterator[str]:

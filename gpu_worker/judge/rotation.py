@@ -122,10 +122,10 @@ class Rotation:
         return None
 
     def _holds(self, storage: torch.Tensor, index: int, part: Part) -> bool:
-        held = storage[part.start : part.end]
-        made = torch.empty_like(held)
-        self._write(made, index, part)
-        return same_bytes(held, made)
+        present = storage[part.start : part.end]
+        written = torch.empty_like(present)
+        self._write(written, index, part)
+        return same_bytes(present, written)
 
     def _made(self, index: int) -> torch.Tensor:
         made = torch.empty_like(self._pool[0][index])
@@ -134,33 +134,33 @@ class Rotation:
         return made
 
     def _write(self, into: torch.Tensor, index: int, part: Part) -> None:
-        one, *other = (self._pool[draw][index][part.start : part.end] for draw in part.draws)
+        first, *second = (self._pool[draw][index][part.start : part.end] for draw in part.draws)
         if part.symmetric:
-            self._mix_symmetric(into, one, other[0], self._specs[index], part.bits)
-        elif other:
-            self._mix(into, one, other[0], part.bits)
+            self._mix_symmetric(into, first, second[0], self._specs[index], part.bits)
+        elif second:
+            self._mix(into, first, second[0], part.bits)
         elif part.shift:
             shape = self._specs[index].shape
-            into.view(shape).copy_(one.view(shape).roll((part.shift, part.shift), (-2, -1)))
+            into.view(shape).copy_(first.view(shape).roll((part.shift, part.shift), (-2, -1)))
         else:
-            into.copy_(one)
+            into.copy_(first)
 
-    def _mix(self, into: torch.Tensor, one: torch.Tensor, other: torch.Tensor, begin: int) -> None:
+    def _mix(self, into: torch.Tensor, first: torch.Tensor, second: torch.Tensor, begin: int) -> None:
         """Take each element from one of the two, in one call for all whole periods of the bits and one for the rest."""
         bits = self._bits[begin : begin + BITS]
         whole = into.numel() // BITS * BITS
         if whole:
             rows = (-1, BITS)
-            torch.where(bits, one[:whole].view(rows), other[:whole].view(rows), out=into[:whole].view(rows))
+            torch.where(bits, first[:whole].view(rows), second[:whole].view(rows), out=into[:whole].view(rows))
         if whole < into.numel():
-            torch.where(bits[: into.numel() - whole], one[whole:], other[whole:], out=into[whole:])
+            torch.where(bits[: into.numel() - whole], first[whole:], second[whole:], out=into[whole:])
 
     def _mix_symmetric(
-        self, into: torch.Tensor, one: torch.Tensor, other: torch.Tensor, spec: TensorSpec, begin: int
+        self, into: torch.Tensor, first: torch.Tensor, second: torch.Tensor, spec: TensorSpec, begin: int
     ) -> None:
-        into.copy_(one)  # what lies between rows too
+        into.copy_(first)  # what lies between rows too
         bits = self._bits[begin : begin + spec.shape[-1]]
-        matrices = (tensor.as_strided(spec.shape, spec.strides) for tensor in (one, other))
+        matrices = (tensor.as_strided(spec.shape, spec.strides) for tensor in (first, second))
         torch.where(bits[:, None] == bits, *matrices, out=into.as_strided(spec.shape, spec.strides))
 
     def _plan(self, index: int) -> tuple[Part, ...]:

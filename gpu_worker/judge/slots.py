@@ -208,15 +208,15 @@ def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((span,), (1,), tensor.storage_offset())
 
 
-def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Return whether two flat tensors of one type and length are equal bit for bit: a NaN is unequal to itself.
 
     By eight bytes where they lie so: by single bytes, looking at inputs of gigabytes took longer than timing them.
     """
-    width = 8 // one.element_size()
-    aligned = all(place % width == 0 for place in (one.numel(), one.storage_offset(), other.storage_offset()))
+    width = 8 // first.element_size()
+    aligned = all(place % width == 0 for place in (first.numel(), first.storage_offset(), second.storage_offset()))
     words = torch.int64 if aligned else torch.uint8
-    return torch.equal(one.view(words), other.view(words))
+    return torch.equal(first.view(words), second.view(words))
 
 
 def _lay_out(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:

@@ -23,9 +23,9 @@ import torch
 from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interval
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE, Clocks
+from gpu_worker.judge.cold_start import ColdStart
 from gpu_worker.judge.conditions import BlockLog
 from gpu_worker.judge.deviation import Expected, Unit, deviation
-from gpu_worker.judge.openings import Openings
 from gpu_worker.judge.rotation import Content, Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
 from gpu_worker.judge.slots import Slots, Watch
@@ -154,7 +154,7 @@ class PairedTimer:
         baseline_times: list[float] = []
         self._clocks = Clocks(self._device.shared)
         self._blocks.begin()
-        openings = self._openings_of(baseline, kernel_count)
+        cold_start = self._cold_start_of(baseline, kernel_count)
         started = time.monotonic()
         while True:
             leads = len(kernel_times) % 2 == 0
@@ -166,10 +166,10 @@ class PairedTimer:
                 baseline_times.append(reference)
             self._clocks.check(len(kernel_times))
             if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
-                if openings.lengths:
-                    took = self._time_openings(kernel_count, openings.lengths)
-                    openings.saw(took, statistics.median(kernel_times))
-                if not openings.lengths:
+                if cold_start.lengths:
+                    took = self._time_cold_start(kernel_count, cold_start.lengths)
+                    cold_start.record(took, statistics.median(kernel_times))
+                if not cold_start.lengths:
                     break
         if self._blocks.dropped_pairs:
             dropped = self._blocks.dropped_pairs
@@ -185,15 +185,15 @@ class PairedTimer:
             conditions=self._blocks.conditions(),
         )
 
-    def _openings_of(self, baseline: Baseline, count: int) -> Openings:
+    def _cold_start_of(self, baseline: Baseline, count: int) -> ColdStart:
         """Return the cold-start blocks to time: only beside eager, and not where one filling is timed repeatedly."""
         once = baseline is Baseline.EAGER and self._kept is None
-        return Openings(count if once else 1, self._device.opening_seconds)
+        return ColdStart(count if once else 1, self._device.cold_start_seconds)
 
-    def _time_openings(self, count: int, lengths: Sequence[int]) -> list[float]:
+    def _time_cold_start(self, count: int, lengths: Sequence[int]) -> list[float]:
         """Time a block's first launches, so many and then so many more; all slots are filled as for the whole.
 
-        Where the clocks disagree about one, both are timed anew: what says nothing is not fast.
+        Where the clocks disagree about one, both are timed anew: it is not taken for fast.
         """
         while True:
             filling = self._fill(count)
@@ -202,9 +202,9 @@ class PairedTimer:
             blocks = [list(itertools.islice(order, length)) for length in lengths]
             took = [(self._kernel_block(block, filling.watch), len(block)) for block in blocks]
             self._hold(False)
-            said = [seconds * length for seconds, length in took if seconds is not None]
-            if len(said) == len(lengths):
-                return said
+            times = [seconds * length for seconds, length in took if seconds is not None]
+            if len(times) == len(lengths):
+                return times
             self._clocks.check(0)
 
     def handover_seconds(self) -> float:
@@ -302,9 +302,9 @@ class PairedTimer:
         return seconds / len(order)
 
     def _late(self, answered: float) -> float:
-        """Stop the runner; for how many seconds after its answer it could still work."""
-        held = self._hold(True)
-        return 0.0 if held is None else held - answered
+        """Stop the runner; return the seconds after its answer in which it could still work."""
+        stopped = self._hold(True)
+        return 0.0 if stopped is None else stopped - answered
 
     def _baseline_block(self, order: Sequence[int]) -> float | None:
         if self._graphs:
@@ -367,8 +367,8 @@ class PairedTimer:
 
 
 def _copy_all(into: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
-    for one, other in zip(into, source, strict=True):
-        one.copy_(other)
+    for target, tensor in zip(into, source, strict=True):
+        target.copy_(tensor)
 
 
 def _speedup(kernel: Sequence[float], baseline: Sequence[float]) -> Interval:

@@ -77,7 +77,7 @@ def build_model(module: ModuleType, arguments: Arguments, device: torch.device) 
 
 def attributes(model: torch.nn.Module) -> dict[str, int | float | bool]:
     """Return numeric attributes of the module and its submodules, upper case, submodule names in front."""
-    found: dict[str, int | float | bool] = {}
+    numbers: dict[str, int | float | bool] = {}
     for path, module in model.named_modules():
         prefix = f"{path.replace('.', '_')}_" if path else ""
         for name, value in vars(module).items():
@@ -87,8 +87,8 @@ def attributes(model: torch.nn.Module) -> dict[str, int | float | bool]:
             for index, item in enumerate(values):
                 if isinstance(item, bool | int | float) and abs(item) < 2**63:
                     label = name if item is value else f"{name}_{index}"
-                    found[identifier(f"{prefix}{label}").upper()] = item
-    return found
+                    numbers[identifier(f"{prefix}{label}").upper()] = item
+    return numbers
 
 
 def attributes_again(module: ModuleType, seed: int) -> dict[str, int | float | bool]:

@@ -27,7 +27,7 @@ from gpu_worker.reference.naming import argument_names
 from gpu_worker.reference.reads import ReadWatch
 from gpu_worker.reference.selections import SelectionWatch
 from gpu_worker.reference.trace import trace
-from gpu_worker.signature import Given, Layout, Signature
+from gpu_worker.signature import Layout, Signature, TensorArgument
 from gpu_worker.targets.base import JudgeDevice
 
 SEPARABLE = 1e-4
@@ -109,7 +109,7 @@ class Reference:
 
     def signature(self, specs: Sequence[TensorSpec]) -> Signature:
         """Describe how an imported file's class is constructed and called in this module's place."""
-        marks: list[Any] = [Given(name) for name in self._input_names]
+        marks: list[Any] = [TensorArgument(name) for name in self._input_names]
         layouts = [Layout(item.name, item.role.value, item.dtype.value, item.shape, item.strides) for item in specs]
         arguments = loading.constructor_arguments(self._module, self._seed)  # again: Model may have changed them
         return Signature(

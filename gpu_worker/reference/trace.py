@@ -92,8 +92,8 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
             return []
         storages = {tensor.untyped_storage()._cdata for tensor in written}
         skip = {id(tensor) for tensor in _tensors(result)}
-        found = {id(t): t for t in self._alive if id(t) not in skip and t.untyped_storage()._cdata in storages}
-        return list(found.values())
+        aliases = {id(t): t for t in self._alive if id(t) not in skip and t.untyped_storage()._cdata in storages}
+        return list(aliases.values())
 
     def _encode(self, value: Any) -> JsonValue:
         if isinstance(value, torch.Tensor):
@@ -137,12 +137,12 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
-            found += _tensors(value)
-    return found
+            tensors += _tensors(value)
+    return tensors
 
 
 def _matrix_flops(func: Any) -> Callable[..., int] | None:

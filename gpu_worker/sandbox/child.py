@@ -230,9 +230,9 @@ class Child:
             return self._process.pid
         self._read_info()
         for _ in range(200):  # the namespace's init starts the program within milliseconds
-            found = descendants(self._init) if self._init is not None else []
-            if found:
-                return found[0]
+            processes = descendants(self._init) if self._init is not None else []
+            if processes:
+                return processes[0]
             time.sleep(0.005)
         raise ProcessLookupError("the sandboxed program did not start")
 

@@ -41,7 +41,7 @@ class Family:
         return moment
 
     def go_on(self) -> float:
-        """Let all go on; the moment before that, by when those that are to be had been found."""
+        """Continue all; return the moment before that, when all of them were known."""
         stopped, self._known = self._known, self._started()
         moment = time.perf_counter()
         for pid in {*stopped, *self._known}:  # one that has ended may have given its number to a stranger
@@ -57,23 +57,23 @@ class Family:
 
 def descendants(pid: int) -> list[int]:
     """Return processes that a process started, and those that these started, nearest first."""
-    found: list[int] = []
+    family: list[int] = []
     waiting = [pid]
     while waiting:
         children = _children(waiting[0])
-        found += children
+        family += children
         waiting = waiting[1:] + children
-    return found
+    return family
 
 
 def _children(pid: int) -> list[int]:
     """Return processes that any thread of this one started."""
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found += map(int, (task / "children").read_text().split())
-    return found
+                children += map(int, (task / "children").read_text().split())
+    return children
 
 
 def _send(pid: int, number: int) -> None:

@@ -19,8 +19,8 @@ def take_file(path: Path, into: Path, most_bytes: int) -> bool:
         descriptor = os.open(path, _NO_TRAP)
     except OSError:
         return False
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > most_bytes:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > most_bytes:
         os.close(descriptor)
         return False
     with os.fdopen(descriptor, "rb") as source, into.open("xb") as target:

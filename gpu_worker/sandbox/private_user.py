@@ -69,8 +69,8 @@ def command(user: int, groups: Sequence[int] = ()) -> list[str]:
 
 def device_groups(devices: Sequence[Path]) -> list[int]:
     """Return groups that devices are reserved for, which the worker lends with the device."""
-    found = [path.stat() for path in devices if path.exists()]
-    return sorted({node.st_gid for node in found if node.st_mode & 0o066 == 0o060 and node.st_gid != 0})
+    nodes = [path.stat() for path in devices if path.exists()]
+    return sorted({node.st_gid for node in nodes if node.st_mode & 0o066 == 0o060 and node.st_gid != 0})
 
 
 def share(path: Path) -> None:
@@ -106,11 +106,11 @@ def unreachable(path: Path) -> bool:
 
 
 def _give(entry: int, user: int, group_id: int, mode: int) -> None:
-    found = os.fstat(entry)
+    status = os.fstat(entry)
     os.fchown(entry, user, group_id)
-    if mode and stat.S_ISDIR(found.st_mode):
+    if mode and stat.S_ISDIR(status.st_mode):
         mode |= 0o010
-    os.fchmod(entry, found.st_mode & 0o777 | mode)
+    os.fchmod(entry, status.st_mode & 0o777 | mode)
 
 
 def _entries(path: Path) -> Iterator[int]:
@@ -125,12 +125,12 @@ def _entries(path: Path) -> Iterator[int]:
 def _entry(name: str, folder: int | None, depth: int) -> Iterator[int]:
     entry = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     try:
-        found = os.fstat(entry)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(entry)
+        if stat.S_ISDIR(status.st_mode):
             yield entry
             if depth < _DEEPEST:
                 yield from _beneath(entry, depth + 1)
-        elif stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
             yield entry
     finally:
         os.close(entry)

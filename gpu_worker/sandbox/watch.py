@@ -151,10 +151,10 @@ def memory_file_bytes(pids: Sequence[int], *, folders: Sequence[str]) -> int:
 
 def _numbers(path: str) -> list[tuple[str, int]]:
     """Return lines of a file in /proc that are a name and a number."""
-    found: list[tuple[str, int]] = []
+    numbers: list[tuple[str, int]] = []
     with contextlib.suppress(OSError):
         for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
             words = line.split()
             if len(words) > 1 and words[1].isdecimal():
-                found.append((words[0], int(words[1])))
-    return found
+                numbers.append((words[0], int(words[1])))
+    return numbers

@@ -254,7 +254,7 @@ class JudgeDevice(Protocol):
     """Relative half width of a speedup's interval at which an evaluation stops measuring."""
     block_seconds: float
     """Length of a timed block for which the clock and the message around it are negligible."""
-    opening_seconds: float
+    cold_start_seconds: float
     """Seconds that starting a block may add to its first launches: messages, cold instructions, cache write-back."""
     graph_below_seconds: float
     """Shorter launches are timed through graphs, kernel and baseline alike; 0 where the device has none."""

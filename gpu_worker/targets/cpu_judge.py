@@ -29,7 +29,7 @@ CLOCK_SLACK_SECONDS = 0.002
 BLOCK_SECONDS = 0.008
 """A message to the runner and back takes 0.05 ms on an idle machine: under 1 % of this."""
 
-OPENING_SECONDS = 0.002
+COLD_START_SECONDS = 0.002
 """A block's order and answer, on a machine with other work to do."""
 
 PRECISION = 0.015
@@ -76,7 +76,7 @@ class CpuJudgeDevice:
         self.memory_bytes = memory_bytes
         self.block_seconds = BLOCK_SECONDS
         self.precision = PRECISION
-        self.opening_seconds = OPENING_SECONDS
+        self.cold_start_seconds = COLD_START_SECONDS
         self.graph_below_seconds = 0.0
         torch.set_num_threads(threads)
         keep_freed_memory()

@@ -87,8 +87,8 @@ class CpuToolchain:
         """Refuse arithmetic in half precision is for the half policy only."""
         if problem.policy is NumericsPolicy.HALF:
             return None
-        found = next((words for name, words in _HALF_ONLY.items() if facts.instructions.get(name)), None)
-        return f"the binary uses {found}, which only the half policy allows" if found else None
+        arithmetic = next((words for name, words in _HALF_ONLY.items() if facts.instructions.get(name)), None)
+        return f"the binary uses {arithmetic}, which only the half policy allows" if arithmetic else None
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gpu_worker.signature import Given, Signature
+from gpu_worker.signature import Signature, TensorArgument
 from gpu_worker.targets.base import RunnerError
 
 FORWARD = "forward"
@@ -112,9 +112,10 @@ class Extension(torch.nn.Module):
 
     def _no_call_fits(self) -> RunnerError:
         signature = self._signature
-        inputs = [_told(argument, signature) for argument in signature.arguments]
+        inputs = [_described(argument, signature) for argument in signature.arguments]
         state = [
-            f"{_told(Given(name), signature)} ({signature.layout(name).role})" for name in signature.state.values()
+            f"{_described(TensorArgument(name), signature)} ({signature.layout(name).role})"
+            for name in signature.state.values()
         ]
         constructor = [f"{name}={value!r}" for name, value in signature.constructor_arguments().items()]
         message = (
@@ -153,11 +154,11 @@ def chosen(functions: Sequence[Function], source: str) -> Function:
     names = ", ".join(function.name for function in functions) or "none"
     choice = _CHOICE.search(source)
     wanted = choice[1] if choice is not None else FORWARD
-    found = [function for function in functions if function.name == wanted]
+    matches = [function for function in functions if function.name == wanted]
     if choice is None and len(functions) == 1:
-        found = list(functions)
-    if found:
-        return found[0]
+        matches = list(functions)
+    if matches:
+        return matches[0]
     how = "choose one with --function NAME, or with a line in the file: // cupilot: function NAME"
     if not functions:
         message = "the extension exports no function: it needs an m.def in PYBIND11_MODULE or in TORCH_LIBRARY"
@@ -194,9 +195,9 @@ def _is_function(name: str, value: object) -> bool:
     return callable(value) and not isinstance(value, type) and not name.startswith("_")
 
 
-def _names(found: Sequence[str]) -> tuple[str, ...]:
+def _names(names: Sequence[str]) -> tuple[str, ...]:
     """Return names that the author gave; pybind11 and torch number arguments that have none."""
-    return () if all(_NUMBERED.fullmatch(name) for name in found) else tuple(found)
+    return () if all(_NUMBERED.fullmatch(name) for name in names) else tuple(names)
 
 
 def _attach(module: torch.nn.Module, key: str, values: torch.Tensor, role: str) -> None:
@@ -212,10 +213,10 @@ def _attach(module: torch.nn.Module, key: str, values: torch.Tensor, role: str) 
         module.register_buffer(leaf, values)
 
 
-def _told(value: Any, signature: Signature) -> str:
-    if isinstance(value, Given):
+def _described(value: Any, signature: Signature) -> str:
+    if isinstance(value, TensorArgument):
         layout = signature.layout(value.name)
         return f"{layout.name} {layout.dtype}{list(layout.shape)}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_told(item, signature) for item in value)}]"
+        return f"[{', '.join(_described(item, signature) for item in value)}]"
     return repr(value)

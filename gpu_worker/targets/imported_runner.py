@@ -249,13 +249,13 @@ def _run(path: Path) -> ModuleType:
 
 
 def _construct(module: ModuleType, signature: Signature) -> torch.nn.Module:
-    found = getattr(module, "ModelNew", None)
-    if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+    model_new = getattr(module, "ModelNew", None)
+    if not (isinstance(model_new, type) and issubclass(model_new, torch.nn.Module)):
         raise RunnerError("launch_error", "the file has no class ModelNew(nn.Module)", code="no_model_new")
     args, kwargs = signature.constructor
-    user_errors.check_arguments(found, args, kwargs)
+    user_errors.check_arguments(model_new, args, kwargs)
     torch.manual_seed(0)
-    return found(*args, **kwargs)
+    return model_new(*args, **kwargs)
 
 
 def _parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:

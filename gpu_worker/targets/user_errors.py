@@ -60,10 +60,10 @@ def compiler_errors(log: str) -> str:
     return "\n".join(dict.fromkeys(lines[:MAX_ERROR_LINES])) or log[-2000:]
 
 
-def check_arguments(found: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check_arguments(called: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse a class whose constructor does not take the reference's arguments, without calling it."""
     try:
-        inspect.signature(found).bind(*args, **kwargs)
+        inspect.signature(called).bind(*args, **kwargs)
     except TypeError as error:
         given = ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())])
         message = f"ModelNew({given[:300]}), the arguments of get_init_inputs(), does not work: {error}"

@@ -99,12 +99,12 @@ def inspect(folder: str, nvdisasm: str) -> bool:
     )
     if done.returncode != 0:
         raise CompilerFault(f"nvdisasm: {done.stderr.strip()[:500]}")
-    found = sass.resources(_read(f"{folder}/{RESOURCES}"))
+    resources = sass.resources(_read(f"{folder}/{RESOURCES}"))
     facts = {
-        "registers": found.registers,
-        "stack_bytes": found.stack_bytes,
-        "spill_bytes": found.spill_bytes,
-        "shared_bytes": found.shared_bytes,
+        "registers": resources.registers,
+        "stack_bytes": resources.stack_bytes,
+        "spill_bytes": resources.spill_bytes,
+        "shared_bytes": resources.shared_bytes,
         "instructions": sass.families(done.stdout),
     }
     sys.stdout.write(json.dumps(facts) + "\n")

@@ -114,8 +114,8 @@ def of_zone(zone: Zone) -> dict[str, str]:
 @cache
 def profiler() -> Path | None:
     """Return ``ncu``, where it is installed."""
-    found = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
-    return None if found is None else Path(found)
+    program = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+    return None if program is None else Path(program)
 
 
 def command(

@@ -350,8 +350,10 @@ class PreparedLaunch:
         attributes = _attributes(geometry)
         self._config.attrs = attributes
         self._config.numAttrs = len(attributes)
-        self._values = [one if isinstance(one, Encoded) else ctypes.c_uint64(one) for one in arguments]
-        addresses = [one.address if isinstance(one, Encoded) else ctypes.addressof(one) for one in self._values]
+        self._values = [
+            argument if isinstance(argument, Encoded) else ctypes.c_uint64(argument) for argument in arguments
+        ]
+        addresses = [value.address if isinstance(value, Encoded) else ctypes.addressof(value) for value in self._values]
         self._parameters = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         self._address = ctypes.addressof(self._parameters)
 

@@ -35,10 +35,10 @@ def disassembler() -> Path:
         path = root / "bin" / "nvdisasm"
         if path.exists():
             return path.resolve()
-    found = shutil.which("nvdisasm")
-    if found is None:
+    program = shutil.which("nvdisasm")
+    if program is None:
         raise Unavailable("no nvdisasm on this machine", hint=_WHEEL_HINT)
-    return Path(found).resolve()
+    return Path(program).resolve()
 
 
 @cache
@@ -62,8 +62,8 @@ def compiler_version() -> str:
 @cache
 def nvcc() -> Path:
     """Find nvcc with the parts that it needs; raises :class:`Unavailable` without them, or without a host compiler."""
-    found = shutil.which("nvcc")
-    on_path = [Path(found).resolve().parent.parent] if found else []
+    program = shutil.which("nvcc")
+    on_path = [Path(program).resolve().parent.parent] if program else []
     for root in (*_toolkits(), *on_path, *_wheel_roots()):
         if (root / "bin" / "nvcc").exists() and (root / "nvvm" / "bin" / "cicc").exists():
             if shutil.which("g++") is None:
@@ -85,8 +85,8 @@ def nvcc_version() -> str:
 @cache
 def c_compiler() -> Path | None:
     """Return the C compiler that Triton, and so torch.compile, builds its launchers with."""
-    found = next((path for name in ("gcc", "cc", "clang") if (path := shutil.which(name))), None)
-    return None if found is None else Path(found).resolve()
+    host_compiler = next((path for name in ("gcc", "cc", "clang") if (path := shutil.which(name))), None)
+    return None if host_compiler is None else Path(host_compiler).resolve()
 
 
 def library_path() -> str:

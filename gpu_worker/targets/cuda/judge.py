@@ -33,7 +33,7 @@ MESSAGE_SECONDS = 1e-3 + RUNNER_SECONDS
 BLOCK_SECONDS = 2e-3
 """Length of a timed block: long against a submission and the events' resolution, short against drifts of clocks."""
 
-OPENING_SECONDS = 8e-6
+COLD_START_SECONDS = 8e-6
 """Instructions to be fetched, and dirty lines of the flush in front of a block to be written back."""
 
 PRECISION = 0.002
@@ -65,35 +65,12 @@ WALL_SLACK_SECONDS = 2e-3
 """Error that a runner's clock may have where it only has to agree: relative, and for messages and scheduling."""
 
 
-class CudaArena:
-    """Device memory that the judge owns and the runner maps."""
+class _Mapping:
+    """Shared device memory, mapped as bytes."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        self._memory: driver.SharedMemory | None = driver.SharedMemory.create(size)
-        self.bytes = torch.as_tensor(driver.Adoptable(self._memory.pointer, size), device=device)
-        self.handle: dict[str, Any] = {"bytes": size}
-        self.descriptors: tuple[int, ...] = (self._memory.export(),)
-
-    def close(self) -> None:
-        """Release the memory; a runner's mapping keeps it alive until the runner ends."""
-        if self._memory is not None:
-            torch.cuda.synchronize(self.bytes.device)
-            self.bytes = torch.empty(0, dtype=torch.uint8)
-            self._memory.close()
-            self._memory = None
-            for descriptor in self.descriptors:
-                os.close(descriptor)
-
-
-class CudaArenaView:
-    """An arena of another process; see :class:`gpu_worker.targets.base.AttachedArena`."""
-
-    def __init__(self, handle: dict[str, Any], descriptors: Sequence[int], device: torch.device) -> None:
-        size = int(handle["bytes"])
-        self._memory: driver.SharedMemory | None = driver.SharedMemory.attach(descriptors[0], size)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        self.bytes = torch.as_tensor(driver.Adoptable(self._memory.pointer, size), device=device)
+    def __init__(self, memory: driver.SharedMemory, size: int, device: torch.device) -> None:
+        self._memory: driver.SharedMemory | None = memory
+        self.bytes = torch.as_tensor(driver.Adoptable(memory.pointer, size), device=device)
 
     def close(self) -> None:
         """Unmap it; tensors that lie in it must not be used any more."""
@@ -102,6 +79,34 @@ class CudaArenaView:
             self.bytes = torch.empty(0, dtype=torch.uint8)
             self._memory.close()
             self._memory = None
+
+
+class CudaArena(_Mapping):
+    """Device memory that the judge owns and the runner maps."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        memory = driver.SharedMemory.create(size)
+        super().__init__(memory, size, device)
+        self.handle: dict[str, Any] = {"bytes": size}
+        self.descriptors: tuple[int, ...] = (memory.export(),)
+
+    def close(self) -> None:
+        """Release the memory; a runner's mapping keeps it alive until the runner ends."""
+        super().close()
+        descriptors, self.descriptors = self.descriptors, ()
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+class CudaArenaView(_Mapping):
+    """An arena of another process; see :class:`gpu_worker.targets.base.AttachedArena`."""
+
+    def __init__(self, handle: dict[str, Any], descriptors: Sequence[int], device: torch.device) -> None:
+        size = int(handle["bytes"])
+        memory = driver.SharedMemory.attach(descriptors[0], size)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        super().__init__(memory, size, device)
 
 
 class CudaJudge:
@@ -114,7 +119,7 @@ class CudaJudge:
         self._nvml = _nvml(driver.device_uuid(self._context.device))
         self.block_seconds = BLOCK_SECONDS
         self.precision = PRECISION
-        self.opening_seconds = OPENING_SECONDS
+        self.cold_start_seconds = COLD_START_SECONDS
         self.graph_below_seconds = GRAPH_BELOW_SECONDS
         self._capturer = Capturer(self.torch_device)
         self._trusting = True
@@ -200,7 +205,7 @@ class CudaJudge:
         """Return the same device for a runner whose clock is in the kernel's hands: the judge's wall clock decides."""
         other = copy.copy(self)
         other.block_seconds = WALL_BLOCK_SECONDS
-        other.opening_seconds = WALL_SLACK_SECONDS
+        other.cold_start_seconds = WALL_SLACK_SECONDS
         other.graph_below_seconds = 0.0
         other._trusting = False
         return other

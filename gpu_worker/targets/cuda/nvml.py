@@ -68,8 +68,8 @@ class Nvml:
 
     def clocks_mhz(self) -> dict[str, float]:
         """Return present clocks of ``sm`` and ``memory``."""
-        found = {name: self._ask(partial(self._clock, number)) for name, number in _CLOCKS.items()}
-        return {name: clock for name, clock in found.items() if clock is not None}
+        clocks = {name: self._ask(partial(self._clock, number)) for name, number in _CLOCKS.items()}
+        return {name: clock for name, clock in clocks.items() if clock is not None}
 
     def _clock(self, number: int) -> float:
         return float(self._library.nvmlDeviceGetClockInfo(self._handle, number))

@@ -67,19 +67,19 @@ def watched_memory(watched: Watched, access: Access) -> MemoryWatch:
     checker = sanitizer.checker()
     if checker is None:
         return MemoryWatch()
-    said: list[str] = []
+    notes: list[str] = []
     with _replay(watched, access, checker, 1) as run:
         for tool in sanitizer.TOOLS:
             doubt = sanitizer.doubt(tool, watched.plan)
             if doubt is not None:
-                said.append(f"compute-sanitizer, {tool}: not asked: {doubt}")
+                notes.append(f"compute-sanitizer, {tool}: not asked: {doubt}")
                 continue
             report = run(lambda argv, tool=tool: sanitizer.command(checker, tool, argv))  # type: ignore[misc]
-            found = sanitizer.read(report.stdout)
-            if found is not None:
-                return MemoryWatch(sanitizer.failure(tool, found), tuple(said))
-            said.append(f"compute-sanitizer, {tool}: {_silence(report)}")
-    return MemoryWatch(notes=tuple(said))
+            finding = sanitizer.read(report.stdout)
+            if finding is not None:
+                return MemoryWatch(sanitizer.failure(tool, finding), tuple(notes))
+            notes.append(f"compute-sanitizer, {tool}: {_silence(report)}")
+    return MemoryWatch(notes=tuple(notes))
 
 
 def _silence(report: Finished) -> str:
@@ -88,7 +88,7 @@ def _silence(report: Finished) -> str:
         return "found nothing"
     if report.timed_out:
         return f"stopped after {WATCHED_SECONDS:.0f} s, had found nothing until then"
-    return f"did not run: {(report.stderr.strip() or report.stdout.strip())[-200:] or 'it said nothing'}"
+    return f"did not run: {(report.stderr.strip() or report.stdout.strip())[-200:] or 'it printed nothing'}"
 
 
 _Wrap = Callable[[Sequence[str]], tuple[str, ...]]

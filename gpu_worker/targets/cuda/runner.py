@@ -212,11 +212,11 @@ class CudaRunner:
 
     def _argument(self, launch: Mapping[str, Any], slot: Mapping[str, int], name: str) -> int | tensor_maps.Encoded:
         assert self._arena is not None
-        told = launch["tensor_maps"].get(name)
-        if told is None:
+        tensor_map = launch["tensor_maps"].get(name)
+        if tensor_map is None:
             return self._arena + slot[name]
         try:
-            return tensor_maps.encode(told, self._arena + slot[told["tensor"]])
+            return tensor_maps.encode(tensor_map, self._arena + slot[tensor_map["tensor"]])
         except tensor_maps.EncodingRefused as error:
             raise RunnerError("invalid_plan", f"tensor map {name!r}: {error}") from error
 

@@ -47,8 +47,8 @@ _QUICK = ("--show-backtrace", "no")
 @cache
 def checker() -> Path | None:
     """Return ``compute-sanitizer``, where it is installed."""
-    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    return None if found is None else Path(found)
+    program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    return None if program is None else Path(program)
 
 
 def doubt(tool: str, plan: ResolvedPlan) -> str | None:

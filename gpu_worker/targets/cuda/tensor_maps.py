@@ -53,26 +53,28 @@ class Encoded:
         self.address = -(-ctypes.addressof(self._memory) // ALIGNMENT) * ALIGNMENT
 
 
-def encode(told: Mapping[str, Any], pointer: int) -> Encoded:
+def encode(tensor_map: Mapping[str, Any], pointer: int) -> Encoded:
     """Return the map of a ``ResolvedTensorMap`` (as JSON) over the memory at ``pointer``."""
-    made = Encoded()
+    encoded = Encoded()
     status = _encoder()(
-        ctypes.c_void_p(made.address),
-        ctypes.c_int(ELEMENTS[told["dtype"]]),
-        ctypes.c_uint32(len(told["dims"])),
+        ctypes.c_void_p(encoded.address),
+        ctypes.c_int(ELEMENTS[tensor_map["dtype"]]),
+        ctypes.c_uint32(len(tensor_map["dims"])),
         ctypes.c_void_p(pointer),
-        _array(ctypes.c_uint64, told["dims"]),
-        _array(ctypes.c_uint64, told["strides"]),
-        _array(ctypes.c_uint32, told["box"]),
-        _array(ctypes.c_uint32, told["element_strides"]),
+        _array(ctypes.c_uint64, tensor_map["dims"]),
+        _array(ctypes.c_uint64, tensor_map["strides"]),
+        _array(ctypes.c_uint32, tensor_map["box"]),
+        _array(ctypes.c_uint32, tensor_map["element_strides"]),
         ctypes.c_int(_NOT_INTERLEAVED),
-        ctypes.c_int(SWIZZLES[told["swizzle"]]),
-        ctypes.c_int(PROMOTIONS[told["l2_promotion"]]),
-        ctypes.c_int(FILLS[told["fill"]]),
+        ctypes.c_int(SWIZZLES[tensor_map["swizzle"]]),
+        ctypes.c_int(PROMOTIONS[tensor_map["l2_promotion"]]),
+        ctypes.c_int(FILLS[tensor_map["fill"]]),
     )
     if status != 0:
-        raise EncodingRefused(f"the driver refuses a tensor map over {told['tensor']!r} with error {status}: {told}")
-    return made
+        raise EncodingRefused(
+            f"the driver refuses a tensor map over {tensor_map['tensor']!r} with error {status}: {tensor_map}"
+        )
+    return encoded
 
 
 def _array(kind: Any, values: Sequence[int]) -> Any:

@@ -73,10 +73,10 @@ class CubinReader:
     def facts(self, compile_log: str, inspection: str) -> BuildFacts:  # noqa: ARG002  the inspection says it all
         """Reads what :meth:`inspect_program` printed; empty where it failed, which :meth:`refusal` then refuses."""
         try:
-            found = json.loads(inspection)
+            shown = json.loads(inspection)
         except ValueError:
             return BuildFacts()
-        return BuildFacts(found["registers"], found["spill_bytes"], found["shared_bytes"], found["instructions"])
+        return BuildFacts(shown["registers"], shown["spill_bytes"], shown["shared_bytes"], shown["instructions"])
 
     def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:  # noqa: ARG002
         """Return the rule of the policy that the machine code breaks, if any."""

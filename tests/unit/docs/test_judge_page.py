@@ -10,7 +10,7 @@ import pytest
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.admission import LEAST_ERROR, PRECISIONS, TIGHTEST_FACTOR
 from gpu_worker.judge.clocks import BUSY_BLOCKS, MISMATCHED_BLOCKS
-from gpu_worker.judge.openings import OPENING_FACTOR, OPENING_SHARE, OPENINGS
+from gpu_worker.judge.cold_start import COLD_START_FACTOR, COLD_START_SHARE, COLD_START_TRIES
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
 from gpu_worker.judge.timed_outputs import TIMED_FACTOR
 from gpu_worker.judge.timing import MIN_PAIRS
@@ -71,5 +71,5 @@ def test_the_numbers_of_the_page_are_those_of_the_judge() -> None:
     assert (RESAMPLES, CONFIDENCE) == (2000, (2.5, 97.5))
     assert (HOPELESS, NEAR_FLOOR, CudaHost.sweep_points, CpuHost.sweep_points) == (0.2, 0.95, 12, 3)
     assert (MIN_PAIRS, MISMATCHED_BLOCKS, BUSY_BLOCKS) == (6, 6, 60)
-    assert (OPENING_FACTOR, OPENING_SHARE, OPENINGS) == (1.25, 8, 20)
-    assert (cpu_judge.OPENING_SECONDS, cuda_judge.OPENING_SECONDS) == (2e-3, 8e-6)
+    assert (COLD_START_FACTOR, COLD_START_SHARE, COLD_START_TRIES) == (1.25, 8, 20)
+    assert (cpu_judge.COLD_START_SECONDS, cuda_judge.COLD_START_SECONDS) == (2e-3, 8e-6)

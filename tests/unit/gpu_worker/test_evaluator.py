@@ -195,7 +195,7 @@ def test_a_kernel_that_is_slower_than_the_incumbent_is_timed_no_further(
         evaluator.evaluate(PROBLEM, preparation, kernel(f"// {number}\n{KERNEL}"), incumbent=1e6) for number in range(3)
     ]
     assert [one.verdict for one in results] == [Verdict.AUDITED] * 3, [one.failure for one in results]
-    # Each opening of a block that a busy machine delays costs another pair.
+    # Each cold-start block that a busy machine delays costs another pair.
     assert min(one.comparisons[0].pairs for one in results) <= MIN_PAIRS
 
 

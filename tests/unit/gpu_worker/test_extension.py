@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_worker.signature import Given, Layout, Signature
+from gpu_worker.signature import Layout, Signature, TensorArgument
 from gpu_worker.targets.base import RunnerError
 from gpu_worker.targets.extension import Extension, Function, chosen
 
@@ -17,7 +17,7 @@ WEIGHT = Layout("norm_weight", "parameter", "float32", (3,), (1,))
 COUNT = Layout("norm_count", "buffer", "int64", (), ())
 SIGNATURE = Signature(
     ((3,), {"eps": 0.5}),
-    (Given("x"), 2),
+    (TensorArgument("x"), 2),
     {"norm.weight": "norm_weight", "norm.count": "norm_count"},
     (X, WEIGHT, COUNT),
     "fp32",

@@ -24,7 +24,7 @@ from gpu_worker.sandbox.family import Family
 from gpu_worker.sandbox.files import python_folders
 from gpu_worker.sandbox.limits import Limits
 from gpu_worker.sandbox.sandbox import Sandbox
-from gpu_worker.signature import Given, Layout, NotPortable, Signature
+from gpu_worker.signature import Layout, NotPortable, Signature, TensorArgument
 from gpu_worker.targets.base import Access, Program, RunnerError
 from gpu_worker.targets.imported_runner import ImportedRunner
 from gpu_worker.targets.user_errors import compiler_errors
@@ -35,7 +35,7 @@ COUNT = Layout("count", "buffer", "int64", (), ())
 OUT = Layout("out", "output", "float32", (2, 3), (3, 1))
 SIGNATURE = Signature(
     ((3,), {"scale": 2.0}),
-    (Given("x"), (1, [None, torch.float16])),
+    (TensorArgument("x"), (1, [None, torch.float16])),
     {"layer.weight": "layer_weight", "count": "count"},
     (X, WEIGHT, COUNT, OUT),
     "fp32",

@@ -352,7 +352,7 @@ def timer(
 QUICK = Effort(seconds=0.2, half_width=0.5, hopeless=0.0)
 
 UNPAIRED = 2
-"""Blocks of the kernel beside those of pairs: the first tells how long a launch takes; with few slots, one opening."""
+"""Blocks of the kernel beside those of pairs: one shows how long a launch takes; with few slots, one starts cold."""
 
 
 def test_paired_timing_tells_slow_from_equal() -> None:
