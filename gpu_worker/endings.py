@@ -8,10 +8,10 @@ from pydantic import JsonValue, ValidationError
 
 from cupilot.domain.errors import InvalidPlan, InvalidTensorMap
 from cupilot.domain.evaluation import Failure, FailureKind
-from gpu_worker.judge_process import JudgeLost, JudgeTimeout, JudgingFailed
+from gpu_worker.judge_process import JudgeLost, JudgeTimeout, JudgingFailed, ReferenceEnded
+from gpu_worker.runner_process import RunnerProcess
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.watch import Excess
-from gpu_worker.warm_judge import ReferenceEnded
 
 _SIGNALS: dict[int, tuple[FailureKind, str]] = {
     signal.SIGSEGV: (FailureKind.ILLEGAL_ACCESS, "it read or wrote memory that is not its own"),
@@ -30,6 +30,13 @@ _SIGNALS: dict[int, tuple[FailureKind, str]] = {
 }
 
 _ALLOCATION_FAILED = ("bad_alloc", "MemoryError", "Cannot allocate memory", "can't allocate memory")
+
+
+def runner_ending(runner: RunnerProcess) -> Failure:
+    """Return why a runner ended, which may have been killed for the processes that it started."""
+    if runner.overrun():
+        return Failure(kind=FailureKind.POLICY_BREACH, message="it started hundreds of processes")
+    return kernel_ending(runner.ending())
 
 
 def kernel_ending(finished: Finished) -> Failure:

@@ -28,7 +28,7 @@ from gpu_worker import endings, imported
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead, spare_cores
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.judge_process import Interrupted, JudgeUseless, JudgingFailed
+from gpu_worker.judge_process import Interrupted, JudgeUseless, JudgingFailed, ReferenceEnded
 from gpu_worker.judging import Judging
 from gpu_worker.messages.judge import Prepared, Unusable
 from gpu_worker.peaks import PeakStore
@@ -41,7 +41,7 @@ from gpu_worker.targets.base import HostTarget
 from gpu_worker.targets.registry import open_host
 from gpu_worker.turns import Cancelled, alone_on
 from gpu_worker.verdict import conclude
-from gpu_worker.warm_judge import ReferenceEnded, WarmJudge
+from gpu_worker.warm_judge import WarmJudge
 
 
 def never() -> bool:
@@ -239,7 +239,9 @@ class Evaluator:
 
         self._sweep.build_ahead(subject, call)
         judged = self._judging.judge(subject, built, call)
-        results = replace(results, judged=judged, built=imported.with_runner_log(built, judged.failure))
+        if isinstance(kernel, ImportedKernel):
+            results = replace(results, built=imported.with_runner_log(built, judged.failure))
+        results = replace(results, judged=judged)
         yield results
         if results.failure is not None:
             return

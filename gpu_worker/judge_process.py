@@ -87,6 +87,15 @@ class JudgeLost(JudgingFailed):
         self.finished = finished
 
 
+class ReferenceEnded(JudgingFailed):
+    """The reference process ended, or sent something that makes no sense."""
+
+    def __init__(self, stage: str, why: str, finished: Finished) -> None:
+        super().__init__(f"the reference process ended while {stage} ({why})")
+        self.stage = stage
+        self.finished = finished
+
+
 class JudgeTimeout(JudgingFailed):
     """The judge did not finish a stage in time."""
 

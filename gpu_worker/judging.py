@@ -6,9 +6,10 @@ into failures: of the kernel, or of the machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cupilot.domain.evaluation import MAX_LOG_CHARACTERS, Baseline, Failure, FailureKind
 from cupilot.domain.imported import ImportedKernel
-from gpu_worker import endings
 from gpu_worker.build import BuiltKernel
 from gpu_worker.judge_process import JudgeTimeout, JudgeUseless, JudgingFailed, OnStage
 from gpu_worker.messages.judge import Judged, KernelOrder, Unusable, VerificationResult
@@ -62,30 +63,22 @@ class Judging:
 
     def ordered(self, order: KernelOrder, call: Call, on_stage: OnStage | None = None) -> Judged:
         """Carry an order out in a runner of its own. Raises JudgingFailed where the judge or the reference ended."""
-        runner = self._judge.runner(imported=order.imported)
-        try:
-            return self.ordered_in(runner, order, call, on_stage)
-        finally:
-            runner.close()
+        return self._completed(lambda: self._judge.judge(order, call, on_stage))
 
-    def ordered_in(
-        self, runner: RunnerProcess, order: KernelOrder, call: Call, on_stage: OnStage | None = None
-    ) -> Judged:
+    def ordered_in(self, runner: RunnerProcess, order: KernelOrder, call: Call) -> Judged:
         """As :meth:`ordered`, in a runner that the caller keeps."""
+        return self._completed(lambda: self._judge.judge_in(runner, order, call))
+
+    def _completed(self, judge: Callable[[], Judged | Unusable]) -> Judged:
+        """Return the judge's answer, with a failure where it timed out or could not judge."""
         try:
-            answer = self._judge.judge(runner, order, call, on_stage)
+            answer = judge()
         except JudgeTimeout as error:
             self._judge.close()
             return _failed(Failure(kind=FailureKind.TIMEOUT, message=f"the evaluation: {error}"))
         if isinstance(answer, Unusable):
             return _failed(answer.failure)
-        if answer.failure is not None:
-            return answer
-        if answer.lost and runner.overrun():
-            return answer.failed(Failure(kind=FailureKind.POLICY_BREACH, message="it started hundreds of processes"))
-        if answer.lost:
-            return answer.failed(endings.kernel_ending(runner.ending()))
-        if answer.eager is None:
+        if answer.failure is None and answer.eager is None:
             raise JudgeUseless("its answer has neither a failure nor a time")
         return answer
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from cupilot.domain.problem import Problem, ProblemFacts
+from gpu_worker import endings
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.imported import ImportedHost
-from gpu_worker.judge_process import JudgeProcess, JudgeUseless, JudgingFailed, OnStage
+from gpu_worker.judge_process import JudgeProcess, JudgeUseless, JudgingFailed, OnStage, ReferenceEnded
 from gpu_worker.messages import judge as messages
 from gpu_worker.reference_process import ReferenceProcess
 from gpu_worker.runner_process import RunnerProcess
-from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.stages import Call
 from gpu_worker.targets.base import HostTarget
@@ -28,15 +28,6 @@ PROBLEMS_A_JUDGE = 100
 """After so many the judge is started afresh: what its libraries keep for each problem does not add up for ever."""
 
 _A = TypeVar("_A", messages.Prepared, messages.Traced, messages.Opened, messages.Judged)
-
-
-class ReferenceEnded(JudgingFailed):
-    """The reference process ended, or sent something that makes no sense."""
-
-    def __init__(self, stage: str, why: str, finished: Finished) -> None:
-        super().__init__(f"the reference process ended while {stage} ({why})")
-        self.stage = stage
-        self.finished = finished
 
 
 class TooManyProcesses(JudgingFailed):
@@ -112,9 +103,19 @@ class WarmJudge:
         self.problem = key
 
     def judge(
+        self, order: messages.KernelOrder, call: Call, on_stage: OnStage | None = None
+    ) -> messages.Judged | messages.Unusable:
+        """Have a kernel verified and timed for the open problem, in a runner of its own."""
+        runner = self.runner(imported=order.imported)
+        try:
+            return self.judge_in(runner, order, call, on_stage)
+        finally:
+            runner.close()
+
+    def judge_in(
         self, runner: RunnerProcess, order: messages.KernelOrder, call: Call, on_stage: OnStage | None = None
     ) -> messages.Judged | messages.Unusable:
-        """Have a kernel verified and timed in a runner, for the open problem."""
+        """As :meth:`judge`, in a runner that the caller keeps."""
         assert self._process is not None
         assert self._reference is not None
         order = order.model_copy(update={"binary": runner.give(Path(order.binary))})
@@ -143,6 +144,8 @@ class WarmJudge:
         self._reference.pause()
         if isinstance(accepted, messages.Unusable):
             self.close()
+        elif accepted.failure is None and accepted.lost:
+            return accepted.failed(endings.runner_ending(runner))
         return accepted
 
     def runner(self, *, imported: bool = False) -> RunnerProcess:

@@ -36,7 +36,7 @@ class Question(Message):
     """A question of the judge; ``op`` names it."""
 
     again: bool = False
-    """True if it is asked for the second time, after the judge has given back the memory that it can spare."""
+    """True if it is asked for the second time, after the judge has released the memory that it can spare."""
 
 
 class Begin(Question):
