@@ -183,6 +183,10 @@ def reused(
 @cache
 def judge_version() -> str:
     """Return a digest of the judge's own code: another version of it might judge otherwise."""
-    domain = Path(cupilot.__file__).parent
-    sources = [*domain.glob("*.py"), *Path(__file__).parent.rglob("*.py")]
-    return digest([[path.name, path.read_text(encoding="utf-8")] for path in sorted(sources)])
+    return digest([[path.name, path.read_text(encoding="utf-8")] for path in judge_sources()])
+
+
+def judge_sources() -> list[Path]:
+    """Return the source files that decide how a kernel is judged: the domain's values and rules, and the GPU worker."""
+    domain = Path(cupilot.__file__).parent / "domain"
+    return sorted([*domain.glob("*.py"), *Path(__file__).parent.rglob("*.py")])

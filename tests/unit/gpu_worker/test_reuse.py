@@ -106,3 +106,9 @@ def test_equal_binaries_are_judged_once(tmp_path: Path, request: pytest.FixtureR
     assert second.failure == first.failure
     assert second.kernel_hash != first.kernel_hash
     assert {phase.name for phase in second.phases} == {"build"}
+
+
+def test_the_version_of_the_judge_covers_the_domain_and_the_gpu_worker() -> None:
+    sources = {"/".join(path.parts[-3:]) for path in reuse.judge_sources()}
+    assert {"cupilot/domain/roofline.py", "cupilot/domain/evaluation.py"} <= sources
+    assert {"gpu_worker/judge/laws.py", "gpu_worker/sandbox/seccomp.py"} <= sources
