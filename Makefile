@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down doctor test test-gpu check check-deploy prompts audit format clean
+.PHONY: help install demo up down doctor test test-fast test-gpu check check-deploy prompts audit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,12 +32,16 @@ down: ## stop that stack; its data stays
 doctor: $(INSTALLED) ## say what this machine has and lacks
 	@$(CUPILOT) doctor
 
-# In the files' order, so that a run can be repeated. Plain pytest shuffles, to show what leans on what. Two at a time,
+# In a fixed order, so that a run can be repeated. Plain pytest shuffles, to show what leans on what. Two at a time,
 # since tests wait for processes half of their time; each has servers of its own, and a file's tests stay together for
 # what they share. TESTS_AT_ONCE=0: one after the other, in this process.
 TESTS_AT_ONCE := 2
+PYTEST := $(PYTHON) -m pytest -q -rfE -m "not gpu" -p no:randomly -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) build/helm/DIGEST ## all tests that need no GPU
-	@$(PYTHON) -m pytest -q -rfER -m "not gpu" -p no:randomly -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+	@$(PYTEST)
+
+test-fast: $(INSTALLED) ## unit tests only: no server, and no judge but where one is the unit
+	@$(PYTEST) tests/unit
 
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
 	@$(PYTHON) -m pytest -q -m gpu

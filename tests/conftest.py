@@ -8,8 +8,20 @@ from pathlib import Path
 
 import pytest
 
-REAL = tuple(Path(__file__).parent / folder for folder in ("service", "exploits"))
-"""Real servers, workers, compilers and clocks."""
+LONGEST = (
+    "service/embedded/test_stack.py",
+    "service/faults/test_kills.py",
+    "service/faults/test_broken_inputs.py",
+    "exploits/test_hostile_references.py",
+    "service/faults/test_matrix.py",
+    "service/api/test_cli_stack.py",
+    "exploits/test_families.py",
+    "exploits/test_cheating_kernels.py",
+    "exploits/test_imported.py",
+    "service/api/test_roles.py",
+    "service/api/test_openapi_fuzz.py",
+)
+"""Files that take longest, longest first: what begins last must be short, or one process ends long after the other."""
 
 # A shell that starts the run in the background makes it ignore interrupts, and so all its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,11 +41,9 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("cupilot.client.protocol.FIRST_PAUSE_SECONDS", 0.0)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of real processes against real clocks get a second try: a busy machine must not look like a defect.
-
-    One that needed it is listed at the end of the run (R), since it may be one all the same.
-    """
-    for item in items:
-        if any(item.path.is_relative_to(folder) for folder in REAL):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the longest files where several processes share the work."""
+    if hasattr(config, "workerinput"):
+        here = Path(__file__).parent
+        place = {here / name: number for number, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: place.get(item.path, len(LONGEST)))

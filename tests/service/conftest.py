@@ -13,13 +13,14 @@ from cupilot.embedded.servers import Running, start_postgres, start_valkey
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from migrations import upgrade
-from tests.service.databases import empty, new_database
+from tests.service.databases import do_not_sync, empty, new_database
 from tests.service.receiver import Receiver, receiving
 
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running = start_postgres(tmp_path_factory.mktemp("postgres"))
+    do_not_sync(running.url)
     yield running
     running.stop()
 
@@ -73,12 +74,17 @@ def settings(database_url: str, valkey: Running) -> Settings:
     )
 
 
+@pytest.fixture(scope="module")
+def module_database(database_url: str) -> Database:
+    """Compiles each statement once a module."""
+    return Database(database_url)
+
+
 @pytest.fixture
-def database(database_url: str, valkey: Running) -> Iterator[Database]:
+def database(module_database: Database, valkey: Running) -> Iterator[Database]:
     """Emptied before each test, like the broker."""
-    opened = Database(database_url)
-    empty(opened)
+    empty(module_database)
     with redis.Redis.from_url(valkey.url) as broker:
         broker.flushall()
-    yield opened
-    opened.close()
+    yield module_database
+    module_database.close()

@@ -12,6 +12,15 @@ from cupilot.storage.db.base import Base
 from cupilot.storage.db.engine import Database
 
 
+def do_not_sync(server: str) -> None:
+    """Let a server leave its files to the kernel: they outlive its processes, killed ones too, and no power is cut."""
+    engine = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        for setting in ("fsync", "full_page_writes"):
+            connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+        connection.execute(text("SELECT pg_reload_conf()"))
+
+
 @contextmanager
 def new_database(server: str, template: str = "template1") -> Iterator[str]:
     """The URL of a new database on a server, a copy of another one."""

@@ -1,4 +1,4 @@
-"""The command line as a process of its own against the real service."""
+"""The command line against the real service; as a process of its own where signals, streams or imports matter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cupilot.cli.app import app
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.states import JobState
 from cupilot.schemas import CandidateView, JobPage, JobView, Report
@@ -48,14 +50,13 @@ class Shell:
         )
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
-        with self.start(*arguments) as process:
-            out, err = process.communicate()
-            return process.returncode, out, err
+        """Run the command in this process; exit code, standard output, standard error."""
+        done = CliRunner().invoke(app, list(arguments), env=self.environment)
+        return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture
-def shell(world: World, team: Team, tmp_path: Path) -> Shell:
+def shell(world: World, team: Team, tmp_path: Path, alone: None) -> Shell:  # noqa: ARG001 - an empty folder and home
     return Shell(world, team, tmp_path)
 
 

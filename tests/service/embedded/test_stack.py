@@ -50,13 +50,25 @@ def data(tmp_path: Path) -> Iterator[Path]:
     embedded.down(folder)
 
 
+SECRETS = {"CUPILOT_LLM_API_KEY": "a-model-key", "SOME_CLOUD_TOKEN": "a-token"}
+
+
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of one running stack; tests leave it whole."""
-    folder = tmp_path_factory.mktemp("shared") / "stack"
-    _up(folder)
-    yield folder
-    embedded.down(folder)
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of one stack. Tests leave it whole; it need not run."""
+    folder = tmp_path_factory.mktemp("shared") / "a folder with spaces"
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in SECRETS.items():
+            environment.setenv(name, value)
+        yield folder
+        embedded.down(folder)
+
+
+@pytest.fixture
+def stack(shared: Path) -> Path:
+    """The folder of a running stack."""
+    _up(shared)
+    return shared
 
 
 def _up(data: Path) -> Endpoint:
@@ -104,8 +116,8 @@ def _request() -> JobRequest:
     return JobRequest(problem=ProblemInput(source=SOURCE, name="relu"), target=Target.CPU)
 
 
-def test_nothing_is_lost_over_down_and_up(data: Path) -> None:
-    first = _up(data)
+def test_nothing_is_lost_over_down_and_up(stack: Path) -> None:
+    data, first = stack, _up(stack)
     with Client(first.url, first.api_key) as client:
         job = client.submit(_request())
     processes = _processes(data)
@@ -140,8 +152,8 @@ def test_a_running_stack_is_found_and_left_as_it_is(stack: Path) -> None:
     assert {address for process in _processes(data) for address in _listening(process)} == {"127.0.0.1"}
 
 
-def test_a_killed_supervisor_leaves_no_orphan_and_the_next_one_starts(data: Path) -> None:
-    first = _up(data)
+def test_a_killed_supervisor_leaves_no_orphan_and_the_next_one_starts(stack: Path) -> None:
+    data, first = stack, _up(stack)
     with Client(first.url, first.api_key) as client:
         job = client.submit(_request())
     supervisor, *children = _processes(data)
@@ -176,24 +188,21 @@ def test_a_killed_part_is_started_again(stack: Path, name: str) -> None:
         assert client.submit(_request()).problem.name == "relu"
 
 
-def test_two_stacks_do_not_disturb_each_other(data: Path, tmp_path: Path) -> None:
-    other = tmp_path / "a folder with spaces"
-    try:
-        one, two = _up(data), _up(other)
-        assert one.url != two.url
-        with Client(one.url, one.api_key) as client:
-            client.submit(_request())
-        with Client(two.url, two.api_key) as client:
-            assert client.list().items == []
-        embedded.down(data)
-        assert embedded.running(other) == two
-        _eventually(lambda: {part.state for part in embedded.status(other).parts} == {PartState.READY})
-    finally:
-        embedded.down(other)
+def test_two_stacks_do_not_disturb_each_other(data: Path, stack: Path) -> None:
+    one, two = _up(data), _up(stack)
+    assert one.url != two.url
+    with Client(one.url, one.api_key) as client:
+        job = client.submit(_request())
+        assert [listed.id for listed in client.list().items] == [job.id]
+    with Client(two.url, two.api_key) as client:
+        assert job.id not in {listed.id for listed in client.list().items}
+    embedded.down(data)
+    assert embedded.running(stack) == two
+    _eventually(lambda: {part.state for part in embedded.status(stack).parts} == {PartState.READY})
 
 
-def test_a_part_that_cannot_start_is_named_with_its_last_words_and_nothing_stays(data: Path) -> None:
-    _up(data)
+def test_a_part_that_cannot_start_is_named_with_its_last_words_and_nothing_stays(stack: Path) -> None:
+    data = stack
     embedded.down(data)
     version = data / "postgres/PG_VERSION"
     version.write_text("9\n")
@@ -206,8 +215,8 @@ def test_a_part_that_cannot_start_is_named_with_its_last_words_and_nothing_stays
     _up(data)
 
 
-def test_a_lost_database_gets_the_same_key_again(data: Path) -> None:
-    first = _up(data)
+def test_a_lost_database_gets_the_same_key_again(stack: Path) -> None:
+    data, first = stack, _up(stack)
     embedded.down(data)
     shutil.rmtree(data / "postgres")
     second = _up(data)
@@ -243,11 +252,8 @@ embedded.up(Path(sys.argv[1]), foreground=True, target=Target.CPU, on_progress=s
     assert order[-1] == "postgres"
 
 
-def test_processes_see_only_the_secrets_they_need(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUPILOT_LLM_API_KEY", "a-model-key")
-    monkeypatch.setenv("SOME_CLOUD_TOKEN", "a-token")
-    _up(data)
-    _eventually(lambda: all(part.pid for part in embedded.status(data).parts))
-    seen = {part.name: psutil.Process(part.pid).environ() for part in embedded.status(data).parts}
+def test_processes_see_only_the_secrets_they_need(stack: Path) -> None:
+    _eventually(lambda: all(part.pid for part in embedded.status(stack).parts))
+    seen = {part.name: psutil.Process(part.pid).environ() for part in embedded.status(stack).parts}
     assert {name for name, environment in seen.items() if "a-model-key" in environment.values()} == {"agent"}
     assert {name for name, environment in seen.items() if "a-token" in environment.values()} == {"agent"}

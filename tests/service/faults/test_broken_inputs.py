@@ -21,14 +21,14 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(1024, 2048)]
+    return [torch.randn(256, 1024)]
 
 
 def get_init_inputs():
     return []
 """
 FORWARD = "return torch.relu(x)"
-INPUTS = "return [torch.randn(1024, 2048)]"
+INPUTS = "return [torch.randn(256, 1024)]"
 
 
 def post(stack: Stack, body: object) -> httpx.Response:

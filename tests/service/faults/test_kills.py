@@ -28,7 +28,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(512, 2048)]
+    return [torch.randn(256, 1024)]
 
 
 def get_init_inputs():
@@ -42,7 +42,7 @@ def submit(stack: Stack, number: int) -> UUID:
     return stack.submit(
         problem={"name": f"chaos {number}", "source": SMALL.format(body=body)},
         target="cpu",
-        method={"population": 3, "generations": 2, "elites": 1},
+        method={"population": 2, "generations": 2, "elites": 1},
         seed=number,
     )
 

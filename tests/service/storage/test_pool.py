@@ -20,8 +20,7 @@ import pytest
 
 from cupilot.domain.errors import Unavailable
 from cupilot.embedded.servers import Running, start_chroma
-from cupilot.storage.pool import index as pool_module
-from cupilot.storage.pool.index import StrategyPool
+from cupilot.storage.pool.index import NEIGHBOURS, StrategyPool
 from cupilot.storage.pool.references import Reference, reference_of
 from tests.unit.storage.references import entry
 
@@ -95,7 +94,7 @@ def test_many_equal_descriptions_hide_nothing(pool: StrategyPool) -> None:
         str(described("gelu", "team-599").id): pytest.approx(0.8, abs=0.2),
     }
     everything = nearest(pool, "relu", *(f"team-{place}" for place in range(600)))
-    assert sum(cosine > 0.9999 for cosine in everything.values()) == pool_module.NEIGHBOURS
+    assert sum(cosine > 0.9999 for cosine in everything.values()) == NEIGHBOURS
 
 
 def test_two_readers_see_each_others_writes_at_once(pool: StrategyPool, chroma: Running) -> None:
@@ -171,10 +170,10 @@ def test_a_pool_without_server_says_so_everywhere(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_hangs_does_not_hang_the_worker(monkeypatch: pytest.MonkeyPatch, chroma: Running) -> None:
+def test_a_server_that_hangs_does_not_hang_the_worker(chroma: Running) -> None:
     """Stopped, not dead: the kernel still accepts connections, and nobody answers."""
-    monkeypatch.setattr(pool_module, "TIMEOUT_SECONDS", 0.5)
-    with closing(StrategyPool(chroma.url)) as pool, closing(StrategyPool(chroma.url)) as newcomer:
+    pool, newcomer = (StrategyPool(chroma.url, timeout=0.5) for _ in range(2))
+    with closing(pool), closing(newcomer):
         pool.ping()
         os.killpg(chroma.process.pid, signal.SIGSTOP)
         try:
