@@ -36,12 +36,12 @@ doctor: $(INSTALLED) ## say what this machine has and lacks
 # since tests wait for processes half of their time; each has servers of its own, and a file's tests stay together for
 # what they share. TESTS_AT_ONCE=0: one after the other, in this process.
 TESTS_AT_ONCE := 2
-PYTEST := $(PYTHON) -m pytest -q -rfE -m "not gpu" -p no:randomly -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
+PYTEST := $(PYTHON) -m pytest -q -rfE -p no:randomly -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 test: $(INSTALLED) build/helm/DIGEST ## all tests that need no GPU
-	@$(PYTEST)
+	@$(PYTEST) -m "not gpu"
 
-test-fast: $(INSTALLED) ## unit tests only: no server, and no judge but where one is the unit
-	@$(PYTEST) tests/unit
+test-fast: $(INSTALLED) ## unit tests that start neither servers nor the judge
+	@$(PYTEST) -m "not judge" tests/unit
 
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
 	@$(PYTHON) -m pytest -q -m gpu

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 from pathlib import Path
 
 import pytest
+import typer.testing
 
 LONGEST = (
     "service/embedded/test_stack.py",
@@ -29,6 +31,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # LiteLLM asks for "the" event loop after each call. Python 3.11 then makes one that nobody closes, and whichever test
 # is running when it is collected fails for its sockets. A thread that was told to have none gets none, as in 3.14.
 asyncio.set_event_loop(None)
+
+# For each command that a test types, typer builds the whole command line: 0.08 s, longer than most commands take.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from cupilot.domain.states import WorkerKind
 from cupilot.domain.strategy import Strategy
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.cluster import WorkerRow
 from cupilot.storage.db.tables.jobs import Candidate, Event, Job
-from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.tables.queue import Step, WorkerRow
 from cupilot.storage.jobs.jobs import submit_job
 from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import register_worker

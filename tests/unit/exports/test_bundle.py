@@ -17,6 +17,7 @@ from tests.unit.exports.winners import GELU, GELU_CPU, winner
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.judge
 def test_the_bundle_measures_again_and_says_what_differs(tmp_path: Path) -> None:
     folder = write(winner("gelu", GELU, GELU_CPU), ExportFormat.BUNDLE, tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

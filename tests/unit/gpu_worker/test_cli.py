@@ -12,6 +12,8 @@ from cupilot.domain.hardware import Device
 from gpu_worker.__main__ import main
 from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, SOURCE
 
+pytestmark = pytest.mark.judge
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:

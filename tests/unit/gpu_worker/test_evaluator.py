@@ -30,6 +30,8 @@ from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.turns import Cancelled
 from tests.living import still_running
 
+pytestmark = pytest.mark.judge
+
 SOURCE = """
 import torch
 import torch.nn as nn

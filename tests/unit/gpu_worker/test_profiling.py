@@ -23,6 +23,8 @@ from gpu_worker.targets.cpu_host import CpuHost
 from tests.unit.gpu_worker.records import comparison
 from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, PROBLEM, kernel
 
+pytestmark = pytest.mark.judge
+
 OUT_OF_REACH = 1e6
 """A speedup that no kernel here has."""
 

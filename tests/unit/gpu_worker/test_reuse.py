@@ -82,6 +82,7 @@ def test_words_do_not_count_but_all_that_decides_does(monkeypatch: pytest.Monkey
     assert len(others | {same}) == 5
 
 
+@pytest.mark.judge
 def test_equal_binaries_are_judged_once(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     assert request.config.cache is not None
     work_dir = Path(request.config.cache.mkdir("gpu_worker"))

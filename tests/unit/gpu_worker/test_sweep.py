@@ -66,6 +66,7 @@ def evaluator(request: pytest.FixtureRequest) -> Iterator[Evaluator]:
         yield opened
 
 
+@pytest.mark.judge
 def test_the_best_point_is_judged_and_reported(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_the_best_point_is_judged_and_reported(
     assert (again.tunables, again.build, again.sweep) == (found.tunables, found.build, found.sweep)
 
 
+@pytest.mark.judge
 def test_another_source_of_the_same_code_at_every_point_is_judged_once(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ def test_another_source_of_the_same_code_at_every_point_is_judged_once(
     assert not fewer.reused, "other choices, other sweeps"
 
 
+@pytest.mark.judge
 def test_a_sweep_is_retraced_only_where_each_step_would_see_the_same_code(evaluator: Evaluator) -> None:
     prepared = evaluator.prepare(PROBLEM).preparation
     assert prepared is not None

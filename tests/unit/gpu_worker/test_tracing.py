@@ -12,6 +12,8 @@ from cupilot.domain.problem import Problem, ProblemFacts, Target
 from cupilot.domain.sameness import difference
 from gpu_worker.evaluator import Evaluator
 
+pytestmark = pytest.mark.judge
+
 HEAD = "import os\nimport torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 INPUTS = "def get_inputs():\n    return [torch.rand(8, 16)]\ndef get_init_inputs():\n    return [16]\n"
 MODULE = """
