@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from api.app import create_app
-from cupilot.settings import Settings
 from tests.service.api.openapi_fuzz import fuzz, operations
 from tests.service.api.things import Asker, asker
-from tests.service.api.world import Team, World, evolved
+from tests.service.api.world import Team, World, documentation, evolved
 
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore")]
 
 EXAMPLES = 5
 SEED = 20261121
-OPERATIONS = {operation.label: operation for operation in operations(create_app(Settings()).openapi())}
+OPERATIONS = {operation.label: operation for operation in operations(documentation())}
 NEEDS_MORE = {"GET /readyz"}
 """What only a whole stack answers with success."""
 

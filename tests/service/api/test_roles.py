@@ -6,29 +6,20 @@ import uuid
 
 import httpx
 import pytest
-from pydantic import SecretStr
 from sqlalchemy.orm import Session
 
-from api.app import create_app
 from cupilot.domain.people import Role, Scope
-from cupilot.settings import Settings
 from cupilot.storage.db.tables.people import Team
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 from tests.service.api.role_matrix import CLUSTER_ADMIN, MATRIX, OPEN
 from tests.service.api.things import Things
-from tests.service.api.world import World
+from tests.service.api.world import World, documentation
 
 pytestmark = pytest.mark.service
 
 ROLES = ("viewer", "member", "admin", CLUSTER_ADMIN)
 DENIED = {"role_too_low", "cluster_admin_only"}
-ALL = sorted(
-    f"{method.upper()} {path}"
-    for path, methods in create_app(Settings(database_url=SecretStr("postgresql+psycopg2://nowhere/none")))
-    .openapi()["paths"]
-    .items()
-    for method in methods
-)
+ALL = sorted(f"{method.upper()} {path}" for path, methods in documentation()["paths"].items() for method in methods)
 ROUTES = [route for route in ALL if route in MATRIX]
 
 

@@ -14,16 +14,16 @@ QUICK = {
     "CUPILOT_HEARTBEAT_SECONDS": "1",
     "CUPILOT_REDISPATCH_SECONDS": "4",
     "CUPILOT_STEP_ATTEMPTS": "12",
+    "CUPILOT_PREPARE_TIMEOUT_SECONDS": "30",
 }
 
 
 @pytest.fixture(scope="module")
-def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The stack under test, with the settings that its module adds in ``SETTINGS``."""
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     adopt_orphans()
     data: Path = tmp_path_factory.mktemp("stack")
     with pytest.MonkeyPatch.context() as environment:
-        for name, value in (QUICK | getattr(request.module, "SETTINGS", {})).items():
+        for name, value in QUICK.items():
             environment.setenv(name, value)
         running = Stack(data)
     try:

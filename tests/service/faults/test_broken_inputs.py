@@ -27,9 +27,6 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-SETTINGS = {"CUPILOT_PREPARE_TIMEOUT_SECONDS": "30"}
-"""How long the endless ones last. Where nothing is endless, the usual time leaves room for a busy machine."""
-
 FORWARD = "return torch.relu(x)"
 INPUTS = "return [torch.randn(256, 1024)]"
 
