@@ -204,7 +204,7 @@ def _gpu(session: Session, name: str, arch: str) -> None:
 
 CRASH = """
 import os, signal, sys
-from cupilot.storage import experiments
+from cupilot.storage.experiments import experiments
 from cupilot.schemas import ExperimentRequest, ProblemInput
 from cupilot.storage.queue.cluster import beat, register_worker
 from cupilot.storage.db.engine import Database
