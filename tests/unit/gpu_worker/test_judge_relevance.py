@@ -90,7 +90,7 @@ def test_an_input_that_is_refused_when_it_is_changed_matters() -> None:
 )  # fmt: skip
 def test_what_moves_no_output_lowers_the_floor(forward: str, inputs: str, words: str, needless: int) -> None:
     _, result, by_graph, proven = found(forward, inputs)
-    assert result.notes == (f"changing {words} of x moves no output: the floor leaves {needless} bytes out",)
+    assert result.notes == (f"changing {words} of x moves no output: the roofline bound leaves {needless} bytes out",)
     assert by_graph - proven == needless
 
 
