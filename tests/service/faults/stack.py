@@ -23,7 +23,7 @@ from cupilot.embedded.report import PartState
 from cupilot.schemas import JobRequest, JobView
 
 PR_SET_CHILD_SUBREAPER = 36
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 500.0
 """Until something must have happened; two busy cores are slow, and a timeout here is a failure, not a measurement."""
 
 
