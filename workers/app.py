@@ -11,7 +11,7 @@ from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
 
 STEP_TASK = "cupilot.step"
-POOL_TASK = "cupilot.domain.pool.index"
+POOL_TASK = "cupilot.pool.index"
 
 SOCKET_SECONDS = 5.0
 """Time limit of a socket operation; without one, a publish on a dead connection waits for ever."""

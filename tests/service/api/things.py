@@ -21,7 +21,7 @@ from cupilot.domain.model_call import Call
 from cupilot.domain.people import Role
 from cupilot.domain.states import JobState, StepState
 from cupilot.domain.steering import DirectiveKind
-from cupilot.storage.db.tables import jobs as tables
+from cupilot.storage.db.tables import people as tables
 from cupilot.storage.db.tables.jobs import Directive, Job
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.queue import Step

@@ -300,7 +300,7 @@ def test_the_pool_is_indexed_when_there_is_something_to_index(rig: Rig) -> None:
     rig.submit()
     rig.run()
     request_index(rig.database)
-    assert [message[0] for message in rig.publish()] == ["cupilot.domain.pool.index"]
+    assert [message[0] for message in rig.publish()] == ["cupilot.pool.index"]
 
 
 def test_the_overview_shows_workers_and_queues(rig: Rig) -> None:
