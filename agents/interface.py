@@ -82,7 +82,7 @@ class Briefing(Value):
         )
 
     def allowing(self, strategy: Strategy) -> Briefing:
-        """The same without bans of what the strategy asks for: what was begun before one, or injected, is finished."""
+        """Return this briefing without bans of what the strategy asks for, so that started or injected work ends."""
         banned = tuple(name for name in self.banned if name not in strategy.ids())
         return self.model_copy(update={"banned": banned})
 
@@ -215,7 +215,7 @@ class RooflineProphet(Protocol):
     """Turns measurements into a diagnosis."""
 
     def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
-        """Why the kernel is not faster, and what to try."""
+        """Say why the kernel is not faster, and what to try."""
         ...
 
 
@@ -232,7 +232,7 @@ class SceManager(Protocol):
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
     ) -> list[InitialStrategy]:
-        """Up to ``count`` strategies with different signatures; fewer where there are no more ideas.
+        """Return up to ``count`` strategies with different signatures; fewer if there are no more ideas.
 
         ``taken`` are those the job already has; ``seeds`` the kernels that an epoch begins from, if not from nothing.
         Raises :class:`NoTemplate` or another :class:`AgentError` where the problem cannot be worked on at all.
@@ -242,7 +242,7 @@ class SceManager(Protocol):
     def crossover(
         self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
     ) -> Strategy:
-        """One strategy from two parents' (the fitter first); ``taken`` are those the job already has."""
+        """Combine two parents' strategies (the fitter first); ``taken`` are those the job already has."""
         ...
 
 
@@ -250,15 +250,15 @@ class StrategyTranslator(Protocol):
     """Writes kernels for strategies, and strategies for kernels."""
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """A kernel that follows the strategy; ``parent`` is the code to start from, if there is any."""
+        """Write a kernel that follows the strategy; ``parent`` is the code to start from, if there is any."""
         ...
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
-        """One kernel out of two parents' kernels, the fitter first: crossover of code."""
+        """Merge two parents' kernels into one, the fitter first: crossover of code."""
         ...
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
-        """The strategy rewritten to what the code does, checked against the build report."""
+        """Rewrite the strategy to what the code does, checked against the build report."""
         ...
 
 
@@ -268,7 +268,7 @@ class KernelRevisor(Protocol):
     def revise(
         self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()
     ) -> Revision | None:
-        """A mended kernel for the last attempt of this candidate's history; None where it gives up.
+        """Repair the last attempt of this candidate's history; None if there is nothing left to try.
 
         ``lineage`` is what was tried for its ancestors, oldest first.
         """
@@ -279,15 +279,15 @@ class KernelEngineer(Protocol):
     """Writes kernels freely, as methods without strategies have it. The playbook has none."""
 
     def convert(self, briefing: Briefing, attempts: Sequence[Conversion], seed: int) -> str:
-        """The problem's file with its computation in one pure function; ``attempts`` are those that were wrong."""
+        """Rewrite the problem's file with its computation in one pure function; ``attempts`` are the wrong ones."""
         ...
 
     def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
-        """A kernel, by what the commission shows."""
+        """Write a kernel from what the commission shows."""
         ...
 
     def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
-        """A mended kernel for the last attempt of this candidate's history; None where it gives up."""
+        """Repair the last attempt of this candidate's history; None if there is nothing left to try."""
         ...
 
 

@@ -225,7 +225,7 @@ class Write:
 
     @property
     def wants_examples(self) -> bool:
-        """Whether the operator shows kernels of similar problems."""
+        """True if the operator shows kernels of similar problems."""
         return self.commission.operator is Operator.COMPOSITION
 
     def with_examples(self, examples: Sequence[Example]) -> Self:

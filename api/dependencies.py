@@ -38,7 +38,7 @@ def database(request: Request) -> Database:
 
 
 async def transaction(request: Request, database: Annotated[Database, Depends(database)]) -> AsyncIterator[Session]:
-    """The request's one transaction. It commits before the answer is sent, so that an answer is never a lie.
+    """Yield the request's one transaction. It commits before the answer is sent, so that no answer is wrong.
 
     Requests wait for their turn here, where they hold nothing. A request goes from thread to thread, for its
     dependencies and for its endpoint, and keeps its connection meanwhile: with more transactions than threads, all

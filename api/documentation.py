@@ -184,7 +184,7 @@ _ERRORS = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route, each with an example; 503 is always among them."""
+    """Return the error responses of a route, each with an example; 503 is always among them."""
     anything_else = {"description": "Any other error has the same envelope.", "model": ErrorEnvelope}
     return {**{status: _error(status) for status in (*statuses, 503)}, "default": anything_else}
 

@@ -68,7 +68,7 @@ class Truth:
         self._totals = _Remembered(database, totals, seconds * TOTALS_EVERY)
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric family; those of the database only where it has answered at least once."""
+        """Yield every metric family; those of the database only once it has answered."""
         now = self._present.get()
         if now is not None:
             yield from _present_families(now)

@@ -55,7 +55,7 @@ class Subscription:
         self._wake = asyncio.Event()
 
     def offer(self, events: Sequence[EventView], position: int) -> None:
-        """New events of this subscription, in order; ``position`` is how far the hub has read."""
+        """Add new events of this subscription, in order; ``position`` is how far the hub has read."""
         with self._lock:
             self._position = position
             if len(self._events) + len(events) > BUFFER:

@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _known(options: argparse.Namespace) -> dict[tuple[str, str], dict[str, Any]]:
-    """Records of problems that were admitted earlier under the same size and policy, by name and content."""
+    """Return records of problems admitted earlier under the same size and policy, by name and content."""
     if not options.resume or not options.out or not options.out.exists():
         return {}
     found = json.loads(options.out.read_text(encoding="utf-8"))

@@ -36,7 +36,7 @@ own.
 
 
 def page() -> str:
-    """The text of ``docs/admission.md``."""
+    """Return the text of ``docs/admission.md``."""
     found = json.loads(RECORDS.read_text(encoding="utf-8"))
     records = found["problems"]
     counted = Counter(law for record in records for law in record["tolerances"])

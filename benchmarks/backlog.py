@@ -91,7 +91,7 @@ def _prepare(database: Database) -> None:
 
 
 def _fill(database: Database, steps: int) -> None:
-    """A backlog of so many steps, by SQL: how they came about is not measured here."""
+    """Insert so many steps by SQL: how a backlog comes about is not measured here."""
     with database.transaction() as session:
         session.execute(text("DELETE FROM jobs WHERE labels->>'backlog' = 'yes'"))
         session.execute(text("DELETE FROM outbox"))
@@ -120,7 +120,7 @@ def _fill(database: Database, steps: int) -> None:
 
 
 def _free(database: Database, slots: int) -> None:
-    """As if so many of the steps that are on their way had been taken and done."""
+    """Mark so many of the published steps as taken and done."""
     taken = "SELECT id FROM steps WHERE queue = :queue AND dispatched_at IS NOT NULL LIMIT :slots"
     with database.transaction() as session:
         again = text(f"UPDATE steps SET dispatched_at = NULL, dispatches = 0 WHERE id IN ({taken})")

@@ -76,7 +76,7 @@ def _kernels(count: int) -> Iterator[tuple[ProblemFacts, NamedKernel]]:
 
 
 def _parts(toolchain: CudaToolchain, repetitions: int) -> Iterator[tuple[str, float]]:
-    """What is there before a kernel's own text is compiled, each with all that comes before it."""
+    """Return what is there before a kernel's own text is compiled, each part with all that comes before it."""
     with _folder(EMPTY, "#pragma once\n") as folder:
         build = toolchain.compile_program(folder)
         *python, start, root = build.argv[: build.argv.index("build")]

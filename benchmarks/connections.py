@@ -25,12 +25,15 @@ WORKER = PARENT_CONNECTIONS + CHILD_CONNECTIONS
 
 
 def workers(limit: int, each: int) -> int:
-    """How many workers of one slot fit beside one process of each other kind; ``each`` is 1 for kept, 2 at worst."""
+    """Return how many workers of one slot fit beside one process of each other kind.
+
+    ``connections`` is the factor on what each pool keeps: 1 for kept, 2 at worst.
+    """
     return (limit - RESERVED - each * sum(OTHERS.values())) // (each * WORKER)
 
 
 def report() -> str:
-    """Everything, as lines."""
+    """Return the whole report as lines."""
     found = re.search(r"max_connections=(\d+)", COMPOSE.read_text(encoding="utf-8"))
     assert found is not None
     limit = int(found[1])

@@ -33,7 +33,7 @@ class Size:
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """``1x4``; ValueError for anything else."""
+        """Parse ``1x4``; ValueError for anything else."""
         first, _, second = text.partition("x")
         return cls(int(first), int(second))
 
@@ -48,7 +48,7 @@ class Pair:
 
 
 def pairs(briefing: Briefing, size: Size, seed: int, *, believe: bool) -> Iterator[Pair]:
-    """Different pairs of this size, in an order that the seed decides; none where there are none.
+    """Yield different pairs of this size, in an order that the seed decides; none if there are none.
 
     Only techniques that leave a trace in source or binary; with ``believe`` also those that leave none.
     """

@@ -22,7 +22,7 @@ SHADES = {
 
 
 def head(who: str) -> str:
-    """What a reader has to know first."""
+    """Return what a reader has to know first."""
     if who != "playbook":
         return f"both arms are played by {who}"
     return (
@@ -32,7 +32,7 @@ def head(who: str) -> str:
 
 
 def summary(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """One row a size and arm, over all problems: counts by outcome, and the share of successes with its interval."""
+    """Return one row a size and arm over all problems: counts by outcome, share of successes, its interval."""
     rows = []
     for size in dict.fromkeys(str(trial.size) for trial in trials):
         for arm in Arm:
@@ -56,7 +56,7 @@ def summary(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows for people."""
+    """Return the rows as text."""
     return [
         f"{row['size']:<8}{row['arm']:<10}{row['success']:>5.0%} of {row['trials']} succeed"
         f" (95 % interval {row['ci_low']:.0%} to {row['ci_high']:.0%}); "
@@ -66,7 +66,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def draw(rows: Sequence[dict[str, Any]], who: str, form: Format) -> bytes:
-    """Stacked shares by size, one bar an arm, successes with their interval."""
+    """Draw stacked shares by size, one bar an arm, successes with their interval."""
     return drawn(lambda canvas: _paint(rows, who, canvas), (max(6.0, 1.1 * len(rows)), 4.2), form)
 
 

@@ -78,7 +78,7 @@ def _study(problem: Problem, judge: Evaluator, players: Agents, target: Target) 
 
 
 def _size(study: Study, size: Size, options: argparse.Namespace) -> tuple[list[Trial], list[str]]:
-    """The trials of one size, and what kept there from being as many as were wanted."""
+    """Run the trials of one size, and say why there are fewer than were wanted."""
     trials: list[Trial] = []
     done = unusable = 0
     for number, pair in enumerate(pairs(study.briefing, size, options.seed, believe=options.believe)):
@@ -113,7 +113,7 @@ def _keep(out: Path, run: dict[str, Any], trials: list[Trial], notes: list[str])
 
 
 def _players(choice: str, budget: float) -> tuple[Agents, str]:
-    """Who crosses, and what to call them."""
+    """Return the agents that cross, and what to call them."""
     models = None if choice == "playbook" else from_environment()
     if models is None:
         if choice == "llm":

@@ -57,7 +57,7 @@ class Trial:
     refusal: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """As JSON-compatible data."""
+        """Return the trial as JSON-compatible data."""
         failure = self.evaluation.failure if self.evaluation else None
         whole = {
             "problem": self.problem,
@@ -87,7 +87,7 @@ class Study:
     judged: dict[str, Evaluation] = field(default_factory=dict)
 
     def parents(self, pair: Pair) -> tuple[Attempt, Attempt] | None:
-        """Both parents, judged; None where one does not count, or does not tell itself from the other."""
+        """Judge both parents; None if one does not count, or cannot be told from the other by its traces."""
         try:
             kernels = [
                 self.templates.translator.translate(self.briefing, strategy, None, 0)
@@ -122,7 +122,7 @@ class Study:
         return Trial(self.problem.name, size, arm, pair, outcome_of(evaluation, absent), kernel, evaluation, absent)
 
     def measure(self, kernel: Kernel) -> Evaluation | None:
-        """The judge's evaluation, once a kernel; None where the machine fails again and again."""
+        """Judge a kernel, once; None if the machine fails again and again."""
         known = self.judged.get(kernel.content_hash())
         if known is None:
             known = retried(lambda: self.judge.evaluate(self.problem, self.preparation, kernel))
@@ -131,7 +131,7 @@ class Study:
         return known
 
     def _told_apart(self, pair: Pair, kernels: list[Kernel], builds: list[BuildReport | None]) -> bool:
-        """Whether each parent shows its own techniques and none of the other's, as far as traces are looked for.
+        """Return True if each parent shows its own techniques and none of the other's, as far as traces exist.
 
         A copy of a parent could pass for a child otherwise. Without a build, only what the sources show is compared.
         """
@@ -157,7 +157,7 @@ class Study:
 
 
 def outcome_of(evaluation: Evaluation, absent: dict[str, str]) -> Outcome:
-    """The class of a judged child."""
+    """Return the class of a judged child."""
     if evaluation.failure is not None and evaluation.failure.kind in BUILD:
         return Outcome.SYNTAX
     if evaluation.verdict.rank < Verdict.AUDITED.rank:

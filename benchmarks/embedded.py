@@ -15,7 +15,10 @@ Environment = Mapping[str, str]
 
 
 def environment(folder: Path, model: Mapping[str, Any]) -> dict[str, str]:
-    """Of commands and stack: data below ``folder``, one model for every role, and no other setting of ours."""
+    """Return the environment of commands and stack: data below ``folder``, one model for every role.
+
+    No other setting of ours is in it.
+    """
     models = folder / "models.json"
     models.write_text(json.dumps({"default": [model]}))
     return {
@@ -27,7 +30,7 @@ def environment(folder: Path, model: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def running(within: Environment) -> Iterator[None]:
-    """The stack, up."""
+    """Start the stack, and stop it at the end."""
     cupilot(within, "up", "--detach", check=True)
     try:
         yield
@@ -36,7 +39,10 @@ def running(within: Environment) -> Iterator[None]:
 
 
 def cupilot(within: Environment, *words: str, check: bool = False, shown: bool = False) -> str:
-    """What a command prints, errors included; with ``shown`` also to standard error as it comes, for long ones."""
+    """Run a command and return what it prints, errors included.
+
+    With ``shown`` it is also written to standard error as it comes, for long commands.
+    """
     argv = [str(Path(sys.executable).with_name("cupilot")), *words]
     lines: list[str] = []
     with subprocess.Popen(argv, env=within, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

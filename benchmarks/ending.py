@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def end_well() -> None:
-    """From now on SIGTERM and SIGHUP end the script as Ctrl-C does, by an exception: all its ``finally`` run."""
+    """Make SIGTERM and SIGHUP end the script as Ctrl-C does, by an exception: every ``finally`` runs."""
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, _leave)
 

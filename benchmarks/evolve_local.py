@@ -38,7 +38,7 @@ class Progress:
         self._save = save
 
     def prepared(self, preparation: Preparation) -> None:
-        """The head of the table."""
+        """Print the head of the table."""
         facts, placement = preparation.facts, preparation.placement
         say(f"machine  {machine(preparation.environment)}")
         say(
@@ -49,7 +49,7 @@ class Progress:
         say(f"{'':6}{'operator':<10}{'verdict':<12}{'speedup over eager':<24}{'us':>11}  {'s':>6}  strategy")
 
     def finished(self, candidate: Candidate) -> None:
-        """A line a candidate."""
+        """Print a line for the candidate."""
         evaluation = candidate.latest
         comparison = evaluation.comparison() if evaluation else None
         verdict = evaluation.verdict.value if evaluation else (candidate.end.ending.value if candidate.end else "?")
@@ -62,7 +62,7 @@ class Progress:
         )
 
     def generation(self, number: int, population: list[Member], survivors: tuple[str, ...]) -> None:
-        """A line a generation."""
+        """Print a line for the generation."""
         counting = ranked(population)
         fastest = max((one.speedup or 0.0 for one in counting), default=0.0)
         say(
@@ -72,7 +72,7 @@ class Progress:
         self._save()
 
     def confirmed(self, candidate: Candidate) -> None:
-        """The second measurement of one of the best."""
+        """Print the second measurement of one of the best."""
         evaluation = candidate.confirmation
         verdict = evaluation.verdict.value if evaluation else "infrastructure failed"
         say(

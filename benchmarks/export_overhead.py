@@ -89,7 +89,7 @@ def _call(model: torch.nn.Module, arguments: list[torch.Tensor]) -> Callable[[],
 
 
 def _times(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Microseconds of the quickest call of each round."""
+    """Return the microseconds of the quickest call of each round."""
     chance = random.Random(1)
     found: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 10):

@@ -113,7 +113,9 @@ def _all(
 
 
 def _groups(cases: list[Case]) -> list[list[Case]]:
-    """Cases that are struck at once: one a role, each with a job of its own. Those that hurt everybody come singly.
+    """Return cases that are struck at once: one a role, each with its own job.
+
+    Faults that hurt every process come singly.
 
     One that hurts everybody follows each group of the others, so that whoever has less time sees some of all kinds.
     """
@@ -146,12 +148,12 @@ def _say(outcome: Outcome) -> None:
 
 
 def _kind(fault: str) -> str:
-    """What a fault hurts: the part of its name before the step boundary."""
+    """Return what a fault hurts: the part of its name before the step boundary."""
     return fault.split(":", maxsplit=1)[0]
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """The page of a report."""
+    """Return the page of a report."""
     outcomes, calls, messages = report["outcomes"], report["model_calls"], report["messages"]
     bad = len(report["lost"])
     lines = [

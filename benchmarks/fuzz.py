@@ -63,7 +63,7 @@ def main() -> int:
 
 @contextmanager
 def _stack(data: Path) -> Iterator[World]:
-    """A whole embedded stack without rate limits, and its database, into which what an operation needs is put.
+    """Start a whole embedded stack without rate limits, with the rows in its database that operations need.
 
     With limits, a quick machine would have the later operations answer 429 and nothing else.
     """
@@ -79,7 +79,7 @@ def _stack(data: Path) -> Iterator[World]:
 
 
 def _finished(url: str, key: str) -> UUID:
-    """A job that workers brought to its end, with candidates."""
+    """Run a job to its end with workers, and return it with its candidates."""
     small = {"population": 2, "generations": 1, "elites": 1}
     request = JobRequest.model_validate({"problem": {"id": "softmax"}, "target": "cpu", "method": small})
     with Client(url, key) as client:

@@ -39,7 +39,7 @@ _WITHOUT = "#if 0\n#define _CG_NEVER\n#endif\n"
 
 
 def processor_seconds(toolchain: CudaToolchain, source: str, builds: int) -> float:
-    """The least that one build of ``source`` took."""
+    """Return the least that one build of ``source`` took."""
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -68,7 +68,7 @@ class _Replayed:
     ncu: Path | None
 
     def measure(self) -> dict[str, float | None]:
-        """Microseconds a launch sequence: by events, and by the profiler with caches as they are and flushed."""
+        """Return microseconds a launch sequence: by events, and by the profiler with caches as left and flushed."""
         with tempfile.TemporaryDirectory(prefix="cupilot-ncu-") as folder:
             path = Path(folder) / "block.json"
             path.write_text(json.dumps(self.specification), encoding="utf-8")
@@ -110,7 +110,7 @@ class _Replayed:
 
 
 def main(given: list[str] | None = None) -> int:
-    """0 when every kernel was measured both ways."""
+    """Run the comparison; 0 when every kernel was measured both ways."""
     options = _options(given)
     record = Record(options, "judge_against_ncu")
     began = time.monotonic()
@@ -136,7 +136,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def sequence_us(table: str, launches: int) -> float | None:
-    """Median microseconds of a launch sequence from ``ncu``'s table, a row a launch; None without a table."""
+    """Return median microseconds of a launch sequence from ``ncu``'s table, a row a launch; None without one."""
     lines = [line for line in table.splitlines() if line.startswith('"')]
     rows = list(csv.DictReader(io.StringIO("\n".join(lines))))[1:]  # the first row holds units
     times = [float(row[DURATION].replace(",", "")) * 1e-3 for row in rows if row.get(DURATION)]
@@ -145,7 +145,7 @@ def sequence_us(table: str, launches: int) -> float | None:
 
 
 def slots_for(slot_bytes: int, cache_bytes: int, kernel_seconds: float, memory_bytes: int) -> int:
-    """How many slots a block needs to exceed the cache and to last as long as one of the judge's."""
+    """Return how many slots a block needs to exceed the cache and to last as long as one of the judge's."""
     wanted = max(math.ceil(CACHES * cache_bytes / slot_bytes), math.ceil(BLOCK_SECONDS / kernel_seconds), 4)
     return max(2, min(wanted, int(0.4 * memory_bytes) // slot_bytes))
 
@@ -182,7 +182,7 @@ def _compare(
 def _replayed(
     named: NamedKernel, preparation: Preparation, seconds: float, options: argparse.Namespace, ncu: Path | None
 ) -> _Replayed | None:
-    """The same binary as the judge's, from the same cache; None on a target that no profiler can watch."""
+    """Return the judge's own binary, from the same cache; None on a target that no profiler can watch."""
     device, facts, kernel = preparation.environment.device, preparation.facts, named.kernel
     if device.target is not Target.CUDA:
         return None

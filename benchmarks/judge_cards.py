@@ -24,7 +24,7 @@ PROBLEMS = ("layer_norm_rows", "matmul", "mse_loss", "sum_reduction")
 
 
 def main(given: list[str] | None = None) -> int:
-    """0 when every card judged kernels."""
+    """Run the comparison; 0 when every card judged kernels."""
     options = _options(given)
     record = Record(options, "judge_cards")
     found: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def _run(name: str, cards: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One process a card, all at once; what each of them found."""
+    """Run one process a card, all at once, and return the result of each."""
     say(f"\n{name}: cards {' '.join(cards)}")
     outs = [options.out.with_name(f"{options.out.stem}.{name}.{card}.json") for card in cards]
     children = [_start(card, out, options) for card, out in zip(cards, outs, strict=True)]

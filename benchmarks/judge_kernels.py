@@ -66,7 +66,10 @@ class NamedKernel:
 
 
 def problem_of(name: str, size: Size, policy: NumericsPolicy) -> Problem:
-    """A problem from a file (``*.py``), a small operator over rows (``gelu:8192x4096``), or a built-in one's name."""
+    """Return a problem from a file (``*.py``), a small operator over rows (``gelu:8192x4096``), or a name.
+
+    A name is that of a built-in problem.
+    """
     path = Path(name)
     if path.suffix == ".py":
         source = path.read_text(encoding="utf-8")
@@ -81,7 +84,7 @@ def problem_of(name: str, size: Size, policy: NumericsPolicy) -> Problem:
 
 
 def kernels_for(problem: Problem, preparation: Preparation, target: Target, count: int) -> list[NamedKernel]:
-    """Up to ``count`` different kernels; none where nothing is known for the operator."""
+    """Return up to ``count`` different kernels; none if nothing is known for the operator."""
     briefing = Briefing(
         problem=problem,
         facts=preparation.facts,
@@ -93,7 +96,7 @@ def kernels_for(problem: Problem, preparation: Preparation, target: Target, coun
 
 
 def kernels_of(briefing: Briefing, count: int) -> list[NamedKernel]:
-    """As :func:`kernels_for`, from what agents know of a problem."""
+    """Return kernels as :func:`kernels_for` does, from what agents know of a problem."""
     found: dict[str, NamedKernel] = {}
     for name, kernel in _playbook(briefing, count) or _written(briefing, count):
         found.setdefault(kernel.content_hash(), NamedKernel(name, kernel))

@@ -44,7 +44,7 @@ VARIANTS: dict[str, Change] = {
 
 
 def main(given: list[str] | None = None) -> int:
-    """0 when every card was opened."""
+    """Run the measurement; 0 when every card was opened."""
     options = _options(given)
     record = Record(options, "judge_open")
     hosts = {card: CudaHost(card) for card in options.cards}
@@ -83,7 +83,7 @@ def _at_once(hosts: Sequence[CudaHost], change: Change, options: argparse.Namesp
 
 
 def _open_once(host: CudaHost, change: Change, gigabytes: float) -> dict[str, float]:
-    """Milliseconds of each part of one opening, of all of them, and of the process's end."""
+    """Return milliseconds of each part of one opening, of all of them, and of the process's end."""
     access = change(host.runner_access())
     access = replace(access, read_only=(*access.read_only, PROGRAM))
     begun = time.monotonic()

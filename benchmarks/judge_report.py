@@ -32,7 +32,7 @@ _LEAST_SHARE = 0.005
 
 
 def section(results: Path = RESULTS) -> str:
-    """The text of the section, heading included, one blank line at its end."""
+    """Return the text of the section, heading included, with one blank line at its end."""
     records = {what: _read(results / f"h200_{what}.json") for what in NAMES}
     lines = [HEAD.rstrip(), "",
              "What the judge costs and how far its numbers can be trusted, on H200s. Made by",
@@ -57,7 +57,7 @@ def section(results: Path = RESULTS) -> str:
 
 
 def page(text: str, results: Path = RESULTS) -> str:
-    """The page with its section as the records say, at its end where it had none."""
+    """Return the page with its section as the records say, appended if it had none."""
     before, _, rest = text.partition(HEAD)
     _, heading, after = rest.partition("\n## ")
     return (before.rstrip() + "\n\n" + section(results) + heading.lstrip("\n") + after).rstrip() + "\n"
@@ -141,7 +141,7 @@ def _opening(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _means(card: dict[str, Any]) -> dict[str, float]:
-    """Seconds by phase, from the table that the card's process printed."""
+    """Return seconds by phase, from the table that the card's process printed."""
     return {name: float(mean) for name, mean, *_ in (line.split() for line in card["profile"][1:])}
 
 

@@ -29,7 +29,7 @@ def say(line: str) -> None:
 
 
 def arguments(name: str, doc: str, problems: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """A parser with the options that every script has; ``problems`` are the default of those that can be chosen."""
+    """Return a parser with the options of every script; ``problems`` are the default of those to choose."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.splitlines()[0])
     parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CUDA.value)
     parser.add_argument("--policy", choices=[each.value for each in NumericsPolicy], default=NumericsPolicy.FP32.value)
@@ -48,7 +48,7 @@ def arguments(name: str, doc: str, problems: Sequence[str] = ()) -> argparse.Arg
 
 @contextmanager
 def judge(options: argparse.Namespace) -> Iterator[Evaluator]:
-    """An evaluator with a cold build cache, and without counters unless they were asked for."""
+    """Return an evaluator with a cold build cache, and without counters unless they were asked for."""
     shutil.rmtree(options.work_dir / "builds", ignore_errors=True)
     with ExitStack() as stack:
         if not options.counters:
@@ -82,7 +82,7 @@ class Record:
 
 
 def phases(evaluation: Evaluation) -> dict[str, float]:
-    """Seconds by phase; phases that come twice are added up."""
+    """Return seconds by phase; phases that come twice are added up."""
     found: dict[str, float] = {}
     for phase in evaluation.phases:
         found[phase.name] = found.get(phase.name, 0.0) + phase.seconds
@@ -90,7 +90,10 @@ def phases(evaluation: Evaluation) -> dict[str, float]:
 
 
 def phase_shares(each: Sequence[dict[str, float]], totals: Sequence[float]) -> list[tuple[str, float, float, float]]:
-    """Where the time of several evaluations went, the longest first: phase, mean and median seconds, share of all."""
+    """Return where the time of several evaluations went, the longest phase first.
+
+    A row a phase: name, mean and median seconds, share of all.
+    """
     names = sorted({name for one in each for name in one}, key=lambda name: -sum(one.get(name, 0.0) for one in each))
     rest = [total - sum(one.values()) for one, total in zip(each, totals, strict=True)]
     columns = [*((name, [one.get(name, 0.0) for one in each]) for name in names), ("conclusion", rest)]
@@ -101,7 +104,7 @@ def phase_shares(each: Sequence[dict[str, float]], totals: Sequence[float]) -> l
 
 
 def phase_table(each: Sequence[dict[str, float]], totals: Sequence[float]) -> list[str]:
-    """The lines of a table of :func:`phase_shares`."""
+    """Return the lines of a table of :func:`phase_shares`."""
     lines = [f"{'phase':<18}{'mean s':>8}{'median s':>10}{'share':>8}"]
     for name, mean, median, share in phase_shares(each, totals):
         lines.append(f"{name:<18}{mean:>8.3f}{median:>10.3f}{share:>8.1%}")
@@ -109,6 +112,6 @@ def phase_table(each: Sequence[dict[str, float]], totals: Sequence[float]) -> li
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least this share of all does not exceed."""
+    """Return the smallest value that at least this share of all does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, -int(-share * len(ordered) // 1) - 1))]

@@ -25,7 +25,7 @@ SHARES = (0.5, 0.9, 0.95, 1.0)
 
 
 def main(given: list[str] | None = None) -> int:
-    """0 when something could be measured; whether it is good the reader decides."""
+    """Run the measurement; 0 when something could be measured, whatever the result."""
     options = _options(given)
     record = Record(options, "judge_self")
     began = time.monotonic()

@@ -31,7 +31,7 @@ PROBLEMS = (
 
 
 def main(given: list[str] | None = None) -> int:
-    """0 when every kernel was judged and none failed for the machine's sake."""
+    """Run the measurement; 0 when every kernel was judged and the machine never failed."""
     options = _options(given)
     record = Record(options, "judge_throughput")
     run = _Run(options, record)
@@ -59,7 +59,7 @@ class _Run:
         self.broken = False
 
     def over(self) -> bool:
-        """Whether nothing new may begin."""
+        """Return True if no evaluation may begin any more."""
         return time.monotonic() - self._began > float(self._options.seconds)
 
     def problem(self, evaluator: Evaluator, problem: Problem) -> None:

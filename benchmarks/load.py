@@ -127,7 +127,7 @@ def _api(database: Database, postgres: str, valkey: str, arguments: argparse.Nam
 
 
 def _open_job(session: Session, team: Team, number: int) -> str:
-    """One that waits for a worker; how it came about is not measured."""
+    """Make a job that waits for a worker; how it came about is not measured."""
     spec = JobSpec(
         problem=problem(f"open {number}"), target=Target.CPU, method=SceConfig(), budgets=Budgets(), seed=number
     )

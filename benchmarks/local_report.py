@@ -16,7 +16,7 @@ _SUFFIX = {Target.CPU: ".cpp", Target.CUDA: ".cu"}
 
 
 def record(job: LocalJob) -> dict[str, Any]:
-    """Everything about a job that a reader of its numbers may ask for, as JSON-compatible data."""
+    """Return everything about a job that a reader of its numbers may ask for, as JSON-compatible data."""
     result = job.result
     assert result is not None
     preparation = result.preparation
@@ -56,7 +56,7 @@ def write_winner(job: LocalJob, folder: Path) -> None:
 
 
 def machine(environment: Environment) -> str:
-    """The machine in one line: what every printed number was measured on."""
+    """Return one line on the machine that every printed number was measured on."""
     device = environment.device
     parts = [f"{device.name} ({device.arch}, {device.units} units)"]
     parts += [f"driver {environment.driver}"] if environment.driver else []
@@ -69,7 +69,7 @@ def machine(environment: Environment) -> str:
 
 
 def comparison_line(comparison: Comparison) -> str:
-    """A comparison as a sentence with its intervals."""
+    """Return a comparison as a sentence with its intervals."""
     speedup = comparison.speedup
     return (
         f"{comparison.baseline.value:>13}: {comparison.baseline_us.median:10.2f} us, kernel "
@@ -78,7 +78,7 @@ def comparison_line(comparison: Comparison) -> str:
 
 
 def speedup_over(evaluation: Evaluation | None, baseline: Baseline) -> str:
-    """``2.31x [2.29, 2.33]``, or a dash where it was not measured."""
+    """Return ``2.31x [2.29, 2.33]``, or a dash if it was not measured."""
     comparison = evaluation.comparison(baseline) if evaluation and evaluation.verdict.counts else None
     if comparison is None:
         return "-"
@@ -104,7 +104,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
-    """An evaluation without its build log and environment, which are long and the same for all."""
+    """Return an evaluation without its build log and environment, which are long and the same for all."""
     data = _json(evaluation)
     data.pop("environment")
     data.pop("placement")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """Cores and their model, memory, Python, user, and what else the machine was doing."""
+    """Return cores and their model, memory, Python, user, and the machine's other load."""
     models = {
         line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     }

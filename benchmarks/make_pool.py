@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def _sized(name: str, size: Literal["small", "full"], shrink: int) -> Problem:
-    """A built-in problem, its small sizes divided: on slow machines a pool needs many evaluations, not large ones."""
+    """Return a built-in problem with divided sizes: slow machines need many evaluations, not large ones."""
     problem = problems.load(name, size=size)
     sizes = re.compile(r"^([A-Z]+ = )(\d+)(?=  # small|$)", re.MULTILINE)
     source = sizes.sub(lambda found: f"{found[1]}{max(int(found[2]) // shrink, LEAST)}", problem.source)

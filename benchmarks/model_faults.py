@@ -52,7 +52,7 @@ class Bench:
     worker: Worker
 
     def run(self, method: str, script: Script, points: Sequence[Point] = (), *, slow: bool = False) -> Outcome:
-        """One job."""
+        """Run one job."""
         return run(self.database, self.settings, self.worker, method, script, points=points, slow=slow)
 
 
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def _method(method: str, *, quick: bool) -> list[Line]:
-    """All jobs of a method, on servers of their own."""
+    """Run all jobs of a method, on their own servers."""
     lines = []
     with _bench() as bench:
         for line in _lines(bench, method, quick=quick):
@@ -157,13 +157,16 @@ def _lines(bench: Bench, method: str, *, quick: bool) -> Iterator[Line]:
 
 
 def _without_answers(method: str, outcome: Outcome) -> list[str]:
-    """What is wrong with the end of a job whose model gave no usable answer: only templates made kernels for it."""
+    """Return what is wrong with the end of a job whose model gave no usable answer.
+
+    Only templates made kernels for it.
+    """
     due = JobState.SUCCEEDED if "hybrid" in method else JobState.FAILED
     return [] if outcome.state is due else [f"without one usable answer it ended as {outcome.state}, not as {due}"]
 
 
 def _line(method: str, disturbance: str, outcome: Outcome, departures: Sequence[str] = ()) -> Line:
-    """``departures``: in what it came to something else than it should."""
+    """Return a job's line; ``departures`` are its differences from the expected result."""
     return Line(
         method=method,
         disturbance=disturbance,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def main(name: str, doc: str, path: Path, page: Callable[[], str], arguments: list[str] | None) -> int:
-    """Without ``--write`` print the page; exit status 1 when the file at ``path`` differs from it."""
+    """Print the page, or with ``--write`` write it; exit status 1 when the file at ``path`` differs from it."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc)
     parser.add_argument("--write", action="store_true", help=f"write docs/{path.name}")
     text = page()

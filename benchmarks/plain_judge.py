@@ -19,7 +19,7 @@ from gpu_worker.targets.cuda import counters
 def plain_judge(
     target: Target, work_dir: Path, *, device: str | None = None, threads: int | None = None
 ) -> Iterator[Evaluator]:
-    """The judge, as long as it is needed; ``device`` is a GPU's UUID or index, ``threads`` those of a CPU kernel."""
+    """Yield the judge; ``device`` is a GPU's UUID or index, ``threads`` are those of a CPU kernel."""
     with (
         mock.patch.object(counters, "profiler", return_value=None),
         Evaluator(target, work_dir, device=device, threads=threads, sweep=0) as judge,

@@ -95,7 +95,7 @@ class Listener(Gateway):
     """A gateway that makes no call."""
 
     def __init__(self) -> None:
-        """Without models and ledger."""
+        """Make a gateway without models and ledger."""
 
     def ask(self, question: Question, parse: Callable[[str], Any]) -> Any:  # noqa: ARG002
         """Give the question back."""
@@ -103,7 +103,7 @@ class Listener(Gateway):
 
 
 def facts_of(problem: Problem) -> ProblemFacts:
-    """The problem's facts as the judge traces them, without its memory or its arithmetic."""
+    """Return the problem's facts as the judge traces them, without its memory or its arithmetic."""
     device = SimpleNamespace(torch_device=torch.device("cpu"), policy=lambda _: nullcontext())
     keep = patch.object(torch.nn.Module, "to", lambda self, *_: self)  # fake parameters cannot be moved
     # And they have no values to count zeros in.
@@ -125,7 +125,7 @@ class Record:
 
 
 def recorded(about: About) -> Record:
-    """The record of a problem's run."""
+    """Return the record of a problem's run."""
     run = BY_HAND.get(about) or RUNS[about.target, about.policy]
     job = evolved.job(run, about.problem)
     return Record(
@@ -139,7 +139,7 @@ def recorded(about: About) -> Record:
 
 
 def briefing(about: About) -> Briefing:
-    """What the agents of a job on this problem know."""
+    """Return what the agents of a job on this problem know."""
     problem = load(about.problem, size="full" if about.target is Target.CUDA else "small", policy=about.policy)
     facts, known = facts_of(problem), recorded(about)
     return Briefing(
@@ -155,7 +155,7 @@ def briefing(about: About) -> Briefing:
 
 
 def broken(one: Attempt, brief: Briefing) -> Attempt:
-    """The same kernel as if the judge had found it wrong."""
+    """Return the same kernel as if the judge had found it wrong."""
     assert one.kernel is not None
     spec = brief.facts.tensors[-1]
     failure = Failure(
@@ -173,7 +173,7 @@ def broken(one: Attempt, brief: Briefing) -> Attempt:
 
 
 def too_fast(one: Attempt) -> Attempt:
-    """The same kernel as if the judge had not believed its time."""
+    """Return the same kernel as if the judge had not believed its time."""
     assert one.evaluation is not None
     failure = Failure(kind=FailureKind.BELOW_FLOOR, message="faster than the device's physical floor")
     told = {"verdict": Verdict.QUARANTINED, "failure": failure}
@@ -181,7 +181,7 @@ def too_fast(one: Attempt) -> Attempt:
 
 
 def questions(about: About) -> dict[str, Question]:
-    """What each role is asked, by a heading."""
+    """Return what each role is asked, by a heading."""
     brief, listener, rules = briefing(about), Listener(), playbook()
     runs = recorded(about)
     first, second = runs.first, runs.second
@@ -207,12 +207,12 @@ class Summarised(Listener):
     """Answers what an error means, and gives back what is asked then."""
 
     def ask(self, question: Question, parse: Callable[[str], Any]) -> Any:
-        """The summary, or the question."""
+        """Return the summary, or raise with the question."""
         return SUMMARY if question.purpose.startswith("summarise") else super().ask(question, parse)
 
 
 def free_questions(about: About) -> dict[str, Question]:
-    """What those are asked who write code freely, and who merge it, by a heading."""
+    """Return what agents that write or merge code freely are asked, by a heading."""
     brief, listener = briefing(about), Listener()
     best = recorded(about).first.model_copy(update={"name": "registers", "insight": "A row stays in registers."})
     failed, engineer = broken(best, brief), LlmEngineer(listener)
@@ -262,7 +262,7 @@ def _heard(call: Callable[[], object]) -> Question | None:
 
 
 def page(about: About, asked: Mapping[str, Question]) -> str:
-    """One problem's page."""
+    """Return one problem's page."""
     where = "an H200" if about.target is Target.CUDA else "a CPU"
     policy = "" if about.policy is NumericsPolicy.FP32 else f" under {about.policy.value}"
     parts = [
@@ -278,7 +278,7 @@ def page(about: About, asked: Mapping[str, Question]) -> str:
 
 
 def example(title: str) -> str:
-    """A page with one request alone, as ``docs/prompts`` shows it."""
+    """Return a page with one request alone, as ``docs/prompts`` shows it."""
     problem, heading = EXAMPLES[title]
     about = PAGES_OF[problem]
     return page(about, {heading: questions(about)[heading]})
@@ -289,7 +289,7 @@ def _quoted(text: str) -> str:
 
 
 def pages() -> dict[str, str]:
-    """File names and texts."""
+    """Return file names and texts."""
     made = {f"{title}.md": page(about, questions(about)) for title, about in PAGES_OF.items()}
     made[f"{FREE_PROBLEM.problem}_free.md"] = page(FREE_PROBLEM, free_questions(FREE_PROBLEM))
     return made

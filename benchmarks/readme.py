@@ -56,7 +56,7 @@ class Row:
 
     @property
     def ahead(self) -> bool:
-        """Whether the kernel is faster than every baseline, beyond the interval and by half a percent at least."""
+        """True if the kernel is faster than every baseline, beyond the interval and by half a percent at least."""
         return self.fastest.speedup.low > 1 and self.fastest.speedup.median > 1.005
 
     def share_of_peak(self) -> float | None:

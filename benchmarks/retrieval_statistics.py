@@ -68,7 +68,7 @@ class Left:
 
 
 def judge(left: Sequence[Left], problems: Sequence[Measured], seed: int = 0) -> dict[str, Any]:
-    """The report as JSON; numbers are None where there are too few problems to say anything."""
+    """Return the report as JSON; numbers are None if there are too few problems to say anything."""
     by_key = {one.key: one for one in problems}
     pairs = [_pairs(one, by_key) for one in left]
     return {
@@ -83,7 +83,7 @@ def judge(left: Sequence[Left], problems: Sequence[Measured], seed: int = 0) -> 
 
 
 def readable(report: Mapping[str, Any]) -> str:
-    """The report as a table."""
+    """Return the report as a table."""
     lines = [
         f"{report['problems']} problems, {report['strategies']} strategies measured on them, {report['pairs']} pairs",
         "",
@@ -112,14 +112,14 @@ def _words(interval: Mapping[str, float] | None) -> str:
 
 
 def best_techniques(problem: Measured) -> set[str]:
-    """Techniques that the best quarter of a problem's strategies use."""
+    """Return the techniques that the best quarter of a problem's strategies use."""
     ranked = sorted(problem.gains, key=lambda one: (-problem.gains[one], one))
     best = ranked[: max(1, round(BEST_SHARE * len(ranked)))]
     return {technique for signature in best for technique in problem.techniques[signature]}
 
 
 def spearman(transfers: Sequence[Transfer]) -> float | None:
-    """Pearson's correlation of mid-ranks."""
+    """Return Pearson's correlation of mid-ranks."""
     xs = _ranks([one.similarity for one in transfers])
     ys = _ranks([one.transfer for one in transfers])
     if len(xs) < 3:
@@ -154,14 +154,14 @@ def _pairs(left: Left, problems: Mapping[str, Measured]) -> list[Transfer]:
 
 
 def _place(gains: Mapping[str, float], strategy: str) -> float:
-    """Where a strategy stands among all of a problem, at least two: 1 best, 0 worst, ties in between."""
+    """Rank a strategy among all of a problem, at least two: 1 best, 0 worst, ties in between."""
     own = gains[strategy]
     worse = sum(gain < own for gain in gains.values()) + 0.5 * (sum(gain == own for gain in gains.values()) - 1)
     return worse / (len(gains) - 1)
 
 
 def _places(left: Sequence[Left], problems: Mapping[str, Measured], seed: int) -> dict[str, Any]:
-    """Of the first strategy that is shown, and of the one that others measured most often."""
+    """Rank the first strategy that is shown, and the one that others measured most often."""
     rows: dict[str, list[float]] = {"shown": [], "popular": []}
     for one in left:
         own = one.problem.gains
@@ -202,7 +202,7 @@ def _mean(rates: Sequence[float]) -> float | None:
 def _interval(
     groups: Sequence[Sequence[Item]], statistic: Callable[[Sequence[Item]], float | None], seed: int
 ) -> dict[str, float] | None:
-    """The statistic over all groups, with its 95 % interval from resampled groups."""
+    """Return the statistic over all groups, with its 95 % interval from resampled groups."""
     groups = [group for group in groups if group]
     centre = statistic([item for group in groups for item in group])
     if centre is None or len(groups) < 3:

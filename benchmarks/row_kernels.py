@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) multiply(const float* 
 
 
 def kernels(name: str, count: int) -> Iterator[tuple[str, Kernel]]:
-    """Named kernels for the built-in problem of this name; none where nothing is written for it."""
+    """Return named kernels for the built-in problem of this name; none if nothing is written for it."""
     if name in _WRITERS:
         for _, (words, kernel) in zip(range(count), _WRITERS[name](), strict=False):
             yield words, kernel

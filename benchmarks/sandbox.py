@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _sandboxes() -> dict[str, Sandbox]:
-    """By what the report calls them."""
+    """Return the sandboxes by the names that the report uses."""
     sandboxes = []
     if strongest().startswith("bwrap"):
         sandboxes.append(Sandbox("bwrap+seccomp"))

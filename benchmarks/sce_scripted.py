@@ -44,7 +44,7 @@ class Ladder(Progress):
         self.best: list[float] = []
 
     def generation(self, number: int, population: list[Member], survivors: tuple[str, ...]) -> None:
-        """One more rung."""
+        """Add the best speedup of the generation."""
         super().generation(number, population, survivors)
         self.best.append(max((one.speedup or 0.0 for one in ranked(population)), default=0.0))
 

@@ -39,7 +39,7 @@ class ScriptedEngineer:
         """Requests by what they ask for."""
 
     def __call__(self, request: dict[str, Any]) -> Reply:
-        """The answer to one request."""
+        """Answer one request."""
         text, seed = str(request["messages"][1]["content"]), int(request.get("seed") or 0)
         kind, answer = next((kind, answer) for words, kind, answer in self._skills() if words in text)
         self.asked[kind] = self.asked.get(kind, 0) + 1
@@ -90,7 +90,7 @@ class ScriptedEngineer:
         return _blocks(kernel, LANGUAGE[briefing.target])
 
     def _align(self, text: str, _: Random) -> str:
-        """Every technique as it was asked for: the binary decides."""
+        """Return every technique as it was asked for: the binary decides."""
         uses = [use.model_dump() | {"evidence": '#include "problem.h"'} for use in _asked(text).techniques]
         return json.dumps({"techniques": uses, "rationale": "as it was asked for"})
 
@@ -100,7 +100,7 @@ class ScriptedEngineer:
 
 
 def ideas(space: Space) -> list[Strategy]:
-    """Every technique that the playbook would use here, one a strategy, by its ladder; the plain kernel last.
+    """Return every technique that the playbook would use here, one a strategy; the plain kernel last.
 
     A technique that cannot stand alone brings the fewest companions of the same rung that let it stand.
     """
@@ -115,7 +115,10 @@ def ideas(space: Space) -> list[Strategy]:
 
 
 def _least(space: Space, rung: Strategy, kept: TechniqueUse) -> Strategy:
-    """The technique with the fewest others of its rung that let it be rendered; the whole rung is one such choice."""
+    """Return the technique with the fewest others of its rung that let it be rendered.
+
+    The whole rung is one such choice.
+    """
     others = [use for use in rung.techniques if use.id != kept.id]
     choices = (
         with_defaults(Strategy(techniques=tuple(use for use in rung.techniques if use in (kept, *companions))))
@@ -126,7 +129,7 @@ def _least(space: Space, rung: Strategy, kept: TechniqueUse) -> Strategy:
 
 
 def crossed(space: Space, first: Strategy, second: Strategy, taken: Container[str]) -> Strategy:
-    """Both parents' techniques; where that signature is ``taken``, with one idea more, or a parameter changed."""
+    """Combine both parents' techniques; a taken signature gets one more technique, or another parameter."""
     both = _combined(space, first, second)
     larger = (_combined(space, both, one) for one in ideas(space))
     varied = (with_defaults(one) for one, _ in space.neighbours(both))
@@ -139,7 +142,7 @@ def _combined(space: Space, first: Strategy, second: Strategy) -> Strategy:
 
 
 def _asked(text: str) -> Strategy:
-    """The strategy that a kernel is to follow; the plain one has no data of its own in the prompt."""
+    """Return the strategy that a kernel is to follow; the plain one has no data of its own in the prompt."""
     found = [_strategy(body) for name, body in _DATA.findall(text) if name == "strategy"]
     return found[0] if found else Strategy(techniques=())
 
@@ -149,13 +152,13 @@ def _json(strategy: Strategy) -> dict[str, Any]:
 
 
 def _strategy(text: str) -> Strategy:
-    """The strategy in the first line of a prompt's data."""
+    """Read the strategy from the first line of a prompt's data."""
     techniques = json.loads(text.splitlines()[0])["techniques"]
     return Strategy(techniques=tuple(TechniqueUse.model_validate(one) for one in techniques))
 
 
 def _of_source(source: str) -> Strategy:
-    """The techniques that a template's kernel names in its header, with their default parameters."""
+    """Return the techniques that a template's kernel names in its header, with their default parameters."""
     listed = _HEADER.search(source)
     names = re.findall(r"(\w+)(?:\([^)]*\))?(?:, |$)", listed[1]) if listed else []
     return with_defaults(Strategy(techniques=tuple(TechniqueUse(id=name) for name in names if name != "none")))

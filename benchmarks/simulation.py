@@ -105,7 +105,7 @@ def main() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("--workers", type=int, default=200)
     made.add_argument("--minutes", type=float, default=60.0, help="simulated time")
@@ -117,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def of_the_run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What decides what is measured; where it is written does not."""
+    """Return the options that decide what is measured, without where it is written."""
     return {name: value for name, value in vars(arguments).items() if name != "out"}
 
 
@@ -142,7 +142,7 @@ class Cluster:
         return samples
 
     def stages(self) -> dict[str, dict[str, float]]:
-        """Median seconds of real time that a step spends in each stage, by what does it: cards, or agents."""
+        """Return median seconds of real time that a step spends in each stage, for cards and for agents."""
         median_of = "percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM {} - {}))"
         pairs = (("dispatched_at", "created_at"), ("started_at", "dispatched_at"), ("finished_at", "started_at"))
         query = (
@@ -246,7 +246,7 @@ def _cluster(folder: Path, workers: int, compression: float) -> Iterator[Cluster
 
 
 def _wait_for(database: Database, workers: int) -> None:
-    """Until all simulated workers have reported themselves; TimeoutError after five minutes."""
+    """Wait until all simulated workers have registered; TimeoutError after five minutes."""
     deadline = time.monotonic() + 300
     while True:
         with database.transaction() as session:
@@ -259,7 +259,7 @@ def _wait_for(database: Database, workers: int) -> None:
 
 
 def _cpu(process: psutil.Process) -> float:
-    """Seconds of processor time, of children that have ended too."""
+    """Return seconds of processor time, of children that have ended too."""
     try:
         times = process.cpu_times()
     except psutil.Error:
@@ -277,7 +277,7 @@ def _megabytes(process: psutil.Process) -> float:
 def _report(
     samples: list[Sample], stages: dict[str, dict[str, float]], workers: int, compression: float
 ) -> dict[str, Any]:
-    """From the second quarter on: before that, processes start and caches fill."""
+    """Report from the second quarter on: before that, processes start and caches fill."""
     steady = samples[len(samples) // 4 :]
     first, last = steady[0], steady[-1]
     seconds, share = max(last.seconds - first.seconds, 1e-9), max(last.done - first.done, 1)
@@ -311,7 +311,7 @@ def _report(
 
 
 def _half(samples: list[Sample], name: str, *, late: bool) -> float:
-    """Median memory of the later or the earlier half: growth is their ratio."""
+    """Return the median memory of the later or the earlier half: growth is their ratio."""
     middle = len(samples) // 2
     half = samples[middle:] if late else samples[: max(middle, 1)]
     return float(median(getattr(one, name) for one in half))

@@ -88,7 +88,7 @@ def _job(within: Environment, arguments: argparse.Namespace, tried: str) -> int:
 
 @contextmanager
 def _model(folder: Path) -> Iterator[str]:
-    """The model's server; its OpenAI-compatible URL."""
+    """Start the model's server, and yield its OpenAI-compatible URL."""
     python = folder / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     uv = Path(sys.executable).with_name("uv")

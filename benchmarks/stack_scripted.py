@@ -48,7 +48,7 @@ class Charging:
         self.usd = Decimal(0)
 
     def __call__(self, request: dict[str, Any]) -> Reply:
-        """An answer, paid for."""
+        """Answer, and charge for it."""
         reply = self._engineer(request)
         self.usd += Decimal(reply.prompt_tokens * INPUT_USD + reply.completion_tokens * OUTPUT_USD) / 10**6
         return reply
@@ -99,12 +99,12 @@ def _generation(number: int, rung: Rung) -> dict[str, Any]:
 
 
 def improves(best: Sequence[float]) -> bool:
-    """Whether a later generation found a better kernel than the first, given the best so far after each."""
+    """Return True if a later generation found a better kernel than the first, given the best after each."""
     return len(best) > 1 and best[-1] > best[0]
 
 
 def _briefing(options: argparse.Namespace) -> Briefing:
-    """What the engineer knows of the problem, which is what any agent would be told."""
+    """Return what the engineer knows of the problem, which is what any agent would be told."""
     problem, target = problems.load(options.problem, size=options.size), Target(options.target)
     with tempfile.TemporaryDirectory(prefix="cupilot-scripted-") as folder, Evaluator(target, Path(folder)) as judge:
         result = judge.prepare(problem)
@@ -144,7 +144,7 @@ class Rung:
 
 
 def _rungs(job: str, data: str) -> list[Rung]:
-    """The best so far after each generation that measured a kernel."""
+    """Return the best so far after each generation that measured a kernel."""
     with Client(None, data=Path(data)) as client:
         candidates = {one.id: one for one in client.all_candidates(job)}
         events = list(client.all_events(job))
@@ -163,7 +163,7 @@ def _faster(one: Rung, other: Rung) -> Rung:
 
 
 def table(rungs: Sequence[Rung]) -> str:
-    """Generation by generation: the best so far, what it gains over the one before, and what it is made of."""
+    """Return a row a generation: the best so far, its gain over the one before, and its techniques."""
     lines = ["| generation | best so far | gain | candidate | its strategy |", "|---|---|---|---|---|"]
     for number, rung in enumerate(rungs):
         gain = f"{rung.speedup / rungs[number - 1].speedup - 1:+.1%}" if number else "-"

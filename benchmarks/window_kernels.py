@@ -70,7 +70,7 @@ class _Windows:
 
 
 def kernels(facts: ProblemFacts, count: int) -> Iterator[tuple[str, Kernel]]:
-    """Named kernels for a chain of convolutions, or for a pool; none for anything else."""
+    """Return named kernels for a chain of convolutions, or for a pool; none for anything else."""
     convolutions = [node for node in facts.graph.nodes if node.op == CONVOLUTION]
     pool = next((node for node in facts.graph.nodes if node.op in POOLS), None)
     made = 0
@@ -201,7 +201,7 @@ def _kernel(source: str, launches: Sequence[Launch], block: int, workspace: Sequ
 
 
 def _three(values: Any, missing: int = 1) -> tuple[int, ...]:
-    """Numbers of three axes; those that the operator does not have come first."""
+    """Return numbers of three axes; those that the operator does not have come first."""
     found = [int(value) for value in values]
     return (*([missing] * (3 - len(found))), *found)
 

@@ -66,7 +66,7 @@ class Judging:
         return self._completed(lambda: self._judge.judge(order, call, on_stage))
 
     def ordered_in(self, runner: RunnerProcess, order: KernelOrder, call: Call) -> Judged:
-        """As :meth:`ordered`, in a runner that the caller keeps."""
+        """Judge as :meth:`ordered` does, in a runner that the caller keeps."""
         return self._completed(lambda: self._judge.judge_in(runner, order, call))
 
     def _completed(self, judge: Callable[[], Judged | Unusable]) -> Judged:

@@ -75,7 +75,7 @@ def command_line(python: str, flags: Sequence[str], device: str, descriptor: int
 
 
 def main() -> None:
-    """Entry point of the runner process."""
+    """Run the runner process."""
     _, _, factory, descriptor = sys.argv
     serve(Channel.from_descriptor(int(descriptor)), load_factory(factory)())
 

@@ -77,7 +77,7 @@ class RunnerProcess:
         return sandbox.start(Program(argv, access), limits, [channel])
 
     def give(self, binary: Path) -> str:
-        """Let it read a kernel; the path under which it finds it."""
+        """Let the runner read a kernel, and return the path under which it sees it."""
         self._given += 1
         folder = self._inbox / str(self._given)
         folder.mkdir()

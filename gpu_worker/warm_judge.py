@@ -76,7 +76,7 @@ class WarmJudge:
     def prepare(
         self, problem: Problem, timeout: float, cancelled: Callable[[], bool]
     ) -> messages.Prepared | messages.Unusable:
-        """Have a problem admitted, and PyTorch timed on it; the problem is open then."""
+        """Prepare a problem: admit it, and time PyTorch on it; the problem is open then."""
         request = messages.PrepareRequest(problem=problem)
         answer = self._ask_about(request, messages.Prepared, timeout, cancelled)
         if isinstance(answer, messages.Prepared):
@@ -86,11 +86,11 @@ class WarmJudge:
     def trace(
         self, problem: Problem, timeout: float, cancelled: Callable[[], bool]
     ) -> messages.Traced | messages.Unusable:
-        """Have a problem traced only."""
+        """Trace a problem only."""
         return self._ask_about(messages.TraceRequest(problem=problem), messages.Traced, timeout, cancelled)
 
     def open(self, problem: Problem, facts: ProblemFacts, call: Call) -> None:
-        """Have the judge open a prepared problem, in fresh processes for a confirmation, unless it is open already."""
+        """Open a prepared problem unless it is open already, in fresh processes for a confirmation."""
         key = problem.content_hash()
         if self._process is not None and self._process.alive() and self.problem == key and not call.thorough:
             return
@@ -105,7 +105,7 @@ class WarmJudge:
     def judge(
         self, order: messages.KernelOrder, call: Call, on_stage: OnStage | None = None
     ) -> messages.Judged | messages.Unusable:
-        """Have a kernel verified and timed for the open problem, in a runner of its own."""
+        """Verify and time a kernel for the open problem, in a runner of its own."""
         runner = self.runner(imported=order.imported)
         try:
             return self.judge_in(runner, order, call, on_stage)
@@ -115,7 +115,7 @@ class WarmJudge:
     def judge_in(
         self, runner: RunnerProcess, order: messages.KernelOrder, call: Call, on_stage: OnStage | None = None
     ) -> messages.Judged | messages.Unusable:
-        """As :meth:`judge`, in a runner that the caller keeps."""
+        """Judge as :meth:`judge` does, in a runner that the caller keeps."""
         assert self._process is not None
         assert self._reference is not None
         order = order.model_copy(update={"binary": runner.give(Path(order.binary))})

@@ -12,12 +12,12 @@ class Draining:
         self._memory = mmap.mmap(-1, 2)
 
     def close(self, closed: bool) -> None:
-        """Let the children claim nothing new, or claim again; they finish the steps that they have."""
+        """Tell the children to claim nothing new, or to claim again; they finish the steps that they have."""
         self._memory[1] = closed
 
     @property
     def closed(self) -> bool:
-        """Whether to claim nothing new."""
+        """True if the children claim nothing new."""
         return self._memory[1] == 1 or self()
 
     def begin(self) -> None:

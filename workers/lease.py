@@ -44,7 +44,7 @@ class Lease:
 
     @property
     def unwanted(self) -> bool:
-        """Whether the claim is lost or the job is being cancelled, and not only this process has to end."""
+        """True if the claim is lost or the job is being cancelled, and not only this process has to end."""
         return self._unwanted.is_set()
 
     def __enter__(self) -> Lease:

@@ -127,7 +127,7 @@ def _end_this_process() -> None:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this child with its parent, which alone could tell it to stop; its step is then reaped."""
+    """Ask the kernel to kill this child when its parent dies, which alone could stop it; its step is reaped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -78,7 +78,7 @@ class LlmEngineer:
         return self._gateway.ask(question, lambda text: draft(text, briefing))
 
     def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
-        """Mend a kernel in two calls: one says what the error means; the second is shown that summary and no more."""
+        """Repair a kernel in two calls: one summarises the error; the second is shown only that summary."""
         last = history[-1]
         if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
             return None

@@ -69,7 +69,7 @@ class Model(Value):
 
     @property
     def limited(self) -> bool:
-        """Whether it has limits of our own."""
+        """True if the model has limits set here."""
         return self.requests_per_minute is not None or self.tokens_per_minute is not None
 
 

@@ -80,12 +80,12 @@ class Rows:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements of a row are neighbours in memory."""
+        """True if the elements of a row are neighbours in memory."""
         return self.inner == 1
 
     @property
     def maps(self) -> bool:
-        """Whether the result has one value an element."""
+        """True if the result has one value an element."""
         return self.outputs[0][1].level is Level.ELEMENT
 
     @property

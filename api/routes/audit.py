@@ -42,7 +42,7 @@ def list_audit(
     ] = None,
     limit: Limit = 50,
 ) -> AuditPage:
-    """Requests that changed something or were not allowed to, newest first. For the team's admins."""
+    """List requests that changed something or were refused, newest first. Admins of the team only."""
     if all_teams:
         caller.needs_cluster_admin()
     filters = AuditFilter(

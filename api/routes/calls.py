@@ -30,14 +30,14 @@ def list_calls(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> CallPage:
-    """Oldest first; failed, lost and cached ones too."""
+    """List the job's model calls, oldest first, with failed, lost and cached ones."""
     role = plain_text("role", role)
     return views.list_calls(session, team, job, role=role, state=state, cursor=cursor, limit=limit)
 
 
 @router.get("/calls/{call}", summary="A model call with its prompt and answer", responses=errors(401, 404, 410))
 def get_call(session: Transaction, team: TeamId, job: UUID, call: UUID) -> CallView:
-    """As it was sent and came back, secrets removed."""
+    """Get a model call as it was sent and answered, with secrets removed."""
     return views.call_view(session, team, job, call)
 
 
@@ -53,6 +53,6 @@ def list_candidate_calls(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> CallPage:
-    """The calls that made the candidate, by id or ordinal: crossover, translation, revisions."""
+    """List the calls that made a candidate, by its id or ordinal: crossover, translation, revisions."""
     role = plain_text("role", role)
     return views.list_calls(session, team, job, candidate=candidate, role=role, state=state, cursor=cursor, limit=limit)

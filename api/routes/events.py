@@ -44,7 +44,7 @@ def list_team_events(
     after: Annotated[int, Query(ge=0, le=MAX_EVENT, description="Only events with higher ids.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> EventPage:
-    """Events of all jobs, oldest first. `next_after` continues; no event is ever added behind it."""
+    """List events of all jobs, oldest first. `next_after` continues; no event is ever added before it."""
     return views.list_team_events(session, team, after=after, limit=limit)
 
 
@@ -57,7 +57,7 @@ def list_team_events(
 def stream_team_events(
     request: Request, team: TeamId, credentials: Key, after: After = None, last_event_id: LastEventId = None
 ) -> Response:
-    """Server-sent events. Without `after` or `Last-Event-ID` it begins now."""
+    """Stream the team's events (server-sent). Without `after` or `Last-Event-ID` the stream starts now."""
     return _stream(request, credentials, team, None, _position(last_event_id, after))
 
 
@@ -81,7 +81,10 @@ def stream_job_events(
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Server-sent events from the job's first on, or from where `after` or `Last-Event-ID` says; ends with the job."""
+    """Stream the job's events (server-sent) until the job ends.
+
+    Starts at the job's first event, or after the one that `after` or `Last-Event-ID` names.
+    """
     position = _position(last_event_id, after) or 0
     get_job(session, team, job)
     if position and nothing_follows(session, job, position):
@@ -98,7 +101,7 @@ def _stream(
     state = request.app.state
 
     def may_read() -> bool:
-        """Whether the key still opens this; while the database is away nothing is read anyway."""
+        """Return True if the key still allows this; while the database is away nothing is read anyway."""
         try:
             with hub.database.transaction() as session:
                 return authorise(session, credentials) == team
@@ -109,7 +112,10 @@ def _stream(
 
 
 def _position(last_event_id: str | None, after: int | None) -> int | None:
-    """Where to go on: the header wins, since a browser repeats the URL as it was. Nonsense in it is ignored."""
+    """Return the event to continue after.
+
+    The header wins, since a browser repeats the URL unchanged when it reconnects. Invalid values are ignored.
+    """
     if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
         return min(int(last_event_id), MAX_EVENT)
     return after

@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=S
 
 
 def _file(description: str, *media_types: str) -> dict[str, Any]:
-    """How OpenAPI describes a file."""
+    """Return OpenAPI's description of a file."""
     schema = {"type": "string", "format": "binary"}
     return {"description": description, "content": {media_type: {"schema": schema} for media_type in media_types}}
 
@@ -62,7 +62,7 @@ Matrix = Annotated[ExperimentRequest, Body(openapi_examples=EXPERIMENT_EXAMPLES)
 def submit_experiment(
     session: Transaction, caller: Member, response: Response, request: Matrix, idempotency_key: IdempotencyKey = None
 ) -> ExperimentView:
-    """Makes every job of the matrix, or none: arms x problems x seeds, matched and interleaved over the arms."""
+    """Make every job of the matrix, or none: arms x problems x seeds, matched and interleaved over the arms."""
     experiment, is_new = experimentation.submit(session, caller, request, idempotency_key)
     response.headers["Location"] = f"/v1/experiments/{experiment.id}"
     if not is_new:
@@ -72,25 +72,28 @@ def submit_experiment(
 
 @router.post("/plan", summary="What an experiment would be", responses=errors(401, 413, 422))
 def plan_experiment(session: Transaction, team: TeamId, request: Matrix) -> ExperimentPlan:
-    """A dry run: how many jobs, which arms, and what they can use at most. Checks the same and makes nothing."""
+    """Check an experiment without making it: how many jobs, which arms, and what they can use at most."""
     return experimentation.plan(experimentation.draft(session, team, request))
 
 
 @router.get("", summary="List experiments", responses=errors(401, 422))
 def list_experiments(session: Transaction, team: TeamId, cursor: Cursor = None, limit: Limit = 50) -> ExperimentPage:
-    """Your team's experiments, newest first."""
+    """List your team's experiments, newest first."""
     return views.list_experiments(session, team, cursor=cursor, limit=limit)
 
 
 @router.get("/{experiment}", summary="Follow an experiment", responses=errors(401, 404))
 def get_experiment(session: Transaction, team: TeamId, experiment: UUID, response: Response) -> ExperimentView:
-    """Jobs by arm and state, what was used so far, and what may be used at most."""
+    """Get an experiment: jobs by arm and state, what was used so far, and what may be used at most."""
     return _with_retry_after(response, views.experiment_view(session, team, experiment))
 
 
 @router.post("/{experiment}/cancel", status_code=202, summary="Cancel an experiment", responses=errors(401, 404, 409))
 def cancel_experiment(session: Transaction, team: TeamId, experiment: UUID, response: Response) -> ExperimentView:
-    """Stops every job that has not ended. Repeating it is harmless; one whose jobs all ended by themselves is a 409."""
+    """Cancel every job that has not ended.
+
+    Repeating it is harmless; an experiment whose jobs all ended by themselves is a 409.
+    """
     cancel_all(session, team, experiment)
     return _with_retry_after(response, views.experiment_view(session, team, experiment))
 
@@ -108,14 +111,17 @@ def list_experiment_jobs(
     ] = None,
     limit: Limit = 50,
 ) -> ExperimentJobPage:
-    """In the order of work, each with its arm and seed."""
+    """List the experiment's jobs in the order of work, each with its arm and seed."""
     arm = plain_text("arm", arm)
     return views.list_experiment_jobs(session, team, experiment, arm=arm, cursor=cursor, after=after, limit=limit)
 
 
 @router.get("/{experiment}/report", summary="What an experiment shows", responses=errors(401, 404))
 def get_report(session: Transaction, team: TeamId, experiment: UUID) -> ExperimentReport:
-    """So far: medians by arm and problem, paired comparisons, validity, cost; no claim without interval."""
+    """Get the results so far: medians by arm and problem, paired comparisons, validity, cost.
+
+    No claim is made without an interval.
+    """
     return experiment_report(session, team, experiment)
 
 
@@ -126,7 +132,7 @@ def get_report(session: Transaction, team: TeamId, experiment: UUID) -> Experime
     responses={**errors(401, 404, 422), 200: _file("The table with its head (RFC 4180).", "text/csv")},
 )
 def get_table(session: Transaction, team: TeamId, experiment: UUID, table: Table) -> Response:
-    """Arms, cells (arm x problem), comparisons, convergence, or jobs."""
+    """Get one table: arms, cells (arm x problem), comparisons, convergence, or jobs."""
     text = as_csv(experiment_report(session, team, experiment), table)
     return Response(text, media_type="text/csv", headers=_attachment(f"{table.value}.csv"))
 
@@ -144,7 +150,7 @@ def get_figure(
     figure: FigureName,
     form: FigureFormat = Format.SVG,
 ) -> Response:
-    """Convergence, speedups, comparisons, or outcomes, in the shape of the cuPilot paper's figures."""
+    """Get one figure, drawn as in the cuPilot paper: convergence, speedups, comparisons, or outcomes."""
     content = drawing(experiment_report(session, team, experiment), figure, form)
     return Response(content, media_type=form.media_type, headers=_attachment(f"{figure.value}.{form.value}"))
 
@@ -159,7 +165,7 @@ def get_figure(
     },
 )
 def download_report(session: Transaction, team: TeamId, experiment: UUID) -> Response:
-    """All of it. Can be had while the experiment runs, and then says so."""
+    """Download the whole report. While the experiment runs, the report says that it is partial."""
     content = bundle(experiment_report(session, team, experiment))
     return Response(content, media_type="application/zip", headers=_attachment(f"cupilot-experiment-{experiment}.zip"))
 

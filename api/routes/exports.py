@@ -26,21 +26,24 @@ _ZIP: dict[int | str, dict[str, Any]] = {
 
 @router.get("/exports", summary="Forms of the winner", responses=errors(401, 404))
 def list_exports(session: Transaction, team: TeamId, job: UUID) -> ExportList:
-    """Which exports of the best kernel are to be had, and why others are not."""
+    """List the available exports of the best kernel, and why others are not available."""
     return _offers(report(session, team, job))
 
 
 @router.get("/exports/{form}", summary="Export the winner", response_class=Response, responses=_ZIP)
 def export_best(session: Transaction, team: TeamId, job: UUID, form: ExportFormat) -> Response:
-    """`torch`: a package with a custom operator and a module that falls back to the reference; `kernelbench`: a
-    `ModelNew` file; `cupy`: a function on CuPy arrays; `bundle`: everything, with a script that measures it again.
-    A form that cannot carry what the kernel needs is refused (`export_refused`)."""
+    """Export the best kernel in one form.
+
+    `torch`: a package with a custom operator and a module that falls back to the reference; `kernelbench`: a `ModelNew`
+    file; `cupy`: a function on CuPy arrays; `bundle`: everything, with a script that measures it again. A form that
+    cannot carry what the kernel needs is refused (`export_refused`).
+    """
     return _zip(report(session, team, job), form)
 
 
 @router.get("/candidates/{candidate}/exports", summary="Forms of a candidate", responses=errors(401, 404, 409))
 def list_candidate_exports(session: Transaction, team: TeamId, job: UUID, candidate: str) -> ExportList:
-    """The same of any candidate that counts, by id or by ordinal."""
+    """List the available exports of any candidate that counts, by id or ordinal."""
     return _offers(report_on(session, team, job, candidate))
 
 
@@ -51,7 +54,7 @@ def list_candidate_exports(session: Transaction, team: TeamId, job: UUID, candid
     responses=_ZIP,
 )
 def export_candidate(session: Transaction, team: TeamId, job: UUID, candidate: str, form: ExportFormat) -> Response:
-    """The same of any candidate that counts, by id or by ordinal."""
+    """Export any candidate that counts, by id or ordinal."""
     return _zip(report_on(session, team, job, candidate), form)
 
 

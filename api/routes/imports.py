@@ -39,10 +39,12 @@ def judge_file(
     request: ImportRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
-    """A KernelBench `ModelNew` file (plain torch, `load_inline`, Triton) or the source of a torch extension, host code
-    included, under the same laws, poison, floors and clocks as any kernel. What is measured is marked `imported`,
-    stands beside other kernels in `/v1/compare`, and enters the strategy pool so marked; leaderboards hold no such
-    file."""
+    """Judge a KernelBench `ModelNew` file or the source of a torch extension, as any kernel is judged.
+
+    A `ModelNew` file may use plain torch, `load_inline` or Triton; host code is included. Laws, poison, floors and
+    clocks are those of any kernel. What is measured is marked `imported`, stands beside other kernels in `/v1/compare`,
+    and enters the strategy pool so marked; leaderboards hold no such file.
+    """
     made, is_new = submit_file(session, caller, request, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{made.id}"
     if not is_new:

@@ -80,7 +80,7 @@ def submit_job(
     request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)],
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
-    """Checks everything that can be checked without running your code, and queues the job."""
+    """Check everything that can be checked without running your code, and queue the job."""
     job, is_new = submit(session, caller, request, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not is_new:
@@ -92,7 +92,7 @@ def submit_job(
 def plan_job(
     session: Transaction, caller: Member, request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)]
 ) -> JobPlan:
-    """A dry run: what the job can use at most, and what earlier ones used. Checks the same, makes nothing."""
+    """Check a job without making it: what it can use at most, and what earlier jobs used."""
     return plan(session, caller.team_id, request)
 
 
@@ -118,7 +118,7 @@ def list_jobs(
     since: Annotated[Moment | None, Query(description="Submitted at this time or later.")] = None,
     until: Annotated[Moment | None, Query(description="Submitted before this time.")] = None,
 ) -> JobPage:
-    """Your team's jobs, by the time of submission."""
+    """List your team's jobs, by time of submission."""
     filters = JobFilter(
         state=state,
         target=target,
@@ -135,14 +135,19 @@ def list_jobs(
 
 @router.get("/{job}", summary="Follow a job", responses=errors(401, 404))
 def get_job(session: Transaction, caller: Viewer, job: UUID, response: Response) -> JobView:
-    """State, counts by verdict, the best kernel so far. `Retry-After` says when to ask again. A cluster admin may look
-    at any team's."""
+    """Get a job: state, counts by verdict, the best kernel so far.
+
+    `Retry-After` says when to ask again. A cluster admin may read any team's jobs.
+    """
     return _with_retry_after(response, views.job_view(session, team_of_job(session, caller, job), job))
 
 
 @router.post("/{job}/cancel", status_code=202, summary="Cancel a job", responses=errors(401, 404, 409))
 def cancel_job(session: Transaction, team: TeamId, job: UUID, response: Response) -> JobView:
-    """Stops the job; its best kernel so far is kept. Repeating it is harmless; a job that ended otherwise is a 409."""
+    """Cancel the job; its best kernel so far is kept.
+
+    Repeating it is harmless; a job that ended otherwise is a 409.
+    """
     request_cancel(session, team, job)
     return _with_retry_after(response, views.job_view(session, team, job))
 
@@ -160,7 +165,7 @@ async def list_events(
         float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for an event where there is none.")
     ] = 0.0,
 ) -> EventPage:
-    """One event a transition, oldest first. With `wait` the answer comes as soon as there is one."""
+    """List the job's events, one a transition, oldest first. With `wait` the answer waits for the next one."""
 
     def look() -> EventPage:
         # A transaction of its own for each look: one that stayed open would hold a connection for nothing.

@@ -38,8 +38,11 @@ def list_leaderboards(
     after: After = 0,
     limit: Limit = 50,
 ) -> LeaderboardList:
-    """One for each problem (source and policy) and model of device on which there is a kernel that counts: your
-    team's, or, for a built-in problem, one that its team has opened to all (`PUT /v1/pool/sharing`)."""
+    """List the leaderboards: one for each problem (source and policy) and model of device.
+
+    Only those that hold a kernel that counts: your team's, or, for a built-in problem, one that its team has opened to
+    all (`PUT /v1/pool/sharing`).
+    """
     return views.list_leaderboards(session, _onlooker(caller, all_teams), cursor=cursor, after=after, limit=limit)
 
 
@@ -57,8 +60,10 @@ def get_leaderboard(
     after: After = 0,
     limit: Limit = 50,
 ) -> Leaderboard:
-    """`audited` and `reproduced` kernels, the fastest first, each once with its latest measurement: your team's, and
-    of a built-in problem those that other teams have opened to all, without team, job and source."""
+    """List the `audited` and `reproduced` kernels, fastest first, each once with its latest measurement.
+
+    Your team's and, of a built-in problem, those that other teams have opened to all, without team, job and source.
+    """
     if "\0" in problem:
         raise NotFound("no such problem", where="problem")
     device = plain_text("device", device)
@@ -68,8 +73,11 @@ def get_leaderboard(
 
 @router.get("/compare", summary="Compare two candidates", responses=errors(401, 404, 409, 410, 422))
 def compare(session: Transaction, team: TeamId, first: Reference, second: Reference) -> CandidateComparison:
-    """From the first to the second, for the same problem: strategy, source, launch plan, metrics, and the relative
-    speedup with its interval where it can be said honestly."""
+    """Compare the second candidate with the first, for the same problem.
+
+    Shows strategy, source, launch plan and metrics, and the relative speedup with its interval where the measurements
+    allow it.
+    """
     return compare_candidates(session, team, first, second)
 
 

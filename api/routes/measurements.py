@@ -32,7 +32,7 @@ def list_measurements(
     cursor: Cursor = None,
     limit: Limit = MAX_MEASUREMENTS,
 ) -> MeasurementList:
-    """Every measurement of the candidate's kernel in your team's jobs on this problem, the newest first."""
+    """List every measurement of the candidate's kernel in your team's jobs on this problem, newest first."""
     return measurements(session, team, job, candidate, cursor=cursor, limit=limit)
 
 
@@ -57,9 +57,12 @@ def remeasure(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
-    """Of a candidate that counts, or one in quarantine that a person has looked into, on a device of today. The result
-    stands beside the old one in `measurements`, and in the leaderboard it takes its place. A cluster admin's may be any
-    team's, and the job is that team's too."""
+    """Measure a candidate again on a current device.
+
+    The candidate counts, or is in quarantine and was reviewed by a person. The result stands beside the old one in
+    `measurements` and replaces it in the leaderboard. A cluster admin may measure any team's candidate; the job is then
+    that team's too.
+    """
     made, is_new = remeasuring.remeasure(session, caller, job, candidate, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{made.id}"
     if not is_new:

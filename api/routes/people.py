@@ -36,13 +36,13 @@ router = APIRouter(prefix="/v1", tags=["people"], route_class=StrictRoute)
 
 @router.get("/me", summary="Who you are", responses=errors(401))
 def get_me(session: Transaction, caller: Viewer) -> CallerView:
-    """The user, team and role behind your key, what the key may be used for, and until when."""
+    """Get the user, team and role of your key, what the key may be used for, and when it expires."""
     return views.caller_view(session, caller)
 
 
 @router.get("/teams", summary="List teams", responses=errors(401, 422))
 def list_teams(session: Transaction, caller: Viewer, cursor: Cursor = None, limit: AnyLimit = None) -> TeamList:
-    """Your key's team; a cluster admin sees all."""
+    """List your key's team; a cluster admin sees all."""
     rows = people.teams_for(session, caller, after=_name(cursor, "teams"), limit=limit)
     shown, following = cut(rows, limit, lambda team: encode_key("teams", team.name))
     return TeamList(items=[views.team_view(session, team) for team in shown], next_cursor=following)
@@ -50,19 +50,19 @@ def list_teams(session: Transaction, caller: Viewer, cursor: Cursor = None, limi
 
 @router.post("/teams", status_code=201, summary="Make a team", responses=errors(401, 403, 409, 422))
 def make_team(session: Transaction, caller: ClusterAdmin, request: TeamRequest) -> TeamView:  # noqa: ARG001
-    """With its weight and its quota."""
+    """Make a team, with its weight and its quota."""
     return views.team_view(session, people.make_team(session, request.name, request.weight, request.quota))
 
 
 @router.get("/teams/{team}", summary="A team", responses=errors(401, 404))
 def get_team(session: Transaction, caller: Viewer, team: str) -> TeamView:
-    """By name."""
+    """Get a team by its name."""
     return views.team_view(session, people.team_for(session, caller, _text(team)))
 
 
 @router.patch("/teams/{team}", summary="Change a team", responses=errors(401, 403, 404, 422))
 def change_team(session: Transaction, caller: ClusterAdmin, team: str, request: TeamChange) -> TeamView:
-    """Weight and quota, in force at once."""
+    """Change a team's weight and quota, in force at once."""
     row = people.team_for(session, caller, _text(team))
     return views.team_view(session, people.change_team(session, row, request.weight, request.quota))
 
@@ -71,7 +71,7 @@ def change_team(session: Transaction, caller: ClusterAdmin, team: str, request: 
 def list_members(
     session: Transaction, caller: Viewer, team: str, cursor: Cursor = None, limit: AnyLimit = None
 ) -> MemberList:
-    """Persons and service accounts, with their roles."""
+    """List the members, persons and service accounts, with their roles."""
     row = people.team_for(session, caller, _text(team))
     after = None
     if cursor is not None:
@@ -84,7 +84,7 @@ def list_members(
 
 @router.put("/teams/{team}/members/{user}", summary="Give a role", responses=errors(401, 403, 404, 422))
 def put_member(session: Transaction, caller: Admin, team: str, user: str, request: MemberRequest) -> MemberView:
-    """Makes a known user a member of the team, or changes their role."""
+    """Make a known user a member of the team, or change their role."""
     row = people.administered(session, caller, _text(team))
     return views.member_view(*people.put_member(session, row, _text(user), request.role))
 
@@ -93,7 +93,7 @@ def put_member(session: Transaction, caller: Admin, team: str, user: str, reques
     "/teams/{team}/members/{user}", status_code=204, summary="Take out of a team", responses=errors(401, 403, 404)
 )
 def remove_member(session: Transaction, caller: Admin, team: str, user: str) -> None:
-    """Their keys for the team are accepted no more."""
+    """Remove a member. Their keys for the team are refused from now on."""
     people.remove_member(session, people.administered(session, caller, _text(team)), _text(user))
 
 
@@ -104,7 +104,7 @@ def remove_member(session: Transaction, caller: Admin, team: str, user: str) -> 
     responses=errors(401, 403, 404, 409, 422),
 )
 def make_service_account(session: Transaction, caller: Admin, team: str, request: ServiceAccountRequest) -> MemberView:
-    """A user of this team only, for a program; give it a key with `POST /v1/keys`."""
+    """Make a user for a program, in this team only; give it a key with `POST /v1/keys`."""
     row = people.administered(session, caller, _text(team))
     return views.member_view(*people.make_service_account(session, row, request.name, request.role))
 
@@ -119,7 +119,7 @@ def list_users(
     ] = None,
     limit: Limit = 50,
 ) -> UserPage:
-    """Persons by name, with their teams."""
+    """List persons by name, with their teams."""
     rows = people.people(session, after=_name(cursor, "users") or plain_text("after", after), limit=limit)
     shown, following = cut(rows, limit, lambda row: encode_key("users", row.name))
     items = [views.user_view(session, row) for row in shown]
@@ -128,19 +128,19 @@ def list_users(
 
 @router.post("/users", status_code=201, summary="Make a user known", responses=errors(401, 403, 409, 422))
 def make_user(session: Transaction, caller: ClusterAdmin, request: UserRequest) -> UserView:  # noqa: ARG001
-    """A person; put them into a team next, and make them a key."""
+    """Make a user for a person; next add them to a team and make them a key."""
     return views.user_view(session, people.make_person(session, request.name, cluster_admin=request.cluster_admin))
 
 
 @router.get("/users/{user}", summary="A user", responses=errors(401, 403, 404))
 def get_user(session: Transaction, caller: ClusterAdmin, user: str) -> UserView:  # noqa: ARG001
-    """By name, with their teams."""
+    """Get a user by name, with their teams."""
     return views.user_view(session, people.person(session, _text(user)))
 
 
 @router.patch("/users/{user}", summary="Change a user", responses=errors(401, 403, 404, 409, 422))
 def change_user(session: Transaction, caller: ClusterAdmin, user: str, request: UserChange) -> UserView:  # noqa: ARG001
-    """Make them a cluster admin or not, disable or enable them. The last cluster admin stays one."""
+    """Make a user a cluster admin or not, disable or enable them. The last cluster admin remains one."""
     row = people.person(session, _text(user))
     changed = people.change_person(session, row, cluster_admin=request.cluster_admin, disabled=request.disabled)
     return views.user_view(session, changed)
@@ -154,7 +154,7 @@ def list_keys(
     cursor: Cursor = None,
     limit: AnyLimit = None,
 ) -> KeyList:
-    """Yours for your key's team; an admin sees all of the team's. Secrets are never shown again."""
+    """List your keys for your key's team; an admin sees all of the team's. Secrets are never shown again."""
     before = None if cursor is None else decode_cursor(cursor, "keys")
     rows = people.keys_for(session, caller, plain_text("team", team), before=before, limit=limit)
     shown, following = cut(rows, limit, lambda row: encode_cursor(row[0].created_at, row[0].id, "keys"))
@@ -163,7 +163,10 @@ def list_keys(
 
 @router.post("/keys", status_code=201, summary="Make an API key", responses=errors(401, 403, 404, 422))
 def make_key(session: Transaction, caller: Viewer, request: KeyRequest) -> NewKeyView:
-    """Shows its secret this once. A key may do no more than the key that made it, and lives no longer."""
+    """Make a key; its secret is shown only in this answer.
+
+    A key may do no more than the key that made it, and expires no later.
+    """
     lifetime = None if request.expires_days is None else timedelta(days=request.expires_days)
     key, user, team, secret = people.make_key(
         session,
@@ -180,13 +183,15 @@ def make_key(session: Transaction, caller: Viewer, request: KeyRequest) -> NewKe
 
 @router.delete("/keys/{key}", summary="Revoke an API key", responses=errors(401, 403, 404))
 def revoke_key(session: Transaction, caller: Viewer, key: str) -> KeyView:
-    """By id or prefix; yours, as an admin any of the team's, as a cluster admin any. Refused from now on; repeating it
-    is harmless."""
+    """Revoke a key, by id or prefix; it is refused from now on.
+
+    You may revoke your own, as an admin any of the team's, as a cluster admin any. Repeating it is harmless.
+    """
     return views.key_view(*people.revoke_key(session, caller, key))
 
 
 def _name(cursor: str | None, listed: str) -> str | None:
-    """Where a page of a list by name begins."""
+    """Return the name after which a page of a list starts."""
     return None if cursor is None else str(decode_key(cursor, listed, str)[0])
 
 

@@ -56,7 +56,7 @@ def list_entries(
     technique: TextFilter = None,
     job: Annotated[UUID | None, Query(description="Only those that this job of yours made.")] = None,
 ) -> PoolPage:
-    """Your team's entries, newest first."""
+    """List your team's entries, newest first."""
     return views.list_entries(
         session,
         team,
@@ -72,7 +72,7 @@ def list_entries(
 
 @router.get("/entries/{entry}", summary="A pool entry", responses=errors(401, 404))
 def get_entry(session: Transaction, team: TeamId, entry: UUID) -> PoolEntryView:
-    """Your team's, or one that another team shares, without what that does not show."""
+    """Get an entry of your team, or one that another team shares, without what sharing hides."""
     return views.entry_view(session, team, entry)
 
 
@@ -83,7 +83,10 @@ def search_pool(
     caller: Viewer,
     asked: Annotated[PoolSearch, Body(openapi_examples=POOL_EXAMPLES)],
 ) -> PoolFound:
-    """What a job on this problem would be shown, each match with the reasons: similarities, counts, shrunken gain."""
+    """List what a job on this problem would be shown.
+
+    Each match comes with its reasons: similarities, counts, shrunken gain.
+    """
     if asked.job is not None:
         question = views.question_of_job(session, caller.team_id, asked.job, asked.limit)
     else:
@@ -95,8 +98,11 @@ def search_pool(
 
 @router.put("/sharing", summary="Share entries, or withdraw them", responses=errors(401, 404, 413, 422))
 def share_entries(session: Transaction, team: TeamId, wanted: PoolShare) -> PoolShared:
-    """`anonymous` shows other teams everything but names, hashes, prose and origin; `private` withdraws at once.
-    Results on a problem that is not built-in stay in your team: they are counted as `withheld`."""
+    """Set how your team's entries are shared.
+
+    `anonymous` shows other teams everything but names, hashes, prose and origin; `private` withdraws at once. Results
+    on a problem that is not built-in stay in your team: they are counted as `withheld`.
+    """
     return views.share_entries(session, team, wanted.sharing, entries=wanted.entries, job=wanted.job)
 
 
@@ -117,12 +123,15 @@ def export_pool(
     database: Annotated[Database, Depends(dependencies.database)],
     kernels: Annotated[bool, Query(description="Whether sources and launch plans are in it; else hashes only.")] = True,
 ) -> StreamingResponse:
-    """Streams; what is added meanwhile may or may not be in it. A kernel stands in the first line that names it."""
+    """Stream all entries, one a line.
+
+    Entries added meanwhile may or may not be included. A kernel stands in the first line that names it.
+    """
     return StreamingResponse(_lines(database, team, kernels=kernels), media_type=JSON_LINES)
 
 
 def _lines(database: Database, team: UUID, *, kernels: bool) -> Iterator[str]:
-    """In batches, each in a transaction of its own: a slow reader holds no connection."""
+    """Yield lines in batches, each read in its own transaction, so that a slow reader holds no connection."""
     position: Position | None = None
     sent: set[str] | None = set() if kernels else None
     while True:
@@ -150,7 +159,9 @@ def import_pool(
     source: Annotated[str, Query(min_length=1, max_length=100, description="Where they come from.")] = "import",
     first_line: Annotated[int, Query(ge=1, lt=2**31, description="Number of the first line, in a split file.")] = 1,
 ) -> PoolImported:
-    """Each line is checked; bad ones are told with number and reason, good ones kept. Repeating it adds nothing.
+    """Check each line and keep the valid ones; others are reported with number and reason.
+
+    Repeating it adds nothing.
 
     Imported gains are claims: they are marked, and never count as measured here.
     """
@@ -167,7 +178,7 @@ def import_pool(
 
 @router.get("/stats", summary="What the pool holds", responses=errors(401))
 def pool_statistics(session: Transaction, team: TeamId) -> PoolStatistics:
-    """Counts, and for each technique by class of operators: tries, failures, typical speedup, measured worth."""
+    """Get counts, and for each technique and class of operators its tries, failures, typical speedup and worth."""
     return views.statistics(session, team)
 
 
@@ -184,7 +195,7 @@ def _answer(request: Request, session: Session, team: UUID, question: PoolQuesti
 
 
 def _preconditions(session: Session, team: UUID, job_id: UUID) -> Callable[[Strategy], str | None]:
-    """The preconditions that code can check against what was measured of the job's problem."""
+    """Return the preconditions that code can check against what was measured of the job's problem."""
     # Only here: the API starts where no agents are installed.
     from agents.interface import Briefing
     from agents.playbook.preconditions import unmet

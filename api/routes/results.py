@@ -34,7 +34,7 @@ def list_candidates(
     ] = None,
     limit: Limit = 50,
 ) -> CandidatePage:
-    """By ordinal, which is the order in which they were made, or the fastest first."""
+    """List candidates by ordinal, which is the order in which they were made, or the fastest first."""
     return views.list_candidates(
         session,
         team,
@@ -50,13 +50,16 @@ def list_candidates(
 
 @router.get("/candidates/{candidate}", summary="Everything about a candidate", responses=errors(401, 404))
 def get_candidate(session: Transaction, team: TeamId, job: UUID, candidate: str) -> CandidateView:
-    """By id or by ordinal: strategy as asked for and as aligned, source, launch plan, evaluation, lineage."""
+    """Get a candidate by id or ordinal.
+
+    With its strategy as asked for and as aligned, source, launch plan, evaluation and lineage.
+    """
     return views.candidate_view(session, team, job, candidate)
 
 
 @router.get("/best", summary="The winner", responses=errors(401, 404))
 def get_best(session: Transaction, team: TeamId, job: UUID) -> Report:
-    """The best proven kernel so far with all its evidence. A 404 with code `no_result` while there is none."""
+    """Get the best proven kernel so far with all its evidence. A 404 with code `no_result` while there is none."""
     return report(session, team, job)
 
 
@@ -73,7 +76,7 @@ def get_best(session: Transaction, team: TeamId, job: UUID) -> Report:
     },
 )
 def download_best(session: Transaction, team: TeamId, job: UUID) -> Response:
-    """Everything that is needed to judge the kernel again with `python -m gpu_worker evaluate`."""
+    """Download everything needed to judge the kernel again with `python -m gpu_worker evaluate`."""
     name = f"cupilot-{job}.zip"
     return Response(
         result_archive(report(session, team, job)),

@@ -24,7 +24,7 @@ router = APIRouter(tags=["service"])
 
 @router.get("/healthz", summary="The process is alive")
 async def health() -> Health:
-    """Looks at nothing but itself: a failing database is no reason to restart this process."""
+    """Report that this process runs. Checks nothing else: a failing database is no reason to restart it."""
     return Health()
 
 
@@ -34,7 +34,10 @@ async def health() -> Health:
     responses={503: {"description": "The database or its schema is not there.", "model": Readiness}},
 )
 def ready(response: Response, database: Annotated[Database, Depends(dependencies.database)]) -> Readiness:
-    """Database and migrations decide; Redis and Chroma are reported, since requests are served without them."""
+    """Report whether requests can be served.
+
+    Database and migrations decide; Redis and Chroma are reported, since requests are served without them.
+    """
     result = check(database)
     response.status_code = 200 if result.ready else 503
     return result
@@ -42,13 +45,13 @@ def ready(response: Response, database: Annotated[Database, Depends(dependencies
 
 @router.get("/v1/version", summary="Which software answers")
 async def version() -> VersionView:
-    """The version of service and API."""
+    """Get the version of service and API."""
     return VersionView(version=__version__)
 
 
 @router.get("/v1/cluster", summary="Workers, devices, queues", responses=errors(401), dependencies=[Depends(team)])
 def cluster(session: Transaction) -> ClusterView:
-    """The same for every team; `targets` says what jobs can run on now."""
+    """Get the cluster's state, the same for every team; `targets` says what jobs can run on now."""
     return cluster_view(session)
 
 
@@ -62,7 +65,10 @@ def cluster(session: Transaction) -> ClusterView:
     },
 )
 def metrics(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> Response:
-    """Takes the operators' token, not an API key; in production without a token configured there is no such route."""
+    """Get the metrics, with the operators' token instead of an API key.
+
+    In production without a configured token there is no such route.
+    """
     settings = request.app.state.settings
     if settings.metrics_token is None:
         if settings.environment == "production":

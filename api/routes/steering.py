@@ -41,7 +41,10 @@ NEW_JOB: dict[int | str, dict[str, Any]] = {
 
 @router.patch("/jobs/{job}", summary="Change a job", responses=errors(401, 403, 404, 409, 422))
 def change(session: Transaction, caller: Member, job: UUID, request: JobChange) -> JobView:
-    """Labels at any time, one by one; the priority of a job that has not ended. A cluster admin's may be any team's."""
+    """Change labels at any time, one by one, and the priority of a job that has not ended.
+
+    A cluster admin may change any team's jobs.
+    """
     team = team_of_job(session, caller, job)
     change_job(session, team, job, caller.user, labels=request.labels or {}, priority=request.priority)
     return job_view(session, team, job)
@@ -49,14 +52,14 @@ def change(session: Transaction, caller: Member, job: UUID, request: JobChange) 
 
 @router.post("/jobs/{job}/pause", summary="Pause a job", responses=errors(401, 403, 404, 409))
 def pause(session: Transaction, caller: Member, job: UUID) -> JobView:
-    """Nothing of it begins until it is resumed; what runs is finished. Repeating it is harmless."""
+    """Pause the job: what runs is finished, and nothing starts until it is resumed. Repeating it is harmless."""
     steering.pause_job(session, caller.team_id, job, caller.user)
     return job_view(session, caller.team_id, job)
 
 
 @router.post("/jobs/{job}/resume", summary="Resume a job", responses=errors(401, 403, 404, 409))
 def resume(session: Transaction, caller: Member, job: UUID) -> JobView:
-    """It goes on where it stands; the pause does not count as its wall time. Harmless where it is not paused."""
+    """Resume the job where it stopped; the pause does not count as wall time. Harmless for a job not paused."""
     steering.resume_job(session, caller.team_id, job, caller.user)
     return job_view(session, caller.team_id, job)
 
@@ -71,7 +74,7 @@ def retry(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
-    """A new job that begins with the best kernels of one that failed, was cancelled or ran out of budget.
+    """Make a new job from the best kernels of one that failed, was cancelled or ran out of budget.
 
     It has budgets of its own, keeps the bans, and refers to the ended job as `retry_of`. The ended job stays as it is.
     """
@@ -92,14 +95,14 @@ def fork(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
-    """A new job whose first generation has the candidate's strategy and kernel; also from a job that goes on."""
+    """Make a new job whose first generation has the candidate's strategy and kernel; the old job may still run."""
     new = continuing.fork(session, caller, job, candidate, request or ForkRequest(), idempotency_key=idempotency_key)
     return _accepted(session, caller.team_id, response, *new)
 
 
 @router.get("/jobs/{job}/directives", summary="What people want of a job", responses=errors(401, 404))
 def list_directives(session: Transaction, team: TeamId, job: UUID) -> DirectiveList:
-    """Pins, bans and injections, the oldest first, with what came of each."""
+    """List pins, bans and injections, oldest first, with the effect of each."""
     return views.list_directives(session, team, job)
 
 
@@ -112,8 +115,10 @@ def direct(
     job: UUID,
     request: Annotated[DirectiveRequest, Body(openapi_examples=DIRECTIVE_EXAMPLES)],
 ) -> DirectiveView:
-    """In force from the evolution's next decision on: a pinned candidate survives every selection; what is banned is
-    not proposed again, and the agents are told; an injected strategy becomes a candidate of the next generation.
+    """Pin, ban or inject, in force from the evolution's next decision on.
+
+    A pinned candidate survives every selection; what is banned is not proposed again, and the agents are told; an
+    injected strategy becomes a candidate of the next generation.
     """
     if request.kind is DirectiveKind.PIN:
         assert request.candidate is not None
@@ -141,13 +146,13 @@ def direct(
     "/jobs/{job}/directives/{directive}", summary="Take a directive back", responses=errors(401, 403, 404, 409)
 )
 def lift(session: Transaction, caller: Member, job: UUID, directive: UUID) -> DirectiveView:
-    """From the next decision on. An injection that has become a candidate is a 409."""
+    """Lift a directive from the next decision on. An injection that has become a candidate is a 409."""
     return views.directive_view(steering.lift(session, caller.team_id, job, directive, caller.user))
 
 
 @router.get("/quota", summary="What your team may use", responses=errors(401))
 def get_quota(session: Transaction, team: TeamId) -> QuotaView:
-    """Limits and use: jobs, GPU seconds and money of this period, and the shares of the queues."""
+    """Get limits and use: jobs, GPU seconds and money of this period, and the shares of the queues."""
     return views.quota_view(session, team)
 
 

@@ -33,7 +33,7 @@ def list_steps(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> StepPage:
-    """Each model call and each piece of work on a device, oldest first: who has it, attempts, errors, times."""
+    """List model calls and work on devices, oldest first: worker, attempts, errors, times."""
     return views.list_steps(
         session,
         team,
@@ -58,7 +58,7 @@ def get_job_log(
     job: UUID,
     lines: Annotated[int, Query(ge=1, le=MAX_LINES, description="So many of the newest.")] = 1_000,
 ) -> Response:
-    """The newest events as lines of text, for reading and for keeping."""
+    """Get the newest events as lines of text."""
     return _text(views.job_log(session, team, job, lines=lines), f"cupilot-{job}.log")
 
 
@@ -69,7 +69,7 @@ def get_job_log(
     responses={**errors(401, 404, 410), 200: {"description": "At most a million characters.", **TEXT}},
 )
 def get_step_log(session: Transaction, team: TeamId, job: UUID, step: UUID) -> Response:
-    """Its attempts and errors, its model calls, the compiler's output, and what the judge found, as text."""
+    """Get a step's attempts, errors, model calls, compiler output and the judge's findings, as text."""
     return _text(views.step_log(session, team, job, step), f"cupilot-{step}.log")
 
 

@@ -31,7 +31,7 @@ def list_techniques(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> TechniquePage:
-    """The catalogue's, and those that your team's agents invented, each on each target, by id.
+    """List the catalogue's techniques and those that your team's agents invented, for each target, by id.
 
     Counts and effects are of your team's own measurements. An invented technique is `novel` until results promote it,
     with at least three kernels that count on two problems and a positive effect; then agents are offered it.

@@ -41,7 +41,10 @@ def create_webhook(
     request: Annotated[WebhookRequest, Body(openapi_examples=EXAMPLES)],
     response: Response,
 ) -> WebhookWithSecret:
-    """Events from now on are sent to the URL, signed with the secret in this answer, which is not shown again."""
+    """Make a webhook: events from now on are sent to the URL.
+
+    They are signed with the secret in this answer, which is not shown again.
+    """
     url = check_url(request.url, _allowed(http))
     row = storage.create_endpoint(session, caller.team_id, url, request.events, request.description)
     response.headers["Location"] = f"/v1/webhooks/{row.id}"
@@ -50,13 +53,13 @@ def create_webhook(
 
 @router.get("", summary="List webhooks", responses=errors(401, 422))
 def list_webhooks(session: Transaction, team: TeamId, cursor: Cursor = None, limit: Limit = 50) -> WebhookPage:
-    """Your team's webhooks, newest first, without their secrets."""
+    """List your team's webhooks, newest first, without their secrets."""
     return views.list_endpoints(session, team, cursor=cursor, limit=limit)
 
 
 @router.get("/{webhook}", summary="A webhook", responses=errors(401, 404))
 def get_webhook(session: Transaction, team: TeamId, webhook: UUID) -> WebhookView:
-    """Whether it is enabled, whether it fails, and how many messages wait for it."""
+    """Get a webhook: if it is enabled, if it fails, and how many messages wait for it."""
     return views.endpoint_view(session, storage.get_endpoint(session, team, webhook))
 
 
@@ -64,7 +67,7 @@ def get_webhook(session: Transaction, team: TeamId, webhook: UUID) -> WebhookVie
 def change_webhook(
     http: Request, session: Transaction, caller: Admin, webhook: UUID, change: WebhookChange
 ) -> WebhookView:
-    """Enabling sends what still waits. Repeating a change is harmless."""
+    """Change a webhook. Enabling it sends what still waits. Repeating a change is harmless."""
     row = storage.change_endpoint(
         session,
         caller.team_id,
@@ -80,19 +83,19 @@ def change_webhook(
 
 @router.delete("/{webhook}", status_code=204, summary="Delete a webhook", responses=errors(401, 403, 404))
 def delete_webhook(session: Transaction, caller: Admin, webhook: UUID) -> None:
-    """Its log goes with it."""
+    """Delete a webhook and its log."""
     storage.delete_endpoint(session, caller.team_id, webhook)
 
 
 @router.post("/{webhook}/secret", summary="Replace a webhook's secret", responses=errors(401, 403, 404))
 def rotate_webhook_secret(session: Transaction, caller: Admin, webhook: UUID) -> WebhookWithSecret:
-    """For 24 hours messages carry two signatures, by the new secret and by the one before."""
+    """Replace the secret. For 24 hours messages are signed with the new secret and with the previous one."""
     return views.endpoint_with_secret(session, storage.rotate_secret(session, caller.team_id, webhook))
 
 
 @router.post("/{webhook}/ping", status_code=202, summary="Test a webhook", responses=errors(401, 403, 404, 409))
 def ping_webhook(session: Transaction, caller: Admin, webhook: UUID) -> DeliveryDetail:
-    """Sends a message of the type `webhook.ping`, once; the delivery's log says what came of it."""
+    """Send a message of the type `webhook.ping`, once; the delivery's log shows the result."""
     row = storage.get_endpoint(session, caller.team_id, webhook)
     return views.delivery_view(session, storage.ping(session, row))
 
@@ -107,14 +110,14 @@ def list_deliveries(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> DeliveryPage:
-    """Messages, newest first."""
+    """List messages, newest first."""
     row = storage.get_endpoint(session, team, webhook)
     return views.list_deliveries(session, row, state=state, cursor=cursor, limit=limit)
 
 
 @router.get("/{webhook}/deliveries/{delivery}", summary="A message and its attempts", responses=errors(401, 404))
 def get_delivery(session: Transaction, team: TeamId, webhook: UUID, delivery: UUID) -> DeliveryDetail:
-    """The body as it is sent; of every attempt status, time and the beginning of the answer."""
+    """Get a message: its body as sent, and of every attempt status, time and the beginning of the answer."""
     row = storage.get_endpoint(session, team, webhook)
     return views.delivery_view(session, storage.get_delivery(session, row, delivery))
 
@@ -126,7 +129,7 @@ def get_delivery(session: Transaction, team: TeamId, webhook: UUID, delivery: UU
     responses=errors(401, 403, 404, 409),
 )
 def redeliver(session: Transaction, caller: Admin, webhook: UUID, delivery: UUID) -> DeliveryDetail:
-    """With its old `webhook-id`, and all attempts anew; a 409 while it is still being tried."""
+    """Send a message again with the same `webhook-id` and all attempts; a 409 while it is still being tried."""
     row = storage.get_endpoint(session, caller.team_id, webhook)
     return views.delivery_view(session, storage.redeliver(session, row, delivery))
 

@@ -41,7 +41,7 @@ class BaselineLink:
         return not (self._reference.writes_inputs or self._reference.changes_state)
 
     def use(self, count: int) -> None:
-        """Have at least so many slots."""
+        """Reserve at least this many slots."""
         if self._slots is not None and self._slots.count >= count:
             return
         self.close()
@@ -51,7 +51,7 @@ class BaselineLink:
         self._reference.ask(messages.Bind(slots=slots.offsets()), messages.Answer)
 
     def close(self) -> None:
-        """Give the slots' memory back."""
+        """Release the slots' memory."""
         if self._slots is not None:
             self._slots.close()
             self._slots = None
@@ -81,7 +81,7 @@ class BaselineLink:
         return self._timed(messages.Block(baseline=baseline, order=list(order)))
 
     def replay(self) -> float | None:
-        """As :meth:`block`, through the graph that was captured last."""
+        """Run a block as :meth:`block` does, through the graph that was captured last."""
         return self._timed(messages.Replay())
 
     def last(self) -> list[torch.Tensor]:

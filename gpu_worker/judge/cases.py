@@ -80,7 +80,7 @@ class Cases:
         return sum(case.nbytes for case in self._kept.values())
 
     def _make_room(self, law: str) -> None:
-        """Let go of the cases that were used longest ago, so that one more like them fits the budget."""
+        """Drop the least recently used cases, so that one more like them fits the budget."""
         needed = max((case.nbytes for case in self._kept.values()), default=0)
         for name in [name for name in self._kept if law != laws.PERTURBED or name != laws.OWN]:
             if self.held() + needed <= self._budget:

@@ -84,7 +84,7 @@ class TensorLayout:
         return self._shaped(flat)
 
     def copy(self, memory: torch.Tensor, offset: int) -> torch.Tensor:
-        """As :meth:`view`, in private memory."""
+        """Return what :meth:`view` returns, in private memory."""
         return self._shaped(memory[offset : offset + self.nbytes].clone().view(self.dtype))
 
     def _shaped(self, flat: torch.Tensor) -> torch.Tensor:

@@ -148,7 +148,7 @@ def _too_large(error: BaseException, *, judging: bool) -> Failure:
 
 
 def main() -> None:
-    """Entry point of the judge process."""
+    """Run the judge process."""
     _, _, factory, options, descriptor = sys.argv
     device: JudgeDevice = load_factory(factory)(**json.loads(options))
     Judge(Channel.from_descriptor(int(descriptor)), device).serve()

@@ -123,7 +123,7 @@ class ReferenceLink:
         return self._counted(self._tensors(answer))
 
     def run_selecting(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, Selection | None]]:
-        """As :meth:`run_exact`, rounded, with what index outputs select from."""
+        """Run as :meth:`run_exact` does, rounded, and return what index outputs select from too."""
         answer = self.ask(messages.RunSelecting(given=self._hand_over(tensors)), messages.SelectedTensors)
         self.exact = self.exact and answer.exact
         return self._with_selections(answer)
@@ -198,7 +198,7 @@ class ReferenceLink:
         return ask(question.model_copy(update={"again": True}))
 
     def release_memory(self) -> None:
-        """Give back the memory that tensors were handed over in; the next ones get other."""
+        """Release the memory that tensors were handed over in; the next ones get other memory."""
         if self._arenas:
             self._accepted(self._exchange(messages.Detach().as_json()), messages.Answer)
         self._drop_arenas()

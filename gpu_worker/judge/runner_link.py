@@ -86,7 +86,7 @@ class RunnerLink:
         self._ask(messages.Bind(slots.offsets()), _ACKNOWLEDGED, ATTACH_SECONDS)
 
     def capture(self, order: Sequence[int]) -> None:
-        """Have the plan, once for each slot, made one graph. Raises GraphUnavailable where that cannot be."""
+        """Capture the plan, once for each slot, as one graph. Raises GraphUnavailable if that cannot be done."""
         reason = self._ask(messages.Capture(list(order)), _CAPTURED, LOAD_SECONDS).reason
         if reason is not None:
             raise GraphUnavailable(f"the kernel's launches cannot be captured: {reason[:200]}")
@@ -100,7 +100,7 @@ class RunnerLink:
         return self._timed(messages.Run(list(order)), timeout, release)
 
     def replay(self, timeout: float, release: Release | None = None) -> tuple[float, float]:
-        """As :meth:`run`, through the graph that was captured last."""
+        """Run the plan as :meth:`run` does, through the graph that was captured last."""
         return self._timed(messages.Replay(), timeout, release)
 
     def _timed(

@@ -122,7 +122,7 @@ class Session:
         self._errors: dict[str, float] = {}
 
     def close(self) -> None:
-        """Give all memory back, and hang up on the reference."""
+        """Release all memory, and close the line to the reference."""
         while self._slots:
             self._slots.popitem()[1].close()
         self._pytorch.close()

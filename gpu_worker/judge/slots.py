@@ -83,7 +83,7 @@ class Slots:
         self._device.synchronize()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._arena.close()
 
     def given(self, slot: int) -> list[torch.Tensor]:

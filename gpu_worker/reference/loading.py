@@ -92,7 +92,7 @@ def attributes(model: torch.nn.Module) -> dict[str, int | float | bool]:
 
 
 def attributes_again(module: ModuleType, seed: int) -> dict[str, int | float | bool]:
-    """As :func:`attributes` of a model constructed once more, without memory; none where that cannot be done."""
+    """Return :func:`attributes` of a model constructed again, without memory; none if that cannot be done."""
     try:
         with torch.device("meta"):
             return attributes(build_model(module, constructor_arguments(module, seed), torch.device("meta")))

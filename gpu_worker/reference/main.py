@@ -17,7 +17,7 @@ from gpu_worker.targets.base import JudgeDevice, load_factory
 
 
 def main() -> None:
-    """Entry point of the reference process."""
+    """Run the reference process."""
     _, _, factory, options, descriptor = sys.argv
     device: JudgeDevice = load_factory(factory)(**json.loads(options))
     ReferenceServer(Channel.from_descriptor(int(descriptor)), device).serve()

@@ -172,7 +172,7 @@ class Reference:
         return [in_float64(tensor) for tensor in outputs]
 
     def run_selecting(self, tensors: Sequence[torch.Tensor], *, in_pieces: bool = True) -> list[Chosen]:
-        """As :meth:`run_exact`, with what index outputs select from; large results are rounded to float32."""
+        """Run as :meth:`run_exact` does, and return what index outputs select from; large results are float32."""
         watch = SelectionWatch()
         with watch:
             outputs = self.run_exact(tensors, in_pieces=in_pieces)
@@ -184,7 +184,7 @@ class Reference:
             return _outputs(self._functional(*self._split(copies)))
 
     def _in_pieces(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """As many pieces of the batch as memory asks for; None where the operator mixes elements of a batch."""
+        """Run the batch in as many pieces as memory needs; None if the operator mixes elements of a batch."""
         count = 2
         while count <= min(MOST_PIECES, self._batch):
             try:
@@ -291,14 +291,14 @@ class Reference:
             return self.caller(tensors)()
 
     def choices(self, tensors: Sequence[torch.Tensor]) -> list[Chosen]:
-        """As :meth:`answer`, with what index outputs select from."""
+        """Answer as :meth:`answer` does, with what index outputs select from."""
         watch = SelectionWatch()
         with watch:
             outputs = self.outputs_of(self.answer(tensors))
         return [(tensor, watch.selection(tensor)) for tensor in outputs]
 
     def notice(self) -> None:
-        """See whether the calls until now have changed parameters or buffers."""
+        """Note whether the calls until now have changed parameters or buffers."""
         live = _live_state(self._model)
         self.changes_state = not all(torch.equal(live[key], tensor) for key, tensor in self.state.items())
 

@@ -76,7 +76,7 @@ def stack_limits(most: int) -> tuple[int, int]:
 
 
 def become(uid: int, gid: int, groups: Sequence[int], *, search: bool) -> None:
-    """Give root up for another user id and all capabilities; ``search`` keeps the one to read what others closed.
+    """Drop root and all capabilities for another user id; ``search`` keeps the one to read closed folders.
 
     Landlock decides then which files these are: an interpreter in a closed home could not be started otherwise.
     """

@@ -35,7 +35,7 @@ class Limits:
     """The CPUs that the program's threads may run on."""
 
     def by_name(self) -> dict[str, int]:
-        """As ``{rlimit name: value}``, without ``processes``, which the system counts by user, and the stack."""
+        """Return ``{rlimit name: value}``, without the stack and ``processes``, which the system counts by user."""
         values = {
             "core": 0,
             "cpu": self.cpu_seconds,
@@ -47,7 +47,7 @@ class Limits:
         return {name: value for name, value in values.items() if value is not None}
 
     def total(self) -> int | None:
-        """Memory that all processes together may use."""
+        """Return the memory that all processes together may use."""
         return self.memory_bytes if self.total_bytes is None else self.total_bytes
 
 

@@ -119,15 +119,15 @@ class Toolchain(Protocol):
     suffix: str
 
     def compile_program(self, folder: Path) -> Program:
-        """Builds ``folder/kernel<suffix>`` to ``folder/kernel.bin``."""
+        """Return the program that builds ``folder/kernel<suffix>`` to ``folder/kernel.bin``."""
         ...
 
     def inspect_program(self, folder: Path) -> Program | None:
-        """Prints facts about ``folder/kernel.bin`` to stdout; None where no such tool is installed."""
+        """Return the program that prints facts about ``folder/kernel.bin``; None if no such tool is installed."""
         ...
 
     def facts(self, compile_log: str, inspection: str) -> BuildFacts:
-        """Reads the outputs of the two programs."""
+        """Read the outputs of the two programs."""
         ...
 
     def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> str | None:
@@ -180,7 +180,7 @@ class HostTarget(RunnerHost, Protocol):
         ...
 
     def peaks_program(self) -> Program:
-        """Measures the device and prints one JSON object: the fields of :class:`MeasuredPeaks`."""
+        """Return the program that measures the device and prints :class:`MeasuredPeaks` as one JSON object."""
         ...
 
     def environment(self) -> Environment:
@@ -268,7 +268,7 @@ class JudgeDevice(Protocol):
         ...
 
     def release_unused(self) -> None:
-        """Give memory that PyTorch keeps and does not use back to the device, for other processes."""
+        """Return memory that PyTorch keeps unused to the device, for other processes."""
         ...
 
     def is_nearly_full(self) -> bool:
@@ -376,7 +376,7 @@ class GraphRunnerDevice(RunnerDevice, Protocol):
         ...
 
     def replay(self) -> float:
-        """As :meth:`run`, through the graph that was captured last."""
+        """Run the plan as :meth:`run` does, through the graph that was captured last."""
         ...
 
 

@@ -108,7 +108,7 @@ class CpuHost:
         return Counted()
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:  # noqa: ARG002
-        """Nothing: guard zones and the runner's own death are what tells here."""
+        """Return nothing: guard zones and the runner's own death show bad accesses here."""
         return MemoryWatch()
 
     def healthy(self) -> bool:

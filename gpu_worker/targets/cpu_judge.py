@@ -91,7 +91,7 @@ class CpuJudgeDevice:
         return CpuArenaView(handle, descriptors)
 
     def release_unused(self) -> None:
-        """Nothing: freed memory is kept on purpose; see :func:`gpu_worker.targets.cpu_memory.keep_freed_memory`."""
+        """Do nothing: freed memory is kept on purpose (:func:`gpu_worker.targets.cpu_memory.keep_freed_memory`)."""
 
     def is_nearly_full(self) -> bool:
         """Return False: each process has a limit of its own."""
@@ -105,7 +105,7 @@ class CpuJudgeDevice:
             yield
 
     def synchronize(self) -> None:
-        """Nothing is asynchronous here."""
+        """Do nothing: no call is asynchronous here."""
 
     def flush_cache(self) -> None:
         """Read and write more than the last-level cache holds, on all threads."""
@@ -127,7 +127,7 @@ class CpuJudgeDevice:
         return self
 
     def state(self) -> DeviceState:
-        """Nothing: a virtual machine's CPU does not say, and the baseline beside each block is slowed alike."""
+        """Return nothing: a virtual CPU reports none, and the baseline beside each block is slowed alike."""
         return DeviceState()
 
     def shared(self) -> bool:

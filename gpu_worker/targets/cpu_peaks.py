@@ -157,7 +157,7 @@ def measure(cache_bytes: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Entry point."""
+    """Measure this CPU and print its peaks."""
     sys.stdout.write(json.dumps(measure(int(sys.argv[1]))))
 
 

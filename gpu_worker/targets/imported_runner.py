@@ -63,7 +63,7 @@ class _CpuMemory:
         return map_arena(handle, descriptors)
 
     def settle(self) -> None:
-        """Nothing is asynchronous here; threads of the file's own are stopped from outside."""
+        """Do nothing: no call is asynchronous here; the file's own threads are stopped from outside."""
 
     def apply(self, policy: str) -> None:
         torch.set_float32_matmul_precision("highest" if policy == "fp32" else "high")

@@ -51,7 +51,7 @@ def load(session: Session, claim: Claim) -> AblateInput:
 
 
 def work(step: AblateInput, tools: Tools, cancelled: Callable[[], bool]) -> list[Ablation]:  # noqa: ARG001
-    """Have the playbook write it."""
+    """Write the variants with the playbook."""
     return tools.ablations(step.briefing, step.strategy, step.kernel)
 
 

@@ -45,7 +45,7 @@ def load(session: Session, claim: Claim) -> AttributeInput:
 
 
 def work(step: AttributeInput, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
-    """Have the judge evaluate it as it does candidates, to the end: credit is the difference of two times."""
+    """Measure the variant as candidates are, to the end: credit is the difference of two times."""
     judge = tools.step_judge(cancelled)
     return judge.evaluate(step.problem, step.preparation, step.kernel, incumbent=None, candidate=False)
 

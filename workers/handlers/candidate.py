@@ -111,7 +111,7 @@ def ask_agents(step: AgentInput, tools: Tools, cancelled: Callable[[], bool]) ->
 
 
 def store_settled(session: Session, job: Job, step: Step, settled: Settled) -> None:
-    """Give the candidate what was settled, unless the job has it already, and go on."""
+    """Store what was settled, unless the job has it already, and continue."""
     candidate, outcome = candidate_of(session, step), settled.outcome
     if settled.notes:
         give_notes(session, candidate, **settled.notes)

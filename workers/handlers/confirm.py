@@ -49,13 +49,13 @@ def load(session: Session, claim: Claim) -> ConfirmInput:
 
 
 def work(step: ConfirmInput, tools: Tools, cancelled: Callable[[], bool]) -> Evaluation:
-    """Have the judge confirm it."""
+    """Confirm the kernel with the judge."""
     judge = tools.step_judge(cancelled)
     return judge.confirm(step.problem, step.preparation, step.kernel, tunables=step.tunables)
 
 
 def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> None:
-    """Let the second measurement count, also in the pool; then end the job or try the next best."""
+    """Store the second measurement, also in the pool; then end the job or try the next best."""
     candidate = candidate_of(session, step)
     first = session.get_one(EvaluationRow, candidate.evaluation_id)
     weight = config_of(job).utilisation_weight

@@ -30,7 +30,7 @@ def load(session: Session, claim: Claim) -> Problem:
 
 
 def work(problem: Problem, tools: Tools, cancelled: Callable[[], bool]) -> PreparationResult:
-    """Have the judge prepare it."""
+    """Prepare the problem with the judge."""
     return tools.step_judge(cancelled).prepare(problem)
 
 

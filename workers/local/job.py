@@ -34,16 +34,16 @@ class Listener(Protocol):
     """Follows a job's progress."""
 
     def prepared(self, preparation: Preparation) -> None:
-        """The reference is usable."""
+        """Report that the reference is usable."""
 
     def finished(self, candidate: Candidate) -> None:
-        """A candidate is final."""
+        """Report a final candidate."""
 
     def generation(self, number: int, population: list[Member], survivors: tuple[str, ...]) -> None:
-        """A generation is over; ``population`` are the former survivors and its measured candidates."""
+        """Report the end of a generation; ``population`` are the former survivors and its measured candidates."""
 
     def confirmed(self, candidate: Candidate) -> None:
-        """A candidate was measured again in fresh processes."""
+        """Report that a candidate was measured again in fresh processes."""
 
 
 @dataclass

@@ -89,7 +89,7 @@ class _Pinned(http.client.HTTPConnection):
 def post(
     url: str, body: bytes, headers: Mapping[str, str], *, seconds: float, allowed: Sequence[Network] = ()
 ) -> Result:
-    """POST the body; whatever happens is a result. ``allowed`` are networks that may be called although private."""
+    """POST the body; any outcome is a result. ``allowed`` are networks that may be called although private."""
     started = time.monotonic()
     deadline = _Deadline(started + seconds)
     status, outcome, excerpt = None, "ok", None

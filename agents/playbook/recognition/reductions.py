@@ -86,7 +86,7 @@ def _mean(item: Call) -> list[Expr]:
 
 
 def mean(operand: Expr, length: int) -> Expr:
-    """Mean over a row."""
+    """Return the mean over a row."""
     return div(reduce("Sum", operand), const(length))
 
 

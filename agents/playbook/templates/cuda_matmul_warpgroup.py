@@ -178,7 +178,7 @@ class _Side:
 
     @property
     def by_depth(self) -> bool:
-        """Whether neighbours in depth are neighbours in memory; else neighbouring lines are."""
+        """True if neighbours in depth are neighbours in memory; else neighbouring lines are."""
         return self.depth_stride == 1
 
     @property

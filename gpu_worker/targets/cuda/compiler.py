@@ -50,7 +50,7 @@ def build(folder: str, library: str, pch: str, *options: str) -> bool:
 
 
 def build_with_nvcc(folder: str, nvcc: str, *options: str) -> bool:
-    """As :func:`build`, by a toolkit's driver, which leaves its intermediate files in the folder while it runs."""
+    """Build as :func:`build` does, by a toolkit's driver, which writes intermediate files to the folder."""
     import subprocess
 
     done = subprocess.run(

@@ -104,7 +104,7 @@ def allocate(nbytes: int) -> int:
 
 
 def free(pointer: int) -> None:
-    """Give back what :func:`allocate` gave."""
+    """Free what :func:`allocate` returned."""
     check(cu.cuMemFree(pointer), "freeing memory")
 
 
@@ -247,7 +247,7 @@ class Module:
         return sorted(check(cu.cuFuncGetName(handle), "naming a kernel").decode() for handle in handles)
 
     def unload(self) -> None:
-        """Give it back; its functions must not be used afterwards."""
+        """Unload the module; its functions must not be used afterwards."""
         check(cu.cuModuleUnload(self.handle), "unloading the cubin")
 
 
@@ -297,7 +297,7 @@ class Graph:
         check(cu.cuGraphLaunch(self._handle, self._stream.handle), "launching a graph")
 
     def close(self) -> None:
-        """Give it back."""
+        """Destroy the graph."""
         check(cu.cuGraphExecDestroy(self._handle), "freeing a graph")
 
 

@@ -62,7 +62,7 @@ def run(replay: Replay) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Replay the kernel of a specification file."""
     run(Replay(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
 
 

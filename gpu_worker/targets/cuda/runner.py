@@ -239,7 +239,7 @@ class CudaRunner:
 
     @_reported_as_plan
     def replay(self) -> float:
-        """As :meth:`run`, through the graph that was captured last."""
+        """Run the plan as :meth:`run` does, through the graph that was captured last."""
         if self._graph is None:
             raise RunnerError("infrastructure", "replay before capture")
         return self._timed(self._graph.launch)

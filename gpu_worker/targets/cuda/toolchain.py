@@ -71,7 +71,7 @@ class CubinReader:
         return compiler_program("inspect", str(folder), str(self._disassembler), access=access)
 
     def facts(self, compile_log: str, inspection: str) -> BuildFacts:  # noqa: ARG002  the inspection says it all
-        """Reads what :meth:`inspect_program` printed; empty where it failed, which :meth:`refusal` then refuses."""
+        """Read what :meth:`inspect_program` printed; empty if it failed, which :meth:`refusal` then refuses."""
         try:
             shown = json.loads(inspection)
         except ValueError:
