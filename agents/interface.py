@@ -1,4 +1,4 @@
-"""What the agents are asked and what they answer, whoever plays them (playbook or language model).
+"""The interface of the agents, the same for the playbook and for language models.
 
 Every call is pure in its arguments and its seed, so that a repeated step gives the same answer.
 """
@@ -112,7 +112,7 @@ class Example(Value):
 
 
 class Commission(Value):
-    """What a Kernel Engineer may know when it writes: exactly what the method's operator shows, and no more."""
+    """The knowledge of a Kernel Engineer when it writes: exactly what the method's operator shows."""
 
     method: str
     operator: Operator
@@ -174,7 +174,7 @@ class Advice(Value):
 
 
 class Diagnosis(Value):
-    """A digested profile: what holds a kernel back. Raw counters stay in the database."""
+    """A digested profile: the causes of a kernel's time. Raw counters stay in the database."""
 
     severity: str
     """``none``, ``minor``, ``major`` or ``critical``."""
@@ -185,7 +185,7 @@ class Diagnosis(Value):
 
 
 class Revision(Value):
-    """A mended kernel, with the strategy it now follows (a technique that cannot work may be dropped)."""
+    """A repaired kernel, with the strategy it now follows (a technique that cannot work may be dropped)."""
 
     strategy: Strategy
     kernel: Kernel
@@ -263,7 +263,7 @@ class StrategyTranslator(Protocol):
 
 
 class KernelRevisor(Protocol):
-    """Mends kernels."""
+    """Repairs kernels."""
 
     def revise(
         self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()

@@ -1,4 +1,4 @@
-"""A candidate's stages that ask agents, each once: what it reads of the candidate, what it asks, what it settles.
+"""A candidate's stages that ask agents, one class a stage: its inputs, its questions, its result.
 
 A stage is a frozen view. ``read`` takes from a candidate all that the stage may know, before anything is asked; ``run``
 asks the agents and says what the candidate gets from it. Two drivers run the same stages: the workers, which keep

@@ -30,7 +30,7 @@ log = logging.getLogger("cupilot.audit")
 
 
 class AuditLog:
-    """Records what a request came to."""
+    """Record the outcome of a request."""
 
     def __init__(self, app: ASGIApp, database: Database) -> None:
         self.app = app

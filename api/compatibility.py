@@ -1,4 +1,4 @@
-"""Whether clients of one REST contract can use a service of another: what would break them, each as a sentence.
+"""Find what would break clients of one REST contract at a service of another; each break is a sentence.
 
 Contracts are as :mod:`api.contract` has them. The rule is containment of JSON schemas, as far as the service's own use
 them; a keyword that is not known here counts as broken where it differs, so nothing is passed unseen. Of a request, all
@@ -92,7 +92,7 @@ def _answers(name: str, old: Json, new: Json, answers: _Containment) -> Iterator
 
 @dataclass
 class _Containment:
-    """Whether all that the schemas of one contract allow, those of another allow too."""
+    """Check that one contract's schemas allow all that another's allow."""
 
     inner: Json
     outer: Json

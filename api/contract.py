@@ -1,4 +1,4 @@
-"""The REST contract, and how it differs from that of the last release: ``python -m api.contract``.
+"""Compare the REST contract with that of the last release: ``python -m api.contract``.
 
 ``api/released.json`` is the contract of the last release, whose clients this code has to serve, and
 ``api/changes.txt`` lists what is different since, so that a test sees every further change; ``--write`` brings the list

@@ -1,4 +1,4 @@
-"""What endpoints are given: a transaction, the caller with a role that suffices, a strictly parsed body."""
+"""Dependencies of endpoints: a transaction, a caller whose role suffices, a strictly parsed body."""
 
 from __future__ import annotations
 

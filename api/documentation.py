@@ -1,4 +1,4 @@
-"""What OpenAPI says beyond the types: examples, and which errors a route can answer."""
+"""OpenAPI beyond the types: examples, and the errors that a route can answer."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ CLOSING_SECONDS = 0.2
 
 
 class EventStream(Response):
-    """Sends the subscription's events until its job has ended, the client is gone, or the stream has its age."""
+    """A response that sends the subscription's events until its job has ended, the client left, or time is up."""
 
     media_type = MEDIA_TYPE
 

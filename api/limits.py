@@ -29,7 +29,7 @@ UNAUTHORIZED = 401
 
 
 class RateLimits:
-    """Refuses what comes too fast, and tells everybody else what is left."""
+    """Middleware that refuses requests above the limit, and tells every client how much of it is left."""
 
     def __init__(self, app: ASGIApp, settings: Settings, limiter: Limiter, metrics: Metrics) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""``/metrics`` in Prometheus' text format: what this process serves, and what the database says about everything.
+"""Metrics of this process and of the database, in Prometheus' text format under ``/metrics``.
 
 The first kind is counted here and summed over replicas by Prometheus; the second is the same from every replica, so it
 is to be read with ``max without (instance)`` (docs/metrics.md has every name). The database is asked at most once in a
@@ -33,7 +33,7 @@ Found = TypeVar("Found")
 
 
 class _Remembered(Generic[Found]):
-    """A look at the database that is repeated only when it is old enough."""
+    """A snapshot of the database, read again only once it is old enough."""
 
     def __init__(self, database: Database, read: Callable[[Session], Found], seconds: float) -> None:
         self._database = database
@@ -61,7 +61,7 @@ class _Remembered(Generic[Found]):
 
 
 class Truth:
-    """A collector of what the database says."""
+    """A collector of the database's metrics."""
 
     def __init__(self, database: Database, seconds: float) -> None:
         self._present = _Remembered(database, present, seconds)
@@ -83,7 +83,7 @@ class Truth:
 
 
 class Metrics:
-    """What one API process counts, and the registry that shows it."""
+    """The counters of one API process, and the registry that shows them."""
 
     def __init__(self, database: Database, snapshot_seconds: float) -> None:
         self.registry = CollectorRegistry()

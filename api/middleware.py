@@ -1,4 +1,4 @@
-"""What happens around every request: a request id, a bound on its body, and no exception that leaves the process.
+"""Wrap every request: a request id, a bound on its body, and no exception that leaves the process.
 
 Pure ASGI, so that a body is refused before anything of it is kept or parsed.
 """
@@ -31,7 +31,7 @@ log = logging.getLogger("cupilot.api")
 
 
 class RequestContext:
-    """Gives a request its id (the caller's, if it is decent), logs and counts it, turns a bug into a plain 500."""
+    """Give a request its id (the caller's, if it is valid), log and count it, turn a bug into a plain 500."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app

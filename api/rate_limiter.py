@@ -1,4 +1,4 @@
-"""How many requests a key, or an address, may send: counted in Redis, and in this process while that is away.
+"""Limit how many requests a key or an address may send, counted in Redis, or here while that is away.
 
 The generic cell rate algorithm (ITU-T I.371, as in Redis' own documentation of rate limiting): one number a client, the
 time at which its bucket would be empty again, so that a burst of a minute's worth is free and the rate is exact after
@@ -48,7 +48,7 @@ return {allowed, string.format('%.6f', after - now)}
 
 @dataclass(frozen=True)
 class Standing:
-    """What is left of a limit."""
+    """The rest of a limit."""
 
     allowed: bool
     limit: int

@@ -1,4 +1,4 @@
-"""Whether requests can be served: the database and its schema decide; everything else is only reported."""
+"""Report whether requests can be served: the database and its schema decide; the rest is only reported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _migrated(database: Database) -> None:
 
 
 class _NoScheduler(CupilotError):
-    """Requests are taken, but nothing moves."""
+    """Requests are accepted, but no step is dispatched."""
 
     code = "no_scheduler"
     status = 503
@@ -78,7 +78,7 @@ def _scheduled(database: Database) -> None:
 
 
 class _WebhooksBehind(CupilotError):
-    """Everything moves, but nobody is told."""
+    """Webhook deliveries are late."""
 
     code = "webhooks_behind"
     status = 503

@@ -1,4 +1,4 @@
-"""What a tick of the scheduler costs with long backlogs: dispatch and relay, on a real database and a real broker.
+"""Measure a scheduler's tick with long backlogs: dispatch and relay, on a real database and broker.
 
 Measured twice for each length: with 200 workers that are all free, which happens once, and with one that has just
 become free, which is what happens all day. Wall time, and the scheduler's own processor time.

@@ -1,4 +1,4 @@
-"""Where the time of a CUDA kernel's build goes: ``python -m benchmarks.builds``.
+"""Measure where the time of a CUDA kernel's build goes: ``python -m benchmarks.builds``.
 
 Compiles distinct playbook kernels of level-1 problems at full size for an H200 as a GPU worker does, sandboxed and with
 nothing cached, one at a time, and reads their machine code; then less and less of the same, so that differences show

@@ -27,6 +27,8 @@ WORKER = PARENT_CONNECTIONS + CHILD_CONNECTIONS
 def workers(limit: int, each: int) -> int:
     """Return how many workers of one slot fit beside one process of each other kind.
 
+    ``factor`` multiplies what each pool keeps: 1 for kept, 2 at worst.
+
     ``connections`` is the factor on what each pool keeps: 1 for kept, 2 at worst.
     """
     return (limit - RESERVED - each * sum(OTHERS.values())) // (each * WORKER)

@@ -1,4 +1,4 @@
-"""What the crossover study shows: shares with intervals, as lines and in the shape of cuPilot's Figure 1."""
+"""Report the crossover study: shares with intervals, as lines and in the shape of cuPilot's Figure 1."""
 
 from __future__ import annotations
 

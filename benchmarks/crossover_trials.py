@@ -1,4 +1,4 @@
-"""One trial of the crossover study: two parents, one child, and what became of it. Prints nothing, writes no file.
+"""One trial of the crossover study: two parents, one child, its outcome. Prints nothing, writes no file.
 
 Success is the paper's (arXiv 2512.16465, Figure 1): the child is correct *and* has all techniques of both parents.
 Correct is what the judge says; the techniques are looked for in source and binary (:mod:`agents.playbook.evidence`).
@@ -23,7 +23,7 @@ BUILD = (FailureKind.COMPILE_ERROR, FailureKind.INVALID_PLAN)
 
 
 class Arm(StrEnum):
-    """What is crossed."""
+    """The arm of a trial: strategies or code are crossed."""
 
     STRATEGY = "strategy"
     """The parents' strategies, as text; the Translator then writes one kernel for all their techniques."""
@@ -32,7 +32,7 @@ class Arm(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a child; the paper's classes, and two that it has no words for."""
+    """The outcome of a child; the paper's classes, and two more."""
 
     SUCCESS = "success"
     SYNTAX = "does not build"

@@ -1,4 +1,4 @@
-"""Lets a script's cleaning up happen however it is stopped: by Ctrl-C, by ``kill``, or by its terminal going away."""
+"""Run a script's cleanup however it is stopped: by Ctrl-C, by ``kill``, or by its terminal closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exported operator costs the host, call by call: ``python -m benchmarks.export_overhead --against FOLDER``.
+"""Measure an exported operator's host time: ``python -m benchmarks.export_overhead --against FOLDER``.
 
 The same small kernel is exported by this checkout and by the one in FOLDER. Both packages are imported into one
 process, and they and PyTorch's eager reference are called in turns, in an order that is drawn anew each round; a

@@ -1,4 +1,4 @@
-"""Hurts a running service at every step boundary, and reports what was lost: ``python -m benchmarks.faults``.
+"""Kill a running service at every step boundary, and report what was lost: ``python -m benchmarks.faults``.
 
 Real Postgres, Valkey, scheduler, API and Celery workers; the judge and the model are doubles, so that only the
 machinery is under test. The matrix itself is ``tests/service/faults/matrix``, whose short form runs with the tests.
@@ -34,7 +34,7 @@ RESULTS = Path(__file__).parent / "results" / "service"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one fault did."""
+    """The outcome of one fault."""
 
     fault: str
     state: str
@@ -115,9 +115,8 @@ def _all(
 def _groups(cases: list[Case]) -> list[list[Case]]:
     """Return cases that are struck at once: one a role, each with its own job.
 
-    Faults that hurt every process come singly.
-
-    One that hurts everybody follows each group of the others, so that whoever has less time sees some of all kinds.
+    A fault that hurts every process comes alone, after each group of the others, so that a short run sees some of all
+    kinds.
     """
     roles = {role: [case for case in cases if case.role == role] for role in ("agent", "gpu")}
     roles["one of a kind"] = [case for case in cases if case.role in ("scheduler", "api", "webhooks")]

@@ -79,7 +79,7 @@ def _stack(data: Path) -> Iterator[World]:
 
 
 def _finished(url: str, key: str) -> UUID:
-    """Run a job to its end with workers, and return it with its candidates."""
+    """Run a job to its end with workers, and return its id."""
     small = {"population": 2, "generations": 1, "elites": 1}
     request = JobRequest.model_validate({"problem": {"id": "softmax"}, "target": "cpu", "method": small})
     with Client(url, key) as client:

@@ -1,4 +1,4 @@
-"""What a heavy header costs a build by NVRTC, plain and precompiled: ``python -m benchmarks.header_builds``.
+"""Measure what a heavy header costs an NVRTC build: ``python -m benchmarks.header_builds``.
 
 Processor seconds of the compiler's process (start included), the least of several builds of a kernel that includes one
 header and does nothing with it; needs no GPU. The rule of ``cupilot.domain.device_headers.wants_precompiled`` should

@@ -1,4 +1,4 @@
-"""What the scripts of the judge's own numbers share: their options, the judge they open, records that survive a cut.
+"""Common parts of the judge's own benchmarks: options, the judge they open, records that survive a stop.
 
 Hardware counters are no part of an evaluation's checks and timing, and take a profiler's start each; ``--counters``
 includes them.
@@ -58,7 +58,7 @@ def judge(options: argparse.Namespace) -> Iterator[Evaluator]:
 
 
 class Record:
-    """A JSON file that always holds what is known so far."""
+    """A JSON file that is complete after each write."""
 
     def __init__(self, options: argparse.Namespace, what: str) -> None:
         shown = {

@@ -144,8 +144,9 @@ class _Run:
 
 
 def swept(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a point of a tunable sweep costs: its phases divided by the points that were tried beside the kernel's own,
-    and that of the screening alone; milliseconds.
+    """Return what a point of a tunable sweep costs, in milliseconds.
+
+    That is its phases, divided by the points that were tried beside the kernel's own, and the screening alone.
     """
     tried = [row for row in rows if row["sweep_points"]]
     points = sum(row["sweep_points"] for row in tried)

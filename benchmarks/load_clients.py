@@ -1,4 +1,4 @@
-"""The clients of :mod:`benchmarks.load`, a process of their own: reads what to do, prints what came of it."""
+"""The clients of :mod:`benchmarks.load`, a process of their own: reads its order, prints its results."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ TIMEOUT_SECONDS = 120.0
 """Longer than anything is waited for: what takes longer counts as failed."""
 
 
-async def clients(wish: dict[str, Any]) -> dict[str, Any]:
-    """``wish``: url, key, what (submit or poll), clients, and count, or jobs and seconds."""
+async def clients(order: dict[str, Any]) -> dict[str, Any]:
+    """Run clients as ``order`` says: url, key, what (submit or poll), clients, and count, or jobs and seconds."""
     times: list[float] = []
     failures: Counter[str] = Counter()
     jobs: list[str] = []
-    many = wish["clients"]
+    many = order["clients"]
     limits = httpx.Limits(max_connections=many, max_keepalive_connections=many)
-    headers = {"Authorization": f"Bearer {wish['key']}"}
+    headers = {"Authorization": f"Bearer {order['key']}"}
     begun = time.monotonic()
     async with httpx.AsyncClient(
-        base_url=wish["url"], headers=headers, timeout=TIMEOUT_SECONDS, limits=limits, trust_env=False
+        base_url=order["url"], headers=headers, timeout=TIMEOUT_SECONDS, limits=limits, trust_env=False
     ) as http:
 
         async def ask(method: str, path: str, wanted: int, **rest: Any) -> Any:
@@ -45,17 +45,17 @@ async def clients(wish: dict[str, Any]) -> dict[str, Any]:
             return response.json()
 
         async def submitter(first: int) -> None:
-            for number in range(first, wish["count"], many):
+            for number in range(first, order["count"], many):
                 problem = {"name": f"load {number}", "source": f"{SOURCE}# {many} {number}\n"}
                 made = await ask("POST", "/v1/jobs", 202, json={"problem": problem, "target": "cpu"})
                 jobs.extend([made["id"]] if made else [])
 
         async def poller(number: int) -> None:
-            while time.monotonic() - begun < wish["seconds"]:
-                await ask("GET", f"/v1/jobs/{wish['jobs'][number % len(wish['jobs'])]}", 200)
+            while time.monotonic() - begun < order["seconds"]:
+                await ask("GET", f"/v1/jobs/{order['jobs'][number % len(order['jobs'])]}", 200)
                 number += many
 
-        work = submitter if wish["what"] == "submit" else poller
+        work = submitter if order["what"] == "submit" else poller
         await asyncio.gather(*(work(client) for client in range(many)))
     seconds = time.monotonic() - begun
     ordered = sorted(times) or [float("nan")]
@@ -69,7 +69,7 @@ async def clients(wish: dict[str, Any]) -> dict[str, Any]:
         "p95_ms": round(1e3 * ordered[int(len(ordered) * 0.95)], 2),
         "p99_ms": round(1e3 * ordered[int(len(ordered) * 0.99)], 2),
     }
-    return found | ({"jobs": jobs} if wish["what"] == "submit" else {})
+    return found | ({"jobs": jobs} if order["what"] == "submit" else {})
 
 
 if __name__ == "__main__":

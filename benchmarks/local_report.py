@@ -1,4 +1,4 @@
-"""What a local job leaves behind: one JSON record a problem, and the winner's files beside it. Prints nothing."""
+"""The output of a local job: one JSON record a problem, and the winner's files beside it. Prints nothing."""
 
 from __future__ import annotations
 

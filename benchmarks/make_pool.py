@@ -49,7 +49,7 @@ NAMESPACE = uuid.UUID(int=0xC0)
 
 
 class Collector(LocalPool):
-    """Keeps what it is told, and writes all of it down each time."""
+    """A listener that keeps entries, and writes all of them each time."""
 
     def __init__(self, out: Path) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ RESULTS = Path(__file__).parent / "results" / "service"
 
 @dataclass(frozen=True)
 class Bench:
-    """Where jobs run."""
+    """The servers and the worker that jobs run on."""
 
     database: Database
     settings: Settings

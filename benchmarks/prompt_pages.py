@@ -1,4 +1,4 @@
-"""What every agent is asked, for five level-1 problems on an H200, one of them under two policies, and two on a CPU.
+"""Write the requests to every agent, for level-1 problems on an H200 and on a CPU, as pages.
 
 ``python -m benchmarks.prompt_pages`` writes a page a problem into ``build/prompts``, and one of what the methods that
 write code freely ask; ``--examples`` brings the two short examples of ``docs/prompts`` up to date.
@@ -50,7 +50,7 @@ SHOWN = ROOT / "docs/prompts"
 
 @dataclass(frozen=True)
 class About:
-    """What a page is about."""
+    """The subject of a page."""
 
     problem: str
     target: Target = Target.CUDA
@@ -84,7 +84,7 @@ EXAMPLES = {
 
 
 class Asked(Exception):
-    """Carries the question that a role would have sent."""
+    """The question that a role would have sent."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.purpose)
@@ -98,7 +98,7 @@ class Listener(Gateway):
         """Make a gateway without models and ledger."""
 
     def ask(self, question: Question, parse: Callable[[str], Any]) -> Any:  # noqa: ARG002
-        """Give the question back."""
+        """Raise with the question."""
         raise Asked(question)
 
 
@@ -114,7 +114,7 @@ def facts_of(problem: Problem) -> ProblemFacts:
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured of a problem: by whom, PyTorch's time in microseconds, the best kernel, and another one."""
+    """The measurements of a problem: machine, PyTorch's microseconds, the best kernel, and another one."""
 
     device: Device
     peaks: Peaks
@@ -204,7 +204,7 @@ SUMMARY = "The sum of a row leaves out its last 256 elements: the loop ends one 
 
 
 class Summarised(Listener):
-    """Answers what an error means, and gives back what is asked then."""
+    """A listener that says what an error means, and raises with the question after that."""
 
     def ask(self, question: Question, parse: Callable[[str], Any]) -> Any:
         """Return the summary, or raise with the question."""

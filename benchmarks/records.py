@@ -1,4 +1,4 @@
-"""Records of measurements: compact JSON with what was measured, by which command, at which commit, on which machine.
+"""Records of measurements: compact JSON with results, command, commit and machine.
 
 The README and the pages state numbers of these records only. A record has at most 50 KB, one row a line, so that a diff
 shows which rows changed; logs and raw output stay out of the repository.

@@ -30,7 +30,7 @@ RECOMMENDED = 3
 
 @dataclass(frozen=True)
 class Measured:
-    """What the pool has of one problem on one target."""
+    """The pool's measurements of one problem on one target."""
 
     key: str
     name: str
@@ -56,7 +56,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Left:
-    """What the retrieval says about a problem that it does not know."""
+    """The retrieval's answer for a problem that it does not know."""
 
     problem: Measured
     similar: Mapping[str, float]

@@ -26,7 +26,7 @@ from gpu_worker.targets.cuda.runner import CudaRunner
 
 @dataclass(frozen=True)
 class Block:
-    """What to launch."""
+    """A block of launches."""
 
     binary: str
     launches: Sequence[Mapping[str, Any]]

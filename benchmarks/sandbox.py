@@ -1,4 +1,4 @@
-"""Attacks the sandbox of this machine and reports: ``python -m benchmarks.sandbox``.
+"""Attack the sandbox of this machine and report: ``python -m benchmarks.sandbox``.
 
 Every attack of ``tests/exploits/attacks.py`` on each kind of sandbox that works here, and the harmless ones outside of
 any, where they must succeed. Writes ``benchmarks/results/sandbox.json``; exits 1 where one gets what it wants.

@@ -115,10 +115,7 @@ def ideas(space: Space) -> list[Strategy]:
 
 
 def _least(space: Space, rung: Strategy, kept: TechniqueUse) -> Strategy:
-    """Return the technique with the fewest others of its rung that let it be rendered.
-
-    The whole rung is one such choice.
-    """
+    """Return the technique with the fewest others of its rung that let it be rendered, at most the whole rung."""
     others = [use for use in rung.techniques if use.id != kept.id]
     choices = (
         with_defaults(Strategy(techniques=tuple(use for use in rung.techniques if use in (kept, *companions))))

@@ -65,7 +65,7 @@ class Evaluator:
         builder: str | None = None,
         autotune: bool | None = None,
     ) -> None:
-        """With ``reuse``, :meth:`evaluate` returns the stored evaluation of a kernel that it has judged before.
+        """Make an evaluator; with ``reuse``, :meth:`evaluate` returns the stored evaluation of a known kernel.
 
         ``sweep`` is how many values of a kernel's tunables may be tried beside its own: 0 for none, by default as many
         as suit the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``. ``autotune`` is whether

@@ -1,4 +1,4 @@
-"""The stages of verification and timing, and their repetition in a confirmation: what the judge is asked of a kernel.
+"""The stages of verification and timing, and their repetition in a confirmation: requests to the judge.
 
 The judge verifies and times a kernel in one go, in a runner of its own. This module orders it and turns what went wrong
 into failures: of the kernel, or of the machine.
@@ -23,10 +23,10 @@ _FAULTS = frozenset({FailureKind.ILLEGAL_ACCESS, FailureKind.CRASH, FailureKind.
 
 
 class Judging:
-    """Has kernels verified and timed on one device."""
+    """The stages that verify and time kernels on one device."""
 
     def __init__(self, host: HostTarget, judge: WarmJudge, *, autotune: bool) -> None:
-        """``autotune``: whether a confirmation also compares with ``torch.compile max-autotune``."""
+        """Make the stages; with ``autotune``, a confirmation also compares with ``torch.compile max-autotune``."""
         self._host = host
         self._judge = judge
         self._autotune = autotune

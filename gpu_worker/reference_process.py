@@ -35,7 +35,7 @@ class ReferenceProcess:
     """One sandboxed reference."""
 
     def __init__(self, target: HostTarget, sandbox: Sandbox, bytecode: Bytecode, *, compiling: bool) -> None:
-        """``compiling``: torch.compile will be asked for, whose compiler is a process of its own."""
+        """Start the process; ``compiling`` allows a compiler process, for ``torch.compile``."""
         self._theirs, ours = Channel.pair()
         access = target.judge_access()
         self._may_start_processes = compiling or access.subprocesses

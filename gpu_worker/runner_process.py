@@ -41,7 +41,10 @@ class RunnerProcess:
     """One sandboxed runner; the judge talks to it, the supervisor watches how it ends."""
 
     def __init__(self, target: RunnerHost, sandbox: Sandbox, *, limits: Limits | None = None) -> None:
-        """``limits`` replace those of a kernel that only computes. One that cannot be started leaves nothing behind."""
+        """Start a runner; ``limits`` replace those of a kernel that only computes.
+
+        A runner that cannot be started leaves nothing behind.
+        """
         self._theirs, ours = Channel.pair()
         self._inbox = Path(tempfile.mkdtemp(prefix="cupilot-runner-"))
         private_user.share(self._inbox)

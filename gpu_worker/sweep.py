@@ -122,7 +122,7 @@ class Sweep:
     def __init__(
         self, host: HostTarget, builder: Builder, ahead: BuildAhead, judge: WarmJudge, judging: Judging, *, limit: int
     ) -> None:
-        """``limit``: points to try beside the kernel as given; 0 for no sweep."""
+        """Sweep over at most ``limit`` points beside the kernel as given; 0 for no sweep."""
         self._host = host
         self._builder = builder
         self._ahead = ahead

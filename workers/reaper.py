@@ -1,4 +1,4 @@
-"""End what nobody else will: expired leases, overdue cancels, and jobs beyond their wall time or quota."""
+"""End expired leases, overdue cancels, and jobs beyond their wall time or quota."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _ablations(briefing: Briefing, strategy: Strategy, winner: Kernel) -> list[A
 
 @dataclass(frozen=True)
 class Tools:
-    """What steps use; nothing is made before it is asked for."""
+    """The tools of steps; each is made on first use."""
 
     settings: Settings
     database: Database

@@ -1,4 +1,4 @@
-"""Describe a kernel that is faster than its work can be done: the work, the launches, the code, its memory.
+"""Describe a kernel that is faster than the roofline bound: the work, the launches, the code, its memory.
 
 For the one question that the Kernel Revisor is asked about it (docs/decisions/0012). Names no time, no floor and no
 share of one: those would say how much slower to be, and not what is missing.

@@ -53,7 +53,7 @@ class Limits(Protocol):
 
 
 class NoLimits:
-    """Nobody else asks: a single process needs to share nothing."""
+    """Limits of a single process, which shares them with nobody."""
 
     def take(
         self,

@@ -18,7 +18,7 @@ class LlmManager:
     """See :class:`agents.interface.SceManager`."""
 
     def __init__(self, gateway: Gateway, prophet: RooflineProphet | None = None) -> None:
-        """``prophet`` says why a parent is not faster, where roofline guidance is on."""
+        """Make a manager; ``prophet`` says why a parent is not faster, if roofline guidance is on."""
         self._gateway = gateway
         self._prophet = prophet
 

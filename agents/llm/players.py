@@ -68,7 +68,7 @@ def hybrid(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> 
 
 
 class _Translator:
-    """A model writes, and reads what was written."""
+    """A translator whose model writes kernels and reads them."""
 
     def __init__(self, writer: LlmTranslator, reader: LlmAligner) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Find out why a model does not answer: a wrong key, URL or name, nobody there, or a request that is refused.
+"""Find out why a model does not answer: a wrong key, URL or name, no server, or a refused request.
 
 Where a server of one's own is named, it is asked for its list of models (``GET /models``, as OpenAI-compatible servers
 have it); that costs nothing. Knows the transport's errors, and calls no model.

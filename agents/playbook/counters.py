@@ -19,7 +19,7 @@ from cupilot.domain.roofline import Zone
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a measurement shows."""
+    """One conclusion from a measurement."""
 
     severity: str
     cause: str

@@ -67,7 +67,7 @@ _RESOURCE_FAILURES = (FailureKind.LAUNCH_ERROR, FailureKind.COMPILE_ERROR, Failu
 
 
 class PlaybookRevisor:
-    """Gives up once there is nothing left to blame."""
+    """A revisor that stops once no technique is left to blame."""
 
     def revise(
         self, briefing: Briefing, history: Sequence[Attempt], seed: int, *, lineage: Sequence[Attempt] = ()

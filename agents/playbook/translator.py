@@ -48,7 +48,7 @@ def complaints(briefing: Briefing, operator: Operator, strategy: Strategy) -> di
 
 
 class PlaybookTranslator:
-    """Renders strategies; never looks at a parent's code, because a template has all there is to know."""
+    """A translator by templates, which never needs a parent's code."""
 
     def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:  # noqa: ARG002
         """Return the kernel of a strategy.

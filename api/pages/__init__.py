@@ -1,4 +1,4 @@
-"""Pages for people under ``/ui``: what the service knows, to look at in a browser; drawn on the server, no scripts.
+"""Pages for people under ``/ui``: the service's jobs and results in a browser, drawn on the server, no scripts.
 
 They show what the caller's key may read and change nothing; steering is by command line or REST.
 """

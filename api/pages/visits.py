@@ -50,7 +50,7 @@ _templates.filters["number"] = lambda value: (
 
 
 class SignedOut(CupilotError):
-    """No key, or one that opens nothing any more."""
+    """The request has no key, or one that is no longer valid."""
 
     code = "unauthorized"
     status = 401

@@ -1,1 +1,1 @@
-"""The endpoints, one module a noun. They fetch what they need and hand it on; they decide nothing."""
+"""The endpoints, one module a noun. They load their inputs and call functions that decide."""

@@ -1,4 +1,4 @@
-"""``/v1/audit``: who asked for what."""
+"""``/v1/audit``: requests that changed something or were refused."""
 
 from __future__ import annotations
 

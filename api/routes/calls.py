@@ -1,4 +1,4 @@
-"""``/v1/jobs/{job}/calls``: what language models were asked for a job, what they answered, what it cost."""
+"""``/v1/jobs/{job}/calls``: a job's calls of language models, their answers and their cost."""
 
 from __future__ import annotations
 

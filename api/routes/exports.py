@@ -1,4 +1,4 @@
-"""``/v1/jobs/{job}/exports``: a proven kernel in the form in which somebody wants to use it."""
+"""``/v1/jobs/{job}/exports``: a proven kernel in a form for use elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/v1/jobs/{job}/candidates/{candidate}/measurements``: a kernel's times, then and now."""
+"""``/v1/jobs/{job}/candidates/{candidate}/measurements``: a kernel's earlier and new measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Teams, users and API keys; and who is asking."""
+"""Teams, users and API keys, and the caller."""
 
 from __future__ import annotations
 

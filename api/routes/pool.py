@@ -1,4 +1,4 @@
-"""``/v1/pool``: what earlier jobs learned: look, ask, share, take out, take in."""
+"""``/v1/pool``: list, search, share, export and import what earlier jobs learned."""
 
 from __future__ import annotations
 

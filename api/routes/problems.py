@@ -1,4 +1,4 @@
-"""``/v1/problems``: what jobs can be started on."""
+"""``/v1/problems``: the problems that jobs can be started on."""
 
 from __future__ import annotations
 

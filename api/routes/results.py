@@ -1,4 +1,4 @@
-"""``/v1/jobs/{job}/candidates`` and ``/best``: what a job has made."""
+"""``/v1/jobs/{job}/candidates`` and ``/best``: a job's candidates and its best kernel."""
 
 from __future__ import annotations
 

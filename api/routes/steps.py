@@ -1,4 +1,4 @@
-"""``/v1/jobs/{job}/steps`` and logs: what was done for a job, and how each piece of it went."""
+"""``/v1/jobs/{job}/steps`` and logs: a job's pieces of work and their outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/v1/techniques``: the catalogue, and what the team's agents invented, with what came of it."""
+"""``/v1/techniques``: the catalogue and the team's invented techniques, with their measured effects."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class BaselineLink:
             self._slots = None
 
     def assume(self, state: Sequence[torch.Tensor]) -> None:
-        """Give the module these parameters and buffers (flat storages, in the order of the specs)."""
+        """Set the module's parameters and buffers (flat storages, in the order of the specs)."""
         if state:
             self._reference.assume(state)
 

@@ -1,5 +1,4 @@
-"""Cases: for each input law, what the kernel is given and what it must give back. Made from hidden seeds, kept within a
-budget.
+"""Cases: the inputs and expected outputs under each input law, from hidden seeds, within a memory budget.
 
 A case that does not fit the budget any more is made again from its seed when it is needed: the same data each time.
 """

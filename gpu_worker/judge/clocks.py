@@ -1,4 +1,4 @@
-"""The judge's clock and the runner's: whether they agree, and who is to blame where they do not.
+"""Compare the judge's clock with the runner's, and decide which process a disagreement is charged to.
 
 Measures nothing itself.
 """

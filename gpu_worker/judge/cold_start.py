@@ -28,7 +28,7 @@ class ColdStart:
     """Cold-start blocks of one kernel: those that are still to be timed, and the least time of each."""
 
     def __init__(self, count: int, slack: float) -> None:
-        """``count``: launches of a whole block; ``slack``: seconds that starting a block may cost."""
+        """Plan blocks of ``count`` launches; ``slack`` is how many seconds starting a block may cost."""
         self.lengths = sorted({1, max(1, count // COLD_START_SHARE)}) if count > 1 else []
         """Launches of the cold-start blocks that are still to be timed."""
         self._count = count

@@ -140,13 +140,13 @@ class ReferenceLink:
         return dict(zip(names, self._tensors(answer), strict=True))
 
     def settle(self, *, notice: bool = False) -> None:
-        """Give parameters and buffers their first values again; with ``notice``, see first whether calls moved them."""
+        """Restore the first values of parameters and buffers; with ``notice``, note first whether calls moved them."""
         answer = self.ask(messages.Settle(notice=notice), messages.Settled)
         if notice:
             self.changes_state = answer.changes_state
 
     def assume(self, state: Sequence[torch.Tensor]) -> None:
-        """Give the module these parameters and buffers (flat storages, in the order of the specs)."""
+        """Set the module's parameters and buffers (flat storages, in the order of the specs)."""
         self.ask(messages.Assume(given=self._hand_over(state)), messages.Answer)
 
     def compile(self, baseline: str, mode: str, tensors: Sequence[torch.Tensor], seconds: int) -> str | None:

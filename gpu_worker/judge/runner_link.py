@@ -69,7 +69,7 @@ class RunnerLink:
     """One runner, as the judge drives it."""
 
     def __init__(self, channel: Channel, *, trusted: bool = True) -> None:
-        """``trusted``: no host code of the kernel's runs in the runner."""
+        """Make a link; ``trusted`` means that no host code of the kernel's runs in the runner."""
         self._channel = channel
         self._trusted = trusted
 

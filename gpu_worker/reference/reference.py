@@ -277,7 +277,7 @@ class Reference:
         return _outputs(result)
 
     def assume(self, storages: Sequence[torch.Tensor]) -> None:
-        """Give the module's own parameters and buffers these values (flat storages, in the order of the specs)."""
+        """Set the module's own parameters and buffers (flat storages, in the order of the specs)."""
         live, self._assumed = _live_state(self._model), storages
         with torch.no_grad():
             for key, storage in zip(self._state_names, storages, strict=True):
@@ -303,7 +303,7 @@ class Reference:
         self.changes_state = not all(torch.equal(live[key], tensor) for key, tensor in self.state.items())
 
     def restore(self) -> None:
-        """Give parameters and buffers their first values again: a training-mode forward may have changed them."""
+        """Restore the first values of parameters and buffers: a training-mode forward may have changed them."""
         with torch.no_grad():
             for key, tensor in _live_state(self._model).items():
                 tensor.copy_(self.state[key])

@@ -22,7 +22,7 @@ class ControlGroup:
     """One program's group; made before the program starts, removed once it has ended."""
 
     def __init__(self, parent: Path, *, memory_bytes: int | None, threads: int | None) -> None:
-        """Raises OSError where the group cannot be made or limited."""
+        """Make a group; raises OSError if it cannot be made or limited."""
         self.folder = parent / f"cupilot-{secrets.token_hex(8)}"
         self.folder.mkdir()
         try:

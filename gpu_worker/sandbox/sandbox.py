@@ -28,7 +28,7 @@ class Sandbox:
     """Starts programs in the strongest confinement that this machine allows."""
 
     def __init__(self, kind: str | None = None, *, own_user: bool | None = None) -> None:
-        """``own_user`` overrides whether each program gets a user id of its own."""
+        """Find the means of this machine; ``own_user`` overrides whether each program gets its own user id."""
         self.kind = kind or strongest()
         """``bwrap+seccomp`` or ``landlock+seccomp``; recorded with every measurement."""
         self.own_user = separates_users(self.kind) if own_user is None else own_user

@@ -29,7 +29,7 @@ _MEMORY_FILES = ("/memfd:", "/dev/zero (deleted)")
 
 
 class Excess(StrEnum):
-    """Resource that a program had too much of."""
+    """A resource whose limit was exceeded."""
 
     MEMORY = "memory"
     THREADS = "threads"
@@ -37,7 +37,7 @@ class Excess(StrEnum):
 
 @dataclass(frozen=True)
 class Usage:
-    """Of some processes together."""
+    """Memory and threads of some processes together."""
 
     memory_bytes: int
     threads: int
@@ -55,7 +55,7 @@ class Watch(threading.Thread):
         threads: int | None,
         memory_files: bool = False,
     ) -> None:
-        """``processes`` lists process ids; ``end`` kills them all. None means: not limited.
+        """Watch the process ids of ``processes``; ``end`` kills them all. A limit of None is no limit.
 
         ``memory_files``: whether their memory files and shared mappings count as well.
         """

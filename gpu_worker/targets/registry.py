@@ -1,4 +1,4 @@
-"""Which class serves which target. Imports a target only when it is asked for: a CPU machine has no CUDA packages."""
+"""Find the class that serves a target. Imports a target only when needed: a CPU machine has no CUDA packages."""
 
 from __future__ import annotations
 

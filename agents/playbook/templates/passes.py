@@ -32,7 +32,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Layout:
-    """All passes of an operator, and how its row-level results are found."""
+    """All passes of an operator, and the expressions of its row-level results."""
 
     passes: tuple[Pass, ...]
     after: tuple[tuple[str, str], ...] = ()

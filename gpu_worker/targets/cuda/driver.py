@@ -339,7 +339,7 @@ class PreparedLaunch:
     def __init__(
         self, function: Function, stream: Stream, arguments: Sequence[int | Encoded], geometry: Geometry
     ) -> None:
-        """``arguments`` are pointers, and tensor maps, which are copied at each launch."""
+        """Encode a launch; ``arguments`` are pointers, and tensor maps, which are copied at each launch."""
         self._function = function
         self._geometry = geometry
         self._config = cu.CUlaunchConfig()

@@ -29,7 +29,7 @@ class HeadStart:
     """Remembers how long submissions took."""
 
     def __init__(self, flush_seconds: float, longest: float) -> None:
-        """``flush_seconds``: what one flush lasts; ``longest``: bound of the head start, in seconds."""
+        """Plan flushes of ``flush_seconds`` each, for at most ``longest`` seconds."""
         self._flush_seconds = max(flush_seconds, 1e-6)
         self._longest = longest
         self._recent: deque[float] = deque(maxlen=RECENT)

@@ -46,7 +46,7 @@ class CudaHost:
     cpus: tuple[int, ...] | None = None
 
     def __init__(self, device: str | None = None, threads: int | None = None, builder: str | None = None) -> None:
-        """``device`` is a UUID or an index of this machine; the first GPU where it is not given.
+        """Describe the GPU that ``device`` names by UUID or index; the first one if it is not given.
 
         ``builder`` is what kernels are compiled by, one of :data:`gpu_worker.targets.cuda.nvcc.BUILDERS`.
         """

@@ -27,7 +27,7 @@ class NvccToolchain(CubinReader):
     """Builds cubins for one architecture; needs a toolkit and a host compiler, and neither GPU nor driver."""
 
     def __init__(self, arch: str, *, line_info: bool = False) -> None:
-        """``arch`` is the device's, e.g. ``sm_90``; raises Unavailable where there is no nvcc."""
+        """Find nvcc for ``arch``, e.g. ``sm_90``; raises Unavailable if there is none."""
         super().__init__()
         self._nvcc = installation.nvcc()
         self.compiler = installation.nvcc_version()

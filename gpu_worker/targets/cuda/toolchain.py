@@ -62,7 +62,7 @@ class CubinReader:
     products: tuple[str, ...] = ("kernel.bin", "resources.txt")
 
     def __init__(self) -> None:
-        """Raises Unavailable where there is no disassembler."""
+        """Find the disassembler; raises Unavailable if there is none."""
         self._disassembler = installation.disassembler()
 
     def inspect_program(self, folder: Path) -> Program | None:
@@ -89,7 +89,7 @@ class CudaToolchain(CubinReader):
     """Builds cubins for one architecture; needs neither GPU nor driver."""
 
     def __init__(self, arch: str, *, line_info: bool = False) -> None:
-        """``arch`` is the device's, e.g. ``sm_90``; ``line_info`` is for profilers."""
+        """Make a compiler for ``arch``, e.g. ``sm_90``; ``line_info`` is for profilers."""
         super().__init__()
         self._includes = installation.include_folders()
         self._nvrtc = installation.nvrtc()
