@@ -346,10 +346,10 @@ def initial_strategies(
 ) -> InitialStrategies:
     """Ask for at most ``count`` initial strategies; ``seeds`` are the kernels that an epoch begins from."""
     try:
-        found = agents().manager.initial_strategies(briefing, pool, count, seed, taken=tried, seeds=seeds)
+        strategies = agents().manager.initial_strategies(briefing, pool, count, seed, taken=tried, seeds=seeds)
     except (AgentError, CostBudgetReached) as error:
         return InitialStrategies(refusal=error)
-    return InitialStrategies(found[:count])
+    return InitialStrategies(strategies[:count])
 
 
 def _engineer(agents: Agents) -> KernelEngineer:

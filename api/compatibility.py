@@ -106,12 +106,12 @@ class _Containment:
         """Return sentences for what ``inner`` allows and ``outer`` does not."""
         choices = _choices(outer, self.outer)
         for narrow in _choices(inner, self.inner):
-            given = _resolved(narrow, self.inner)
-            alike = [choice for choice in choices if _same_kind(given, _resolved(choice, self.outer))]
+            resolved = _resolved(narrow, self.inner)
+            alike = [choice for choice in choices if _same_kind(resolved, _resolved(choice, self.outer))]
             if alike:
                 yield from min((self._unfit(narrow, choice, where) for choice in alike), key=len)
             else:
-                yield f"{where} may {'' if self.answers else 'not '}be {_kind(given)}"
+                yield f"{where} may {'' if self.answers else 'not '}be {_kind(resolved)}"
 
     def _unfit(self, inner: Json, outer: Json, where: str) -> list[str]:
         """Return the same for schemas without alternatives; two that have names are compared under the name."""
@@ -131,8 +131,8 @@ class _Containment:
         yield from self._fields(inner, outer, where)
         for key, called in PARTS.items():
             if isinstance(outer.get(key), dict):
-                given = inner.get(key)
-                yield from self.lacks(given if isinstance(given, dict) else {}, outer[key], where + called)
+                schema = inner.get(key)
+                yield from self.lacks(schema if isinstance(schema, dict) else {}, outer[key], where + called)
         unknown = {*inner, *outer} - HANDLED - IGNORED - {*AT_LEAST, *AT_MOST, *EQUAL, *PARTS}
         yield from (f"{where}: {key} is another" for key in sorted(unknown) if inner.get(key) != outer.get(key))
 
@@ -175,11 +175,11 @@ def _values(inner: Json, outer: Json, where: str) -> Iterator[str]:
     allowed = _listed(outer)
     if allowed is None:
         return
-    given = _listed(inner)
-    if given is None:
+    values = _listed(inner)
+    if values is None:
         yield f"{where} may be other than {', '.join(allowed)}"
     else:
-        yield from (f"{where} {value} is not among {', '.join(allowed)}" for value in given if value not in allowed)
+        yield from (f"{where} {value} is not among {', '.join(allowed)}" for value in values if value not in allowed)
 
 
 def _listed(schema: Json) -> list[str] | None:

@@ -45,7 +45,7 @@ def shapes(value: Any, place: str = "") -> Any:
     if isinstance(value, dict):
         kept = (key for key in value if place in _NAMED or key not in WORDS)
         return {key: shapes(value[key], key if place not in _NAMED else "") for key in kept}
-    return [shapes(each) for each in value] if isinstance(value, list) else value
+    return [shapes(item) for item in value] if isinstance(value, list) else value
 
 
 def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:

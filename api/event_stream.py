@@ -86,14 +86,14 @@ class EventStream(Response):
         """
         # A job may have ended before: that is looked up once, and again whenever its last event has gone by.
         final_seen, closing = False, self._subscription.job is not None
-        deadline, quiet_since, asked = time.monotonic() + self._max_seconds, time.monotonic(), time.monotonic()
+        deadline, quiet_since, checked = time.monotonic() + self._max_seconds, time.monotonic(), time.monotonic()
         while time.monotonic() < deadline:
             events = await self._subscription.next(self._after, CLOSING_SECONDS if closing else HEARTBEAT_SECONDS)
-            if time.monotonic() - asked >= HEARTBEAT_SECONDS:
+            if time.monotonic() - checked >= HEARTBEAT_SECONDS:
                 if not await asyncio.to_thread(self._may_read):
                     self._metrics.dropped.labels("refused").inc()
                     return "reconnect"
-                asked = time.monotonic()
+                checked = time.monotonic()
             if events:
                 await self._send(send, "".join(map(_message, events)))
                 self._after, quiet_since = events[-1].id, time.monotonic()

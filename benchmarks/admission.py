@@ -54,10 +54,12 @@ def _known(options: argparse.Namespace) -> dict[tuple[str, str], dict[str, Any]]
     """Return records of problems admitted earlier under the same size and policy, by name and content."""
     if not options.resume or not options.out or not options.out.exists():
         return {}
-    found = json.loads(options.out.read_text(encoding="utf-8"))
-    if (found["size"], found["policy"]) != (options.size, options.policy):
+    run = json.loads(options.out.read_text(encoding="utf-8"))
+    if (run["size"], run["policy"]) != (options.size, options.policy):
         return {}
-    return {(one["problem"], one["problem_hash"]): one for one in found["problems"] if not one["failure"]}
+    return {
+        (problem["problem"], problem["problem_hash"]): problem for problem in run["problems"] if not problem["failure"]
+    }
 
 
 def _lines(record: dict[str, Any]) -> list[str]:
@@ -86,9 +88,9 @@ def _record(name: str, problem_hash: str, result: PreparationResult) -> dict[str
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.admission", description=__doc__)
     parser.add_argument("problems", nargs="*", help="names of built-in problems (default: all of level 1)")
-    parser.add_argument("--target", default=Target.CPU.value, choices=[one.value for one in Target])
+    parser.add_argument("--target", default=Target.CPU.value, choices=[target.value for target in Target])
     parser.add_argument("--size", default="small", choices=["small", "full"], help="full needs a data-centre GPU")
-    parser.add_argument("--policy", default="fp32", choices=[one.value for one in NumericsPolicy])
+    parser.add_argument("--policy", default="fp32", choices=[policy.value for policy in NumericsPolicy])
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a problem may take")
     parser.add_argument("--device", help="GPU UUID or index")
     parser.add_argument("--work-dir", type=Path, default=Path(".cupilot/work"), help="scratch and measured peaks")

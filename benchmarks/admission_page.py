@@ -37,13 +37,13 @@ own.
 
 def page() -> str:
     """Return the text of ``docs/admission.md``."""
-    found = json.loads(RECORDS.read_text(encoding="utf-8"))
-    records = found["problems"]
+    run = json.loads(RECORDS.read_text(encoding="utf-8"))
+    records = run["problems"]
     counted = Counter(law for record in records for law in record["tolerances"])
     head = _HEAD.format(
-        machine=_without_load(found["machine"]),
-        size=found["size"],
-        policy=found["policy"],
+        machine=_without_load(run["machine"]),
+        size=run["size"],
+        policy=run["policy"],
         admitted=sum(record["failure"] is None for record in records),
         total=len(records),
         laws="Laws in force: " + ", ".join(f"`{law}` on {count}" for law, count in counted.most_common()) + ".",

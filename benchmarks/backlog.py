@@ -38,19 +38,19 @@ def measure(database: Database, app: Celery, lengths: list[int]) -> dict[str, An
     """Measure ticks over each backlog."""
     _prepare(database)
     relay = Relay(database, app)
-    found: dict[str, Any] = {}
+    measurements: dict[str, Any] = {}
     for steps in lengths:
         _fill(database, steps)
-        found[str(steps)] = {
+        measurements[str(steps)] = {
             "all_workers_free": _ticks(database, relay, WORKERS + 1),
             "one_worker_free": _ticks(database, relay, 1),
         }
-    first = found[str(lengths[0])]
-    for ticks in found.values():
+    first = measurements[str(lengths[0])]
+    for ticks in measurements.values():
         ticks["one_free_over_that_with_the_shortest"] = round(
             ticks["one_worker_free"]["milliseconds"] / first["one_worker_free"]["milliseconds"], 2
         )
-    return found
+    return measurements
 
 
 def _ticks(database: Database, relay: Relay, free: int) -> dict[str, float]:

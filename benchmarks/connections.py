@@ -24,21 +24,21 @@ WORKER = PARENT_CONNECTIONS + CHILD_CONNECTIONS
 """Of one slot, as a GPU worker is."""
 
 
-def workers(limit: int, each: int) -> int:
+def workers(limit: int, factor: int) -> int:
     """Return how many workers of one slot fit beside one process of each other kind.
 
     ``factor`` multiplies what each pool keeps: 1 for kept, 2 at worst.
 
     ``connections`` is the factor on what each pool keeps: 1 for kept, 2 at worst.
     """
-    return (limit - RESERVED - each * sum(OTHERS.values())) // (each * WORKER)
+    return (limit - RESERVED - factor * sum(OTHERS.values())) // (factor * WORKER)
 
 
 def report() -> str:
     """Return the whole report as lines."""
-    found = re.search(r"max_connections=(\d+)", COMPOSE.read_text(encoding="utf-8"))
-    assert found is not None
-    limit = int(found[1])
+    setting = re.search(r"max_connections=(\d+)", COMPOSE.read_text(encoding="utf-8"))
+    assert setting is not None
+    limit = int(setting[1])
     lines = ["process                kept  at most"]
     lines += [
         f"{name:<21}  {kept:>4}  {2 * kept:>7}" for name, kept in {**OTHERS, "worker of one slot": WORKER}.items()

@@ -54,7 +54,7 @@ def pairs(briefing: Briefing, size: Size, seed: int, *, believe: bool) -> Iterat
     """
     space = Space(briefing, operator_of(briefing))
     rng = Random(f"{seed}/{size}")
-    known = [one for one in space.techniques() if believe or leaves_trace(one.id, briefing.target)]
+    known = [technique for technique in space.techniques() if believe or leaves_trace(technique.id, briefing.target)]
     seen: set[tuple[str, str]] = set()
     if len(known) < size.first + size.second:
         return
@@ -68,13 +68,18 @@ def pairs(briefing: Briefing, size: Size, seed: int, *, believe: bool) -> Iterat
 
 def _pair(space: Space, chosen: list[Technique], size: Size, rng: Random) -> Pair | None:
     uses = [
-        TechniqueUse(id=one.id, parameters={name: rng.choice(each.choices) for name, each in one.parameters.items()})
-        for one in chosen
+        TechniqueUse(
+            id=technique.id,
+            parameters={name: rng.choice(parameter.choices) for name, parameter in technique.parameters.items()},
+        )
+        for technique in chosen
     ]
     strategies = [
         with_defaults(Strategy(techniques=tuple(some))) for some in (uses[: size.first], uses[size.first :], uses)
     ]
     sizes = [size.first, size.second, size.first + size.second]
-    if [len(one.techniques) for one in strategies] != sizes or not all(space.valid(one) for one in strategies):
+    if [len(strategy.techniques) for strategy in strategies] != sizes or not all(
+        space.valid(strategy) for strategy in strategies
+    ):
         return None
     return Pair(*strategies)

@@ -36,16 +36,16 @@ def summary(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     rows = []
     for size in dict.fromkeys(str(trial.size) for trial in trials):
         for arm in Arm:
-            some = [trial for trial in trials if (str(trial.size), trial.arm) == (size, arm)]
-            if not some:
+            cell = [trial for trial in trials if (str(trial.size), trial.arm) == (size, arm)]
+            if not cell:
                 continue
-            counts = {outcome.value: sum(one.outcome is outcome for one in some) for outcome in Outcome}
-            interval = share_interval(counts[Outcome.SUCCESS.value], len(some))
+            counts = {outcome.value: sum(trial.outcome is outcome for trial in cell) for outcome in Outcome}
+            interval = share_interval(counts[Outcome.SUCCESS.value], len(cell))
             rows.append(
                 {
                     "size": size,
                     "arm": arm.value,
-                    "trials": len(some),
+                    "trials": len(cell),
                     "outcomes": counts,
                     "success": interval.median,
                     "ci_low": interval.low,

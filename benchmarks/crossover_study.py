@@ -50,9 +50,9 @@ def main() -> int:
             study = _study(problem, judge, players, target)
             run["machine"] = machine(study.preparation.environment)
             for text in options.sizes:
-                made, told = _size(study, Size.parse(text), options)
-                trials += made
-                notes += told
+                done, remarks = _size(study, Size.parse(text), options)
+                trials += done
+                notes += remarks
                 _keep(options.out, run, trials, notes)
     print("\n".join([*lines(summary(trials)), *notes]))
     return 0 if trials else 1
@@ -63,18 +63,18 @@ def _study(problem: Problem, judge: Evaluator, players: Agents, target: Target) 
     if result.preparation is None:
         assert result.failure is not None
         raise InvalidInput(f"{problem.name} cannot be used: {result.failure.message}")
-    found = result.preparation
+    preparation = result.preparation
     briefing = Briefing(
         problem=problem,
-        facts=found.facts,
+        facts=preparation.facts,
         target=target,
-        device=found.environment.device,
-        placement=found.placement,
-        peaks=found.peaks,
-        baseline_us=found.baseline_us.median,
-        compiler=found.environment.compiler,
+        device=preparation.environment.device,
+        placement=preparation.placement,
+        peaks=preparation.peaks,
+        baseline_us=preparation.baseline_us.median,
+        compiler=preparation.environment.compiler,
     )
-    return Study(problem, found, briefing, judge, players, playbook())
+    return Study(problem, preparation, briefing, judge, players, playbook())
 
 
 def _size(study: Study, size: Size, options: argparse.Namespace) -> tuple[list[Trial], list[str]]:
@@ -105,11 +105,11 @@ def _size(study: Study, size: Size, options: argparse.Namespace) -> tuple[list[T
 
 def _keep(out: Path, run: dict[str, Any], trials: list[Trial], notes: list[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    found = summary(trials)
-    data = {**run, "summary": found, "notes": notes, "trials": [trial.record() for trial in trials]}
+    rows = summary(trials)
+    data = {**run, "summary": rows, "notes": notes, "trials": [trial.record() for trial in trials]}
     records.write(out / "crossover.json", data)
     for form in Format:
-        (out / f"crossover.{form.value}").write_bytes(draw(found, str(run["players"]), form))
+        (out / f"crossover.{form.value}").write_bytes(draw(rows, str(run["players"]), form))
 
 
 def _players(choice: str, budget: float) -> tuple[Agents, str]:
@@ -129,8 +129,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crossover_study", description=__doc__.splitlines()[0])
     parser.add_argument("--problem", nargs="+", default=["softmax"], help="built-in problems")
     parser.add_argument("--size", choices=["small", "full"], default="small", help="of the problems")
-    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
-    parser.add_argument("--policy", choices=[each.value for each in NumericsPolicy], default=NumericsPolicy.FP32.value)
+    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.CPU.value)
+    parser.add_argument(
+        "--policy", choices=[policy.value for policy in NumericsPolicy], default=NumericsPolicy.FP32.value
+    )
     parser.add_argument("--sizes", nargs="+", default=SERIES, metavar="AxB", help="techniques of both parents")
     parser.add_argument("--trials", type=int, default=20, help="pairs of parents for each size and problem")
     parser.add_argument("--seed", type=int, default=0)

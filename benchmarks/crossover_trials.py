@@ -98,16 +98,16 @@ class Study:
         if not self._told_apart(pair, kernels, [None, None]):  # by their sources, before anything is measured
             return None
         evaluations = [self.measure(kernel) for kernel in kernels]
-        if any(one is None or not one.verdict.counts for one in evaluations):
+        if any(first is None or not first.verdict.counts for first in evaluations):
             return None
-        builds = [one.build if one else None for one in evaluations]
+        builds = [first.build if first else None for first in evaluations]
         if not self._told_apart(pair, kernels, builds):
             return None
-        one, other = (
+        first, second = (
             Attempt(strategy=strategy, kernel=kernel, evaluation=evaluation)
             for strategy, kernel, evaluation in zip((pair.first, pair.second), kernels, evaluations, strict=True)
         )
-        return one, other
+        return first, second
 
     def trial(self, size: Size, arm: Arm, pair: Pair, parents: tuple[Attempt, Attempt], seed: int) -> Trial | None:
         """Cross two parents; None where the machine failed rather than the child."""

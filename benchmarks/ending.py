@@ -9,8 +9,8 @@ from types import FrameType
 
 def end_well() -> None:
     """Make SIGTERM and SIGHUP end the script as Ctrl-C does, by an exception: every ``finally`` runs."""
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, _leave)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

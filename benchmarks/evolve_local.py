@@ -64,7 +64,7 @@ class Progress:
     def generation(self, number: int, population: list[Member], survivors: tuple[str, ...]) -> None:
         """Print a line for the generation."""
         counting = ranked(population)
-        fastest = max((one.speedup or 0.0 for one in counting), default=0.0)
+        fastest = max((candidate.speedup or 0.0 for candidate in counting), default=0.0)
         say(
             f"== generation {number}: {len(counting)} of {len(population)} count, best {fastest:.3f}x, "
             f"survivors {' '.join(survivors) or 'none'}"
@@ -177,8 +177,10 @@ def _options() -> argparse.Namespace:
         "--problem", nargs="+", required=True, help="problem files (*.py) or names of built-in problems"
     )
     parser.add_argument("--size", choices=["small", "full"], default="small", help="size of built-in problems")
-    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
-    parser.add_argument("--policy", choices=[each.value for each in NumericsPolicy], default=NumericsPolicy.FP32.value)
+    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.CPU.value)
+    parser.add_argument(
+        "--policy", choices=[policy.value for policy in NumericsPolicy], default=NumericsPolicy.FP32.value
+    )
     parser.add_argument("--population", type=int, default=8)
     parser.add_argument("--generations", type=int, default=4)
     parser.add_argument("--elites", type=int, default=2)

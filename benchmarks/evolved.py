@@ -30,7 +30,7 @@ _KEPT_OF_A_COMPARISON = ("baseline", "kernel_us", "baseline_us", "speedup", "pai
 
 def job(name: str, problem: str) -> dict[str, Any]:
     """Return the record of one problem of a run."""
-    matches: list[dict[str, Any]] = [each for each in records.read(name)["jobs"] if each["problem"] == problem]
+    matches: list[dict[str, Any]] = [record for record in records.read(name)["jobs"] if record["problem"] == problem]
     return matches[0]
 
 
@@ -60,7 +60,7 @@ def attempt(record: dict[str, Any], folder: Path | None = None, target: Target =
 
 def compact(run: dict[str, Any], plans: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a run; ``plans`` are the winners' launch plans by problem."""
-    jobs = [_job(each, plans.get(each["problem"])) for each in run["jobs"]]
+    jobs = [_job(whole, plans.get(whole["problem"])) for whole in run["jobs"]]
     for record in jobs:
         if record["environment"]:
             record["environment"]["code_version"] = run["commit"]
@@ -76,7 +76,11 @@ def _job(whole: dict[str, Any], plan: Any) -> dict[str, Any]:
         return record
     record["winner"] = {"strategy": best["strategy"], "plan": plan, "evaluation": evaluation(_last(best))}
     techniques = best["strategy"]["techniques"]
-    others = [each for each in candidates if each["attempts"] and each["strategy"]["techniques"] != techniques]
+    others = [
+        candidate
+        for candidate in candidates
+        if candidate["attempts"] and candidate["strategy"]["techniques"] != techniques
+    ]
     if others:
         second = max(others, key=lambda candidate: _speedup(candidate["attempts"][-1]) or 0.0)
         measured = {**evaluation(second["attempts"][-1]), "laws": []}
@@ -104,7 +108,7 @@ def _last(candidate: dict[str, Any]) -> dict[str, Any]:
 
 
 def _speedup(measured: dict[str, Any]) -> float | None:
-    over_eager = [each for each in measured["comparisons"] if each["baseline"] == "eager"]
+    over_eager = [comparison for comparison in measured["comparisons"] if comparison["baseline"] == "eager"]
     return over_eager[0]["speedup"]["median"] if over_eager else None
 
 
@@ -117,7 +121,9 @@ def evaluation(whole: dict[str, Any]) -> dict[str, Any]:
         kept["build"] = {key: whole["build"][key] for key in _KEPT_OF_A_BUILD}
     if whole["profile"]:
         kept["profile"] = {key: whole["profile"][key] for key in ("source", "metrics")}
-    kept["comparisons"] = [{key: each[key] for key in _KEPT_OF_A_COMPARISON} for each in whole["comparisons"]]
+    kept["comparisons"] = [
+        {key: comparison[key] for key in _KEPT_OF_A_COMPARISON} for comparison in whole["comparisons"]
+    ]
     return kept
 
 

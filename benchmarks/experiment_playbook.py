@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks.experiment_playbook", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--matrix", type=Path, default=MATRIX)
-    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
+    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.CPU.value)
     parser.add_argument("--teach", nargs="*", default=TEACHERS, help="built-in problems that jobs run on before")
     parser.add_argument("--teach-size", choices=["small", "full"], help="of those; by default what suits the target")
     parser.add_argument("--server", help="URL of a service; else the data folder's stack")

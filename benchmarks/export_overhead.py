@@ -91,7 +91,7 @@ def _call(model: torch.nn.Module, arguments: list[torch.Tensor]) -> Callable[[],
 def _times(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """Return the microseconds of the quickest call of each round."""
     chance = random.Random(1)
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 10):
         for name in chance.sample(sorted(calls), len(calls)):
             call = calls[name]
@@ -103,8 +103,8 @@ def _times(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[f
                 call()
                 quickest = min(quickest, time.perf_counter() - started)
             if number >= 10:
-                found[name].append(quickest * 1e6)
-    return found
+                times[name].append(quickest * 1e6)
+    return times
 
 
 def _record(times: dict[str, list[float]], shapes: list[list[int]], target: str) -> dict[str, Any]:

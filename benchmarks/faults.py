@@ -79,19 +79,19 @@ def main() -> int:
             orphans = service.orphans()
         finally:
             orphans_after = service.stop()
-    lost = [one for one in outcomes if one.bad]
+    lost = [outcome for outcome in outcomes if outcome.bad]
     report = {
         **head,
         "faults": len(outcomes),
         "not_begun_in_time": [case.name for case in left],
         "jobs": len(jobs),
         "steps_reaped": reaped,
-        "lost": [asdict(one) for one in lost],
+        "lost": [asdict(outcome) for outcome in lost],
         "breaches_over_all_jobs": whole,
         "orphans": orphans + orphans_after,
         "model_calls": asdict(calls) | {"unrecorded": calls.unrecorded},
         "messages": asdict(messages) | {"repeated": messages.repeated},
-        "outcomes": [asdict(one) for one in outcomes],
+        "outcomes": [asdict(outcome) for outcome in outcomes],
     }
     text = markdown(report)
     print(text)
@@ -183,12 +183,14 @@ def markdown(report: Mapping[str, Any]) -> str:
         "",
         "| what is hurt | faults |",
         "|---|---|",
-        *(f"| {kind} | {count} |" for kind, count in Counter(_kind(one["fault"]) for one in outcomes).items()),
+        *(f"| {kind} | {count} |" for kind, count in Counter(_kind(outcome["fault"]) for outcome in outcomes).items()),
         "",
         "| fault | job's end | rules broken |",
         "|---|---|---|",
     ]
-    lines += [f"| {one['fault']} | {one['state']} | {len(one['breaches']) or 'none'} |" for one in outcomes]
+    lines += [
+        f"| {outcome['fault']} | {outcome['state']} | {len(outcome['breaches']) or 'none'} |" for outcome in outcomes
+    ]
     return "\n".join(lines) + "\n"
 
 

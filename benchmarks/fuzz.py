@@ -52,8 +52,12 @@ def main() -> int:
                 outcome = fuzz(operation, world.url, team.key, ask, examples=arguments.examples, number=arguments.seed)
                 outcomes.append(outcome)
                 print(f"{outcome.operation}: {outcome.calls} calls, {len(outcome.failures)} failures", flush=True)
-    wrong = [f"{one.operation}: {failure}" for one in outcomes for failure in one.failures]
-    wrong += [f"{one.operation}: never answered 2xx, {dict(one.statuses)}" for one in outcomes if not one.succeeded]
+    wrong = [f"{outcome.operation}: {failure}" for outcome in outcomes for failure in outcome.failures]
+    wrong += [
+        f"{outcome.operation}: never answered 2xx, {dict(outcome.statuses)}"
+        for outcome in outcomes
+        if not outcome.succeeded
+    ]
     for line in wrong:
         print(f"\n{line}", file=sys.stderr)
     if not arguments.only:

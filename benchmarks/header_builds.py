@@ -40,7 +40,7 @@ _WITHOUT = "#if 0\n#define _CG_NEVER\n#endif\n"
 
 def processor_seconds(toolchain: CudaToolchain, source: str, builds: int) -> float:
     """Return the least that one build of ``source`` took."""
-    found = []
+    seconds = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "problem.h").write_text("#pragma once\n", encoding="utf-8")
@@ -53,8 +53,8 @@ def processor_seconds(toolchain: CudaToolchain, source: str, builds: int) -> flo
                 program.argv, env={**os.environ, **program.access.environment}, stderr=subprocess.DEVNULL, check=True
             )
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(found)
+            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(seconds)
 
 
 def main() -> None:

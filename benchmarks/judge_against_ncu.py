@@ -109,9 +109,9 @@ class _Replayed:
         return done.stdout
 
 
-def main(given: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the comparison; 0 when every kernel was measured both ways."""
-    options = _options(given)
+    options = _options(argv)
     record = Record(options, "judge_against_ncu")
     began = time.monotonic()
     rows: list[dict[str, Any]] = []
@@ -169,11 +169,11 @@ def _compare(
     evaluator.close()
     judged = comparison.kernel_us.median
     replayed = _replayed(kernels[0], preparation, judged * 1e-6, options, ncu)
-    found = replayed.measure() if replayed else {}
-    row = {"problem": problem.name, "kernel": kernels[0].name, "judge_us": judged, "pairs": comparison.pairs, **found}
+    times = replayed.measure() if replayed else {}
+    row = {"problem": problem.name, "kernel": kernels[0].name, "judge_us": judged, "pairs": comparison.pairs, **times}
     for key in ("rotating", "flushed"):
-        row[f"added_over_{key}"] = _added(judged, found.get(f"ncu_{key}_us"))
-    row["added_over_events"] = _added(judged, found.get("events_us"))
+        row[f"added_over_{key}"] = _added(judged, times.get(f"ncu_{key}_us"))
+    row["added_over_events"] = _added(judged, times.get("events_us"))
     say(f"{problem.name:<26}{judged:>10.2f}{_pair(row, 'ncu_rotating_us', 'rotating')}"
         f"{_pair(row, 'ncu_flushed_us', 'flushed')}{_pair(row, 'events_us', 'events')}")  # fmt: skip
     return row
@@ -191,13 +191,13 @@ def _replayed(
     assert build.binary is not None
     plan: ResolvedPlan = resolve(kernel, facts)
     sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in facts.tensors} | plan.workspace
-    given = [spec for spec in facts.tensors if spec.role is not Role.OUTPUT and spec.dtype is DType.FLOAT32]
+    floats = [spec for spec in facts.tensors if spec.role is not Role.OUTPUT and spec.dtype is DType.FLOAT32]
     slots = slots_for(sum(sizes.values()), device.cache_bytes, seconds, device.memory_bytes)
     specification = {
         "binary": str(build.binary),
         "launches": [launch.model_dump(mode="json") for launch in plan.launches],
         "buffers": sizes,
-        "floats": [spec.name for spec in given],
+        "floats": [spec.name for spec in floats],
         "slots": slots,
         "blocks": 9,
     }
@@ -215,8 +215,8 @@ def _pair(row: dict[str, Any], value: str, added: str) -> str:
     return f"{row[value]:>10.2f}{row[f'added_over_{added}']:>+8.2%}"
 
 
-def _options(given: list[str] | None) -> argparse.Namespace:
-    return arguments("judge_against_ncu", __doc__, PROBLEMS).parse_args(given)
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    return arguments("judge_against_ncu", __doc__, PROBLEMS).parse_args(argv)
 
 
 if __name__ == "__main__":

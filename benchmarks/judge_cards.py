@@ -23,17 +23,17 @@ from benchmarks.judge_run import Record, arguments, phase_table, say
 PROBLEMS = ("layer_norm_rows", "matmul", "mse_loss", "sum_reduction")
 
 
-def main(given: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the comparison; 0 when every card judged kernels."""
-    options = _options(given)
+    options = _options(argv)
     record = Record(options, "judge_cards")
-    found: dict[str, Any] = {}
+    runs: dict[str, Any] = {}
     alone = None
     for name, cards in (("alone", options.cards[:1]), ("together", options.cards)):
         started = time.monotonic()
         results = _run(name, cards, options)
-        found[name] = {"wall_seconds": time.monotonic() - started, "cards": results}
-        record.add(machine=results[0].get("machine"), **found)
+        runs[name] = {"wall_seconds": time.monotonic() - started, "cards": results}
+        record.add(machine=results[0].get("machine"), **runs)
         if not all(result.get("evaluations") for result in results):
             say(f"{name}: a card judged nothing")
             return 1
@@ -104,11 +104,11 @@ def _found(card: str, out: Path) -> dict[str, Any]:
     }
 
 
-def _options(given: list[str] | None) -> argparse.Namespace:
+def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = arguments("judge_cards", __doc__, PROBLEMS)
     parser.add_argument("--cards", nargs="+", required=True, help="GPU indexes or UUIDs; the first one runs alone too")
     parser.add_argument("--kernels", type=int, default=6, help="distinct kernels a problem")
-    return parser.parse_args(given)
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -97,10 +97,10 @@ def kernels_for(problem: Problem, preparation: Preparation, target: Target, coun
 
 def kernels_of(briefing: Briefing, count: int) -> list[NamedKernel]:
     """Return kernels as :func:`kernels_for` does, from what agents know of a problem."""
-    found: dict[str, NamedKernel] = {}
+    kernels: dict[str, NamedKernel] = {}
     for name, kernel in _playbook(briefing, count) or _written(briefing, count):
-        found.setdefault(kernel.content_hash(), NamedKernel(name, kernel))
-    return list(found.values())[:count]
+        kernels.setdefault(kernel.content_hash(), NamedKernel(name, kernel))
+    return list(kernels.values())[:count]
 
 
 def _playbook(briefing: Briefing, count: int) -> list[tuple[str, Kernel]]:

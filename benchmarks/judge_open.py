@@ -43,22 +43,22 @@ VARIANTS: dict[str, Change] = {
 }
 
 
-def main(given: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the measurement; 0 when every card was opened."""
-    options = _options(given)
+    options = _options(argv)
     record = Record(options, "judge_open")
     hosts = {card: CudaHost(card) for card in options.cards}
     record.add(machine=f"{len(hosts)} x {next(iter(hosts.values())).device.name}, {os.cpu_count()} processors")
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    milliseconds: dict[str, dict[str, dict[str, float]]] = {}
     for name in options.variants:
         for many, cards in (("alone", options.cards[:1]), ("together", options.cards)):
             rows = _at_once([hosts[card] for card in cards], VARIANTS[name], options)
-            found.setdefault(name, {})[many] = {
+            milliseconds.setdefault(name, {})[many] = {
                 "openings": float(len(rows)),
                 **{part: statistics.median(row[part] for row in rows) for part in rows[0]},
             }
-        record.add(milliseconds=found)
-        say("\n".join(_table(name, found[name])))
+        record.add(milliseconds=milliseconds)
+        say("\n".join(_table(name, milliseconds[name])))
     record.add(complete=True)
     return 0
 
@@ -91,8 +91,8 @@ def _open_once(host: CudaHost, change: Change, gigabytes: float) -> dict[str, fl
     argv = (sys.executable, *host.runner_python_flags(), str(PROGRAM), str(SOURCE_ROOT), str(writing), str(gigabytes))
     child = Sandbox().start(Program(argv, access), Limits(open_files=4096), [writing])
     os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as told:
-        line = told.readline()
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        line = pipe.readline()
     if not line:
         raise RuntimeError(f"the card was not opened: {child.wait(OPENING_SECONDS).stderr[-2000:]}")
     marks = [begun, *json.loads(line)]
@@ -106,20 +106,20 @@ def _open_once(host: CudaHost, change: Change, gigabytes: float) -> dict[str, fl
     return {**parts, "all": 1e3 * (marks[-1] - begun), "killed": 1e3 * (ended - ending)}
 
 
-def _table(name: str, found: dict[str, dict[str, float]]) -> list[str]:
-    alone, together = found["alone"], found["together"]
+def _table(name: str, milliseconds: dict[str, dict[str, float]]) -> list[str]:
+    alone, together = milliseconds["alone"], milliseconds["together"]
     lines = [f"\n{name}", f"{'part':<20}{'alone':>10}{'together':>10}"]
     return [*lines, *(f"{part:<20}{alone[part]:>10.1f}{together[part]:>10.1f}" for part in alone)]
 
 
-def _options(given: list[str] | None) -> argparse.Namespace:
+def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = arguments("judge_open", __doc__)
     parser.set_defaults(seconds=6.0)
     parser.add_argument("--cards", nargs="+", required=True, help="GPU indexes or UUIDs; the first one runs alone too")
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), help="what to change")
     parser.add_argument("--pause", type=float, default=0.0, help="mean seconds between two openings of a card")
     parser.add_argument("--gigabytes", type=float, default=4.0, help="of the shared memory that is mapped")
-    return parser.parse_args(given)
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

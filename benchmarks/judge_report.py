@@ -67,16 +67,16 @@ def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
     throughput, builds, itself, ncu, cards, four, sweep, _ = (records[what] for what in NAMES)
     rate = build = again = added = point = None
     if throughput and throughput.get("summary", {}).get("evaluations"):
-        found = throughput["summary"]
-        rate = (f"**{found['per_hour']:,.0f}** ({found['evaluations']} kernels, {found['problems']} problems; "
-                f"{found['per_hour_with_preparation']:,.0f} with their preparations)")  # fmt: skip
+        summary = throughput["summary"]
+        rate = (f"**{summary['per_hour']:,.0f}** ({summary['evaluations']} kernels, {summary['problems']} problems; "
+                f"{summary['per_hour_with_preparation']:,.0f} with their preparations)")  # fmt: skip
     if builds and builds.get("summary", {}).get("builds"):
-        found = builds["summary"]
-        build = (f"**{found['build_seconds_median']:.2f} s** median of {found['builds']}, "
-                 f"{found['build_phase_median']:.2f} s with reading the machine code")  # fmt: skip
+        summary = builds["summary"]
+        build = (f"**{summary['build_seconds_median']:.2f} s** median of {summary['builds']}, "
+                 f"{summary['build_phase_median']:.2f} s with reading the machine code")  # fmt: skip
     if itself and itself.get("kernels"):
-        again = "; ".join(f"{one['problem']}: **{quantile(_distances(one), 0.95):.2%}** ({len(one['ratios'])})"
-                          for one in itself["kernels"])  # fmt: skip
+        again = "; ".join(f"{kernel['problem']}: **{quantile(_distances(kernel), 0.95):.2%}** ({len(kernel['ratios'])})"
+                          for kernel in itself["kernels"])  # fmt: skip
     compared = [row for row in _long(ncu) if row["added_over_rotating"] is not None]
     if compared:
         worst = max((row["added_over_rotating"] for row in compared), key=abs)
@@ -84,10 +84,10 @@ def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
         kernels = f"{len(compared)} kernels, caches as launches leave them"
         added = f"**{worst:+.1%}** at worst, {middle:+.1%} in the middle of {kernels}"
     if sweep and sweep.get("summary", {}).get("sweep_points"):
-        found = sweep["summary"]
-        point = (f"**{found['sweep_ms_a_point']:.0f} ms**, the whole judgement of the fastest included; "
-                 f"{found['sweep_ms_screened']:.0f} ms to screen one "
-                 f"({found['sweep_points']} points of {found['swept_kernels']} kernels at full size)")  # fmt: skip
+        summary = sweep["summary"]
+        point = (f"**{summary['sweep_ms_a_point']:.0f} ms**, the whole judgement of the fastest included; "
+                 f"{summary['sweep_ms_screened']:.0f} ms to screen one "
+                 f"({summary['sweep_points']} points of {summary['swept_kernels']} kernels at full size)")  # fmt: skip
     yield _row("full evaluations of distinct level-1 kernels at full size, an hour", "1,500", rate, "throughput")
     yield _row("build of a typical kernel, cold cache", "under 0.2 s", build, "builds")
     yield _row("a kernel against itself: 95 % of the ratios within", "0.5 % of 1", again, "self")
@@ -136,8 +136,8 @@ def _opening(record: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "| | alone | together |"
     yield "|---|---|---|"
-    for name, told in record["milliseconds"].items():
-        yield f"| {name} | {told['alone']['all']:.0f} | {told['together']['all']:.0f} |"
+    for name, times in record["milliseconds"].items():
+        yield f"| {name} | {times['alone']['all']:.0f} | {times['together']['all']:.0f} |"
 
 
 def _means(card: dict[str, Any]) -> dict[str, float]:
@@ -153,8 +153,8 @@ def _against_ncu(record: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for row in record.get("kernels", []):
         cells = [
-            f"{row[f'{told}_us']:.1f} | {row[f'added_over_{how}']:+.1%}" if row.get(f"{told}_us") else "- | -"
-            for told, how in (("ncu_rotating", "rotating"), ("events", "events"))
+            f"{row[f'{source}_us']:.1f} | {row[f'added_over_{how}']:+.1%}" if row.get(f"{source}_us") else "- | -"
+            for source, how in (("ncu_rotating", "rotating"), ("events", "events"))
         ]
         yield f"| {row['problem']} | {row['judge_us']:.1f} | {' | '.join(cells)} |"
 
@@ -163,15 +163,15 @@ def _long(record: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [row for row in (record or {}).get("kernels", []) if row["judge_us"] > _LEAST_US]
 
 
-def _distances(one: dict[str, Any]) -> list[float]:
-    return [abs(ratio - 1) for ratio in one["ratios"]]
+def _distances(kernel: dict[str, Any]) -> list[float]:
+    return [abs(ratio - 1) for ratio in kernel["ratios"]]
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -31,8 +31,10 @@ def say(line: str) -> None:
 def arguments(name: str, doc: str, problems: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return a parser with the options of every script; ``problems`` are the default of those to choose."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.splitlines()[0])
-    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CUDA.value)
-    parser.add_argument("--policy", choices=[each.value for each in NumericsPolicy], default=NumericsPolicy.FP32.value)
+    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.CUDA.value)
+    parser.add_argument(
+        "--policy", choices=[policy.value for policy in NumericsPolicy], default=NumericsPolicy.FP32.value
+    )
     parser.add_argument("--size", choices=["small", "full"], default="full", help="size of built-in problems")
     parser.add_argument("--device", help="GPU UUID or index")
     parser.add_argument("--counters", action="store_true", help="read hardware counters in each evaluation too")
@@ -83,30 +85,35 @@ class Record:
 
 def phases(evaluation: Evaluation) -> dict[str, float]:
     """Return seconds by phase; phases that come twice are added up."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for phase in evaluation.phases:
-        found[phase.name] = found.get(phase.name, 0.0) + phase.seconds
-    return found
+        seconds[phase.name] = seconds.get(phase.name, 0.0) + phase.seconds
+    return seconds
 
 
-def phase_shares(each: Sequence[dict[str, float]], totals: Sequence[float]) -> list[tuple[str, float, float, float]]:
+def phase_shares(
+    evaluations: Sequence[dict[str, float]], totals: Sequence[float]
+) -> list[tuple[str, float, float, float]]:
     """Return where the time of several evaluations went, the longest phase first.
 
     A row a phase: name, mean and median seconds, share of all.
     """
-    names = sorted({name for one in each for name in one}, key=lambda name: -sum(one.get(name, 0.0) for one in each))
-    rest = [total - sum(one.values()) for one, total in zip(each, totals, strict=True)]
-    columns = [*((name, [one.get(name, 0.0) for one in each]) for name in names), ("conclusion", rest)]
+    names = sorted(
+        {name for seconds in evaluations for name in seconds},
+        key=lambda name: -sum(seconds.get(name, 0.0) for seconds in evaluations),
+    )
+    rest = [total - sum(seconds.values()) for seconds, total in zip(evaluations, totals, strict=True)]
+    columns = [*((name, [seconds.get(name, 0.0) for seconds in evaluations]) for name in names), ("conclusion", rest)]
     whole = sum(totals) or 1.0
     return [
         (name, statistics.fmean(values), statistics.median(values), sum(values) / whole) for name, values in columns
     ]
 
 
-def phase_table(each: Sequence[dict[str, float]], totals: Sequence[float]) -> list[str]:
+def phase_table(evaluations: Sequence[dict[str, float]], totals: Sequence[float]) -> list[str]:
     """Return the lines of a table of :func:`phase_shares`."""
     lines = [f"{'phase':<18}{'mean s':>8}{'median s':>10}{'share':>8}"]
-    for name, mean, median, share in phase_shares(each, totals):
+    for name, mean, median, share in phase_shares(evaluations, totals):
         lines.append(f"{name:<18}{mean:>8.3f}{median:>10.3f}{share:>8.1%}")
     return lines
 

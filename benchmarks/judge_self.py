@@ -24,20 +24,20 @@ WITHIN = 0.005
 SHARES = (0.5, 0.9, 0.95, 1.0)
 
 
-def main(given: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the measurement; 0 when something could be measured, whatever the result."""
-    options = _options(given)
+    options = _options(argv)
     record = Record(options, "judge_self")
     began = time.monotonic()
-    found: list[dict[str, Any]] = []
+    kernels: list[dict[str, Any]] = []
     with judge(options) as evaluator:
         for place, name in enumerate(options.problems, start=1):
             end = began + options.seconds * place / len(options.problems)
-            one = _repeat(evaluator, name, options, record, end)
-            if one is not None:
-                found.append(one)
-                record.add(kernels=found)
-    ratios = [ratio for one in found for ratio in one["ratios"]]
+            kernel = _repeat(evaluator, name, options, record, end)
+            if kernel is not None:
+                kernels.append(kernel)
+                record.add(kernels=kernels)
+    ratios = [ratio for kernel in kernels for ratio in kernel["ratios"]]
     if not ratios:
         say("nothing could be measured")
         return 1
@@ -95,10 +95,10 @@ def _distances(ratios: list[float]) -> str:
     return f"{len(ratios)} ratios, {numbers['within_half_percent']:.0%} within 0.5 % of 1; {quantiles}"
 
 
-def _options(given: list[str] | None) -> argparse.Namespace:
+def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = arguments("judge_self", __doc__, PROBLEMS)
     parser.add_argument("--repetitions", type=int, default=50, help="ratios for each kernel")
-    return parser.parse_args(given)
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ PROBLEMS = (
 """One or two of each family of level 1; at full size from 0.2 to 13 GB of compulsory traffic."""
 
 
-def main(given: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the measurement; 0 when every kernel was judged and the machine never failed."""
-    options = _options(given)
+    options = _options(argv)
     record = Record(options, "judge_throughput")
     run = _Run(options, record)
     with judge(options) as evaluator:
@@ -187,13 +187,13 @@ def _line(row: dict[str, Any]) -> str:
     return f"  {row['verdict']:<12}{time_us}  {row['seconds']:5.2f} s ({parts})  {row['kernel']}{why}"
 
 
-def _options(given: list[str] | None) -> argparse.Namespace:
+def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = arguments("judge_throughput", __doc__, PROBLEMS)
     parser.add_argument("--kernels", type=int, default=6, help="distinct kernels a problem")
     parser.add_argument(
         "--no-ahead", action="store_true", help="build each kernel in its turn and by itself, as its build time wants"
     )
-    return parser.parse_args(given)
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def _api(database: Database, postgres: str, valkey: str, arguments: argparse.Nam
         submitted = _as_clients(who | {"what": "submit", "count": arguments.submissions, "clients": 20})
         jobs += [*alone.pop("jobs"), *submitted.pop("jobs")]
         poll = who | {"what": "poll", "jobs": jobs}
-        one = _as_clients(poll | {"clients": 1, "seconds": arguments.seconds / 4})
+        single = _as_clients(poll | {"clients": 1, "seconds": arguments.seconds / 4})
         busy, memory = sum(server.cpu_times()[:2]), server.memory_info().rss
         polled = _as_clients(poll | {"clients": arguments.clients, "seconds": arguments.seconds})
         busy = sum(server.cpu_times()[:2]) - busy
@@ -111,13 +111,13 @@ def _api(database: Database, postgres: str, valkey: str, arguments: argparse.Nam
             "open_jobs": len(jobs),
             "submissions": submitted,
             "polls": polled,
-            "one_client": {"submissions": alone, "polls": one},
+            "one_client": {"submissions": alone, "polls": single},
             "api_cpu_ms_a_poll": round(1e3 * busy / max(polled["requests"], 1), 2),
             "ratios": {
-                "poll_throughput_of_all_clients_over_one": _ratio(polled["per_second"], one["per_second"]),
-                "poll_median_of_all_clients_over_one": _ratio(polled["median_ms"], one["median_ms"]),
+                "poll_throughput_of_all_clients_over_one": _ratio(polled["per_second"], single["per_second"]),
+                "poll_median_of_all_clients_over_one": _ratio(polled["median_ms"], single["median_ms"]),
                 "poll_p95_over_median": _ratio(polled["p95_ms"], polled["median_ms"]),
-                "submission_over_poll_median_one_client": _ratio(alone["median_ms"], one["median_ms"]),
+                "submission_over_poll_median_one_client": _ratio(alone["median_ms"], single["median_ms"]),
                 "api_memory_after_polls_over_before": _ratio(server.memory_info().rss, memory),
             },
         }

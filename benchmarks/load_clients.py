@@ -59,7 +59,7 @@ async def clients(order: dict[str, Any]) -> dict[str, Any]:
         await asyncio.gather(*(work(client) for client in range(many)))
     seconds = time.monotonic() - begun
     ordered = sorted(times) or [float("nan")]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "clients": many,
         "requests": len(times),
         "failed": sum(failures.values()),
@@ -69,7 +69,7 @@ async def clients(order: dict[str, Any]) -> dict[str, Any]:
         "p95_ms": round(1e3 * ordered[int(len(ordered) * 0.95)], 2),
         "p99_ms": round(1e3 * ordered[int(len(ordered) * 0.99)], 2),
     }
-    return found | ({"jobs": jobs} if order["what"] == "submit" else {})
+    return result | ({"jobs": jobs} if order["what"] == "submit" else {})
 
 
 if __name__ == "__main__":

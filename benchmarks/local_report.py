@@ -38,7 +38,7 @@ def record(job: LocalJob) -> dict[str, Any]:
         "laws": list(preparation.laws) if preparation else [],
         "admission": preparation.admission if preparation else {},
         "best": job.best.id if job.best else None,
-        "candidates": [_candidate(one) for one in job.candidates],
+        "candidates": [_candidate(candidate) for candidate in job.candidates],
     }
 
 
@@ -98,7 +98,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "reason": candidate.end.reason if candidate.end else None,
         "repairs": max(len(candidate.history) - 1, 0),
         "seconds": round(candidate.seconds, 2),
-        "attempts": [_evaluation(one.evaluation) for one in candidate.history if one.evaluation],
+        "attempts": [_evaluation(attempt.evaluation) for attempt in candidate.history if attempt.evaluation],
         "confirmation": _evaluation(candidate.confirmation) if candidate.confirmation else None,
     }
 

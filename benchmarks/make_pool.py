@@ -60,7 +60,7 @@ class Collector(LocalPool):
         """Remember an entry, under an id that a pool takes."""
         key = str(uuid.uuid5(NAMESPACE, entry.id))
         self._kept[key] = entry.model_copy(update={"id": key})
-        self._out.write_text("".join(line_of(one) + "\n" for one in self._kept.values()), encoding="utf-8")
+        self._out.write_text("".join(line_of(entry) + "\n" for entry in self._kept.values()), encoding="utf-8")
 
 
 def main() -> int:
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--problem", nargs="+", default=list(PROBLEMS), help="names of built-in problems")
     parser.add_argument("--population", type=int, default=10, help="strategies a problem")
     parser.add_argument("--seconds", type=float, default=600, help="begin no strategy after this time, a problem")
-    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
+    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.CPU.value)
     parser.add_argument("--size", choices=["small", "full"], default="small", help="of the problems")
     parser.add_argument("--shrink", type=int, default=1, help="divide the problems' small sizes by this")
     parser.add_argument("--device", help="GPU UUID or index")
@@ -94,7 +94,7 @@ def _sized(name: str, size: Literal["small", "full"], shrink: int) -> Problem:
     """Return a built-in problem with divided sizes: slow machines need many evaluations, not large ones."""
     problem = problems.load(name, size=size)
     sizes = re.compile(r"^([A-Z]+ = )(\d+)(?=  # small|$)", re.MULTILINE)
-    source = sizes.sub(lambda found: f"{found[1]}{max(int(found[2]) // shrink, LEAST)}", problem.source)
+    source = sizes.sub(lambda match: f"{match[1]}{max(int(match[2]) // shrink, LEAST)}", problem.source)
     return Problem(name=name, source=source, policy=problem.policy)
 
 

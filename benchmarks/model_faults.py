@@ -173,7 +173,7 @@ def _line(method: str, disturbance: str, outcome: Outcome, departures: Sequence[
         end=outcome.state.value + (f" ({outcome.reason})" if outcome.reason else ""),
         kills=dict(outcome.kills),
         requests=len(outcome.asked),
-        server_usd=sum(one.usd for one in outcome.asked),
+        server_usd=sum(request.usd for request in outcome.asked),
         charged_usd=outcome.charged_usd,
         reserved_usd=outcome.reserved_usd,
         unknown_calls=outcome.lost,

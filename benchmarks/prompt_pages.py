@@ -154,9 +154,9 @@ def briefing(about: About) -> Briefing:
     )
 
 
-def broken(one: Attempt, brief: Briefing) -> Attempt:
+def broken(attempt: Attempt, brief: Briefing) -> Attempt:
     """Return the same kernel as if the judge had found it wrong."""
-    assert one.kernel is not None
+    assert attempt.kernel is not None
     spec = brief.facts.tensors[-1]
     failure = Failure(
         kind=FailureKind.WRONG_VALUE,
@@ -164,20 +164,20 @@ def broken(one: Attempt, brief: Briefing) -> Attempt:
         details={"law": "own", "output": spec.name, "wrong_fraction": 0.0039, "pattern": "every 256th element"},
     )
     evaluation = Evaluation(
-        kernel_hash=one.kernel.content_hash(),
+        kernel_hash=attempt.kernel.content_hash(),
         problem_hash=brief.facts.problem_hash,
         verdict=Verdict.REJECTED,
         failure=failure,
     )
-    return one.model_copy(update={"evaluation": evaluation})
+    return attempt.model_copy(update={"evaluation": evaluation})
 
 
-def too_fast(one: Attempt) -> Attempt:
+def too_fast(attempt: Attempt) -> Attempt:
     """Return the same kernel as if the judge had not believed its time."""
-    assert one.evaluation is not None
+    assert attempt.evaluation is not None
     failure = Failure(kind=FailureKind.BELOW_FLOOR, message="faster than the device's physical floor")
-    told = {"verdict": Verdict.QUARANTINED, "failure": failure}
-    return one.model_copy(update={"evaluation": one.evaluation.model_copy(update=told)})
+    verdict = {"verdict": Verdict.QUARANTINED, "failure": failure}
+    return attempt.model_copy(update={"evaluation": attempt.evaluation.model_copy(update=verdict)})
 
 
 def questions(about: About) -> dict[str, Question]:
@@ -197,7 +197,7 @@ def questions(about: About) -> dict[str, Question]:
         "Kernel Revisor: too fast": lambda: LlmRevisor(listener).revise(brief, [too_fast(first)], SEED),
         "Roofline Prophet": lambda: LlmProphet(listener, rules.prophet).diagnose(brief, first),
     }
-    return {heading: asked for heading, call in calls.items() if (asked := _heard(call)) is not None}
+    return {heading: question for heading, call in calls.items() if (question := _heard(call)) is not None}
 
 
 SUMMARY = "The sum of a row leaves out its last 256 elements: the loop ends one step too early. Run it to X_COLS."
@@ -250,7 +250,7 @@ def free_questions(about: About) -> dict[str, Question]:
         ),
         "sce with crossover of code: merge": lambda: LlmTranslator(listener).merge(brief, best, best, SEED),
     }
-    return {heading: asked for heading, call in calls.items() if (asked := _heard(call)) is not None}
+    return {heading: question for heading, call in calls.items() if (question := _heard(call)) is not None}
 
 
 def _heard(call: Callable[[], object]) -> Question | None:

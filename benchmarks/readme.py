@@ -109,7 +109,7 @@ def _table(device: str, rows: list[Row]) -> Iterator[str]:
     yield f"| problem | policy | {' | '.join(heads)} | found in, ended by |"
     yield "|---|---|" + "---|" * (len(heads) + 1)
     for row, share in zip(rows, shares, strict=True):
-        cells = [row.job["problem"], row.job["policy"], *(speedup_over(row.winner, each) for each in baselines)]
+        cells = [row.job["problem"], row.job["policy"], *(speedup_over(row.winner, baseline) for baseline in baselines)]
         cells += [f"{row.fastest.speedup.median:.2f}x", *([f"{share:.0%}"] if share else []), _search(row.job)]
         yield f"| {' | '.join(cells)} |"
     yield f"\n{_summary(rows)}\n"

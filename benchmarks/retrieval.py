@@ -48,7 +48,7 @@ def main() -> int:
     lines = options.pool.read_text(encoding="utf-8").splitlines()
     entries = [_entry(line) for line in lines if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
-        left, problems = _ask(Path(folder), [one for one in entries if one.informative])
+        left, problems = _ask(Path(folder), [entry for entry in entries if entry.informative])
     report = judge(left, problems, options.seed)
     records.write(options.out, {**records.stamp(), **report})
     print(readable(report), end="")
@@ -71,7 +71,7 @@ def _ask(folder: Path, entries: list[PoolEntry]) -> tuple[list[Left], list[Measu
                 for entry in entries:
                     remember(session, entry.model_copy(update={"team": str(team)}))
             index_references(database, pool)
-            return [_left_out(database, pool, team, entries, one) for one in problems], problems
+            return [_left_out(database, pool, team, entries, problem) for problem in problems], problems
     finally:
         chroma.stop()
         postgres.stop()
@@ -100,8 +100,8 @@ def _left_out(
     similarity = {
         key: near.found[reference].value for key, reference in rows if reference in near.found and key != problem.key
     }
-    shown = [one.entry.strategy.signature() for one in answer.matches if one.entry.speedup is not None]
-    return Left(problem, similarity, shown, [one.technique for one in answer.techniques])
+    shown = [match.entry.strategy.signature() for match in answer.matches if match.entry.speedup is not None]
+    return Left(problem, similarity, shown, [technique.technique for technique in answer.techniques])
 
 
 def _problems(entries: list[PoolEntry]) -> list[Measured]:
@@ -115,8 +115,8 @@ def _problems(entries: list[PoolEntry]) -> list[Measured]:
         gains[entry.problem_hash][signature].append(gain)
         techniques[entry.problem_hash][signature] = entry.strategy.ids()
     return [
-        Measured(key, names[key], {one: mean(values) for one, values in found.items()}, techniques[key])
-        for key, found in gains.items()
+        Measured(key, names[key], {strategy: mean(values) for strategy, values in values_of.items()}, techniques[key])
+        for key, values_of in gains.items()
     ]
 
 

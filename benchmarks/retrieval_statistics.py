@@ -69,16 +69,16 @@ class Left:
 
 def judge(left: Sequence[Left], problems: Sequence[Measured], seed: int = 0) -> dict[str, Any]:
     """Return the report as JSON; numbers are None if there are too few problems to say anything."""
-    by_key = {one.key: one for one in problems}
-    pairs = [_pairs(one, by_key) for one in left]
+    by_key = {problem.key: problem for problem in problems}
+    pairs = [_pairs(answer, by_key) for answer in left]
     return {
         "problems": len(problems),
-        "strategies": sum(len(one.gains) for one in problems),
-        "pairs": sum(len(one) for one in pairs),
+        "strategies": sum(len(problem.gains) for problem in problems),
+        "pairs": sum(len(transfers) for transfers in pairs),
         "spearman": _interval(pairs, spearman, seed),
         "places": _places(left, by_key, seed),
         "hit_rates": _hit_rates(left, by_key, seed),
-        "transfers": [asdict(transfer) for one in pairs for transfer in one],
+        "transfers": [asdict(transfer) for transfers in pairs for transfer in transfers],
     }
 
 
@@ -97,10 +97,10 @@ def readable(report: Mapping[str, Any]) -> str:
         "",
         f"{'problem':<20}{'best of':<20}{'similarity':>10}{'transfer':>10}{'speedup':>9}{'common':>8}",
     ]
-    for one in sorted(report["transfers"], key=lambda one: (one["problem"], -one["similarity"])):
+    for transfer in sorted(report["transfers"], key=lambda transfer: (transfer["problem"], -transfer["similarity"])):
         lines.append(
-            f"{one['problem'][:19]:<20}{one['other'][:19]:<20}{one['similarity']:>10.2f}{one['transfer']:>10.2f}"
-            f"{one['speedup']:>8.2f}x{one['common']:>8}"
+            f"{transfer['problem'][:19]:<20}{transfer['other'][:19]:<20}{transfer['similarity']:>10.2f}{transfer['transfer']:>10.2f}"
+            f"{transfer['speedup']:>8.2f}x{transfer['common']:>8}"
         )
     return "\n".join(lines) + "\n"
 
@@ -113,15 +113,15 @@ def _words(interval: Mapping[str, float] | None) -> str:
 
 def best_techniques(problem: Measured) -> set[str]:
     """Return the techniques that the best quarter of a problem's strategies use."""
-    ranked = sorted(problem.gains, key=lambda one: (-problem.gains[one], one))
+    ranked = sorted(problem.gains, key=lambda strategy: (-problem.gains[strategy], strategy))
     best = ranked[: max(1, round(BEST_SHARE * len(ranked)))]
-    return {technique for signature in best for technique in problem.techniques[signature]}
+    return {technique for strategy in best for technique in problem.techniques[strategy]}
 
 
 def spearman(transfers: Sequence[Transfer]) -> float | None:
     """Return Pearson's correlation of mid-ranks."""
-    xs = _ranks([one.similarity for one in transfers])
-    ys = _ranks([one.transfer for one in transfers])
+    xs = _ranks([transfer.similarity for transfer in transfers])
+    ys = _ranks([transfer.transfer for transfer in transfers])
     if len(xs) < 3:
         return None
     mx, my = mean(xs), mean(ys)
@@ -133,14 +133,14 @@ def spearman(transfers: Sequence[Transfer]) -> float | None:
 
 def _pairs(left: Left, problems: Mapping[str, Measured]) -> list[Transfer]:
     own = left.problem.gains
-    found = []
+    transfers = []
     for key, similarity in sorted(left.similar.items()):
         other = problems[key]
-        common = [one for one in other.gains if one in own]
+        common = [strategy for strategy in other.gains if strategy in own]
         if len(common) < 2 or len(own) < 3:
             continue
-        best = max(common, key=lambda one: (other.gains[one], one))
-        found.append(
+        best = max(common, key=lambda strategy: (other.gains[strategy], strategy))
+        transfers.append(
             Transfer(
                 problem=left.problem.name,
                 other=other.name,
@@ -150,7 +150,7 @@ def _pairs(left: Left, problems: Mapping[str, Measured]) -> list[Transfer]:
                 common=len(common),
             )
         )
-    return found
+    return transfers
 
 
 def _place(gains: Mapping[str, float], strategy: str) -> float:
@@ -163,10 +163,12 @@ def _place(gains: Mapping[str, float], strategy: str) -> float:
 def _places(left: Sequence[Left], problems: Mapping[str, Measured], seed: int) -> dict[str, Any]:
     """Rank the first strategy that is shown, and the one that others measured most often."""
     rows: dict[str, list[float]] = {"shown": [], "popular": []}
-    for one in left:
-        own = one.problem.gains
-        others = Counter(name for key, each in problems.items() if key != one.problem.key for name in each.gains)
-        shown = next((name for name in one.strategies if name in own), None)
+    for answer in left:
+        own = answer.problem.gains
+        others = Counter(
+            name for key, problem in problems.items() if key != answer.problem.key for name in problem.gains
+        )
+        shown = next((name for name in answer.strategies if name in own), None)
         popular = min((name for name in others if name in own), key=lambda name: (-others[name], name), default=None)
         if shown is None or popular is None or len(own) < 3:
             continue
@@ -177,14 +179,14 @@ def _places(left: Sequence[Left], problems: Mapping[str, Measured], seed: int) -
 
 def _hit_rates(left: Sequence[Left], problems: Mapping[str, Measured], seed: int) -> dict[str, Any]:
     rows: dict[str, list[float]] = {"similar": [], "popular": [], "random": []}
-    for one in left:
-        truth = best_techniques(one.problem)
-        others = [problem for key, problem in problems.items() if key != one.problem.key]
+    for answer in left:
+        truth = best_techniques(answer.problem)
+        others = [problem for key, problem in problems.items() if key != answer.problem.key]
         used = Counter(technique for problem in others for names in problem.techniques.values() for technique in names)
-        if not truth or not used or not one.recommended:
+        if not truth or not used or not answer.recommended:
             continue
         popular = sorted(used, key=lambda name: (-used[name], name))
-        rows["similar"].append(_precision(one.recommended, truth))
+        rows["similar"].append(_precision(answer.recommended, truth))
         rows["popular"].append(_precision(popular, truth))
         rows["random"].append(len(truth & set(used)) / len(used))
     return {name: _interval([[rate] for rate in rates], _mean, seed) for name, rates in rows.items()}

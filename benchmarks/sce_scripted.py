@@ -46,7 +46,7 @@ class Ladder(Progress):
     def generation(self, number: int, population: list[Member], survivors: tuple[str, ...]) -> None:
         """Add the best speedup of the generation."""
         super().generation(number, population, survivors)
-        self.best.append(max((one.speedup or 0.0 for one in ranked(population)), default=0.0))
+        self.best.append(max((candidate.speedup or 0.0 for candidate in ranked(population)), default=0.0))
 
 
 def main() -> int:
@@ -84,7 +84,7 @@ def main() -> int:
             paid = len(server.paid)
     job = jobs[0]
     say(f"stopped: {job.stop}, {len(job.candidates)} candidates")
-    say("best of each generation: " + ", ".join(f"{one:.3f}x" for one in ladder.best))
+    say("best of each generation: " + ", ".join(f"{speedup:.3f}x" for speedup in ladder.best))
     say(f"model calls answered: {paid}, by kind {engineer.asked}; cost {ledger.spent_usd:.4f} USD")
     verdict = job.best.latest.verdict.value if job.best and job.best.latest else "none"
     say(f"best {job.best.id if job.best else '-'}: {verdict}")
@@ -110,14 +110,16 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sce_scripted", description=__doc__.splitlines()[0])
     parser.add_argument("--problem", default="softmax", help="a built-in problem with a template")
     parser.add_argument("--size", choices=["small", "full"], default="small")
-    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
-    parser.add_argument("--policy", choices=[each.value for each in NumericsPolicy], default=NumericsPolicy.FP32.value)
+    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.CPU.value)
+    parser.add_argument(
+        "--policy", choices=[policy.value for policy in NumericsPolicy], default=NumericsPolicy.FP32.value
+    )
     parser.add_argument("--population", type=int, default=6)
     parser.add_argument("--generations", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--elites", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--crossover", choices=[each.value for each in CrossoverLevel], default="strategy")
+    parser.add_argument("--crossover", choices=[level.value for level in CrossoverLevel], default="strategy")
     parser.add_argument("--no-roofline", action="store_true")
     parser.add_argument("--no-alignment", action="store_true")
     parser.add_argument("--seconds", type=float, default=3_600, help="begin no candidate after this time")

@@ -59,13 +59,13 @@ class ScriptedEngineer:
 
     def _initial(self, text: str, rng: Random) -> str:  # noqa: ARG002 - every skill has the same arguments
         count = int(re.findall(r"Write (\d+) different", text)[0])
-        chosen = [{**_json(one), "rationale": "One idea at a time."} for one in ideas(self._space())[:count]]
+        chosen = [{**_json(strategy), "rationale": "One idea at a time."} for strategy in ideas(self._space())[:count]]
         return json.dumps({"strategies": chosen})
 
     def _crossover(self, text: str, rng: Random) -> str:  # noqa: ARG002
         first, second = (_strategy(body) for name, body in _DATA.findall(text) if name == "candidate")
         taken = [_strategy(line) for name, body in _DATA.findall(text) if name == "taken" for line in body.splitlines()]
-        known = {with_defaults(one).signature() for one in taken}
+        known = {with_defaults(strategy).signature() for strategy in taken}
         child = crossed(self._space(), first, second, known)
         return json.dumps({**_json(child), "rationale": "What both parents have, as far as it goes together."})
 
@@ -104,14 +104,14 @@ def ideas(space: Space) -> list[Strategy]:
 
     A technique that cannot stand alone brings the fewest companions of the same rung that let it stand.
     """
-    found: dict[tuple[str, ...], Strategy] = {}
+    strategies: dict[tuple[str, ...], Strategy] = {}
     for rung in ladder(space.operator, space.briefing.target):
         fitting, _ = space.fitted(rung)
         for use in fitting.techniques:
             alone = _least(space, fitting, use)
-            found.setdefault(alone.ids(), alone)
+            strategies.setdefault(alone.ids(), alone)
     plain = Strategy(techniques=())
-    return [*(one for ids, one in found.items() if ids), plain]
+    return [*(strategy for ids, strategy in strategies.items() if ids), plain]
 
 
 def _least(space: Space, rung: Strategy, kept: TechniqueUse) -> Strategy:
@@ -122,15 +122,15 @@ def _least(space: Space, rung: Strategy, kept: TechniqueUse) -> Strategy:
         for count in range(len(others) + 1)
         for companions in combinations(others, count)
     )
-    return next(one for one in choices if space.valid(one))
+    return next(strategy for strategy in choices if space.valid(strategy))
 
 
 def crossed(space: Space, first: Strategy, second: Strategy, taken: Container[str]) -> Strategy:
     """Combine both parents' techniques; a taken signature gets one more technique, or another parameter."""
     both = _combined(space, first, second)
-    larger = (_combined(space, both, one) for one in ideas(space))
-    varied = (with_defaults(one) for one, _ in space.neighbours(both))
-    return next((one for one in (both, *larger, *varied) if one.signature() not in taken), both)
+    larger = (_combined(space, both, strategy) for strategy in ideas(space))
+    varied = (with_defaults(strategy) for strategy, _ in space.neighbours(both))
+    return next((strategy for strategy in (both, *larger, *varied) if strategy.signature() not in taken), both)
 
 
 def _combined(space: Space, first: Strategy, second: Strategy) -> Strategy:
@@ -140,8 +140,8 @@ def _combined(space: Space, first: Strategy, second: Strategy) -> Strategy:
 
 def _asked(text: str) -> Strategy:
     """Return the strategy that a kernel is to follow; the plain one has no data of its own in the prompt."""
-    found = [_strategy(body) for name, body in _DATA.findall(text) if name == "strategy"]
-    return found[0] if found else Strategy(techniques=())
+    strategies = [_strategy(body) for name, body in _DATA.findall(text) if name == "strategy"]
+    return strategies[0] if strategies else Strategy(techniques=())
 
 
 def _json(strategy: Strategy) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _json(strategy: Strategy) -> dict[str, Any]:
 def _strategy(text: str) -> Strategy:
     """Read the strategy from the first line of a prompt's data."""
     techniques = json.loads(text.splitlines()[0])["techniques"]
-    return Strategy(techniques=tuple(TechniqueUse.model_validate(one) for one in techniques))
+    return Strategy(techniques=tuple(TechniqueUse.model_validate(technique) for technique in techniques))
 
 
 def _of_source(source: str) -> Strategy:

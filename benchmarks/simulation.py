@@ -101,7 +101,7 @@ def main() -> int:
     if not arguments.dry:
         records.write(arguments.out, whole)
     print(whole["machine"], whole["machine_afterwards"], sep="\n")
-    return 0 if all(one["steps"] > 0 for one in whole["clusters"]) else 1
+    return 0 if all(cluster["steps"] > 0 for cluster in whole["clusters"]) else 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -152,7 +152,10 @@ class Cluster:
         names = ("waits_for_a_slot", "waits_for_its_message", "is_done")
         with self._database.transaction() as session:
             rows = session.execute(text(query)).all()
-        return {queue: dict(zip(names, (round(float(one), 3) for one in rest), strict=True)) for queue, *rest in rows}
+        return {
+            queue: dict(zip(names, (round(float(seconds), 3) for seconds in rest), strict=True))
+            for queue, *rest in rows
+        }
 
     def _fill(self) -> None:
         method = SceConfig(population=8, generations=3, elites=2)
@@ -186,7 +189,7 @@ class Cluster:
         with redis.Redis.from_url(self._valkey_url) as broker:
             valkey = broker.info("memory")["used_memory"] / 2**20
         scheduler, postgres = psutil.Process(self._started["scheduler"].pid), psutil.Process(self._started["postgres"])
-        workers = [psutil.Process(one.pid) for one in self._started["workers"]]
+        workers = [psutil.Process(process.pid) for process in self._started["workers"]]
         backends = postgres.children(recursive=True)
         return Sample(
             seconds=seconds,
@@ -314,7 +317,7 @@ def _half(samples: list[Sample], name: str, *, late: bool) -> float:
     """Return the median memory of the later or the earlier half: growth is their ratio."""
     middle = len(samples) // 2
     half = samples[middle:] if late else samples[: max(middle, 1)]
-    return float(median(getattr(one, name) for one in half))
+    return float(median(getattr(sample, name) for sample in half))
 
 
 if __name__ == "__main__":

@@ -67,8 +67,8 @@ def _job(within: Environment, arguments: argparse.Namespace, tried: str) -> int:
     seconds = time.monotonic() - started
     job = json.loads(cupilot(within, "status", "last", "--json"))
     calls = cupilot(within, "calls", "last")
-    answers = sum(one["calls"] for one in job["spending"])
-    tokens = sum(one["prompt_tokens"] + one["completion_tokens"] for one in job["spending"])
+    answers = sum(spending["calls"] for spending in job["spending"])
+    tokens = sum(spending["prompt_tokens"] + spending["completion_tokens"] for spending in job["spending"])
     print(tried, seen, calls, sep="\n\n")
     record = {
         **records.stamp(),

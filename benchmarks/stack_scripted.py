@@ -67,7 +67,7 @@ def main() -> int:
             seen = cupilot(within, *wanted, "--out", str(Path(folder, "result")), shown=True)
             job = json.loads(cupilot(within, "status", "last", "--json"))
             rungs = _rungs(job["id"], within["CUPILOT_DATA"])
-    best = [one.speedup for one in rungs]
+    best = [rung.speedup for rung in rungs]
     agree = round(charging.usd, 6) == round(Decimal(str(job["cost_usd"])), 6)
     print(seen, f"asked of the model: {engineer.asked}", table(rungs), sep="\n\n")
     print(f"\nthe model's server charged {charging.usd:.6f} USD; the job's books say {job['cost_usd']:.6f} USD")
@@ -110,13 +110,13 @@ def _briefing(options: argparse.Namespace) -> Briefing:
         result = judge.prepare(problem)
     if result.preparation is None:
         raise SystemExit(f"{problem.name} cannot be prepared: {result.failure and result.failure.message}")
-    found = result.preparation
+    preparation = result.preparation
     return Briefing(
         problem=problem,
-        facts=found.facts,
+        facts=preparation.facts,
         target=target,
-        device=found.environment.device,
-        placement=found.placement,
+        device=preparation.environment.device,
+        placement=preparation.placement,
     )
 
 
@@ -146,20 +146,20 @@ class Rung:
 def _rungs(job: str, data: str) -> list[Rung]:
     """Return the best so far after each generation that measured a kernel."""
     with Client(None, data=Path(data)) as client:
-        candidates = {one.id: one for one in client.all_candidates(job)}
+        candidates = {candidate.id: candidate for candidate in client.all_candidates(job)}
         events = list(client.all_events(job))
-    found: dict[int, Rung] = {}
+    rungs: dict[int, Rung] = {}
     for event in events:
         speedup = event.data.get("speedup")
         if event.kind == "candidate.evaluated" and event.candidate is not None and isinstance(speedup, float):
             rung = Rung(speedup, candidates[event.candidate])
             number = rung.candidate.generation
-            found[number] = _faster(found.get(number, rung), rung)
-    return list(accumulate((found[number] for number in sorted(found)), _faster))
+            rungs[number] = _faster(rungs.get(number, rung), rung)
+    return list(accumulate((rungs[number] for number in sorted(rungs)), _faster))
 
 
-def _faster(one: Rung, other: Rung) -> Rung:
-    return other if other.speedup > one.speedup else one
+def _faster(first: Rung, second: Rung) -> Rung:
+    return second if second.speedup > first.speedup else first
 
 
 def table(rungs: Sequence[Rung]) -> str:
@@ -176,7 +176,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stack_scripted", description=__doc__.splitlines()[0])
     parser.add_argument("--problem", default="softmax", help="a built-in problem with a template")
     parser.add_argument("--size", choices=["small", "full"], help="full on cuda and small on cpu where it is not said")
-    parser.add_argument("--target", choices=[each.value for each in Target], default=Target.CPU.value)
+    parser.add_argument("--target", choices=[target.value for target in Target], default=Target.CPU.value)
     parser.add_argument("--population", type=int, default=6)
     parser.add_argument("--generations", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)

@@ -52,9 +52,9 @@ _AXES = (("D", "z", "od"), ("H", "y", "oh"), ("W", "u", "ow"))
 class _Windows:
     """A window that moves over three axes, of which the first ones may have one place only."""
 
-    given: tuple[int, ...]
+    input_size: tuple[int, ...]
     """Depth, height and width of the input..."""
-    made: tuple[int, ...]
+    output_size: tuple[int, ...]
     """...and of the output."""
     window: tuple[int, ...]
     stride: tuple[int, ...]
@@ -62,8 +62,8 @@ class _Windows:
     dilation: tuple[int, ...]
 
     def constants(self, outer: int) -> dict[str, int]:
-        names: dict[str, int] = {"PLACES": outer * prod(self.made)}
-        for letter, values in (("I", self.given), ("O", self.made), ("K", self.window), ("S", self.stride),
+        names: dict[str, int] = {"PLACES": outer * prod(self.output_size)}
+        for letter, values in (("I", self.input_size), ("O", self.output_size), ("K", self.window), ("S", self.stride),
                                ("P", self.padding), ("L", self.dilation)):  # fmt: skip
             names |= {f"{letter}{axis}": value for (axis, _, _), value in zip(_AXES, values, strict=True)}
         return names
@@ -101,22 +101,22 @@ def _convolutions(facts: ProblemFacts, nodes: Sequence[GraphNode], block: int, c
         stride, padding, dilation, transposed, _, groups = node.args[3:9]
         assert isinstance(groups, int)
         shape = node.shapes[0]
-        each = channels if (shape[1] // groups) % channels == 0 else 1
-        if each != channels and len(nodes) == 1:
+        per_thread = channels if (shape[1] // groups) % channels == 0 else 1
+        if per_thread != channels and len(nodes) == 1:
             return None
         windows = _Windows(
             _three(shapes[names[value]][2:]), _three(shape[2:]), _three(shapes[weight][2:]),
             _three(stride), _three(padding, 0), _three(dilation),
         )  # fmt: skip
         constants = windows.constants(shape[0]) | {
-            "CI": shapes[names[value]][1], "CO": shape[1], "GROUPS": groups, "EACH": each,
+            "CI": shapes[names[value]][1], "CO": shape[1], "GROUPS": groups, "EACH": per_thread,
         }  # fmt: skip
         result = "out" if node is nodes[-1] else f"between{index}"
         if result != "out":
             workspace.append(Workspace(name=result, bytes=str(4 * prod(shape))))
         names[node.results[0]], shapes[result] = result, shape
         pieces.append(_convolution(f"convolve{index}", constants, bool(transposed), bool(bias)))
-        grid = (f"({constants['PLACES']} + BLOCK - 1) / BLOCK", str(shape[1] // each))
+        grid = (f"({constants['PLACES']} + BLOCK - 1) / BLOCK", str(shape[1] // per_thread))
         args = (names[value], weight, *((bias,) if bias else ()), result)
         launches.append(Launch(kernel=f"convolve{index}", grid=grid, block=("BLOCK",), args=args))
     return _kernel("".join(pieces), launches, block, workspace)
@@ -159,9 +159,9 @@ def _pool(facts: ProblemFacts, node: GraphNode, block: int) -> Kernel:
     arguments = [*node.args, *([[]] * (5 - len(node.args)))]
     window, stride, padding, dilation = arguments[1:5]
     out = next(spec for spec in facts.tensors if spec.role is Role.OUTPUT)
-    given = next(spec for spec in facts.tensors if spec.role is Role.INPUT)
+    input_spec = next(spec for spec in facts.tensors if spec.role is Role.INPUT)
     windows = _Windows(
-        _three(given.shape[2:]), _three(out.shape[2:]), _three(window), _three(stride or window),
+        _three(input_spec.shape[2:]), _three(out.shape[2:]), _three(window), _three(stride or window),
         _three(padding or [0], 0), _three(dilation if largest and dilation else [1]),
     )  # fmt: skip
     loops = ""
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) pool(const float* x, float* 
 }}
 """
     grid = (f"({prod(out.shape)} + BLOCK - 1) / BLOCK",)
-    launch = Launch(kernel="pool", grid=grid, block=("BLOCK",), args=(given.name, out.name))
+    launch = Launch(kernel="pool", grid=grid, block=("BLOCK",), args=(input_spec.name, out.name))
     return _kernel(source, [launch], block, [])
 
 
@@ -202,8 +202,8 @@ def _kernel(source: str, launches: Sequence[Launch], block: int, workspace: Sequ
 
 def _three(values: Any, missing: int = 1) -> tuple[int, ...]:
     """Return numbers of three axes; those that the operator does not have come first."""
-    found = [int(value) for value in values]
-    return (*([missing] * (3 - len(found))), *found)
+    numbers = [int(value) for value in values]
+    return (*([missing] * (3 - len(numbers))), *numbers)
 
 
 def _ref(argument: Any) -> str:

@@ -247,8 +247,8 @@ class JudgeProcess:
             if self._on_stage is not None:
                 self._on_stage(event.name)
         elif self._hold is not None:
-            held = messages.Held(at=self._hold(event.on))
-            self._channel.send(held.as_json(), timeout=MESSAGE_SECONDS)
+            answer = messages.Held(at=self._hold(event.on))
+            self._channel.send(answer.as_json(), timeout=MESSAGE_SECONDS)
         else:
             raise ChannelError("the judge asked to hold a runner that there is none of")
 

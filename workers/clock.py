@@ -51,13 +51,13 @@ class ClockWatch:
         """
         with database.transaction() as session:
             last = last_look(session)
-            asked = self._clock()
+            before = self._clock()
             now = database_seconds(session)
-            answered = self._clock()
-            ahead = now - (asked + answered) / 2
+            after = self._clock()
+            ahead = now - (before + after) / 2
             known = last is not None and last.scheduler == self._id
             step = ahead - self._ahead if known and self._ahead is not None else 0.0
-            if abs(step) > SLACK_SECONDS + (answered - asked):
+            if abs(step) > SLACK_SECONDS + (after - before):
                 logger.warning("database clock stepped by %+.1f s: not counted as wall time", step)
                 shift_wall_time(session, step)
             else:

@@ -68,11 +68,11 @@ class Lease:
                 self._unwanted.set()
 
     def _look(self) -> None:
-        asked = time.monotonic()
+        started = time.monotonic()
         with self._database.transaction() as session:
             if not still_wanted(session, self._claim):
                 self._unwanted.set()
-            elif asked - self._renewed >= self._beat and renew_lease(
+            elif started - self._renewed >= self._beat and renew_lease(
                 session, self._claim, timedelta(seconds=self._length)
             ):
-                self._renewed = asked
+                self._renewed = started

@@ -96,7 +96,7 @@ def _code(build: BuildReport | None) -> list[str]:
 def _memory(kernel: Kernel) -> list[str]:
     """Return where results of an earlier launch could be kept."""
     source = _COMMENT.sub("", kernel.source)
-    declared = (found.group().strip(" \t;={") for found in _LASTING[kernel.target].finditer(source))
+    declared = (match.group().strip(" \t;={") for match in _LASTING[kernel.target].finditer(source))
     lasting = [f"`{declaration[:120]}`" for declaration in declared if not _UNCHANGING.search(declaration)]
     kept = [f"`{buffer.name}`" for buffer in kernel.plan.workspace]
     return [

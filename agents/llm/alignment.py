@@ -111,9 +111,9 @@ def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
     return Alignment(strategy=Strategy(techniques=kept, rationale=rationale), struck=tuple(struck), fidelity=fidelity)
 
 
-def _claimed(claim: _Claim, asked: Strategy) -> dict[str, Any]:
+def _claimed(claim: _Claim, strategy: Strategy) -> dict[str, Any]:
     """Return a claim as a technique of a strategy; one that the strategy asked for keeps its meaning."""
-    use = asked.use(claim.id)
+    use = strategy.use(claim.id)
     meaning = use.meaning if use and use.meaning else claim.meaning
     return {"id": claim.id, "parameters": claim.parameters, "meaning": meaning}
 
@@ -122,11 +122,11 @@ def _shown(use: TechniqueUse, quoted: set[str], kernel: Kernel) -> bool:
     return leaves_trace(use.id, kernel.target) or use.id in quoted
 
 
-def _struck(asked: Strategy, kept: tuple[TechniqueUse, ...], absent: dict[str, str]) -> dict[str, str]:
+def _struck(strategy: Strategy, kept: tuple[TechniqueUse, ...], absent: dict[str, str]) -> dict[str, str]:
     """Return the techniques that were asked for and are not there, each with the reason."""
     there = {use.id for use in kept}
     reason = "the code was read and does not show it"
-    return {use.id: absent.get(use.id, reason) for use in asked.techniques if use.id not in there}
+    return {use.id: absent.get(use.id, reason) for use in strategy.techniques if use.id not in there}
 
 
 def _stands_in(quoted: str, source: str) -> bool:

@@ -173,8 +173,8 @@ def boards(session: Transaction, caller: Visitor) -> Response:
 def board(session: Transaction, caller: Visitor, problem: str, device: Text = None) -> Response:
     """List proven kernels, the fastest first."""
     device = plain_text("device", device)
-    asked = plain_text("problem", problem) or ""
-    ranking = leaderboard(session, Onlooker(caller.team_id), asked, device=device, after=0, limit=200)
+    problem_ref = plain_text("problem", problem) or ""
+    ranking = leaderboard(session, Onlooker(caller.team_id), problem_ref, device=device, after=0, limit=200)
     return page("board", caller, board=ranking)
 
 

@@ -122,9 +122,9 @@ def _irrelevant(trial: _Trial, places: Sequence[int]) -> Iterator[tuple[str, str
                 still.append((words, part))
         if not still:
             continue
-        words, part = " and ".join(each for each, _ in still), torch.stack([each for _, each in still]).any(0)
+        words, part = " and ".join(words for words, _ in still), torch.stack([part for _, part in still]).any(0)
         if len(still) > 1 and trial.moves(place, part):
-            words, part = max(still, key=lambda each: int(each[1].sum()))
+            words, part = max(still, key=lambda words_and_part: int(words_and_part[1].sum()))
         yield trial.specs[place].name, words, int(part.sum()) * tensor.element_size()
 
 

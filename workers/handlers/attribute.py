@@ -58,8 +58,8 @@ def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> Non
     learn(session, job, row, evaluation, strategy.body)
     assert winner.evaluation_id is not None
     known = {name: step.payload[name] for name in ("technique", "removed", "way")}
-    asked = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED})
-    credit = credit_of(asked, evaluation_of(session, winner.evaluation_id), evaluation)
+    unmeasured = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED})
+    credit = credit_of(unmeasured, evaluation_of(session, winner.evaluation_id), evaluation)
     give_credit(session, winner, step.payload["position"], credit, row)
     end_when_done(session, job, winner)
 

@@ -170,8 +170,8 @@ class Candidates:
             judgement = view.run(self.spec.problem, self.preparation, RetryingJudge(self.judge))
             return self._store_judgement(candidate, judgement)
         seed = stage_seed(self.spec.seed, candidate.ordinal, stage)
-        asked = STAGES[stage.stage].read(_Reader(self, candidate))
-        return self._store_settled(candidate, run_stage(asked, lambda: self.agents, self.briefing, seed))
+        agent_view = STAGES[stage.stage].read(_Reader(self, candidate))
+        return self._store_settled(candidate, run_stage(agent_view, lambda: self.agents, self.briefing, seed))
 
     def _store_settled(self, candidate: Candidate, settled: Settled) -> Outcome:
         candidate.note(**settled.notes)
