@@ -56,7 +56,7 @@ class AuditLog:
             with self.database.transaction() as session:
                 add_entry(session, AuditEntry(**fields), scope["state"].get("caller"), _secret(scope))
         except CupilotError as error:
-            log.error("not written (%s): %s", error, fields)
+            log.error("audit entry not written (%s): %s", error, fields)
 
 
 def _secret(scope: Scope) -> str | None:

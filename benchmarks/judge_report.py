@@ -100,9 +100,9 @@ def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
 def _side_by_side(record: dict[str, Any] | None) -> str | None:
     if not record or not record.get("summary"):
         return None
-    found = record["summary"]
-    return (f"**{found['ratio']:.2f} times** ({found['of_linear']:.0%} of linear), "
-            f"{found['together_per_hour']:,.0f} an hour together")  # fmt: skip
+    summary = record["summary"]
+    return (f"**{summary['ratio']:.2f} times** ({summary['of_linear']:.0%} of linear), "
+            f"{summary['together_per_hour']:,.0f} an hour together")  # fmt: skip
 
 
 def _row(what: str, aim: str, measured: str | None, name: str) -> str:

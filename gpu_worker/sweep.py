@@ -54,11 +54,11 @@ Values = dict[str, int]
 
 def one_at_a_time(plan: LaunchPlan, limit: int) -> list[Values]:
     """Return points that differ from the plan's own values in one tunable, at most ``limit`` of them."""
-    given = plan.values()
+    own = plan.values()
     ways = [_alternatives(name, plan) for name in sorted(plan.tunables)]
     turns = max((len(way) for way in ways), default=0)
     in_turn = [way[turn] for turn in range(turns) for way in ways if turn < len(way)]
-    return [{**given, **change} for change in in_turn[:limit]]
+    return [{**own, **change} for change in in_turn[:limit]]
 
 
 def _alternatives(name: str, plan: LaunchPlan) -> list[Values]:
@@ -69,18 +69,18 @@ def _alternatives(name: str, plan: LaunchPlan) -> list[Values]:
     return [{name: value} for value in sorted(others, key=lambda value: abs(choices.index(value) - place))]
 
 
-def combination(given: SweepPoint, points: Sequence[SweepPoint]) -> Values | None:
+def combination(base: SweepPoint, points: Sequence[SweepPoint]) -> Values | None:
     """Return the best value of each tunable together; None where fewer than two of them helped."""
     best: dict[str, tuple[float, int]] = {}
     for point in points:
-        changed = [name for name, value in point.tunables.items() if given.tunables[name] != value]
-        if len(changed) == 1 and _faster(point.speedup, given.speedup):
+        changed = [name for name, value in point.tunables.items() if base.tunables[name] != value]
+        if len(changed) == 1 and _faster(point.speedup, base.speedup):
             assert point.speedup is not None
             candidate = point.speedup.median, point.tunables[changed[0]]
             best[changed[0]] = max(best.get(changed[0], candidate), candidate)
     if len(best) < 2:
         return None
-    return given.tunables | {name: value for name, (_, value) in best.items()}
+    return base.tunables | {name: value for name, (_, value) in best.items()}
 
 
 def _key(values: Values) -> tuple[tuple[str, int], ...]:
@@ -164,25 +164,25 @@ class Sweep:
         """
         if self.limit <= 0 or not worthwhile(subject, judged, call):
             return SweepResult()
-        given = _point(subject, built, judged, whole=True)
+        base = _point(subject, built, judged, whole=True)
         screenings: list[_Screening] = []
         whole: dict[int, SweepPoint] = {}
         chosen: Variant | None = None
         try:
-            for screening in self._screen_all(subject, built, given, call):
+            for screening in self._screen_all(subject, built, base, call):
                 screenings.append(screening)
             call.phases.enter(JUDGING)
-            for place in _fastest(given, [screening.point for screening in screenings]):
+            for place in _fastest(base, [screening.point for screening in screenings]):
                 if chosen is not None or self._judge.problem is None:
                     break
-                whole[place], chosen = self._judge_whole(subject, screenings[place].trial, given, judged, call)
+                whole[place], chosen = self._judge_whole(subject, screenings[place].trial, base, judged, call)
         except (JudgingFailed, OSError):
             self._judge.close()
         points = [whole.get(place, screening.point) for place, screening in enumerate(screenings)]
-        return SweepResult((given, *points), chosen)
+        return SweepResult((base, *points), chosen)
 
     def _screen_all(
-        self, subject: EvaluationInput, built: BuiltKernel, given: SweepPoint, call: Call
+        self, subject: EvaluationInput, built: BuiltKernel, base: SweepPoint, call: Call
     ) -> Iterator[_Screening]:
         """Screen the points that change one tunable, then the best value of each together."""
         assert isinstance(subject.kernel, Kernel)  # nothing else can vary
@@ -193,7 +193,7 @@ class Sweep:
         for screening in self._screen(one_at_a_time(plan, _alone(plan, self.limit)), subject, known, call, end):
             points.append(screening.point)
             yield screening
-        together = combination(given, points)
+        together = combination(base, points)
         if together is not None:
             known |= {point.code for point in points if point.code is not None}
             yield from self._screen([together], subject, known, call, end)
@@ -247,14 +247,14 @@ class Sweep:
         return _point(variant, built, self._judging.ordered_in(runner, order, call), whole=False)
 
     def _judge_whole(
-        self, subject: EvaluationInput, trial: _Trial, given: SweepPoint, judged: Judged, call: Call
+        self, subject: EvaluationInput, trial: _Trial, base: SweepPoint, judged: Judged, call: Call
     ) -> tuple[SweepPoint, Variant | None]:
         """Judge a point whole; return it, and the variant if it may stand for the kernel that was ``judged``."""
         assert trial.built is not None
         variant = replace(subject, tunables=trial.values)
         result = self._judging.ordered(order_of(variant, trial.built, call), call)
         point, eager = _point(variant, trial.built, result, whole=True), result.eager
-        if result.failure is not None or eager is None or not _faster(eager.speedup, given.speedup):
+        if result.failure is not None or eager is None or not _faster(eager.speedup, base.speedup):
             return point, None
         if judged.eager is None or eager.graphs is not judged.eager.graphs:
             return point, None  # not timed alike
@@ -284,9 +284,9 @@ def _point(subject: EvaluationInput, built: BuiltKernel, judged: Judged, *, whol
     return SweepPoint(tunables=values, kernel_us=eager.kernel_us, speedup=eager.speedup, judged=whole, code=code)
 
 
-def _fastest(given: SweepPoint, points: Sequence[SweepPoint]) -> list[int]:
+def _fastest(base: SweepPoint, points: Sequence[SweepPoint]) -> list[int]:
     """Return the places of the points to judge whole: the fastest that are faster than the kernel as given."""
-    faster = [place for place, point in enumerate(points) if _faster(point.speedup, given.speedup)]
+    faster = [place for place, point in enumerate(points) if _faster(point.speedup, base.speedup)]
     return sorted(faster, key=lambda place: _speed(points[place]), reverse=True)[:JUDGED_POINTS]
 
 

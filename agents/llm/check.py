@@ -53,13 +53,13 @@ def examine(models: RoleModels) -> list[ModelCheck]:
 
 
 def _try(model: Model, roles: tuple[str, ...]) -> ModelCheck:
-    hasty = model.model_copy(update={"timeout_seconds": min(model.timeout_seconds, SECONDS)})
+    bounded = model.model_copy(update={"timeout_seconds": min(model.timeout_seconds, SECONDS)})
     try:
         # With all parameters as jobs send them, the limit of tokens too: a server may refuse any of them.
-        answer = complete(hasty, MESSAGES, parameters(hasty, json_answer=True, seed=0))
+        answer = complete(bounded, MESSAGES, parameters(bounded, json_answer=True, seed=0))
     except TransportError as error:
         finding = f"{error.reason}: {redact_prompt(str(error))}"
-        why, advice = diagnose(hasty, error)
+        why, advice = diagnose(bounded, error)
         return ModelCheck(model.name, roles, works=False, found=finding, mend=advice, trouble=why)
     finding = f"answers in {answer.seconds:.1f} s, {answer.prompt_tokens} + {answer.completion_tokens} tokens"
     trouble, mend = _shortcoming(model, answer)

@@ -245,7 +245,7 @@ def calibrate(
 
 
 def run_on_half(
-    reference: ReferenceLink, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor], own: Sequence[torch.Tensor]
+    reference: ReferenceLink, specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor], own: Sequence[torch.Tensor]
 ) -> list[torch.Tensor] | None:
     """Return the outputs where the batch's second half is its first once more; ``own`` are those of the batch as it is.
 
@@ -253,7 +253,7 @@ def run_on_half(
     Shapes stay, and with them what indices in one input mean in another. None where that tells nothing: outputs
     have the batch's rows, there is one row, the answer does not change, or there is none.
     """
-    batch = given[0].shape[0] if given[0].dim() > 0 else 1
+    batch = inputs[0].shape[0] if inputs[0].dim() > 0 else 1
     half = batch // 2
     if half == 0 or any(tensor.dim() > 0 and tensor.shape[0] == batch for tensor in own):
         return None
@@ -261,7 +261,7 @@ def run_on_half(
         torch.cat([tensor[:half], tensor[:half], tensor[2 * half :]])
         if spec.role is Role.INPUT and tensor.dim() > 0 and tensor.shape[0] == batch
         else tensor
-        for spec, tensor in zip(specs, given, strict=False)
+        for spec, tensor in zip(specs, inputs, strict=False)
     ]
     try:
         outputs = reference.run(doubled)

@@ -86,13 +86,13 @@ class Cases:
                 return
             del self._kept[name]
 
-    def expect(self, law: str, given: Sequence[torch.Tensor]) -> Case:
+    def expect(self, law: str, inputs: Sequence[torch.Tensor]) -> Case:
         """Return a case from given tensors: runs the reference in float64."""
         expected = [
             Expected(values, ABSOLUTE if law == laws.INTEGERS else unit_of(values), selection)
-            for values, selection in self._reference.run_selecting(given)
+            for values, selection in self._reference.run_selecting(inputs)
         ]
-        return Case(law, tuple(given), tuple(expected))
+        return Case(law, tuple(inputs), tuple(expected))
 
     def perturb(self, tolerance: float) -> bool:
         """Find a perturbation that visibly moves the output; False where no input element matters that much."""

@@ -111,22 +111,22 @@ def deviation(expected: Expected, got: torch.Tensor, enough: float = math.inf) -
     The comparison ends early above ``enough``.
     """
     worst = 0.0
-    for wanted, given in _chunks(expected, got):
+    for wanted, actual in _chunks(expected, got):
         if expected.integral:
-            if not torch.equal(wanted, given):
+            if not torch.equal(wanted, actual):
                 return 0.0 if _equally_good(expected, got) else math.inf
             continue
-        error = float(_errors(wanted, given, expected.unit).max())
+        error = float(_errors(wanted, actual, expected.unit).max())
         if not math.isfinite(error):
-            error = _finite_error(wanted, given, expected.unit)
+            error = _finite_error(wanted, actual, expected.unit)
         worst = max(worst, error)
         if worst > enough:
             break
     return worst
 
 
-def _errors(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> torch.Tensor:
-    error = (given.to(wanted.dtype) - wanted).abs_()
+def _errors(wanted: torch.Tensor, actual: torch.Tensor, unit: Unit) -> torch.Tensor:
+    error = (actual.to(wanted.dtype) - wanted).abs_()
     if unit.centre is None:
         return error.div_(unit.spread)
     return error.div_((wanted - unit.centre).abs_().clamp_min_(unit.spread))
@@ -140,12 +140,12 @@ def largest(expected: Sequence[Expected], got: Sequence[torch.Tensor], enough: f
 def wrong_mask(expected: Expected, got: torch.Tensor, tolerance: float) -> torch.Tensor:
     """Mark the elements of the flattened output that are wrong."""
     parts = []
-    for wanted, given in _chunks(expected, got):
+    for wanted, actual in _chunks(expected, got):
         if expected.integral:
-            parts.append(wanted != given)
+            parts.append(wanted != actual)
             continue
-        same = (wanted == given.to(wanted.dtype)) | (wanted.isnan() & given.isnan())
-        parts.append(~(_errors(wanted, given, expected.unit) <= tolerance) & ~same)
+        same = (wanted == actual.to(wanted.dtype)) | (wanted.isnan() & actual.isnan())
+        parts.append(~(_errors(wanted, actual, expected.unit) <= tolerance) & ~same)
     return torch.cat(parts)
 
 
@@ -163,16 +163,16 @@ def stretches(values: torch.Tensor) -> Sequence[torch.Tensor]:
     return torch.split(values.reshape(-1), CHUNK_ELEMENTS[values.device.type])
 
 
-def _finite_error(wanted: torch.Tensor, given: torch.Tensor, unit: Unit) -> float:
+def _finite_error(wanted: torch.Tensor, actual: torch.Tensor, unit: Unit) -> float:
     """Return largest error where the expected value is finite; infinite if NaNs or infinities are misplaced."""
-    given = given.to(wanted.dtype)
+    actual = actual.to(wanted.dtype)
     finite = wanted.isfinite()
-    special, same_nans = ~finite, torch.equal(wanted.isnan(), given.isnan())
-    if not same_nans or not torch.equal(wanted[special].nan_to_num(), given[special].nan_to_num()):
+    special, same_nans = ~finite, torch.equal(wanted.isnan(), actual.isnan())
+    if not same_nans or not torch.equal(wanted[special].nan_to_num(), actual[special].nan_to_num()):
         return math.inf
-    if not bool(given[finite].isfinite().all()):
+    if not bool(actual[finite].isfinite().all()):
         return math.inf
-    return float(_errors(wanted[finite], given[finite], unit).max()) if bool(finite.any()) else 0.0
+    return float(_errors(wanted[finite], actual[finite], unit).max()) if bool(finite.any()) else 0.0
 
 
 def _equally_good(expected: Expected, got: torch.Tensor) -> bool:

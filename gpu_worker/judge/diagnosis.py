@@ -83,16 +83,16 @@ def _unwritten(spec: TensorSpec, missing: _Places, details: dict[str, JsonValue]
 
 
 def _examples(spec: TensorSpec, expected: Expected, got: torch.Tensor, wrong: _Places) -> dict[str, JsonValue]:
-    wanted, given, some = plain(expected.values).reshape(-1), plain(got).reshape(-1), wrong.some
+    wanted, actual, some = plain(expected.values).reshape(-1), plain(got).reshape(-1), wrong.some
     picks = [int(some[0]), *(int(some[i]) for i in _evenly(some.numel(), EXAMPLES)[1:])]
     rows: list[JsonValue] = [
-        {"index": _index(place, spec.shape), "expected": _number(wanted[place]), "got": _number(given[place])}
+        {"index": _index(place, spec.shape), "expected": _number(wanted[place]), "got": _number(actual[place])}
         for place in dict.fromkeys(picks)
     ]
     return {
         "index": _index(picks[0], spec.shape),
         "expected": _number(wanted[picks[0]]),
-        "got": _number(given[picks[0]]),
+        "got": _number(actual[picks[0]]),
         "examples": rows,
     }
 
@@ -104,15 +104,15 @@ def _evenly(total: int, count: int) -> list[int]:
 
 def _pattern(expected: Expected, got: torch.Tensor, wrong: _Places) -> str:
     """Describe in words what the wrong elements have in common; empty where nothing is."""
-    wanted, given = expected.values.reshape(-1)[wrong.some], got.reshape(-1)[wrong.some]
-    if given.is_floating_point() and bool(given.isnan().all()):
+    wanted, actual = expected.values.reshape(-1)[wrong.some], got.reshape(-1)[wrong.some]
+    if actual.is_floating_point() and bool(actual.isnan().all()):
         return "all wrong elements are NaN"
-    if bool((given == 0).all()):
+    if bool((actual == 0).all()):
         return "all wrong elements are zero"
-    if given.numel() > 1 and bool((given == given[0]).all()):
+    if actual.numel() > 1 and bool((actual == actual[0]).all()):
         return "all wrong elements have one value"
-    if given.is_floating_point() and given.numel() > 3:
-        ratio = given.double() / wanted.double()
+    if actual.is_floating_point() and actual.numel() > 3:
+        ratio = actual.double() / wanted.double()
         middle = float(ratio.median())
         if math.isfinite(middle) and float(((ratio - middle).abs() < 1e-3 * abs(middle)).double().mean()) > MOSTLY:
             return f"wrong elements are the expected ones times {middle:.6g}"

@@ -50,14 +50,14 @@ class NotExact(Exception):
 
 
 def quantum(
-    reference: ReferenceLink, given: Sequence[torch.Tensor], specs: Sequence[TensorSpec], policy: NumericsPolicy
+    reference: ReferenceLink, inputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec], policy: NumericsPolicy
 ) -> float:
-    """Return the unit that all outputs are whole multiples of, for ``given`` drawn under the law ``integers``.
+    """Return the unit that all outputs are whole multiples of, for ``inputs`` drawn under the law ``integers``.
 
-    ``specs`` are those of ``given``, in its order. Raises :class:`NotExact`.
+    ``specs`` are those of ``inputs``, in its order. Raises :class:`NotExact`.
     """
     try:
-        return _Proof(reference, given, specs).quantum(policy)
+        return _Proof(reference, inputs, specs).quantum(policy)
     except (RuntimeError, MemoryError, UnusableReference) as error:
         if not out_of_memory(error):
             raise
@@ -69,11 +69,11 @@ def quantum(
 class _Proof:
     """The reference in float64 around one draw of whole numbers."""
 
-    def __init__(self, reference: ReferenceLink, given: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, reference: ReferenceLink, inputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> None:
         self._reference = reference
-        self._given = list(given)
+        self._given = list(inputs)
         self._specs = list(specs)
-        self._floats = [place for place, tensor in enumerate(given) if tensor.is_floating_point()]
+        self._floats = [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
         self._values: list[float] = []
         self._shapes: list[torch.Size] = []
 

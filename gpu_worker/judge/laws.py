@@ -210,11 +210,11 @@ def zero_share(tensor: torch.Tensor) -> float:
     return 1.0 - int(tensor.count_nonzero()) / tensor.numel()
 
 
-def zero_shares(specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]) -> dict[str, float]:
+def zero_shares(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> dict[str, float]:
     """Return the share of zeros of each floating input that is partly zero by construction."""
     inputs = [
         (spec.name, tensor)
-        for spec, tensor in zip(specs, given, strict=False)
+        for spec, tensor in zip(specs, tensors, strict=False)
         if spec.role is Role.INPUT and tensor.is_floating_point()
     ]
     shares = {name: zero_share(tensor) for name, tensor in inputs}

@@ -151,8 +151,8 @@ class ReferenceLink:
 
     def compile(self, baseline: str, mode: str, tensors: Sequence[torch.Tensor], seconds: int) -> str | None:
         """Make ``torch.compile`` of the module the baseline of this name; return the reason where that cannot be."""
-        given = self._hand_over(tensors)
-        question = messages.Compile(given=given, baseline=baseline, mode=mode, seconds=seconds)
+        layouts = self._hand_over(tensors)
+        question = messages.Compile(given=layouts, baseline=baseline, mode=mode, seconds=seconds)
         return self.ask(question, messages.Compiled).reason
 
     def choices(self, slot: int) -> list[tuple[torch.Tensor, Selection | None]]:
@@ -174,7 +174,7 @@ class ReferenceLink:
         """Ask one question, and return its answer. Raises what the reference process reports."""
         if descriptors:
             return self._accepted(self._exchange(question.as_json(), descriptors), answer)
-        return self._with_memory(question, lambda asked: self._accepted(self._exchange(asked.as_json()), answer))
+        return self._with_memory(question, lambda message: self._accepted(self._exchange(message.as_json()), answer))
 
     def timed(self, question: messages.Block | messages.Replay) -> tuple[float, float]:
         """Ask for a block of calls; return the seconds on the judge's clock and as the process reports them."""

@@ -67,9 +67,9 @@ class _Trial:
 
 
 def relevance(
-    reference: ReferenceLink, graph: Graph, specs: Sequence[TensorSpec], given: Sequence[torch.Tensor]
+    reference: ReferenceLink, graph: Graph, specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor]
 ) -> Relevance:
-    """Try what the graph claims of ``given``, in the order of ``specs``; then look for what it does not claim.
+    """Try what the graph claims of ``inputs``, in the order of ``specs``; then look for what it does not claim.
 
     Where memory is too short for the one, the graph is believed, whose count is the lower one; for the other, less is
     found.
@@ -82,7 +82,7 @@ def relevance(
     needless: dict[str, int] = {}
     notes: list[str] = []
     try:
-        trial = _Trial(reference, given, named)
+        trial = _Trial(reference, inputs, named)
         whole.extend(_refuted(trial, claimed))
         for name, words, count in _irrelevant(trial, unclaimed):
             needless[name] = count

@@ -181,12 +181,12 @@ class Rotation:
         """Return whether the reference has finite answers to mixtures; of positive definite matrices it seldom has."""
         for _ in range(MIXTURES_TRIED):
             storages = [self._made(index) for index in range(len(self._specs))]
-            given = [
+            inputs = [
                 storage.as_strided(spec.shape, spec.strides)
                 for storage, spec in zip(storages, self._specs, strict=True)
             ]
             try:
-                outputs = reference.run(given)
+                outputs = reference.run(inputs)
             except UnusableReference as error:
                 if error.kind is FailureKind.OUT_OF_MEMORY:
                     raise

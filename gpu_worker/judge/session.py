@@ -131,8 +131,8 @@ class Session:
     @cached_property
     def _rotation(self) -> Rotation:
         """Made when something is timed: while a problem is admitted, its memory is needed for the oracle."""
-        given = sum(spec.nbytes for spec in self._specs if spec.role is not Role.OUTPUT)
-        fits = POOL_DRAWS * given <= POOL_MEMORY_SHARE * self._device.memory_bytes
+        input_bytes = sum(spec.nbytes for spec in self._specs if spec.role is not Role.OUTPUT)
+        fits = POOL_DRAWS * input_bytes <= POOL_MEMORY_SHARE * self._device.memory_bytes
         draws = POOL_DRAWS if fits else FEWEST_DRAWS
         return Rotation(self._reference, self._specs, [secrets.randbits(40) for _ in range(draws)])
 
@@ -142,9 +142,9 @@ class Session:
         self._reference.check_scalars()
         admission = admit(self._reference, self._cases, self._specs, self._problem.policy)
         self._stage("looking for what does not matter", 120.0)
-        given, graph = self._cases.get(laws.OWN).given, self.facts.graph
-        irrelevant = relevance(self._reference, graph, self._specs, given)
-        zeros = laws.zero_shares(self._specs, given)
+        inputs, graph = self._cases.get(laws.OWN).given, self.facts.graph
+        irrelevant = relevance(self._reference, graph, self._specs, inputs)
+        zeros = laws.zero_shares(self._specs, inputs)
         least = counting.compulsory_bytes(graph, self._specs, zeros, irrelevant.whole, irrelevant.needless)
         self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
         self._reference.release_memory()
@@ -261,8 +261,8 @@ class Session:
         if baseline is Baseline.EAGER:
             return None
         self._stage(f"compiling the {baseline.value} baseline", 240.0)
-        given = self._cases.get(laws.OWN).given
-        return self._pytorch.compile(baseline.value, COMPILE_MODES[baseline], given, COMPILE_SECONDS)
+        inputs = self._cases.get(laws.OWN).given
+        return self._pytorch.compile(baseline.value, COMPILE_MODES[baseline], inputs, COMPILE_SECONDS)
 
     def _flags(self, baseline: Baseline) -> dict[str, str]:
         policy = self._problem.policy

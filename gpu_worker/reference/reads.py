@@ -25,11 +25,11 @@ class ReadWatch(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         partial = str(func).split(".")[1] in PARTIAL
         for place, argument in enumerate([*args, *(kwargs or {}).values()]):
             for tensor in argument if isinstance(argument, list | tuple) else (argument,):
-                name, given = self._alive.get(id(tensor), (None, None))
-                if name is None or given is None:
+                name, watched = self._alive.get(id(tensor), (None, None))
+                if name is None or watched is None:
                     continue
-                if partial and place == 0 and given.is_contiguous():
-                    places = torch.arange(given.numel(), device=given.device).reshape(given.shape)
+                if partial and place == 0 and watched.is_contiguous():
+                    places = torch.arange(watched.numel(), device=watched.device).reshape(watched.shape)
                     self.read[name].view(-1)[func(places, *args[1:], **(kwargs or {})).reshape(-1)] = True
                 else:
                     self.read[name].fill_(True)

@@ -175,12 +175,12 @@ class ReferenceServer:
 
     @_reply.register
     def _compile(self, question: messages.Compile) -> messages.Compiled:
-        given = self._given(question.given)
+        tensors = self._given(question.given)
         try:
             compiled = self.reference.compiled(question.mode)
             with self._device.policy(self.reference.policy), time_limit(question.seconds):
                 for _ in range(COMPILING_CALLS):
-                    compiled(given)()
+                    compiled(tensors)()
         except Exception as error:  # whatever the compiler stack raises: there is no such baseline then
             return messages.Compiled(reason=f"{type(error).__name__}: {str(error)[:500]}")
         self.callers[question.baseline] = compiled
@@ -273,8 +273,8 @@ class ReferenceServer:
 
     def _slot_tensors(self, slot: int) -> list[torch.Tensor]:
         memory, offsets = self._memory["slots"].bytes, self._slots[slot]
-        given = [spec for spec in self._specs if spec.role is not Role.OUTPUT]
-        return [TensorLayout.of_spec(spec).view(memory, offsets[spec.name]) for spec in given]
+        specs = [spec for spec in self._specs if spec.role is not Role.OUTPUT]
+        return [TensorLayout.of_spec(spec).view(memory, offsets[spec.name]) for spec in specs]
 
     def _calls(self, question: messages.Block | messages.Capture) -> list[Callable[[], object]]:
         """Return one call for each slot; the last one's result is kept."""

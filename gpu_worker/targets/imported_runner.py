@@ -161,10 +161,10 @@ class ImportedRunner:
         model = self._model
         started = _clock()
         with user_errors.reported(None, "forward_failed", "forward"), torch.no_grad(), self._autocast():
-            for own, given in slots[0].parameters:
-                own.data = given
-            for own, given in slots[0].buffers:
-                own.copy_(given)
+            for own, values in slots[0].parameters:
+                own.data = values
+            for own, values in slots[0].buffers:
+                own.copy_(values)
             for slot in slots:
                 self._hand_over(model(*slot.arguments), slot.outputs)
             self._memory.settle()

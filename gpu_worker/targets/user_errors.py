@@ -65,8 +65,8 @@ def check_arguments(called: type, args: Sequence[Any], kwargs: Mapping[str, Any]
     try:
         inspect.signature(called).bind(*args, **kwargs)
     except TypeError as error:
-        given = ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())])
-        message = f"ModelNew({given[:300]}), the arguments of get_init_inputs(), does not work: {error}"
+        arguments = ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())])
+        message = f"ModelNew({arguments[:300]}), the arguments of get_init_inputs(), does not work: {error}"
         raise RunnerError("launch_error", message, code="constructor_arguments") from None
     except ValueError:  # no signature to look at: calling it will tell
         return

@@ -110,13 +110,13 @@ def _replay(watched: Watched, access: Access, tool: Path, times: int) -> Iterato
 
 
 def _specification(watched: Watched, times: int) -> dict[str, object]:
-    given = [spec for spec in watched.tensors if spec.role is not Role.OUTPUT]
+    inputs = [spec for spec in watched.tensors if spec.role is not Role.OUTPUT]
     sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in watched.tensors}
     return {
         "binary": str(watched.binary),
         "launches": [launch.model_dump(mode="json") for launch in watched.plan.launches],
         "buffers": sizes | watched.plan.workspace,
-        "floats": [spec.name for spec in given if spec.dtype is DType.FLOAT32],
-        "zeros": [spec.name for spec in given if spec.dtype is not DType.FLOAT32],
+        "floats": [spec.name for spec in inputs if spec.dtype is DType.FLOAT32],
+        "zeros": [spec.name for spec in inputs if spec.dtype is not DType.FLOAT32],
         "times": times,
     }

@@ -165,10 +165,10 @@ class CudaRunner:
         return self._facts(function, launch)
 
     def _check_parameters(self, function: driver.Function, launch: Mapping[str, Any]) -> None:
-        given, sizes = _sizes(launch), function.parameter_sizes()
-        if sizes != given:
+        planned, sizes = _sizes(launch), function.parameter_sizes()
+        if sizes != planned:
             maps = len(launch["tensor_maps"])
-            what = f"{len(given) - maps} pointers" + (f" and {maps} tensor maps (of sizes {given})" if maps else "")
+            what = f"{len(planned) - maps} pointers" + (f" and {maps} tensor maps (of sizes {planned})" if maps else "")
             message = f"the plan gives {launch['kernel']!r} {what}, but its parameters have sizes {sizes}"
             raise RunnerError("invalid_plan", message)
         if launch["tensor_maps"] and self._open().context.compute_capability[0] < tensor_maps.FIRST_CAPABILITY:
