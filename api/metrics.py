@@ -32,7 +32,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 Found = TypeVar("Found")
 
 
-class _Remembered(Generic[Found]):
+class _CachedSnapshot(Generic[Found]):
     """A snapshot of the database, read again only once it is old enough."""
 
     def __init__(self, database: Database, read: Callable[[Session], Found], seconds: float) -> None:
@@ -64,8 +64,8 @@ class Truth:
     """A collector of the database's metrics."""
 
     def __init__(self, database: Database, seconds: float) -> None:
-        self._present = _Remembered(database, present, seconds)
-        self._totals = _Remembered(database, totals, seconds * TOTALS_EVERY)
+        self._present = _CachedSnapshot(database, present, seconds)
+        self._totals = _CachedSnapshot(database, totals, seconds * TOTALS_EVERY)
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family; those of the database only once it has answered."""

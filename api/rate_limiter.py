@@ -94,13 +94,13 @@ class Limiter:
                 # Never a reason to refuse, nor to let everything through: each process keeps the limit by itself.
                 self._away_until = time.monotonic() + AWAY_SECONDS
                 logger.warning("limits are counted by this process: Redis does not answer (%s)", type(error).__name__)
-        return self._take_here(client, limit, cost)
+        return self._take_in_process(client, limit, cost)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
 
-    def _take_here(self, client: str, limit: int, cost: int) -> Standing:
+    def _take_in_process(self, client: str, limit: int, cost: int) -> Standing:
         now = time.monotonic()
         full = max(self._own.pop(client, 0.0), now)
         after = full + cost * WINDOW_SECONDS / limit

@@ -169,7 +169,7 @@ class Hub:
         listener = Listener(self.database)
         pause = threading.Event()
         try:
-            while self._wanted():
+            while self._has_subscribers():
                 try:
                     if not self._read_page():
                         listener.wait(POLL_SECONDS)
@@ -182,7 +182,7 @@ class Hub:
         finally:
             listener.close()
 
-    def _wanted(self) -> bool:
+    def _has_subscribers(self) -> bool:
         with self._lock:
             if not self._subscriptions:
                 self._thread = None

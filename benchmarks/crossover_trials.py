@@ -95,13 +95,13 @@ class Study:
             ]
         except AgentError:
             return None
-        if not self._told_apart(pair, kernels, [None, None]):  # by their sources, before anything is measured
+        if not self._distinguishable(pair, kernels, [None, None]):  # by their sources, before anything is measured
             return None
         evaluations = [self.measure(kernel) for kernel in kernels]
         if any(first is None or not first.verdict.counts for first in evaluations):
             return None
         builds = [first.build if first else None for first in evaluations]
-        if not self._told_apart(pair, kernels, builds):
+        if not self._distinguishable(pair, kernels, builds):
             return None
         first, second = (
             Attempt(strategy=strategy, kernel=kernel, evaluation=evaluation)
@@ -130,7 +130,7 @@ class Study:
                 self.judged[kernel.content_hash()] = known
         return known
 
-    def _told_apart(self, pair: Pair, kernels: list[Kernel], builds: list[BuildReport | None]) -> bool:
+    def _distinguishable(self, pair: Pair, kernels: list[Kernel], builds: list[BuildReport | None]) -> bool:
         """Return True if each parent shows its own techniques and none of the other's, as far as traces exist.
 
         A copy of a parent could pass for a child otherwise. Without a build, only what the sources show is compared.
@@ -141,12 +141,12 @@ class Study:
             absent = missing(pair.union, kernel, build)
             if absent.keys() & set(own.ids()):
                 return False
-            looked_for = {name for name in others.ids() if self._looked_for(name, build)}
+            looked_for = {name for name in others.ids() if self._leaves_trace(name, build)}
             if looked_for - absent.keys():
                 return False
         return True
 
-    def _looked_for(self, technique: str, build: BuildReport | None) -> bool:
+    def _leaves_trace(self, technique: str, build: BuildReport | None) -> bool:
         return leaves_trace(technique, self.briefing.target) if build is not None else technique in SOURCE_TRACES
 
     def _child(self, arm: Arm, pair: Pair, parents: tuple[Attempt, Attempt], seed: int) -> Kernel:

@@ -10,8 +10,8 @@ from types import FrameType
 def end_well() -> None:
     """Make SIGTERM and SIGHUP end the script as Ctrl-C does, by an exception: every ``finally`` runs."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)

@@ -58,7 +58,7 @@ class Progress:
         say(
             f"{candidate.id:<6}{candidate.proposal.operator.value:<10}{verdict:<12}"
             f"{speedup_over(evaluation, Baseline.EAGER):<24}{micros:>11}  {candidate.seconds:6.1f}  {strategy}"
-            f"{_why(candidate)}"
+            f"{_reason(candidate)}"
         )
 
     def generation(self, number: int, population: list[Member], survivors: tuple[str, ...]) -> None:
@@ -76,7 +76,8 @@ class Progress:
         evaluation = candidate.confirmation
         verdict = evaluation.verdict.value if evaluation else "infrastructure failed"
         say(
-            f"confirm {candidate.id}: {verdict}, {speedup_over(evaluation, Baseline.EAGER)} over eager{_why(candidate)}"
+            f"confirm {candidate.id}: {verdict}, {speedup_over(evaluation, Baseline.EAGER)} over eager"
+            f"{_reason(candidate)}"
         )
 
 
@@ -139,7 +140,7 @@ def _summary(jobs: list[LocalJob]) -> None:
         )
 
 
-def _why(candidate: Candidate) -> str:
+def _reason(candidate: Candidate) -> str:
     failure = candidate.latest.failure if candidate.latest else None
     reason = candidate.end.reason if candidate.end else None
     message = " ".join(failure.message.split())[:100] if failure else ""

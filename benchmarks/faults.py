@@ -71,7 +71,7 @@ def main() -> int:
         service = Service(Path(folder))
         jobs: list[UUID] = []
         try:
-            outcomes, left = _all(service, groups, threads, arguments.minutes * 60 or math.inf, jobs)
+            outcomes, left = _run_all(service, groups, threads, arguments.minutes * 60 or math.inf, jobs)
             whole = breaches(service, jobs)
             calls = model_calls(service)
             messages = service.inbox.account()
@@ -100,7 +100,7 @@ def main() -> int:
     return 1 if lost or whole or orphans or orphans_after or calls.unrecorded else 0
 
 
-def _all(
+def _run_all(
     service: Service, groups: list[list[Case]], threads: ThreadPoolExecutor, seconds: float, jobs: list[UUID]
 ) -> tuple[list[Outcome], list[Case]]:
     """Go through the groups until the time is up; what they did, and the cases that were not begun."""
@@ -108,7 +108,7 @@ def _all(
     outcomes: list[Outcome] = []
     numbers = count()
     while groups and time.monotonic() < end:
-        outcomes += threads.map(lambda case, number: _one(service, case, number, jobs), groups.pop(0), numbers)
+        outcomes += threads.map(lambda case, number: _run_case(service, case, number, jobs), groups.pop(0), numbers)
     return outcomes, [case for group in groups for case in group]
 
 
@@ -125,23 +125,23 @@ def _groups(cases: list[Case]) -> list[list[Case]]:
     return [group for pair in zip_longest(alone, together) for group in pair if group]
 
 
-def _one(service: Service, case: Case, number: int, jobs: list[UUID]) -> Outcome:
+def _run_case(service: Service, case: Case, number: int, jobs: list[UUID]) -> Outcome:
     started = time.monotonic()
     try:
         job = run(service, case, number)
     except AssertionError as error:
         outcome = Outcome(case.name, "lost", [str(error)[:2_000]], time.monotonic() - started)
-        _say(outcome)
+        _print_outcome(outcome)
         return outcome
     jobs.append(job)
     view = service.wait_final(job)
     why = None if view.state == "succeeded" else f"{view.reason}: {view.message}"
     outcome = Outcome(case.name, view.state, breaches(service, [job]), time.monotonic() - started, why)
-    _say(outcome)
+    _print_outcome(outcome)
     return outcome
 
 
-def _say(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome) -> None:
     text = f"{outcome.state}: {outcome.fault} ({outcome.seconds:.1f} s) {outcome.why or ''} {outcome.breaches or ''}"
     print(text.rstrip(), file=sys.stderr, flush=True)
 

@@ -66,7 +66,7 @@ def _run(name: str, cards: Sequence[str], options: argparse.Namespace) -> list[d
         reader.join()
     for child in children:
         child.wait()
-    return [_found(card, out) for card, out in zip(cards, outs, strict=True)]
+    return [_card_result(card, out) for card, out in zip(cards, outs, strict=True)]
 
 
 def _start(card: str, out: Path, options: argparse.Namespace) -> subprocess.Popen[str]:
@@ -88,7 +88,7 @@ def _relay(card: str, child: subprocess.Popen[str]) -> None:
             say(f"card {card} | {line.rstrip()}")
 
 
-def _found(card: str, out: Path) -> dict[str, Any]:
+def _card_result(card: str, out: Path) -> dict[str, Any]:
     try:
         data = json.loads(out.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -48,7 +48,7 @@ def section(results: Path = RESULTS) -> str:
         lines += ["", "Where the time of an evaluation goes, hardware counters left out:", ""]
         lines += list(_phases(records["throughput"]))
     if records["cards_four"]:
-        lines += ["", *_four(records["cards_four"])]
+        lines += ["", *_four_cards(records["cards_four"])]
     if records["open"]:
         lines += ["", *_opening(records["open"])]
     if records["ncu"]:
@@ -77,7 +77,7 @@ def _rows(records: dict[str, dict[str, Any] | None]) -> Iterator[str]:
     if itself and itself.get("kernels"):
         again = "; ".join(f"{kernel['problem']}: **{quantile(_distances(kernel), 0.95):.2%}** ({len(kernel['ratios'])})"
                           for kernel in itself["kernels"])  # fmt: skip
-    compared = [row for row in _long(ncu) if row["added_over_rotating"] is not None]
+    compared = [row for row in _long_kernels(ncu) if row["added_over_rotating"] is not None]
     if compared:
         worst = max((row["added_over_rotating"] for row in compared), key=abs)
         middle = statistics.median(row["added_over_rotating"] for row in compared)
@@ -118,7 +118,7 @@ def _phases(record: dict[str, Any]) -> Iterator[str]:
             yield f"| `{name}` | {mean:.2f} | {median:.2f} | {share:.0%} |"
 
 
-def _four(record: dict[str, Any]) -> Iterator[str]:
+def _four_cards(record: dict[str, Any]) -> Iterator[str]:
     yield "Of four cards, one alone and then all side by side; seconds of an evaluation by phase, in the mean:"
     yield ""
     alone, *together = [_means(card) for card in (*record["alone"]["cards"], *record["together"]["cards"])]
@@ -159,7 +159,7 @@ def _against_ncu(record: dict[str, Any]) -> Iterator[str]:
         yield f"| {row['problem']} | {row['judge_us']:.1f} | {' | '.join(cells)} |"
 
 
-def _long(record: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _long_kernels(record: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [row for row in (record or {}).get("kernels", []) if row["judge_us"] > _LEAST_US]
 
 

@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the measurement; 0 when every kernel was judged and the machine never failed."""
     options = _options(argv)
     record = Record(options, "judge_throughput")
-    run = _Run(options, record)
+    run = _Throughput(options, record)
     with judge(options) as evaluator:
         for name in options.problems:
             if run.over():
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if run.rows and not run.broken else 1
 
 
-class _Run:
+class _Throughput:
     """What was measured so far."""
 
     def __init__(self, options: argparse.Namespace, record: Record) -> None:

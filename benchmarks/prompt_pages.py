@@ -197,7 +197,7 @@ def questions(about: About) -> dict[str, Question]:
         "Kernel Revisor: too fast": lambda: LlmRevisor(listener).revise(brief, [too_fast(first)], SEED),
         "Roofline Prophet": lambda: LlmProphet(listener, rules.prophet).diagnose(brief, first),
     }
-    return {heading: question for heading, call in calls.items() if (question := _heard(call)) is not None}
+    return {heading: question for heading, call in calls.items() if (question := _question_of(call)) is not None}
 
 
 SUMMARY = "The sum of a row leaves out its last 256 elements: the loop ends one step too early. Run it to X_COLS."
@@ -250,10 +250,10 @@ def free_questions(about: About) -> dict[str, Question]:
         ),
         "sce with crossover of code: merge": lambda: LlmTranslator(listener).merge(brief, best, best, SEED),
     }
-    return {heading: question for heading, call in calls.items() if (question := _heard(call)) is not None}
+    return {heading: question for heading, call in calls.items() if (question := _question_of(call)) is not None}
 
 
-def _heard(call: Callable[[], object]) -> Question | None:
+def _question_of(call: Callable[[], object]) -> Question | None:
     try:
         call()
     except Asked as heard:

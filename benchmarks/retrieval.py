@@ -71,13 +71,13 @@ def _ask(folder: Path, entries: list[PoolEntry]) -> tuple[list[Left], list[Measu
                 for entry in entries:
                     remember(session, entry.model_copy(update={"team": str(team)}))
             index_references(database, pool)
-            return [_left_out(database, pool, team, entries, problem) for problem in problems], problems
+            return [_leave_one_out(database, pool, team, entries, problem) for problem in problems], problems
     finally:
         chroma.stop()
         postgres.stop()
 
 
-def _left_out(
+def _leave_one_out(
     database: Database, pool: StrategyPool, team: uuid.UUID, entries: list[PoolEntry], problem: Measured
 ) -> Left:
     own = next(entry for entry in entries if entry.problem_hash == problem.key)

@@ -87,13 +87,13 @@ def readable(report: Mapping[str, Any]) -> str:
     lines = [
         f"{report['problems']} problems, {report['strategies']} strategies measured on them, {report['pairs']} pairs",
         "",
-        f"similarity against transfer, Spearman: {_words(report['spearman'])}",
+        f"similarity against transfer, Spearman: {_interval_text(report['spearman'])}",
         "",
         "place of one strategy among all that a problem measured (1 best, 0 worst, 0.5 a random one's):",
-        *(f"  {name:<9}{_words(place)}" for name, place in report["places"].items()),
+        *(f"  {name:<9}{_interval_text(place)}" for name, place in report["places"].items()),
         "",
         f"share of {RECOMMENDED} recommended techniques that the best quarter of strategies use:",
-        *(f"  {name:<9}{_words(rate)}" for name, rate in report["hit_rates"].items()),
+        *(f"  {name:<9}{_interval_text(rate)}" for name, rate in report["hit_rates"].items()),
         "",
         f"{'problem':<20}{'best of':<20}{'similarity':>10}{'transfer':>10}{'speedup':>9}{'common':>8}",
     ]
@@ -105,7 +105,7 @@ def readable(report: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _words(interval: Mapping[str, float] | None) -> str:
+def _interval_text(interval: Mapping[str, float] | None) -> str:
     if interval is None:
         return "too little to say"
     return f"{interval['median']:.2f} (95 % interval {interval['low']:.2f} to {interval['high']:.2f})"

@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the record as JSON")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cupilot-small-model-") as folder, _model(Path(folder)) as url:
-        within = environment(Path(folder), _told(url))
+        within = environment(Path(folder), _model_settings(url))
         tried = cupilot(within, "models", "test")
         with running(within):
             return _job(within, arguments, tried)
@@ -117,7 +117,7 @@ def _serves(url: str) -> bool:
     return False
 
 
-def _told(url: str) -> dict[str, Any]:
+def _model_settings(url: str) -> dict[str, Any]:
     return {
         "name": "openai/smollm2-135m",
         "api_base": url,

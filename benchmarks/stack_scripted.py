@@ -63,7 +63,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="cupilot-scripted-") as folder, ScriptedModel(charging) as server:
         within = environment(Path(folder), _model(server.api_base))
         with running(within):
-            wanted = _wanted(options)
+            wanted = _job_arguments(options)
             seen = cupilot(within, *wanted, "--out", str(Path(folder, "result")), shown=True)
             job = json.loads(cupilot(within, "status", "last", "--json"))
             rungs = _rungs(job["id"], within["CUPILOT_DATA"])
@@ -120,7 +120,7 @@ def _briefing(options: argparse.Namespace) -> Briefing:
     )
 
 
-def _wanted(options: argparse.Namespace) -> list[str]:
+def _job_arguments(options: argparse.Namespace) -> list[str]:
     sizes = ["--population", str(options.population), "--generations", str(options.generations)]
     place = ["--target", options.target, "--size", options.size, "--seed", str(options.seed)]
     return ["evolve", options.problem, *place, "--agents", "llm", "--method", "sce", *sizes]

@@ -127,7 +127,7 @@ class Evaluator:
                     return PreparationResult(failure=answer.failure)
                 return PreparationResult(preparation=self._preparation(problem, answer))
             except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError) as error:
-                return PreparationResult(failure=self._unanswered(error, "the reference"))
+                return PreparationResult(failure=self._failure_of(error, "the reference"))
             finally:
                 if self._judge.problem is None:
                     self._judge.close_problem()
@@ -139,11 +139,11 @@ class Evaluator:
                 answer = self._judge.trace(problem, timeout, cancelled)
                 return Tracing(failure=answer.failure) if isinstance(answer, Unusable) else Tracing(facts=answer.facts)
             except (Interrupted, JudgingFailed, Unavailable, OSError) as error:
-                return Tracing(failure=self._unanswered(error, "the file"))
+                return Tracing(failure=self._failure_of(error, "the file"))
             finally:
                 self._judge.close_problem()
 
-    def _unanswered(self, error: Exception, subject: str) -> Failure:
+    def _failure_of(self, error: Exception, subject: str) -> Failure:
         """Return why there is no answer about a problem file; raises :class:`Cancelled` where the call was."""
         if not isinstance(error, ReferenceEnded):
             self._judge.close()

@@ -119,14 +119,14 @@ def _missing(kernel: ImportedKernel, sandbox: Sandbox) -> str | None:
     if not sandbox.kind.startswith("bwrap"):
         return "imported files may start processes, so they need user namespaces (bubblewrap), which are barred here"
     compiles = is_extension(kernel.source)
-    if (compiles or "cpp_extension" in kernel.source) and _found("ninja") is None:
+    if (compiles or "cpp_extension" in kernel.source) and _find_program("ninja") is None:
         return "the file compiles an extension, which needs ninja: install ninja (pip install ninja)"
     if compiles and kernel.file_name.endswith(".cu") and _toolkit() is None:
         return "the file is compiled by nvcc, and there is no CUDA toolkit on this machine: install one, set CUDA_HOME"
     return None
 
 
-def _found(program: str) -> str | None:
+def _find_program(program: str) -> str | None:
     return shutil.which(program, path=_search_path(None))
 
 

@@ -207,7 +207,7 @@ class JudgeProcess:
             self._channel.send(request.as_json(), descriptors, timeout=MESSAGE_SECONDS)
             limit = ANSWER_BYTES.get(request.op, FINDINGS_BYTES)
             while (data := self._next(deadline, cancelled, limit)).get("event") != "done":
-                self._obey(messages.EVENTS.validate_python(data), deadline)
+                self._handle_event(messages.EVENTS.validate_python(data), deadline)
                 stage = deadline.name
         except (ChannelClosed, ChannelTimeout, ChannelError, ValidationError) as error:
             raise JudgeLost(stage, self._child.wait(ENDING_SECONDS)) from error
@@ -239,7 +239,7 @@ class JudgeProcess:
         if deadline.expired():
             raise JudgeTimeout(deadline.name, deadline.limit)
 
-    def _obey(self, event: messages.Event, deadline: _Deadline) -> None:
+    def _handle_event(self, event: messages.Event, deadline: _Deadline) -> None:
         deadline.count(event)
         if isinstance(event, messages.StageBegun):
             self.stage = event.name

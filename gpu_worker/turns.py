@@ -66,7 +66,7 @@ def _card(uid: str, cancelled: Callable[[], bool]) -> Iterator[None]:
                 if cancelled():
                     raise Cancelled
                 time.sleep(POLL_SECONDS)
-        _sign(descriptor)
+        _write_holder(descriptor)
         yield
     finally:
         os.close(descriptor)
@@ -102,7 +102,7 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _sign(descriptor: int) -> None:
+def _write_holder(descriptor: int) -> None:
     """Write the holder of the card into the file, for those that wait."""
     since = datetime.now(UTC)
     with suppress(OSError):  # another user's file

@@ -100,13 +100,13 @@ class Presence:
             try:
                 registered = self._report(registered)
             except CardTaken as error:
-                self._leave(error.message)
+                self._end_worker(error.message)
             except CupilotError as error:
                 logger.warning("worker row not renewed: %s", error)
             self._pulse.beat()
             self._end.wait(self._beat_seconds if registered else 0.5)
 
-    def _neglects(self, untaken: Mapping[uuid.UUID, int]) -> bool:
+    def _is_stuck(self, untaken: Mapping[uuid.UUID, int]) -> bool:
         """Return whether a step was sent often since this worker first had a free slot for it."""
         self._first_seen = {step: self._first_seen.get(step, count) for step, count in untaken.items()}
         return any(count - self._first_seen[step] >= NEGLECT for step, count in untaken.items())
@@ -122,9 +122,9 @@ class Presence:
             untaken = {} if drained else untaken_steps(session, name)
         self._close_intake(drained)
         if fault is not None:
-            self._leave(f"its device cannot be used: {fault}")
-        elif self._neglects(untaken):
-            self._leave("it is connected but claims no steps")
+            self._end_worker(f"its device cannot be used: {fault}")
+        elif self._is_stuck(untaken):
+            self._end_worker("it is connected but claims no steps")
         return True
 
     def _register(self, session: Session) -> None:
@@ -139,7 +139,7 @@ class Presence:
             device=worker.device,
         )
 
-    def _leave(self, why: str) -> None:
+    def _end_worker(self, why: str) -> None:
         """End the worker; its supervisor restarts it."""
         logger.critical("this worker ends: %s", why)
         self._end.set()

@@ -70,7 +70,7 @@ class LlmAligner:
         seed = derive(0, "align", attempt.kernel.content_hash())
         question = Question(AgentRole.TRANSLATOR, "align", messages, file.hash, seed, json_answer=True)
         try:
-            return self._gateway.ask(question, lambda text: _judged(text, briefing, attempt))
+            return self._gateway.ask(question, lambda text: _checked_reading(text, briefing, attempt))
         except (AgentError, CostBudgetReached) as error:
             logger.info("aligned by the rules alone: %s", error)
             return self._rules.align(briefing, attempt)
@@ -90,18 +90,18 @@ def build_facts(build: BuildReport | None) -> str:
     return f"Resources: {', '.join(known) or 'unknown'}. Instructions: {', '.join(counts) or 'unknown'}."
 
 
-def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
+def _checked_reading(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
     """Return the model's reading, without every claim that neither binary nor source shows."""
     assert attempt.kernel is not None
     answer = answers.checked(_Answer, answers.json_object(text))
     claims = list({claim.id: claim for claim in answer.techniques}.values())
-    raw = {"techniques": [_claimed(claim, attempt.strategy) for claim in claims]}
+    raw = {"techniques": [_technique_of(claim, attempt.strategy) for claim in claims]}
     read = answers.strategy(raw | {"rationale": answer.rationale}, catalogue(), briefing)
-    quoted = {claim.id for claim in claims if _stands_in(claim.evidence, attempt.kernel.source)}
+    quoted = {claim.id for claim in claims if _is_quoted_from(claim.evidence, attempt.kernel.source)}
     build = attempt.evaluation.build if attempt.evaluation else None
     absent = missing(read, attempt.kernel, build)
-    kept = tuple(use for use in read.techniques if use.id not in absent and _shown(use, quoted, attempt.kernel))
-    struck = _struck(attempt.strategy, kept, missing(attempt.strategy, attempt.kernel, build))
+    kept = tuple(use for use in read.techniques if use.id not in absent and _has_evidence(use, quoted, attempt.kernel))
+    struck = _unfulfilled(attempt.strategy, kept, missing(attempt.strategy, attempt.kernel, build))
     rationale = answer.rationale
     if struck:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in struck.items())
@@ -111,25 +111,25 @@ def _judged(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
     return Alignment(strategy=Strategy(techniques=kept, rationale=rationale), struck=tuple(struck), fidelity=fidelity)
 
 
-def _claimed(claim: _Claim, strategy: Strategy) -> dict[str, Any]:
+def _technique_of(claim: _Claim, strategy: Strategy) -> dict[str, Any]:
     """Return a claim as a technique of a strategy; one that the strategy asked for keeps its meaning."""
     use = strategy.use(claim.id)
     meaning = use.meaning if use and use.meaning else claim.meaning
     return {"id": claim.id, "parameters": claim.parameters, "meaning": meaning}
 
 
-def _shown(use: TechniqueUse, quoted: set[str], kernel: Kernel) -> bool:
+def _has_evidence(use: TechniqueUse, quoted: set[str], kernel: Kernel) -> bool:
     return leaves_trace(use.id, kernel.target) or use.id in quoted
 
 
-def _struck(strategy: Strategy, kept: tuple[TechniqueUse, ...], absent: dict[str, str]) -> dict[str, str]:
+def _unfulfilled(strategy: Strategy, kept: tuple[TechniqueUse, ...], absent: dict[str, str]) -> dict[str, str]:
     """Return the techniques that were asked for and are not there, each with the reason."""
     there = {use.id for use in kept}
     reason = "the code was read and does not show it"
     return {use.id: absent.get(use.id, reason) for use in strategy.techniques if use.id not in there}
 
 
-def _stands_in(quoted: str, source: str) -> bool:
+def _is_quoted_from(quoted: str, source: str) -> bool:
     """Return whether the quotation is code of the source.
 
     Blanks do not matter, comments are no evidence, nor is a bracket.

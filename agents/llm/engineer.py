@@ -58,9 +58,9 @@ class LlmEngineer:
         Checked for form here, for meaning by the judge.
         """
         file = prompt.prompt("ai_cuda_convert")
-        messages = file.messages(reference=prompt.reference(briefing), attempts=_remembered(attempts))
+        messages = file.messages(reference=prompt.reference(briefing), attempts=_earlier_attempts(attempts))
         question = Question(AgentRole.ENGINEER, f"convert/{len(attempts)}", messages, file.hash, seed)
-        return self._gateway.ask(question, _converted)
+        return self._gateway.ask(question, _parsed_conversion)
 
     def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
         """Return a kernel, by what the commission shows."""
@@ -72,7 +72,7 @@ class LlmEngineer:
             hardware=prompt.hardware(briefing),
             contract=prompt.contract(briefing),
             reply=_reply(briefing, explains=commission.method not in _SILENT),
-            **_material(commission),
+            **_prompt_values(commission),
         )
         question = Question(AgentRole.ENGINEER, "write", messages, file.hash, seed)
         return self._gateway.ask(question, lambda text: draft(text, briefing))
@@ -105,7 +105,7 @@ class LlmEngineer:
         assert last.evaluation is not None
         assert last.evaluation.failure is not None
         file = prompt.prompt("ai_cuda_summarise")
-        before = history[_forgotten(len(history)) : -1]
+        before = history[_omitted_count(len(history)) : -1]
         messages = file.messages(
             reference=prompt.reference(briefing),
             kernel=kernel_text(last.kernel),
@@ -136,7 +136,7 @@ def seen(kernel: Kernel, rationale: str) -> Strategy:
     )
 
 
-def _converted(text: str) -> str:
+def _parsed_conversion(text: str) -> str:
     blocks = _PYTHON.findall(text)
     if not blocks:
         raise AnswerError("there is no fenced ```python block with the whole file")
@@ -150,15 +150,15 @@ def _converted(text: str) -> str:
     return source
 
 
-def _forgotten(failures: int) -> int:
+def _omitted_count(failures: int) -> int:
     """Return how many of the oldest failures are not shown any more."""
     return (failures - 1) // FORGET_EVERY * FORGET_EVERY
 
 
-def _remembered(attempts: Sequence[Conversion]) -> str:
+def _earlier_attempts(attempts: Sequence[Conversion]) -> str:
     if not attempts:
         return "Nothing."
-    recent = attempts[_forgotten(len(attempts)) :]
+    recent = attempts[_omitted_count(len(attempts)) :]
     return "\n".join(
         f"{prompt.data('attempt.py', attempt.source)}\n{prompt.data('what was wrong', attempt.complaint)}"
         for attempt in recent
@@ -170,7 +170,7 @@ def _reply(briefing: Briefing, *, explains: bool) -> str:
     return prompt.prompt(name).fill(language=LANGUAGE[briefing.target])
 
 
-def _material(commission: Commission) -> dict[str, str]:
+def _prompt_values(commission: Commission) -> dict[str, str]:
     """Return what the prompt of the commission's operator has places for."""
     parents = [_kernel(parent, commission) for parent in commission.parents]
     # Of the best kernel alone the published prompts show a profile. Without one of its own, it is the first parent.
@@ -186,10 +186,10 @@ def _material(commission: Commission) -> dict[str, str]:
             return {"functional": prompt.data("functional.py", commission.functional)}
         case Operator.OPTIMISATION:
             shown = "\n\n".join(_kernel(attempt, commission) for attempt in commission.shown)
-            return {"shown": shown or _NOTHING, "best": best, "which": _which(commission)}
+            return {"shown": shown or _NOTHING, "best": best, "which": _proposal_number(commission)}
         case Operator.COMPOSITION:
             examples = "\n\n".join(_example(example) for example in commission.examples)
-            return {"examples": examples or "None is known.", "best": best, "which": _which(commission)}
+            return {"examples": examples or "None is known.", "best": best, "which": _proposal_number(commission)}
         case _:
             raise ValueError(f"{commission.operator} is not written freely")
 
@@ -197,7 +197,7 @@ def _material(commission: Commission) -> dict[str, str]:
 _NOTHING = "There is none yet: write the first one."
 
 
-def _which(commission: Commission) -> str:
+def _proposal_number(commission: Commission) -> str:
     place = f"This is proposal {commission.place + 1} of {commission.places}"
     return f"{place} that are asked for at once; be different from the others."
 

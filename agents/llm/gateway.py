@@ -131,7 +131,7 @@ class Gateway:
                 self._ledger.failed(call, f"{error.reason}: {redact_prompt(str(error))}", lost=error.maybe_charged)
                 lost += error.maybe_charged
                 asked_to_wait, backoff = error.retry_after or 0.0, _backoff(number)
-                others = _others_wait(error, backoff)
+                others = _endpoint_pause(error, backoff)
                 if others > 0:
                     self._limits.hold_off(model.endpoint, others)
                 hopeless = not error.retryable or asked_to_wait > MAX_TURN_SECONDS
@@ -207,7 +207,7 @@ def _backoff(number: int) -> float:
     return min(FIRST_PAUSE_SECONDS * PAUSE_GROWTH ** (number - 1), MAX_PAUSE_SECONDS)
 
 
-def _others_wait(error: TransportError, backoff: float) -> float:
+def _endpoint_pause(error: TransportError, backoff: float) -> float:
     """Return seconds for which no other call to the endpoint is made either, over one that failed; 0 for none.
 
     A rate limit is everybody's. Any other fault may be this call's alone: one that fails whenever it is sent would hold

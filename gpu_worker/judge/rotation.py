@@ -75,7 +75,7 @@ class Rotation:
         self._inputs = sum(spec.role is Role.INPUT for spec in self._specs)
         self._random = random.Random(seeds[0])
         drawn = [reference.draw(seed) for seed in seeds]
-        varied = [self._varied(draw, drawn[0], seed) for draw, seed in zip(drawn, seeds, strict=True)]
+        varied = [self._with_own_state(draw, drawn[0], seed) for draw, seed in zip(drawn, seeds, strict=True)]
         self._pool = [[flat_storage(tensor) for tensor in draw] for draw in varied]
         self._together = [laws.belong_together(versions) for versions in zip(*varied, strict=True)]
         device = drawn[0][0].device
@@ -85,7 +85,7 @@ class Rotation:
             laws.symmetric(tensor) and 0 not in spec.strides for tensor, spec in zip(drawn[0], self._specs, strict=True)
         ]
         self._rolled = False
-        self._rolled = any(self._symmetric) and not self._answered(reference)
+        self._rolled = any(self._symmetric) and not self._answers_mixtures(reference)
 
     @property
     def inputs(self) -> int:
@@ -94,7 +94,7 @@ class Rotation:
 
     def choose_state(self) -> list[torch.Tensor]:
         """Return parameters and buffers for the next blocks, as flat storages: new mixtures too."""
-        return [self._made(index) for index in range(self._inputs, len(self._specs))]
+        return [self._filled(index) for index in range(self._inputs, len(self._specs))]
 
     def fill(self, slots: Slots, slot: int, state: Sequence[torch.Tensor]) -> Content:
         """Write a new mixture of inputs and the chosen state into a slot."""
@@ -127,7 +127,7 @@ class Rotation:
         self._write(written, index, part)
         return same_bytes(present, written)
 
-    def _made(self, index: int) -> torch.Tensor:
+    def _filled(self, index: int) -> torch.Tensor:
         made = torch.empty_like(self._pool[0][index])
         for part in self._plan(index):
             self._write(made[part.start : part.end], index, part)
@@ -177,10 +177,10 @@ class Rotation:
             return (Part(0, length, (self._any_draw(),)),)
         return self._stretches(spec, length)
 
-    def _answered(self, reference: ReferenceLink) -> bool:
+    def _answers_mixtures(self, reference: ReferenceLink) -> bool:
         """Return whether the reference has finite answers to mixtures; of positive definite matrices it seldom has."""
         for _ in range(MIXTURES_TRIED):
-            storages = [self._made(index) for index in range(len(self._specs))]
+            storages = [self._filled(index) for index in range(len(self._specs))]
             inputs = [
                 storage.as_strided(spec.shape, spec.strides)
                 for storage, spec in zip(storages, self._specs, strict=True)
@@ -211,7 +211,7 @@ class Rotation:
             if end > start
         )
 
-    def _varied(self, draw: list[torch.Tensor], first: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    def _with_own_state(self, draw: list[torch.Tensor], first: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Give the draw state of its own, and inputs of its own where ``get_inputs`` always gives the same."""
         generator = torch.Generator(device=draw[0].device).manual_seed(seed)
         result = []

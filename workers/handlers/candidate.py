@@ -115,10 +115,10 @@ def store_settled(session: Session, job: Job, step: Step, settled: Settled) -> N
     candidate, outcome = candidate_of(session, step), settled.outcome
     if settled.notes:
         give_notes(session, candidate, **settled.notes)
-    if _job_has(session, job, settled):
+    if _is_duplicate(session, job, settled):
         outcome = Duplicate()
     else:
-        _give(session, job, step, candidate, settled)
+        _store_parts(session, job, step, candidate, settled)
     advance(session, job, candidate, stage_of(step), outcome)
 
 
@@ -157,7 +157,7 @@ ASKED = Handler(load_asked, ask_agents, store_settled)
 JUDGED = Handler(load_judged, ask_judge, store_judgement)
 
 
-def _job_has(session: Session, job: Job, settled: Settled) -> bool:
+def _is_duplicate(session: Session, job: Job, settled: Settled) -> bool:
     if settled.kernel is not None:
         return has_kernel(session, job, settled.kernel)
     if settled.strategy is None:
@@ -166,7 +166,7 @@ def _job_has(session: Session, job: Job, settled: Settled) -> bool:
     return strategy_key(settled.strategy, catalogue()) in tried
 
 
-def _give(session: Session, job: Job, step: Step, candidate: Candidate, settled: Settled) -> None:
+def _store_parts(session: Session, job: Job, step: Step, candidate: Candidate, settled: Settled) -> None:
     if settled.repair is not None:
         give_notes(session, candidate, repairs=(*notes_of(candidate).repairs, settled.repair))
     if settled.strategy is not None:
