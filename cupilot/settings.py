@@ -19,14 +19,14 @@ DEFAULT_DATABASE_URL = "postgresql+psycopg2://cupilot:cupilot@127.0.0.1:5432/cup
 
 
 class WrongSettings(CupilotError):
-    """The environment's settings cannot be started with."""
+    """The environment holds settings with which no process can start."""
 
     code = "wrong_settings"
     status = 500
 
 
 class Settings(BaseSettings):
-    """Addresses of the parts, and how they behave."""
+    """All settings of a process: addresses of the parts, limits, secrets."""
 
     model_config = SettingsConfigDict(env_prefix="CUPILOT_", extra="ignore", hide_input_in_errors=True)
 

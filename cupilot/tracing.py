@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry, off by default: from the request to the kernel's launches, over Postgres and retries.
+"""Trace by OpenTelemetry, off by default: from the request to the kernel's launches, over Postgres and retries.
 
 Works without the library: then, and while tracing is off, every function here does nothing. Where a trace goes on is
 stored with the job and its steps as a W3C ``traceparent`` (https://www.w3.org/TR/trace-context/), so that it survives

@@ -107,18 +107,18 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 
 
 class Commands(TyperGroup):
-    """The group of all commands: lists them under headings, and shows the errors of whichever runs.
+    """Group of all commands: lists them under headings and prints their errors.
 
     Typer draws headings by itself only with rich.
     """
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the command."""
         with outcome(ctx):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Each section's commands with the first sentence of their help."""
+        """Write each section's commands with the first sentence of their help."""
         longest = max(map(len, self.commands))
         for title, names in SECTIONS.items():
             listed = {name: self.get_command(ctx, name) for name in names}
@@ -167,7 +167,7 @@ def root(
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print this program's version.")
     ] = False,
 ) -> None:
-    """Options of ``cupilot`` itself; what ``--help`` says stands above."""
+    """Take the options of ``cupilot`` itself; the text of ``--help`` stands above."""
 
 
 for section in SECTIONS.values():

@@ -1,4 +1,4 @@
-"""``cupilot audit``: who asked for what."""
+"""The command ``audit``: requests that changed something or were refused, by caller."""
 
 from __future__ import annotations
 

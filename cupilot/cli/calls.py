@@ -1,4 +1,4 @@
-"""Commands about model calls: what agents asked, what came back, what it cost."""
+"""Commands about model calls: prompts, answers, costs."""
 
 from __future__ import annotations
 

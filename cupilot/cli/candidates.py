@@ -1,4 +1,4 @@
-"""Commands about what a job tried: all its candidates, each with its verdict or why it has none; one of them whole."""
+"""Commands about a job's candidates: the list with verdicts and failures, and one in detail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``events``: what happened to a job, or to all of the team's, a line an event, to read or to pipe on."""
+"""The command ``events``: events of a job or of all the team's jobs, one line each."""
 
 from __future__ import annotations
 

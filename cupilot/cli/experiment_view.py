@@ -1,4 +1,4 @@
-"""What the experiment commands print for people. Claims no more than the report does."""
+"""Print experiments for people. Claims no more than the report does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cupilot.schemas import ExperimentPage, ExperimentPlan, ExperimentReport, Ex
 
 
 def show_plan(plan: ExperimentPlan) -> None:
-    """What an experiment would be."""
+    """Print what an experiment would be."""
     bound = plan.at_most
     typer.echo(f"{plan.jobs} jobs: {len(plan.arms)} arms x {len(plan.problems)} problems x {len(plan.seeds)} seeds")
     for arm in plan.arms:
@@ -41,7 +41,7 @@ def progress_line(view: ExperimentView) -> str:
 
 
 def show_experiment(view: ExperimentView) -> None:
-    """One experiment, an arm a line."""
+    """Print an experiment, one line an arm."""
     typer.echo(f"experiment  {view.id} ({clean(view.name)})")
     typer.echo(f"state       {progress_line(view)}")
     typer.echo(f"problems    {clean(', '.join(view.problems))} on {view.target.value}; seeds {view.seeds}")
@@ -53,7 +53,7 @@ def show_experiment(view: ExperimentView) -> None:
 
 
 def show_experiments(page: ExperimentPage) -> None:
-    """A page of experiments, a line each."""
+    """Print a page of experiments, one line each."""
     if not page.items:
         typer.echo("no experiments")
         return
@@ -65,7 +65,7 @@ def show_experiments(page: ExperimentPage) -> None:
 
 
 def show_report(report: ExperimentReport, folder: Path) -> None:
-    """The claims, the numbers behind them, what to know before using them, and where the rest lies."""
+    """Print a report: its claims, their numbers, their limits, and where the rest lies."""
     for comparison in report.comparisons:
         interval = (
             f" [{comparison.interval.low:.3f}, {comparison.interval.high:.3f}]"

@@ -277,7 +277,7 @@ def _over(fields: dict[str, Any], **options: Any) -> None:
 
 
 def _into(fields: dict[str, Any], name: str, **options: Any) -> None:
-    """Flags for some of a table's fields go over the file's."""
+    """Override fields of a file's table by flags."""
     chosen = {key: value for key, value in options.items() if value is not None}
     if not chosen:
         return

@@ -1,4 +1,4 @@
-"""Writes a job's result where the user wants it."""
+"""Write a job's result where the user wants it."""
 
 from __future__ import annotations
 

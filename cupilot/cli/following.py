@@ -1,4 +1,4 @@
-"""A job and its events as they come: from the service's stream, or by polling where no stream arrives."""
+"""Follow a job and its events: by the service's stream, or by polling where no stream arrives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GATHER_SECONDS = 0.5
 
 
 class _End(Enum):
-    """How the stream ended; what is put behind its last event."""
+    """End of a stream and its cause, queued behind its last event."""
 
     WHOLE = auto()
     BROKEN = auto()
@@ -25,14 +25,14 @@ class _End(Enum):
 
 
 class _Broken(Exception):
-    """The stream cannot be had; polling goes on after ``after``."""
+    """The stream is not available; polling goes on behind event ``after``."""
 
     def __init__(self, after: int) -> None:
         self.after = after
 
 
 def updates(client: Client, job: UUID, silence: float) -> Iterator[tuple[JobView, Sequence[EventView]]]:
-    """The job and its new events: at once, whenever something happens, and after ``silence`` seconds without anything.
+    """Yield the job and its new events: at once, whenever something happens, and after ``silence`` seconds without.
 
     The last update is of the final job.
     """
@@ -73,7 +73,7 @@ def _pump(client: Client, job: UUID, arrived: queue.Queue[EventView | _End]) -> 
 
 
 def _gather(arrived: queue.Queue[EventView | _End], silence: float) -> tuple[list[EventView], _End | None]:
-    """What has come: nothing after ``silence`` seconds, else everything of the moment; and the end, if it came."""
+    """Return what has come, nothing after ``silence`` seconds; and the end of the stream, if it came."""
     events: list[EventView] = []
     end = time.monotonic() + silence
     while True:

@@ -1,4 +1,4 @@
-"""The command about files that people already have: judge."""
+"""The command ``judge``: measure a kernel file that people already have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of a job: a view that redraws itself on a terminal, plain lines anywhere else, or a JSON line an update."""
+"""Show a job's progress: a view that redraws itself on a terminal, plain lines elsewhere, or a JSON line an update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAST_EVENTS = 6
 
 
 class Display(Protocol):
-    """Something that shows updates of a job."""
+    """Display of a job's updates."""
 
     silence: float
     """Seconds without news after which it wants to be updated all the same."""

@@ -1,4 +1,4 @@
-"""From a file and flags to an experiment's request."""
+"""Make an experiment's request from a file and flags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = {"on": True, "true": True, "off": False, "false": False}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The fields of a matrix file: TOML, YAML or JSON by its suffix. Problems may be names or files beside it."""
+    """Return a matrix file's fields: TOML, YAML or JSON by its suffix. Problems may be names or files beside it."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         data = _parsed(text, path.suffix.lower())

@@ -1,4 +1,4 @@
-"""Exit codes, and how errors are shown: one line of what happened and one of how to mend it, or JSON.
+"""Define exit codes, and print errors: one line of what happened and one of what to do next, or JSON.
 
 The group of all commands runs each in :func:`outcome`, so that no command handles errors itself.
 """
@@ -22,7 +22,7 @@ _AS_JSON = "cupilot.cli.as_json"
 
 
 class Exit(IntEnum):
-    """What the process's exit code says."""
+    """Exit codes of the process."""
 
     OK = 0
     FAILED = 1

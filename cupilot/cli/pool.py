@@ -1,4 +1,4 @@
-"""``cupilot pool``: what earlier jobs learned: search, look, share, take out, take in."""
+"""Commands about the strategy pool: search, show, share, export, import."""
 
 from __future__ import annotations
 

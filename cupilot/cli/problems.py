@@ -1,4 +1,4 @@
-"""From what the user names to a problem: a file, the standard input, or a built-in."""
+"""Resolve the problem that the user names: a file, the standard input, or a built-in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cupilot.schemas import ProblemInput
 
 
 def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: Size | None) -> ProblemInput:
-    """The problem as the service takes it. Its text is checked here, so that a mistake needs no server to be told."""
+    """Return the problem as the service takes it; its text is checked here, so that mistakes show without a server."""
     path = Path(reference)
     if reference == "-":
         return _from_text(sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1), name or "stdin", "standard input", policy, size)

@@ -1,4 +1,4 @@
-"""Commands about proven kernels against each other: leaderboard, compare."""
+"""Commands that compare proven kernels: leaderboard, compare."""
 
 from __future__ import annotations
 

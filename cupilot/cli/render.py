@@ -1,4 +1,4 @@
-"""What commands print for people: jobs, a candidate, the final report. Says no more than was measured."""
+"""Print jobs, a candidate and the final report for people. Says no more than was measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REASONS_SHOWN = 5
 
 
 def show_job(job: JobView) -> None:
-    """One job, in some lines."""
+    """Print a job in some lines."""
     lines = [
         ("job", str(job.id)),
         ("problem", f"{job.problem.name} on {job.target.value}, policy {job.problem.policy.value}"),
@@ -64,7 +64,7 @@ def show_job(job: JobView) -> None:
 
 
 def show_jobs(page: JobPage) -> None:
-    """A page of jobs as a table."""
+    """Print a page of jobs as a table."""
     if not page.items:
         typer.echo("no jobs")
         return
@@ -92,7 +92,7 @@ def show_jobs(page: JobPage) -> None:
 
 
 def show_plan(plan: JobPlan) -> None:
-    """What a job would be: nothing was started."""
+    """Print what a job would be; nothing was started."""
     bound, guess = plan.at_most, plan.guess
     device = "" if bound.gpu_seconds is None else f", {seconds(bound.gpu_seconds)} on the device"
     most = f"{bound.kernels} kernels of {bound.candidates} candidates, {seconds(bound.wall_seconds)}{device}"
@@ -114,7 +114,7 @@ def show_plan(plan: JobPlan) -> None:
 
 
 def show_report(report: Report, folder: Path) -> None:
-    """The final report: how fast, how well proven, by what means, from whom, and where the source lies."""
+    """Print the final report: how fast, how well proven, by what means, from whom, and where the source lies."""
     job, candidate = report.job, report.candidate
     typer.echo(f"\n{clean(report.headline)}\n")
     lines = [("job", f"{job.id} ({job.state})"), ("problem", f"{job.problem.name} on {job.target.value}")]
@@ -131,7 +131,7 @@ def show_report(report: Report, folder: Path) -> None:
 
 
 def show_candidate(candidate: CandidateView) -> None:
-    """One candidate: how far it came and why no further, how fast it is, what limits it, and what it was made from."""
+    """Print a candidate: its verdict and failure, its speed and what limits it, and its parents."""
     lines = [
         ("candidate", f"{candidate.ordinal} of job {candidate.job}, {candidate.id}"),
         ("made by", _maker(candidate)),
@@ -150,12 +150,12 @@ def show_candidate(candidate: CandidateView) -> None:
 
 
 def show_source(source: str) -> None:
-    """A source as it is for a pipe or a file; on a terminal without what could move the cursor."""
+    """Print a source unchanged into a pipe or a file; on a terminal without control characters."""
     typer.echo(clean_lines(source) if sys.stdout.isatty() else source.encode(), nl=False)
 
 
 def show_no_result(client: Client, job: JobView) -> None:
-    """A job that has no proven kernel: why, as far as it is known."""
+    """Print why a job has no proven kernel, as far as it is known."""
     show_job(job)
     failures = Counter(
         candidate.failure or candidate.reason or "not measured"
@@ -226,7 +226,7 @@ def _origins(candidate: CandidateView) -> list[tuple[str, str]]:
 
 
 def _asked_for(candidate: CandidateView) -> list[tuple[str, str]]:
-    """What was wanted of the code, where the code follows another strategy; and why its writer thought it fast."""
+    """Print the requested strategy, where the code follows another one, and why its writer expected it to be fast."""
     asked, followed = candidate.strategy, candidate.aligned_strategy
     lines: list[tuple[str, str]] = []
     if asked and followed and asked.signature() != followed.signature():

@@ -1,4 +1,4 @@
-"""The options of a submission, which several commands share, and the request they make."""
+"""Define the options of a submission, which several commands share, and make the request from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SWITCHES = {"pool": "pool", "alignment": "alignment", "roofline": "roofline_gui
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What the user asked for."""
+    """Options of a submission, as the user gave them."""
 
     problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="A file, - for the standard input, or a built-in.")]
     target: Annotated[

@@ -1,4 +1,4 @@
-"""Commands about what jobs made and can be made of: result, problems."""
+"""Commands about results and problems: result, problems."""
 
 from __future__ import annotations
 

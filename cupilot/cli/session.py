@@ -1,4 +1,4 @@
-"""A client for a command: on the server that is named, on the folder's running stack, or on one started for it."""
+"""Connect a command's client: to the named server, to the folder's running stack, or to one started for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOLD = ("ready", "done", "failed", "restarting", "stopped")
 
 @contextmanager
 def connect(server: str | None, data: Path | None) -> Iterator[Client]:
-    """A client on a service that must be there already."""
+    """Yield a client of a service that must run already."""
     with Client(server, data=data) as client:
         yield client
 
@@ -82,7 +82,7 @@ def _others_work(client: Client, mine: Collection[uuid.UUID]) -> bool:
 
 
 def show_progress(progress: Progress) -> None:
-    """A part of the embedded stack reached a state: one line on the standard error."""
+    """Print a line on the standard error: a part of the embedded stack reached a state."""
     if progress.state not in _TOLD:
         return
     note = f": {progress.note}" if progress.note else ""

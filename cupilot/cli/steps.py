@@ -1,4 +1,4 @@
-"""The commands ``steps`` and ``logs``: what was done for a job, and how each piece of it went."""
+"""The commands ``steps`` and ``logs``: a job's steps, and the log of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cupilot techniques``: what techniques there are, how they stand, and what came of them."""
+"""Commands about techniques: the list with standings, and one with its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for terminals: untrusted text made harmless, numbers made short."""
+"""Format text for terminals: strip control characters from untrusted text, shorten numbers."""
 
 from __future__ import annotations
 

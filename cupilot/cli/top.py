@@ -1,4 +1,4 @@
-"""The command ``top``: cluster, queues and open jobs, live in the terminal. Looks only; changes nothing."""
+"""The command ``top``: cluster, queues and open jobs, live in the terminal. Changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OLD_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Picture:
-    """What the service said at one moment."""
+    """Answers of the service at one moment."""
 
     taken: datetime
     cluster: ClusterView
@@ -122,7 +122,7 @@ def _passes(error: ApiError) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so many seconds for a key; nothing is echoed meanwhile."""
+    """Yield a function that waits so many seconds for a key; nothing is echoed meanwhile."""
     if os.name != "posix" or not sys.stdin.isatty():
 
         def asleep(seconds: float) -> str:

@@ -189,7 +189,7 @@ def redeliver(
 
 @contextmanager
 def _checked() -> Iterator[None]:
-    """What the schema refuses is told like what the service refuses."""
+    """Raise the schema's refusals as the errors that the service would answer with."""
     try:
         yield
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Calls of the client about language models: the prompts of agents and the answers."""
+"""Calls of the client about model calls: the prompts of agents and the answers."""
 
 from __future__ import annotations
 

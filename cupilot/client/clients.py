@@ -48,7 +48,7 @@ class Calls(
     RankingCalls,
     TechniqueCalls,
 ):
-    """Every method, by noun."""
+    """All methods of a client, grouped by noun."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Client(Calls, Waiting):
 
 
 class AsyncClient(Calls, Awaited):
-    """The same for an event loop: ``async with``, ``await client.get(job)``, ``async for job in client.all_jobs()``."""
+    """Client for an event loop: ``async with``, ``await client.get(job)``, ``async for job in client.all_jobs()``."""
 
     _http: httpx.AsyncClient
 

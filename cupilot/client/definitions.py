@@ -83,7 +83,7 @@ class Scripted(Generic[P, T]):
 
 
 class Streamed(Generic[P, T]):
-    """A method that gives one item after the other."""
+    """A method that yields one item after the other."""
 
     def __init__(self, definition: Callable[Concatenate[Any, P], Stream[T]]) -> None:
         self._definition = definition

@@ -1,4 +1,4 @@
-"""Events of the whole team, and streams of events that connect again by themselves, where they were.
+"""Calls of the client about events: a team's, and streams that reconnect where they broke off.
 
 A stream is server-sent events (WHATWG HTML, section 9.2), read as far as the service writes it.
 """

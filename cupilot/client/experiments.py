@@ -1,4 +1,4 @@
-"""Experiments: plan, make, follow, list, cancel, report."""
+"""Calls of the client about experiments: plan, make, follow, list, cancel, report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: submit, follow, list, cancel, events."""
+"""Calls of the client about jobs: submit, follow, list, cancel, events."""
 
 from __future__ import annotations
 

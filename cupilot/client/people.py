@@ -1,4 +1,4 @@
-"""Teams, users, API keys, and who is asking."""
+"""Calls of the client about teams, users, API keys, and the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strategy pool: entries, questions, sharing, transfer, statistics."""
+"""Calls of the client about the strategy pool: entries, search, sharing, transfer, statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call of the service, as data and as steps: the request, the meaning of the answer, the retries.
+"""Describe a call of the service as data and steps: the request, the parsing of the answer, the retries.
 
 Sends nothing and sleeps nowhere. A *script* is a generator that yields what is to be done (:class:`Send`,
 :class:`Pause`, for streams also :class:`Emit`) and is given the outcome, so that the waiting and the asynchronous
@@ -35,7 +35,7 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request, and what its answer is: a schema, ``bytes`` for the body as it is, ``type(None)`` for nothing."""
+    """Request, and the type of its answer: a schema, ``bytes`` for the body as it is, ``type(None)`` for nothing."""
 
     model: type[T]
     method: str
@@ -54,7 +54,7 @@ class Call(Generic[T]):
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether it may be sent again when nobody knows whether it was done."""
+        """True if the request may be repeated after an unknown outcome."""
         if self.repeatable is not None:
             return self.repeatable
         return self.method in SAFE_METHODS or "Idempotency-Key" in self.headers
@@ -167,11 +167,11 @@ def perform(service: Service, call: Call[T]) -> Script[T]:
 
 
 class Page(Protocol):
-    """Part of a long list."""
+    """Page of a long list."""
 
     @property
     def items(self) -> Sequence[Any]:
-        """What it holds."""
+        """Items of this page."""
 
 
 def every(fetch: Callable[[Any], Script[PageT]], following: Callable[[PageT], Any]) -> Stream[Any]:

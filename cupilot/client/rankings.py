@@ -1,4 +1,4 @@
-"""Proven kernels against each other: leaderboards, and two candidates side by side."""
+"""Calls of the client that compare proven kernels: leaderboards, and two candidates side by side."""
 
 from __future__ import annotations
 

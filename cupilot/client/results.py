@@ -1,4 +1,4 @@
-"""Results: candidates and the winner."""
+"""Calls of the client about results: candidates and the winner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service itself, and the problems that it knows."""
+"""Calls of the client about the service itself and its problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steering jobs, and what the team may use."""
+"""Calls of the client that steer jobs, and the team's quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps and logs of a job."""
+"""Calls of the client about a job's steps and their logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Techniques: the catalogue, and what the team's agents invented."""
+"""Calls of the client about techniques: the catalogue's, and those that the team's agents invented."""
 
 from __future__ import annotations
 

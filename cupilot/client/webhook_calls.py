@@ -1,4 +1,4 @@
-"""Webhooks: create, change, test, read their log."""
+"""Calls of the client about webhooks: create, change, test, read their log."""
 
 from __future__ import annotations
 

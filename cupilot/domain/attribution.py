@@ -1,4 +1,4 @@
-"""What one technique of a winner's strategy is worth: the same kernel without it, measured by the same judge.
+"""Credit of a technique in a winner's strategy: the same kernel without it, measured by the same judge.
 
 Says how much; making the kernel without the technique is the agents' business, measuring it the judge's.
 """
@@ -19,7 +19,7 @@ UNASKED_SHARE = 0.1
 
 
 class AblationWay(Vocabulary):
-    """How the kernel without the technique was made; neither way asks a model."""
+    """Way in which the kernel without the technique was made; neither calls a model."""
 
     PLAYBOOK = "playbook"
     """Rendered by the templates that rendered the winner."""
@@ -28,7 +28,7 @@ class AblationWay(Vocabulary):
 
 
 class CreditOutcome(Vocabulary):
-    """What came of taking a technique away."""
+    """Outcome of a measurement without a technique."""
 
     MEASURED = "measured"
     """The kernel without it counts, and was timed."""
@@ -43,7 +43,7 @@ class CreditOutcome(Vocabulary):
 
 
 class Credit(Value):
-    """What a technique of a strategy is worth, with the evidence."""
+    """Share of a technique in a winner's speed, with the evidence."""
 
     technique: str
     removed: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Domain errors: each has a stable code, an HTTP status and, where one exists, a way to mend it.
+"""Domain errors: each has a stable code, an HTTP status and, where there is one, a hint what to do.
 
 A failed kernel is a result (:class:`cupilot.domain.evaluation.Failure`), never one of these.
 """
@@ -67,7 +67,7 @@ class Conflict(CupilotError):
 
 
 class Pruned(CupilotError):
-    """It was there, and the operator's retention took it: asking again never helps."""
+    """The operator's retention removed it for good: asking again never helps."""
 
     code = "pruned"
     status = 410

@@ -19,7 +19,7 @@ MAX_LOG_CHARACTERS = 16_000
 
 
 class Verdict(Vocabulary):
-    """How far a kernel climbed (``docs/concepts.md``)."""
+    """Verdicts on a kernel, from lowest to highest (``docs/concepts.md``)."""
 
     REJECTED = "rejected"
     """Did not build, crashed, or gave wrong values."""
@@ -43,7 +43,7 @@ class Verdict(Vocabulary):
 
     @property
     def counts(self) -> bool:
-        """Whether a kernel with this verdict counts as a result."""
+        """True if a kernel with this verdict counts as a result."""
         return self in (Verdict.AUDITED, Verdict.REPRODUCED)
 
 
@@ -59,7 +59,7 @@ _LADDER = (
 
 
 class FailureKind(Vocabulary):
-    """Why a kernel did not climb higher, or why nothing could be said about it."""
+    """Reasons why a kernel got no higher verdict, or none at all."""
 
     INVALID_PLAN = "invalid_plan"
     COMPILE_ERROR = "compile_error"
@@ -96,7 +96,7 @@ _Log = Annotated[str, Field(max_length=MAX_LOG_CHARACTERS), AfterValidator(_read
 
 
 class Failure(Value):
-    """Why something failed, for a person and for an agent that repairs it."""
+    """Cause of a failure, for a person and for an agent that repairs it."""
 
     kind: FailureKind
     message: _Log
@@ -119,7 +119,7 @@ class Interval(Value):
 
 
 class BuildReport(Value):
-    """What the compiler said and made."""
+    """Result of a compilation."""
 
     ok: bool
     compiler: str
@@ -140,7 +140,7 @@ class BuildReport(Value):
 
 
 class LawResult(Value):
-    """A kernel against one input law."""
+    """Result of a kernel on one input law."""
 
     law: str
     """Name of the law, e.g. ``own``, ``signed``, ``wide_range``, ``planted_extremes``, ``constant_rows``,
@@ -155,7 +155,7 @@ class LawResult(Value):
 
 
 class Baseline(Vocabulary):
-    """What a kernel is compared with."""
+    """Baseline that a kernel is compared with."""
 
     EAGER = "eager"
     COMPILE = "torch.compile"
@@ -176,7 +176,7 @@ class Span(Value):
 
 
 class Conditions(Value):
-    """What the device said of itself after each timed block of a comparison, kernel's and baseline's alike."""
+    """Readings of the device after each timed block of a comparison, kernel's and baseline's alike."""
 
     blocks: int
     """Blocks that the ranges are over: those that the comparison rests on."""
@@ -237,7 +237,7 @@ class Profile(Value):
 
 
 class Phase(Value):
-    """What an evaluation did for a while."""
+    """Phase of an evaluation, with its time."""
 
     name: str
     """``build``, ``open`` (the problem in a fresh judge), ``load``, ``verify``, ``time``, ``compile_baseline``,
@@ -249,7 +249,7 @@ class Phase(Value):
 
 
 class SweepPoint(Value):
-    """A kernel with certain values of its tunables: how fast it was, or why that is not known."""
+    """Time of a kernel with certain values of its tunables, or the reason why it has none."""
 
     tunables: dict[str, int]
     kernel_us: Interval | None = None
@@ -326,7 +326,7 @@ class Evaluation(Value):
 
 
 class Preparation(Value):
-    """What is known of a problem before any kernel is written for it: reference checked, baseline timed, placed."""
+    """Facts of a problem before any kernel is written: reference checked, baseline timed, placed on the roofline."""
 
     facts: ProblemFacts
     placement: Placement
@@ -344,7 +344,7 @@ class Preparation(Value):
 
 
 class Tracing(Value):
-    """What a problem file computes, or why that cannot be said."""
+    """Facts of a traced problem file, or the reason why there are none."""
 
     facts: ProblemFacts | None = None
     failure: Failure | None = None
@@ -357,7 +357,7 @@ class Tracing(Value):
 
 
 class PreparationResult(Value):
-    """A preparation, or why the reference cannot be used."""
+    """Preparation, or the reason why the reference cannot be used."""
 
     preparation: Preparation | None = None
     failure: Failure | None = None

@@ -27,7 +27,7 @@ class Device(Value):
 
     @property
     def device_class(self) -> str:
-        """What a queue is named after: all devices of one class can stand in for each other."""
+        """Name of the device's queue: all devices of one class can stand in for each other."""
         return "cpu" if self.target is Target.CPU else self.arch
 
 
@@ -52,7 +52,7 @@ class Peaks(Value):
 
 
 class Environment(Value):
-    """What a measurement was made on and with."""
+    """Device and software of a measurement."""
 
     device: Device
     driver: str | None = None

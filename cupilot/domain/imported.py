@@ -31,7 +31,7 @@ _CUDA = re.compile(r"__global__|__device__|<<<|\bcuda|\bcub::|\bcutlass\b|ATen/c
 
 
 class KernelKind(Vocabulary):
-    """Whose host code decided what a kernel's measurement rests on."""
+    """Kind of a kernel: whose host code its measurement rests on."""
 
     PLANNED = "planned"
     """Device code and a launch plan: no host code of the kernel's but the functions of a ``cpu`` kernel."""
@@ -40,7 +40,7 @@ class KernelKind(Vocabulary):
 
 
 class ImportedFile(Conflict):
-    """What was asked for needs device code with a launch plan, which an imported file is not."""
+    """The request needs device code with a launch plan, which an imported file is not."""
 
     code = "imported_file"
 
@@ -59,7 +59,7 @@ class ImportedKernel(Value):
 
     @property
     def file_name(self) -> str:
-        """What to call it: how it is built goes by the ending."""
+        """File name; its suffix decides how the file is built."""
         return file_name(self.source, self.target)
 
     @field_validator("source")

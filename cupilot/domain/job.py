@@ -1,4 +1,4 @@
-"""A job: what a team asks for. Its state machine is in :mod:`cupilot.storage.db.transitions`."""
+"""A job as a team submits it. Its state machine is in :mod:`cupilot.storage.db.transitions`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cupilot.domain.value import Value, Vocabulary
 
 
 class AgentKind(Vocabulary):
-    """Who writes the kernels."""
+    """Kind of agents that write the kernels."""
 
     PLAYBOOK = "playbook"
     """Parametric templates; no model, no key, no cost."""
@@ -57,7 +57,7 @@ class Budgets(Value):
 
 
 class Learning(Value):
-    """What a job leaves behind for later ones."""
+    """What a job may leave in the strategy pool, for later jobs."""
 
     attribution: Annotated[int, Field(ge=0, le=MAX_EXTRA_EVALUATIONS)] = 0
     """Kernels that may be measured after the winner is confirmed, each without one of its techniques, so that each

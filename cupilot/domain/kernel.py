@@ -34,7 +34,7 @@ def _identifier(name: str) -> str:
 
 
 class Launch(Value):
-    """One launch: an entry point and what it is given. Expressions are over ``problem.h`` and the tunables."""
+    """Launch of an entry point with its arguments. Expressions are over ``problem.h`` and the tunables."""
 
     kernel: str
     """Name of the ``__global__`` function (``cuda``) or ``extern "C"`` function (``cpu``)."""

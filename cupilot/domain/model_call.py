@@ -31,7 +31,7 @@ class Call(Value):
 
 
 class Answer(Value):
-    """What came back."""
+    """Answer of a model call."""
 
     text: str
     prompt_tokens: int
@@ -46,13 +46,13 @@ class Answer(Value):
 
 
 class NoAnswer(Value):
-    """Why no answer came."""
+    """Reason why a call got no answer."""
 
     error: str
 
 
 class BudgetScope(StrEnum):
-    """Whose money a call did not fit; the values are the codes of the error."""
+    """Budget that a call did not fit; the values are the codes of the error."""
 
     CALL = "call_budget"
     JOB = "cost_budget"

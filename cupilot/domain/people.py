@@ -1,4 +1,4 @@
-"""Who may do what: roles in a team, scopes of keys, and the caller of a request. Pure values; decides no request.
+"""Rights: roles in a team, scopes of keys, and the caller of a request. Pure values; decides no request.
 
 What a caller may do is the smaller of two things: the role that its user has in the key's team, and the scope that the
 key was given. A cluster admin is an admin of every team, and alone may make teams and users.
@@ -13,7 +13,7 @@ from cupilot.domain.value import Value, Vocabulary
 
 
 class Role(Vocabulary):
-    """What a user is in a team; each may do all that the ones before it may."""
+    """Role of a user in a team; each may do all that the ones before it may."""
 
     VIEWER = "viewer"
     """Reads everything of the team."""
@@ -73,7 +73,7 @@ class ClusterAdminOnly(Forbidden):
 
 
 class Caller(Value):
-    """Whose request it is: a key, its user, and the team that the key is for."""
+    """Caller of a request: a key, its user, and the team that the key is for."""
 
     key_id: UUID
     team_id: UUID
@@ -109,7 +109,7 @@ class Caller(Value):
 
     @property
     def rules(self) -> bool:
-        """Whether the request may do what only cluster admins may."""
+        """True if the request may do what only cluster admins may."""
         return self.cluster_admin and self.acts_as is Role.ADMIN
 
     def _needs_scope(self, role: Role) -> None:

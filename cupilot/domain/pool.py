@@ -1,6 +1,4 @@
-"""Entries, questions and answers of the strategy pool. Storing and finding is :mod:`cupilot.storage.pool.index`'s
-business.
-"""
+"""Entries, questions and answers of the strategy pool. :mod:`cupilot.storage.pool` stores and searches them."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ FAILURE_GAIN = -0.7
 
 
 class Sharing(Vocabulary):
-    """Who may learn from an entry. One on a problem that is not built-in is private, whatever was asked for."""
+    """Audience of an entry. One on a problem that is not built-in is private, whatever its team chose."""
 
     PRIVATE = "private"
     """The team that paid for it."""
@@ -48,7 +46,7 @@ class Provenance(Value):
 
 
 class Context(Value):
-    """What a measurement depends on beside the kernel."""
+    """Conditions of a measurement beside the kernel."""
 
     device: str | None = None
     driver: str | None = None
@@ -98,17 +96,17 @@ class PoolEntry(Value):
 
     @property
     def informative(self) -> bool:
-        """Whether it says anything about its strategy: not what failed for reasons that are not the kernel's."""
+        """True if it says anything about its strategy: it did not fail for reasons other than the kernel."""
         return self.failure not in (FailureKind.INFRASTRUCTURE, FailureKind.INVALID_PROBLEM)
 
     @property
     def measured_here(self) -> bool:
-        """Whether this cluster measured it; an imported gain is a claim."""
+        """True if this cluster measured it; an imported gain is a claim."""
         return self.provenance.imported_from is None
 
     @property
     def evidence(self) -> bool:
-        """Whether it counts for its techniques: measured here, of a kernel whose machine code was held to them."""
+        """True if it counts for its techniques: measured here, and its machine code was checked for them."""
         return self.measured_here and self.provenance.kernel_kind is KernelKind.PLANNED
 
     def shown_to_others(self, sharing: Sharing, name: str) -> PoolEntry:
@@ -135,7 +133,7 @@ ANONYMOUS_NAME = "shared problem"
 
 
 class Why(Value):
-    """Why an entry was chosen, in numbers."""
+    """Reasons why an entry was chosen, in numbers."""
 
     embedding: float | None = None
     """Cosine of the references' embeddings, 0 to 1; None where the index did not answer or does not know it yet."""
@@ -160,7 +158,7 @@ class Why(Value):
 
     @property
     def warning(self) -> str | None:
-        """What failed, e.g. ``failed 3 of 4 times here: compile_error``; None where nothing did."""
+        """Summary of failures, e.g. ``failed 3 of 4 times here: compile_error``; None where nothing failed."""
         failed = self.tries - self.wins
         if not failed:
             return None
@@ -194,7 +192,7 @@ class PoolMatch(Value):
 
 
 class TechniqueAdvice(Value):
-    """What similar problems say about one technique."""
+    """Advice on a technique from results on similar problems."""
 
     technique: str
     score: float
@@ -203,7 +201,7 @@ class TechniqueAdvice(Value):
 
 
 class PoolQuestion(Value):
-    """What is asked of the pool."""
+    """Question to the pool."""
 
     name: str = ""
     op_class: str
@@ -224,7 +222,7 @@ class PoolQuestion(Value):
 
 
 class PoolAnswer(Value):
-    """What the pool found."""
+    """Answer of the pool."""
 
     matches: tuple[PoolMatch, ...] = ()
     techniques: tuple[TechniqueAdvice, ...] = ()

@@ -22,7 +22,7 @@ REQUIRED_NAMES = ("Model", "get_inputs", "get_init_inputs")
 
 
 class NumericsPolicy(Vocabulary):
-    """What arithmetic a kernel may use; the PyTorch baseline is timed under the same policy."""
+    """Arithmetic that a kernel may use; the PyTorch baseline is timed under the same policy."""
 
     FP32 = "fp32"
     """Strict float32: no tensor cores, no half-precision intermediates."""
@@ -33,7 +33,7 @@ class NumericsPolicy(Vocabulary):
 
 
 class Target(Vocabulary):
-    """What kernels run on."""
+    """Target that kernels run on."""
 
     CUDA = "cuda"
     CPU = "cpu"
@@ -74,7 +74,7 @@ _ITEMSIZE = {
 
 
 class Role(Vocabulary):
-    """Where a named tensor comes from."""
+    """Origin of a named tensor."""
 
     INPUT = "input"
     PARAMETER = "parameter"
@@ -112,7 +112,7 @@ class TensorSpec(Value):
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie in C order without gaps."""
+        """True if the elements lie in C order without gaps."""
         expected = 1
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if size != 1 and stride != expected:
@@ -149,7 +149,7 @@ class Graph(Value):
 
 
 class ProblemFacts(Value):
-    """What the judge found out by running the reference once, in a sandbox."""
+    """Facts that the judge learned by running the reference once, in a sandbox."""
 
     problem_hash: str
     policy: NumericsPolicy

@@ -14,7 +14,7 @@ from cupilot.domain.value import Value, Vocabulary
 
 
 class QuotaPeriod(Vocabulary):
-    """How often use is counted from nothing again: calendar periods, UTC; weeks begin on Monday."""
+    """Calendar period (UTC) after which use is counted from 0 again; weeks begin on Monday."""
 
     DAY = "day"
     WEEK = "week"

@@ -1,4 +1,4 @@
-"""The roofline: where a problem lies between two ridge points, and the floor no kernel can beat.
+"""Place a problem on the roofline: its zone between two ridge points, and the bound that no kernel can beat.
 
 Model: Williams, Waterman, Patterson, "Roofline" (CACM 2009); the two ridge points and three zones are cuPilot's
 (arXiv 2512.16465). Takes measured peaks; measures nothing itself.
@@ -15,7 +15,7 @@ NEAR_FLOOR = 0.95
 
 
 class Zone(Vocabulary):
-    """What limits a problem on a device under a policy."""
+    """Limit of a problem on a device under a policy."""
 
     MEMORY = "memory"
     MIDDLE = "middle"

@@ -1,4 +1,4 @@
-"""Compare two problem files, call by call. Strict: what cannot be seen to be the same is different.
+"""Compare two problem files, call by call. Strict: whatever is not provably the same counts as different.
 
 Compared are the traces that the judge made (:class:`cupilot.domain.problem.ProblemFacts`): the same tensors in the same
 order, the same ATen calls with the same arguments, the same outputs. The names of tensors and of values do not count.

@@ -1,4 +1,4 @@
-"""How a technique stands with a team: what kernels with it came to, and what follows from that. Pure.
+"""Standing of a technique with a team, from the results of kernels with it. Pure.
 
 A technique that the catalogue does not know is *novel*. Results promote it, and then the SCE Manager is offered it like
 a catalogued one; or they show that it hurts, and then it is not shown. Nothing is decided once and for all: a standing
@@ -33,7 +33,7 @@ CERTAINTY = 1.96
 
 
 class Standing(Vocabulary):
-    """What the service makes of a technique."""
+    """Standing of a technique."""
 
     CATALOGUED = "catalogued"
     """In the built-in catalogue."""
@@ -98,7 +98,7 @@ class Effect(Value):
 
 
 class Record(Value):
-    """What kernels with a technique came to."""
+    """Results of kernels with a technique."""
 
     tries: int = 0
     """Evaluations, by this cluster."""
@@ -115,7 +115,7 @@ class Record(Value):
 
     @property
     def standing(self) -> Standing:
-        """What follows for an invented technique.
+        """Standing of an invented technique.
 
         Promoted with :data:`PROMOTED_WINS` wins on :data:`PROMOTED_PROBLEMS` problems and an effect that is positive
         by more than its standard deviation; demoted after :data:`DEMOTED_TRIES` tries with one that is as negative.

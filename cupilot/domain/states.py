@@ -1,4 +1,4 @@
-"""The closed vocabularies of the schema. Which change is allowed is :mod:`cupilot.storage.db.transitions`' business."""
+"""The closed vocabularies of the schema. :mod:`cupilot.storage.db.transitions` holds the allowed changes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class JobState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing follows."""
+        """True if no state follows."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.BUDGET_EXHAUSTED)
 
 
 class ExperimentState(StrEnum):
-    """Where an experiment stands; follows from its jobs and is stored nowhere."""
+    """State of an experiment; derived from its jobs and stored nowhere."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -57,7 +57,7 @@ class CandidateState(StrEnum):
 
 
 class StepKind(StrEnum):
-    """What a step does: ``prepare``, ``check``, ``evaluate``, ``confirm`` and ``attribute`` on a device."""
+    """Work of a step: ``prepare``, ``check``, ``evaluate``, ``confirm`` and ``attribute`` on a device."""
 
     PREPARE = "prepare"
     INITIALISE = "initialise"
@@ -78,7 +78,7 @@ class StepKind(StrEnum):
 
     @property
     def on_device(self) -> bool:
-        """Whether a GPU worker does it."""
+        """True if a GPU worker runs it."""
         on_device = (StepKind.PREPARE, StepKind.CHECK, StepKind.EVALUATE, StepKind.CONFIRM, StepKind.ATTRIBUTE)
         return self in on_device
 
@@ -94,7 +94,7 @@ class StepState(StrEnum):
 
 
 class StrategyOrigin(StrEnum):
-    """How a strategy came about."""
+    """Origin of a strategy."""
 
     IDEA = "idea"
     POOL = "pool"
@@ -110,7 +110,7 @@ class StrategyOrigin(StrEnum):
 
 
 class EvaluationPurpose(StrEnum):
-    """Why a kernel was measured."""
+    """Purpose of a measurement."""
 
     EVALUATE = "evaluate"
     CONFIRM = "confirm"
@@ -132,7 +132,7 @@ class LlmCallState(StrEnum):
 
 
 class WorkerKind(StrEnum):
-    """What a worker can do."""
+    """Kind of work that a worker can do."""
 
     AGENT = "agent"
     GPU = "gpu"

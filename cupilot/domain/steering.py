@@ -1,4 +1,4 @@
-"""How a person steers a running job: directives that say what to keep, what to leave, and what to try. Pure values."""
+"""Directives by which a person steers a running job: what to keep, what to avoid, what to try. Pure values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class DirectiveKind(StrEnum):
-    """What a directive asks of the job's evolution."""
+    """Kind of demand that a directive makes on the job's evolution."""
 
     PIN = "pin"
     """A candidate survives every selection."""

@@ -42,7 +42,7 @@ class Parameter(Value):
 
 
 class MetricChange(Value):
-    """What a technique should move if it works."""
+    """Metric that a technique should move if it works."""
 
     metric: str
     """Name of a profile metric, e.g. ``dram_throughput_pct``."""

@@ -68,7 +68,7 @@ class MapRule(StrEnum):
 
 
 class MapElement(Vocabulary):
-    """What the elements are taken for."""
+    """Element type that a tensor map reads."""
 
     FLOAT32 = "float32"
     FLOAT32_FTZ = "float32_ftz"
@@ -93,7 +93,7 @@ class MapElement(Vocabulary):
 
     @property
     def floating(self) -> bool:
-        """Whether it has a NaN."""
+        """True if the type has a NaN."""
         return "float" in self.value
 
 
@@ -113,7 +113,7 @@ _ROUNDS = frozenset({MapElement.TFLOAT32, MapElement.TFLOAT32_FTZ})
 
 
 class Swizzle(Vocabulary):
-    """How 16-byte units of the box are permuted in shared memory, so that columns are read without bank conflicts."""
+    """Permutation of the box's 16-byte units in shared memory, so that columns are read without bank conflicts."""
 
     NONE = "none"
     B32 = "32B"
@@ -127,7 +127,7 @@ class Swizzle(Vocabulary):
 
 
 class L2Promotion(Vocabulary):
-    """What L2 fetches at least, in bytes."""
+    """Least number of bytes that L2 fetches."""
 
     NONE = "none"
     B64 = "64B"
@@ -136,7 +136,7 @@ class L2Promotion(Vocabulary):
 
 
 class Fill(Vocabulary):
-    """What is read outside of the map's sizes."""
+    """Value that is read outside of the map's sizes."""
 
     ZEROS = "zeros"
     NAN = "nan"
@@ -179,7 +179,7 @@ class TensorMap(Value):
 
 
 class ResolvedTensorMap(Value):
-    """A tensor map over concrete facts: what the driver is told, but for the address."""
+    """Tensor map over concrete facts: all that the driver needs but the address."""
 
     tensor: str
     dtype: MapElement
@@ -194,7 +194,7 @@ class ResolvedTensorMap(Value):
 
 
 class _Checking:
-    """One map while it is checked; raises :class:`InvalidTensorMap` that names it, the field and the rule."""
+    """Check of one map; raises :class:`InvalidTensorMap` that names it, the field and the rule."""
 
     def __init__(self, declared: TensorMap, names: Numbers) -> None:
         self._declared = declared

@@ -1,4 +1,4 @@
-"""The base of every value object: frozen, strict about unknown fields, hashed by content; and of its vocabularies.
+"""Bases of all value objects (frozen, strict about unknown fields, hashed by content) and of their vocabularies.
 
 Knows nothing about storage; a content hash is a cache key, not a database key.
 """
@@ -57,7 +57,7 @@ def from_a_newer_version() -> Iterator[None]:
 
 
 class Vocabulary(StrEnum):
-    """Words to which later versions may add.
+    """Vocabulary to which later versions may add.
 
     Others are refused, except in answers of a newer service (:func:`from_a_newer_version`): there an unknown word is a
     value of its own that is equal to none of the members. The JSON schema of what is answered says so with

@@ -46,7 +46,7 @@ _UNWANTED: tuple[Network, ...] = (
 
 
 class WrongSignature(ValueError):
-    """The message is not from whom it says, was changed on its way, or is more than five minutes old."""
+    """The message has another sender, was changed on its way, or is more than five minutes old."""
 
 
 def new_secret() -> str:

@@ -36,7 +36,7 @@ print(json.dumps({"driver": n.nvmlSystemGetDriverVersion(), "cuda": n.nvmlSystem
 
 @dataclass(frozen=True)
 class Gpu:
-    """A card as the driver names it."""
+    """GPU as the driver names it."""
 
     index: int
     uuid: str

@@ -76,7 +76,7 @@ CUDA_FILES = {"NVRTC": "lib/libnvrtc.so.13", "cuobjdump": "bin/cuobjdump", "nvdi
 
 
 class Level(StrEnum):
-    """How a finding matters."""
+    """Severity of a finding."""
 
     OK = "ok"
     NOTE = "note"

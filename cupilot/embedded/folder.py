@@ -1,4 +1,4 @@
-"""The data folder: where each thing lies, and the ports and passwords that survive restarts.
+"""The data folder: its paths, and the ports and passwords that survive restarts.
 
 Does not start anything. Every file with a secret is readable by its owner only.
 """
@@ -30,7 +30,7 @@ class Folder:
 
     @property
     def url(self) -> Path:
-        """Where the API answers."""
+        """URL of the API."""
         return self.root / "url"
 
     @property
@@ -40,7 +40,7 @@ class Folder:
 
     @property
     def state(self) -> Path:
-        """What the supervisor last said about its parts."""
+        """File of the supervisor's last report on its parts."""
         return self.root / "state.json"
 
     @property

@@ -1,4 +1,4 @@
-"""End process groups that are still there some seconds after their supervisor died: the stack's last resort.
+"""End process groups that still run some seconds after their supervisor died: the stack's last resort.
 
 The kernel's death signal asks each child to stop; this makes sure of it, also for children of children. The guard is
 this file, run by an isolated interpreter with the standard library only. It reads ``+GROUP`` and ``-GROUP`` lines from
@@ -18,7 +18,7 @@ GRACE_SECONDS = 5.0
 
 
 class Guard:
-    """The supervisor's side: keeps one guard process told."""
+    """Supervisor's side: keeps the guard process informed of the groups to end."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()

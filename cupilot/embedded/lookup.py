@@ -1,4 +1,4 @@
-"""Tell from a data folder whether its stack runs, where it answers and how its parts are. Changes nothing.
+"""Read from a data folder whether its stack runs, its address and the state of its parts. Changes nothing.
 
 Standard library only, so that ``cupilot doctor`` works where the client alone is installed.
 """

@@ -21,7 +21,7 @@ class ModelsReport:
 
     @property
     def fine(self) -> bool:
-        """Whether there are models, and all of them work."""
+        """True if there are models, and all of them work."""
         return self.error is None and all(check["works"] for check in self.checks)
 
 

@@ -23,7 +23,7 @@ CLONE_NEWUSER = 0x10000000
 
 @dataclass(frozen=True)
 class Command:
-    """A command and how it is told to end."""
+    """Command, and the signal that ends it."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -68,7 +68,7 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Exit code; None while it runs."""
         return self.popen.poll()
 
     def tail(self, lines: int = 12) -> str:

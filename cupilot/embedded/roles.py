@@ -1,4 +1,4 @@
-"""cuPilot's own processes in the embedded stack: how each is started, what it may see, and when it is ready.
+"""cuPilot's own processes in the embedded stack: each one's command, environment and readiness check.
 
 The roles are those of production; here they only get this stack's URLs. Nothing here starts a process.
 """
@@ -39,7 +39,7 @@ _CELERY = ("celery.apps.worker", "celery.concurrency.prefork", "kombu.transport.
 
 
 class Cluster:
-    """The stack's API, asked how the stack is."""
+    """Client of the stack's API that reads the cluster's state."""
 
     def __init__(self, url: str, key_file: Path) -> None:
         self._address = urlsplit(url).netloc
@@ -53,7 +53,7 @@ class Cluster:
         return self._get("/readyz") is not None
 
     def view(self) -> dict[str, Any]:
-        """``GET /v1/cluster``, at most 0.15 s old; empty while nobody answers."""
+        """Return ``GET /v1/cluster``, at most 0.15 s old; empty while the API does not answer."""
         with self._lock:
             if time.monotonic() - self._seen > _VIEW_SECONDS:
                 self._view = self._get("/v1/cluster") or {}

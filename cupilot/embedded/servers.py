@@ -46,7 +46,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """How clients reach it, secrets included."""
+        """URL for clients, secrets included."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -228,7 +228,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        """How clients reach it, secrets included."""
+        """URL for clients, secrets included."""
         return self.server.url
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ from cupilot.embedded.errors import StartFailed
 
 @dataclass(frozen=True)
 class Choice:
-    """A target and why."""
+    """Target, and the reason why it was chosen."""
 
     target: Target
     gpus: Sequence[Gpu]

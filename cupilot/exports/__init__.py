@@ -18,7 +18,7 @@ __all__ = ["ExportFormat", "ExportRefused", "Winner", "archive", "files", "refus
 
 
 class ExportFormat(StrEnum):
-    """What a kernel can be exported as."""
+    """Form that a kernel can be exported as."""
 
     TORCH = "torch"
     """A package with a PyTorch custom operator and a module that falls back to the reference."""

@@ -1,4 +1,4 @@
-"""One file with a function on CuPy arrays, through ``cupy.RawModule`` (https://docs.cupy.dev, user-defined kernels).
+"""Export a function on CuPy arrays, one file, through ``cupy.RawModule`` (https://docs.cupy.dev, user-defined kernels).
 
 CuPy compiles one source without further files, names its kernels by expressions, launches all of a module's kernels
 cooperatively or none, and knows neither clusters nor tensor maps nor architecture-specific instructions: what needs

@@ -1,4 +1,4 @@
-"""One file with ``ModelNew``, by KernelBench's conventions (https://github.com/ScalingIntelligence/KernelBench).
+"""Export one file with ``ModelNew``, by KernelBench's conventions (https://github.com/ScalingIntelligence/KernelBench).
 
 The reference stands in it as it was submitted, so that ``ModelNew`` draws the same random parameters. KernelBench
 judges forward passes only, so the kernel is used whether or not a gradient is wanted.

@@ -1,4 +1,4 @@
-"""Export a result as files, or as a bundle: with all that was measured and a script that measures it again.
+"""Export a result as files, or as a bundle with all measurements and a script that repeats them.
 
 The script runs ``python -m gpu_worker``, offline.
 """

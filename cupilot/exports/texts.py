@@ -1,4 +1,4 @@
-"""Texts that the exports share: literals that survive any content, and the evidence in words."""
+"""Write texts that the exports share: literals that survive any content, and the evidence in words."""
 
 from __future__ import annotations
 

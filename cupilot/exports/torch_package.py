@@ -1,4 +1,4 @@
-"""A package of its own: a PyTorch custom operator, and a module that is the reference's with the kernel inside."""
+"""Export a package: a PyTorch custom operator, and the reference's module with the kernel inside."""
 
 from __future__ import annotations
 

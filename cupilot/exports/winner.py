@@ -1,4 +1,4 @@
-"""The input of all exports: a kernel that counts, with its launches resolved for the shapes it was proven for."""
+"""The input of all exports: a proven kernel, with its launches resolved for the shapes it was proven for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ExportRefused(InvalidInput):
 
 @dataclass(frozen=True)
 class Winner:
-    """A kernel that counts, and all that is known about it."""
+    """Proven kernel with its report, problem and source."""
 
     report: Report
     kernel: Kernel
@@ -77,7 +77,7 @@ class Winner:
 
     @property
     def source_file(self) -> str:
-        """What the kernel's source is called."""
+        """File name of the kernel's source."""
         return SOURCE_FILES[self.kernel.target]
 
     @property
@@ -121,7 +121,7 @@ class Winner:
 
     @property
     def by_nvcc(self) -> bool:
-        """Whether nvcc made the machine code that was measured."""
+        """True if nvcc made the machine code that was measured."""
         return self.evaluation.build is not None and self.evaluation.build.compiler.startswith("nvcc ")
 
     def device_files(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""After the confirmation: what each technique of the winner is worth, within the job's budget.
+"""Attribute a confirmed winner's speed to its techniques, within the job's budget.
 
 One agent step writes the winner without each technique, one device step a kernel measures it; whoever finishes the
 last of them ends the job. The winner is confirmed by then, so nothing that happens here can cost the job its result.

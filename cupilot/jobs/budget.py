@@ -1,4 +1,4 @@
-"""What a job may still use. Wall time is watched by the scheduler; kernels and money are checked before each step."""
+"""Check a job's budgets of kernels and money before each step. The scheduler watches wall time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a job: its best kernel is measured again in fresh processes, and only then called ``reproduced``.
+"""Confirm a job's best kernel: measure it again in fresh processes; only then is it ``reproduced``.
 
 A kernel that does not hold is corrected to what the second measurement says, and the next best is tried.
 """

@@ -1,4 +1,4 @@
-"""Jobs that go on where others stopped: a retry of an ended job, a fork from one of its candidates.
+"""Make jobs that continue others: a retry of an ended job, a fork from one of its candidates.
 
 Both are new jobs, linked to what they continue. An ended job stays as it ended: what was reported of it stays true.
 Kernels that are taken over are measured again in the new job, like any others.

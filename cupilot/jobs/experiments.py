@@ -1,4 +1,4 @@
-"""From a matrix to an experiment: everything that can be refused without running anything is refused here."""
+"""Make an experiment from a matrix. Refuses everything that can be refused without running anything."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ClassesDiffer(Conflict):
 
 @dataclass(frozen=True)
 class Draft:
-    """A matrix that was found good."""
+    """Checked matrix with its problems and jobs, not stored yet."""
 
     spec: ExperimentSpec
     problems: Sequence[Problem]

@@ -1,4 +1,4 @@
-"""What a job that ends without a kernel tells its user: what failed most, with an example, and what to do about it.
+"""Explain a job that ended without a kernel: its most frequent failure, with an example, and what to do next.
 
 Counting is :mod:`cupilot.storage.jobs.failures`' business; when a job ends so, the flow's.
 """

@@ -1,4 +1,4 @@
-"""What comes next, decided in the transaction that finishes a step: stages, candidates' ends, generations.
+"""Decide what follows a finished step, in its transaction: stages, candidates' ends, generations.
 
 The evolution's rules are pure functions in :mod:`cupilot.domain.evolution`; this module turns their answers into rows.
 The job is locked throughout; whoever counts a generation's last candidate down begins what follows it.
@@ -44,12 +44,12 @@ from cupilot.storage.queue.steps import add_step, agents_queue, device_queue
 
 
 def config_of(job: Job) -> MethodConfig:
-    """The method's parameters."""
+    """Return the method's parameters."""
     return read_config(job.method)
 
 
 def course_of(job: Job, operator: Operator) -> Course:
-    """How the job's candidates of an operator go."""
+    """Return the course of the job's candidates of an operator."""
     return method_for(config_of(job)).course(operator)
 
 
@@ -226,7 +226,7 @@ def _begin_candidate(session: Session, job: Job, generation: Generation, proposa
 
 
 def _cut(stop: StopReason, generation: Generation) -> bool:
-    """Whether a budget, rather than the method, ended the evolution: the last generation was not what it should be."""
+    """Return whether a budget, not the method, ended the evolution: the last generation is incomplete."""
     return stop is StopReason.GENERATIONS and generation.cut_short
 
 

@@ -1,4 +1,4 @@
-"""Judging a file that somebody has: a job of its own that measures the file, and asks no agent for anything.
+"""Judge an imported file by a job that only measures it, without agents.
 
 A job, so that budgets, quotas, cancelling, fair share and recovery from any fault hold for it as for every other. Its
 first step prepares the problem; that step's payload says which file follows.

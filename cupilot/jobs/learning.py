@@ -1,4 +1,4 @@
-"""What the strategy pool learns from a measurement. The entry is written with the measurement, and corrected by it."""
+"""Record what the strategy pool learns from a measurement, in the measurement's transaction."""
 
 from __future__ import annotations
 

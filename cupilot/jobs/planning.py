@@ -1,4 +1,4 @@
-"""A dry run of one job: everything that a submission checks, what it can use at most, and what such jobs used before.
+"""Plan a job without starting it: a submission's checks, its upper bounds, and what similar jobs used.
 
 Makes nothing, and promises nothing: the queue, the quota and the workers may be others a second later.
 """

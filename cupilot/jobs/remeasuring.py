@@ -1,4 +1,4 @@
-"""Measuring an old winner, or a kernel in quarantine, again: a job that begins from the kernel, not from agents.
+"""Measure an old winner or a quarantined kernel again, by a job that begins from the kernel, without agents.
 
 A job, so that budgets, cancelling, fair share and recovery from any fault hold for it as for every other. Its first
 step prepares the problem afresh, since driver, PyTorch and device may be others now; its payload says what follows.

@@ -1,4 +1,4 @@
-"""What directives mean for the evolution: who survives, what is not begun, which candidates a person adds.
+"""Apply directives to the evolution: survivors, stages that do not begin, candidates that a person adds.
 
 The job is locked throughout, so a directive is in force from the next decision on and never in the middle of one.
 """

@@ -1,4 +1,4 @@
-"""From a request to a job: everything that can be refused without running the user's code is refused here.
+"""Make a job from a request. Refuses everything that can be refused without running the user's code.
 
 What a repeated key has made is looked up before anything is checked: workers may have gone, and kernels been pruned,
 since the first request was accepted.

@@ -36,7 +36,7 @@ _PARTS = (
 
 
 class FigureName(StrEnum):
-    """Which figure."""
+    """Name of a figure."""
 
     CONVERGENCE = "convergence"
     SPEEDUPS = "speedups"

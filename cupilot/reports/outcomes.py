@@ -20,7 +20,7 @@ class Standing(Vocabulary):
 
 
 class JobOutcome(Value):
-    """One job, with all that is counted about it."""
+    """Outcome of a job: its standing and all its counts."""
 
     job: str
     position: int

@@ -1,4 +1,4 @@
-"""Results as a zip that can be checked: equal files make equal bytes, and ``SHA256SUMS`` names what each file holds."""
+"""Pack results as a verifiable zip: equal files make equal bytes, and ``SHA256SUMS`` lists each file's digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's tables as CSV (RFC 4180), one table a file."""
+"""Write the report's tables as CSV (RFC 4180), one table a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Table(StrEnum):
-    """Which rows: the report's lists by name."""
+    """Names of the report's tables."""
 
     ARMS = "arms"
     CELLS = "cells"

@@ -1,4 +1,4 @@
-"""The report as Markdown, and as a zip with everything that was counted. Words claim no more than intervals show."""
+"""Write the report as Markdown, and as a zip with all its numbers. Words claim no more than intervals show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crosses the REST boundary: requests and responses, shared by the API and the Python client.
+"""Requests and responses of the REST boundary, shared by the API and the Python client.
 
 Carries data only. Requests refuse unknown fields; responses may grow, so the client ignores fields it does not know
 and vocabularies that may grow (states, kinds) are strings here, with their present values in the schema.

@@ -1,4 +1,4 @@
-"""The audit log: who asked for what."""
+"""The audit log: requests by caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all messages share: how strict requests are, how tolerant responses, and the error envelope."""
+"""Bases of all messages: strict requests, tolerant responses, and the error envelope."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from cupilot.domain.value import OPEN_ENUM
 
 
 def open_enum(values: type[StrEnum]) -> WithJsonSchema:
-    """A string whose present values the schema tells, and to which values may be added."""
+    """Return the type of a string: the schema lists its present values, later versions may add some."""
     known = [value.value for value in values]
     return WithJsonSchema({"type": "string", OPEN_ENUM: known, "description": "More values may be added."})
 
 
 class Request(BaseModel):
-    """Base of what clients send: unknown fields are refused."""
+    """Base of all requests: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class Response(BaseModel):
-    """Base of what the service answers."""
+    """Base of all answers."""
 
     model_config = ConfigDict(use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
 class FieldProblem(Response):
-    """One thing that is wrong with a request."""
+    """An error in a field of a request."""
 
     where: str
     """Path of the field, e.g. ``body.budgets.candidates``."""
@@ -36,7 +36,7 @@ class FieldProblem(Response):
 
 
 class ErrorBody(Response):
-    """What went wrong."""
+    """The error: its code, message and hint."""
 
     code: str
     """Stable and machine-readable."""
@@ -52,6 +52,6 @@ class ErrorBody(Response):
 
 
 class ErrorEnvelope(Response):
-    """Every error of the service looks like this."""
+    """The body of every error answer."""
 
     error: ErrorBody

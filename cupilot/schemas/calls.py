@@ -1,4 +1,4 @@
-"""Calls to language models: what was asked, what came back, what it cost."""
+"""Calls to language models: prompts, answers, costs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CallView(CallSummary):
 
 
 class Spending(Response):
-    """What one role spent on one model."""
+    """Cost and tokens of one role on one model."""
 
     role: str
     model: str

@@ -14,7 +14,7 @@ from cupilot.schemas.base import Response
 
 
 class ComparedCandidate(Response):
-    """One side."""
+    """One side of a comparison."""
 
     job: UUID
     candidate: UUID
@@ -40,7 +40,7 @@ class ChangedTechnique(Response):
 
 
 class StrategyDifference(Response):
-    """From the first strategy to the second."""
+    """The changes from the first strategy to the second."""
 
     added: list[str]
     removed: list[str]
@@ -59,7 +59,7 @@ class PlanChange(Response):
 
 
 class MetricPair(Response):
-    """A measured value of both; null where one was not measured."""
+    """A metric of both candidates; null where one was not measured."""
 
     name: str
     first: float | None = None

@@ -1,4 +1,4 @@
-"""Experiments: the matrix that is asked for, how far its jobs have come, and the report."""
+"""Experiments: the requested matrix, the progress of its jobs, and the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class ArmInput(Request):
-    """One of the things to compare."""
+    """An arm to compare."""
 
     name: ArmName
     method: dict[str, JsonValue] = {}
@@ -63,7 +63,7 @@ class ExperimentRequest(Request):
 
 
 class ExperimentPlan(Response):
-    """What a matrix would become; nothing was made."""
+    """The experiment that a matrix would become; nothing was made."""
 
     jobs: int
     arms: list[Arm]
@@ -80,7 +80,7 @@ class ExperimentPlan(Response):
 
 
 class ArmProgress(Response):
-    """How far an arm has come."""
+    """Progress of an arm."""
 
     name: str
     jobs: int
@@ -107,7 +107,7 @@ class ExperimentSummary(Response):
 
 
 class ExperimentView(ExperimentSummary):
-    """An experiment and where it stands."""
+    """An experiment with its state and progress."""
 
     arms: list[Arm]
     reference: str
@@ -245,7 +245,7 @@ class ConvergencePoint(Response):
 
 
 class ExperimentReport(Response):
-    """What can be said about the arms, so far."""
+    """Results of the arms so far, with the comparisons that the data allow."""
 
     experiment: ExperimentView
     arms: list[ArmReport]

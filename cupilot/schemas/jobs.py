@@ -1,4 +1,4 @@
-"""Jobs: what is asked for, and how far it has come."""
+"""Jobs: requests, progress, events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LabelValue = Annotated[str, StringConstraints(max_length=200)]
 
 
 class JobFilter(TypedDict, total=False):
-    """Which jobs a list shows: those that meet every condition that is given and not None."""
+    """Filter of a list of jobs: they meet every condition that is not None."""
 
     state: str | Sequence[str] | None
     """A state, or several of which a job may have any."""
@@ -107,7 +107,7 @@ class ImportRequest(Request):
 
 
 class ProblemRef(Response):
-    """Which problem a job works on."""
+    """The problem that a job works on."""
 
     id: UUID
     name: str
@@ -116,7 +116,7 @@ class ProblemRef(Response):
 
 
 class PreparationSummary(Response):
-    """What was found out before any kernel was written."""
+    """Facts and baseline times of a problem, from before any kernel was written."""
 
     op_class: str
     zone: Zone
@@ -164,7 +164,7 @@ class OtherMethod(Response):
 
 
 class JobView(Response):
-    """A job and where it stands."""
+    """A job with its state and progress."""
 
     id: UUID
     state: JobStateText
@@ -258,7 +258,7 @@ class JobPage(Response):
 
 
 class EventView(Response):
-    """Something that happened to a job."""
+    """An event in the life of a job."""
 
     id: int
     kind: str

@@ -1,4 +1,4 @@
-"""Where in a request a validation problem lies, in the user's words: the fields as the request names them."""
+"""Name the field of a request that failed validation, as the request itself names it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cupilot.domain.evolution.methods import CONFIGS
 
 
 def field_path(problem: Mapping[str, Any]) -> str:
-    """E.g. ``body.method.population`` for one of pydantic's errors.
+    """Return the path of a field, e.g. ``body.method.population``, for one of pydantic's errors.
 
     Pydantic puts the chosen method's name into the path, where the request has none (nor anything before it, where the
     method is checked alone), and points to the method itself where the name is unknown.

@@ -27,7 +27,7 @@ class TeamRequest(Request):
 
 
 class TeamChange(Request):
-    """What to change of a team; what is left out stays."""
+    """Changes to a team; fields that are left out stay as they are."""
 
     weight: Annotated[float, Field(gt=0, le=1_000)] | None = None
     quota: Quota | None = None
@@ -54,7 +54,7 @@ class TeamList(Response):
 
 
 class MemberRequest(Request):
-    """What a user is to be in the team."""
+    """The role to give a user in the team."""
 
     role: Role
 
@@ -86,14 +86,14 @@ class ServiceAccountRequest(Request):
 
 
 class UserRequest(Request):
-    """A person to make known."""
+    """A person to add as a user."""
 
     name: Name
     cluster_admin: bool = False
 
 
 class UserChange(Request):
-    """What to change of a user; what is left out stays."""
+    """Changes to a user; fields that are left out stay as they are."""
 
     cluster_admin: bool | None = None
     disabled: bool | None = None
@@ -170,7 +170,7 @@ class KeyList(Response):
 
 
 class CallerView(Response):
-    """Who you are to the service."""
+    """The caller: user, team, role and key."""
 
     user: str
     team: str

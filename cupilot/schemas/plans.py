@@ -1,4 +1,4 @@
-"""Dry runs of jobs: what one would be, what it can use at most, and what those before it used."""
+"""Plans of jobs: the job that a request would make, its upper bounds, and what similar jobs used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cupilot.schemas.base import Response
 
 
 class JobBound(Response):
-    """What a job can use at most."""
+    """Upper bounds of what a job can use."""
 
     candidates: int
     """That its method proposes; what people inject comes on top."""
@@ -24,7 +24,7 @@ class JobBound(Response):
 
 
 class JobGuess(Response):
-    """What a job like this is likely to use: medians of earlier ones per candidate, times its candidates."""
+    """Estimate of what a job will use: medians of earlier jobs per candidate, times its candidates."""
 
     jobs: int
     """How many earlier jobs of your team it rests on, the newest ones: same target, method and kind of agents."""
@@ -38,7 +38,7 @@ class JobGuess(Response):
 
 
 class JobPlan(Response):
-    """What a submission would become; nothing was made."""
+    """The job that a submission would become; nothing was made."""
 
     problem: str
     """Its name."""

@@ -1,4 +1,4 @@
-"""The strategy pool: entries, questions, sharing, transfer, statistics."""
+"""The strategy pool: entries, search, sharing, transfer, statistics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PoolPage(Response):
 
 
 class PoolSearch(Request):
-    """What to look for: what a prepared job of yours works on, or a description."""
+    """A search by the problem of a prepared job of your team, or by a description."""
 
     job: UUID | None = None
     """A job whose problem is prepared; its techniques' preconditions are checked against the measured facts."""
@@ -51,14 +51,14 @@ class PoolSearch(Request):
 
 
 class PoolFound(PoolAnswer):
-    """What the pool answers."""
+    """The pool's answer to a search."""
 
     question: PoolQuestion
     """As it was asked."""
 
 
 class PoolShare(Request):
-    """Which of your team's entries to share, or to withdraw."""
+    """Your team's entries to share, or to withdraw."""
 
     sharing: Sharing
     """``private`` withdraws."""
@@ -74,7 +74,7 @@ class PoolShare(Request):
 
 
 class PoolShared(Response):
-    """What was done."""
+    """The result of sharing or withdrawing entries."""
 
     changed: int
     """Entries that have this sharing now and had another before."""
@@ -91,7 +91,7 @@ class BadLine(Response):
 
 
 class PoolImported(Response):
-    """What an import came to. Good lines are kept whatever the others are."""
+    """The result of an import. Good lines are kept whatever the others are."""
 
     lines: int
     """Lines that were not empty."""
@@ -102,7 +102,7 @@ class PoolImported(Response):
 
 
 class TechniqueStatistics(Response):
-    """What one technique came to on one class of operators, as far as your team may see."""
+    """Results of one technique on one class of operators, as far as your team may see."""
 
     technique: str
     op_class: str
@@ -121,7 +121,7 @@ class TechniqueStatistics(Response):
 
 
 class PoolStatistics(Response):
-    """What the pool holds, as far as your team may see."""
+    """Contents of the pool, as far as your team may see."""
 
     entries: int
     measured: int

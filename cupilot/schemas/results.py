@@ -115,7 +115,7 @@ class CandidateView(CandidateSummary):
 
 
 class ExportOffer(Response):
-    """A form that a kernel can be exported as, or cannot."""
+    """A form of export, and whether the kernel can be exported in it."""
 
     format: str
     """``torch``, ``kernelbench``, ``cupy`` or ``bundle``; more may be added."""
@@ -124,7 +124,7 @@ class ExportOffer(Response):
 
 
 class ExportList(Response):
-    """The forms in which a kernel can be taken along."""
+    """The forms in which a kernel can be exported."""
 
     candidate: UUID
     ordinal: int

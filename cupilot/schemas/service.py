@@ -1,4 +1,4 @@
-"""Problems that jobs can be started on, what the service runs on, and how it is."""
+"""Problems that jobs can be started on, the cluster, the version, and the service's health."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class QueueView(Response):
 
 
 class ClusterView(Response):
-    """What the service runs on."""
+    """The cluster: workers, queues and their load."""
 
     scheduler_alive: bool
     drained: str | None = None
@@ -83,7 +83,7 @@ class ClusterView(Response):
 
 
 class VersionView(Response):
-    """Which software answers."""
+    """Versions of the service's software."""
 
     version: str
     api: str = API_VERSION
@@ -96,7 +96,7 @@ class Health(Response):
 
 
 class Readiness(Response):
-    """Whether requests can be served, and what each dependency says."""
+    """Readiness to serve requests, and the state of each dependency."""
 
     ready: bool
     checks: dict[str, str]

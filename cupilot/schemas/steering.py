@@ -1,4 +1,4 @@
-"""Steering jobs: changing, continuing and directing them; and what a team may use and has used."""
+"""Steering of jobs: changes, retries, forks, directives; and a team's quota."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CandidateRef = Annotated[str, Field(min_length=1, max_length=40, examples=["3"])
 
 
 class JobChange(Request):
-    """What to change of a job; what is left out stays."""
+    """Changes to a job; fields that are left out stay as they are."""
 
     labels: Annotated[dict[Label, LabelValue | None], Field(max_length=32)] | None = None
     """Added or replaced one by one; null removes a label."""
@@ -29,7 +29,7 @@ class JobChange(Request):
 
 
 class RetryRequest(Request):
-    """How the new job differs from the ended one; what is left out is the same."""
+    """Differences of the new job from the ended one; fields that are left out stay the same."""
 
     budgets: Budgets | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
@@ -38,14 +38,14 @@ class RetryRequest(Request):
 
 
 class ForkRequest(RetryRequest):
-    """How the new job differs from the candidate's; what is left out is the same."""
+    """Differences of the new job from the candidate's; fields that are left out stay the same."""
 
     method: MethodConfig | None = None
     agents: AgentKind | None = None
 
 
 class DirectiveRequest(Request):
-    """What the job's evolution should keep, leave or try."""
+    """A directive to the job's evolution: something to keep, avoid or try."""
 
     kind: DirectiveKind
     candidate: CandidateRef | None = None
@@ -74,7 +74,7 @@ class DirectiveRequest(Request):
 
 
 class DirectiveView(Response):
-    """A directive and what has come of it."""
+    """A directive with its state."""
 
     id: UUID
     kind: Annotated[str, open_enum(DirectiveKind)]
@@ -99,7 +99,7 @@ class DirectiveList(Response):
 
 
 class QuotaUse(Response):
-    """What a team has of something that is limited."""
+    """A limit of a team and its use."""
 
     used: float
     limit: float | None = None
@@ -117,7 +117,7 @@ class QueueShare(Response):
 
 
 class QuotaView(Response):
-    """What a team may use, and has used."""
+    """A team's limits and their use."""
 
     team: str
     weight: float

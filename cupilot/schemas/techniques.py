@@ -1,4 +1,4 @@
-"""Techniques as a team sees them: what there are, how they stand, and what kernels with them came to."""
+"""Techniques as a team sees them: their standing, and the results of kernels with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cupilot.schemas.base import Response
 
 
 class TechniqueEffect(Response):
-    """How fast kernels with a technique were, against your team's kernels without it on the same problems."""
+    """Speed of kernels with a technique, against your team's kernels without it on the same problems."""
 
     factor: float
     """1.2 means 20 % faster; shrunk towards 1 the more, the less is known."""

@@ -1,4 +1,4 @@
-"""Webhooks: where a team's events are sent, and what came of each message."""
+"""Webhooks: a team's endpoints for events, and the outcome of each message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WebhookRequest(Request):
 
 
 class WebhookChange(Request):
-    """What to change of a webhook; what is left out stays."""
+    """Changes to a webhook; fields that are left out stay as they are."""
 
     url: Url | None = None
     events: Patterns | None = None

@@ -1,4 +1,4 @@
-"""Keys of a service that people run themselves, for whoever may reach the database.
+"""Make and revoke API keys directly in the database, for those who run the service.
 
     python -m cupilot.storage.keys bootstrap ann                    the first cluster admin, and a key for her
     python -m cupilot.storage.keys create TEAM NAME --role member   a service account of a team, and a key for it

@@ -55,7 +55,7 @@ class AiCudaEngineerConfig(Value):
 
     @property
     def pool(self) -> bool:
-        """Whether anything is looked up in the strategy pool."""
+        """True if agents search the strategy pool."""
         return self.compositions > 0
 
     @property

@@ -35,7 +35,7 @@ from cupilot.domain.value import Value
 
 
 class EvoEngineerConfig(Value):
-    """What the three variants have in common."""
+    """Parameters that the three variants share."""
 
     generations: Annotated[int, Field(ge=1, le=100)] = 10
     samplers: Annotated[int, Field(ge=1, le=50)] = 4
@@ -139,7 +139,7 @@ class EvoEngineerFree(_EvoEngineer):
 
 
 class EvoEngineerInsight(_EvoEngineer):
-    """EvoEngineer-Insight: Free, and what was thought while the kept kernels were written."""
+    """EvoEngineer-Insight: Free, and the insights of the writers of the kept kernels."""
 
     def __init__(self, config: EvoEngineerInsightConfig) -> None:
         super().__init__(config, kept=config.population)

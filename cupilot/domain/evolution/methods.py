@@ -28,7 +28,7 @@ DEFAULT = "sce"
 
 
 class Method(Protocol):
-    """Four pure functions.
+    """Evolution method: four pure functions.
 
     A driver's round: ``propose`` from the survivors, run the candidates, each along its operator's ``course``,
     ``select`` from survivors plus candidates, ``should_stop``, and again.

@@ -12,7 +12,7 @@ MAX_INSIGHT = 4_000
 
 
 class Notes(Value):
-    """Grows with the candidate; a field that nobody filled is empty."""
+    """Notes on a candidate, added stage by stage; a field without a note is empty."""
 
     best: str | None = None
     """See :class:`cupilot.domain.evolution.population.Proposal`, as are the next three."""

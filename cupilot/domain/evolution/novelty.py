@@ -1,4 +1,4 @@
-"""Keys that tell whether a job already has a strategy or a kernel, in other words. Pure; looks at no rows.
+"""Compute keys that tell whether a job already has an equivalent strategy or kernel. Pure; reads no rows.
 
 Asked before anything is paid: a strategy before its kernel is written, a kernel before it is measured. Two strategies
 are alike when they ask for the same code: parameters that are left out have their defaults, and an unknown technique's

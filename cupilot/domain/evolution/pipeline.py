@@ -1,4 +1,4 @@
-"""A candidate's pipeline: the next stage, given the outcome of the last one. Pure; does no stage itself.
+"""Decide a candidate's next stage from the outcome of the last one. Pure; runs no stage itself.
 
 A method gives each of its operators a :class:`Course`: the stage that it opens with, how often it may be mended,
 whether its strategy is aligned. After the opening, all go the same way::
@@ -75,7 +75,7 @@ class Stage(StrEnum):
 
 
 class Ending(StrEnum):
-    """How a candidate ends; the values are those of :class:`cupilot.domain.states.CandidateState`."""
+    """Final state of a candidate; the values are those of :class:`cupilot.domain.states.CandidateState`."""
 
     EVALUATED = "evaluated"
     """With an evaluation, whatever its verdict."""
@@ -87,7 +87,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Next:
-    """A stage that is to be done."""
+    """Next stage of a candidate."""
 
     stage: Stage
     round: int = 0
@@ -96,7 +96,7 @@ class Next:
 
 @dataclass(frozen=True)
 class End:
-    """The candidate is final."""
+    """End of a candidate's pipeline."""
 
     ending: Ending
     reason: str | None = None
@@ -107,7 +107,7 @@ class End:
 
 @dataclass(frozen=True)
 class Done:
-    """An agent did what it was asked: a new strategy, a new kernel, a conversion; or a conversion is right."""
+    """An agent succeeded: a new strategy, a new kernel or a conversion; or a conversion passed its check."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class Refused:
-    """An agent could not do what it was asked, or the Revisor gave up."""
+    """An agent failed at its task, or the Revisor stopped repairing."""
 
     reason: str
     """Code of the :class:`agents.interface.AgentError`, or ``gave_up``."""
@@ -141,7 +141,7 @@ Outcome = Done | Duplicate | Refused | Mistaken | Judged
 
 @dataclass(frozen=True)
 class Course:
-    """How the candidates of one operator go from proposal to end."""
+    """Course of an operator's candidates from proposal to end."""
 
     opening: Stage
     repair_rounds: int

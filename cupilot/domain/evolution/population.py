@@ -10,7 +10,7 @@ from cupilot.domain.value import Value
 
 
 class Operator(StrEnum):
-    """How a proposal's strategy comes about. Each is a short pipeline (:mod:`cupilot.domain.evolution.pipeline`)."""
+    """Operators that make strategies. Each is a short pipeline (:mod:`cupilot.domain.evolution.pipeline`)."""
 
     INITIAL = "initial"
     """The SCE Manager's own idea, or a pool entry; the kernel is written from scratch."""
@@ -55,7 +55,7 @@ class Member(Value):
 
 
 class Proposal(Value):
-    """A wish for a new candidate."""
+    """Proposal of a new candidate."""
 
     operator: Operator
     parents: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Proposal(Value):
 
 
 class StopReason(StrEnum):
-    """Why a method wants no further generation."""
+    """Reasons why a method proposes no further generation."""
 
     NEAR_FLOOR = "near_floor"
     """The best kernel is so close to the physical floor that nothing is left to pay for."""

@@ -41,7 +41,7 @@ from cupilot.domain.value import Value, Vocabulary
 
 
 class CrossoverLevel(Vocabulary):
-    """What two parents are combined in."""
+    """Level at which two parents are combined."""
 
     STRATEGY = "strategy"
     """The Manager combines their strategies; the Translator writes a kernel for the result."""

@@ -1,1 +1,1 @@
-"""Experiments: a matrix of matched jobs, and what can honestly be said about its arms. Pure: no database, no clock."""
+"""Experiments: a matrix of matched jobs, and the statistics that compare its arms. Pure: no database, no clock."""

@@ -30,7 +30,7 @@ METHODS: TypeAdapter[Any] = TypeAdapter(MethodConfig)
 
 
 class Arm(Value):
-    """One of the things that are compared: a method with its switches, and who plays the agents."""
+    """Arm of a comparison: a method with its switches, and the kind of agents."""
 
     name: str = Field(min_length=1, max_length=100)
     method: dict[str, JsonValue]
@@ -39,7 +39,7 @@ class Arm(Value):
 
     @property
     def pays(self) -> bool:
-        """Whether its jobs may call a model."""
+        """True if its jobs may call a model."""
         return self.agents is not AgentKind.PLAYBOOK
 
 
@@ -62,7 +62,7 @@ class Cell:
 
 
 class ExperimentSpec(Value):
-    """All that defines an experiment but its problems' sources, which its jobs refer to."""
+    """Definition of an experiment without its problems' sources, which its jobs refer to."""
 
     target: Target
     device_class: str | None = None
@@ -78,7 +78,7 @@ class ExperimentSpec(Value):
     labels: dict[str, str] = {}
 
     def cells(self) -> list[Cell]:
-        """The jobs in the order of work."""
+        """Return the jobs in the order of work."""
         return cells(len(self.arms), len(self.problems), len(self.seeds))
 
 

@@ -1,4 +1,4 @@
-"""Memory for the kernel: outputs, workspace, and inputs at addresses as aligned as those it was proven with."""
+"""Allocate the kernel's memory: outputs, workspace, and inputs aligned as those that it was proven with."""
 
 from __future__ import annotations
 

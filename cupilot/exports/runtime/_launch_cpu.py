@@ -22,7 +22,7 @@ class Launcher:
     """One kernel with its launch plan: tensors in, tensors out."""
 
     def __init__(self, spec: dict[str, Any], source: str, headers: dict[str, str]) -> None:
-        """``headers`` are the texts that the source may include, by name."""
+        """Take the texts that the source may include, by name, as ``headers``."""
         self.spec = spec
         self._source = source
         self._headers = headers

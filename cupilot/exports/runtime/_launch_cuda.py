@@ -49,7 +49,7 @@ MAP_CHOICES = {
 
 
 class _Map:
-    """A tensor map over whatever tensor a call brings; encoded again when the address is another one."""
+    """Tensor map over a call's tensor; encoded again when the address changes."""
 
     def __init__(self, declared: dict[str, Any]) -> None:
         self._declared = declared
@@ -88,7 +88,7 @@ class _Launch:
     def __init__(
         self, name: str, function: Any, config: Any, wanted: Sequence[int], maps: dict[int, _Map] | None = None
     ) -> None:
-        """``wanted`` are places of the tensors to pass; ``maps`` those that are passed as tensor maps, by argument."""
+        """Take the places of the tensors to pass (``wanted``), and of those passed as tensor maps, by argument."""
         from cuda.bindings import driver
 
         self._name = name
@@ -121,7 +121,7 @@ class Launcher:
     """One kernel with its launch plan: tensors in, tensors out."""
 
     def __init__(self, spec: dict[str, Any], source: str, headers: dict[str, str]) -> None:
-        """``headers`` are the texts that the source may include, by name; ``prefix`` is put before the source."""
+        """Take the texts that the source may include as ``headers``, by name; put ``prefix`` before the source."""
         self.spec = spec
         self._source = source
         self._headers = headers

@@ -36,7 +36,7 @@ def outside(spec: dict[str, Any], tensors: Sequence[torch.Tensor]) -> str | None
 
 
 class Proof:
-    """A repeated check for what :func:`outside` answers once: exact equality with what was proven.
+    """Prepared form of the check :func:`outside`: exact equality with the proven inputs.
 
     A tensor that is not exactly equal may still be fine (the stride of a dimension of size 1 means nothing), so a no is
     to be asked again. Nothing of a call is kept: each tensor of each call is looked at.
@@ -98,7 +98,7 @@ class _Built:
 
 
 class ProvenForward:
-    """Put before the reference's ``Model`` in a class's bases: its ``forward``, with the kernel where it is proven."""
+    """Mixin before the reference's ``Model``: its ``forward``, with the kernel where it is proven."""
 
     spec: dict[str, Any]
     run: Run

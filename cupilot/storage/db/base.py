@@ -1,4 +1,4 @@
-"""What every table is made of: the declarative base, the types of columns, the names of constraints.
+"""The base of all tables: the declarative class, the types of columns, the names of constraints.
 
 Knows no table; those are in :mod:`cupilot.storage.db.tables`.
 """

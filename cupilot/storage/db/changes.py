@@ -1,4 +1,4 @@
-"""What a transaction changes of settings and rights, as the audit log keeps it: ``{"team.weight": [1.0, 2.0]}``.
+"""Collect a transaction's changes of settings and rights for the audit log: ``{"team.weight": [1.0, 2.0]}``.
 
 Rows tell it themselves when SQLAlchemy writes them; what a statement writes is told with :func:`note`. Only a session
 that is watched keeps count, and no request changes two rows of one kind. No secret is in it, only that it changed.

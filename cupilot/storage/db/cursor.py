@@ -1,4 +1,4 @@
-"""Keyset cursors: a position in a list as an opaque text. What is added meanwhile moves nothing that was seen."""
+"""Keyset cursors: a position in a list as an opaque text, which rows added meanwhile do not move."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """A session whose transaction commits at the end and rolls back on any exception.
+        """Yield a session whose transaction commits at the end and rolls back on any exception.
 
         Raises :class:`Unavailable` where the server cannot be reached or gave up waiting.
         """
@@ -91,7 +91,7 @@ class Database:
             session.execute(text("SELECT 1"))
 
     def forget(self) -> None:
-        """In a forked child: leave the parent's connections alone and begin with none."""
+        """Drop all connections without closing them, in a forked child: they are the parent's."""
         self.engine.dispose(close=False)
 
     def close(self) -> None:

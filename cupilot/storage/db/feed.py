@@ -1,4 +1,4 @@
-"""Events in their order, without gaps that are filled later: for pages, streams and webhooks alike.
+"""Read events in order, without gaps that fill later: for pages, streams and webhooks alike.
 
 An event's id is taken before its transaction commits, so ids become visible out of order. Readers stop at
 :func:`settled`: nobody can add an id up to there any more (``migrations/versions/0005``, docs/decisions/0007).
@@ -38,7 +38,7 @@ def settled(session: Session) -> int:
 def events_after(
     session: Session, after: int, up_to: int, limit: int, *, team: UUID | None = None, job: UUID | None = None
 ) -> Sequence[tuple[Event, UUID]]:
-    """Events with ids in (after, up_to] in order, each with the id of its team; of one team or job where given."""
+    """Return events with ids in (after, up_to] in order, each with its team's id; of one team or job where given."""
     query = select(Event, Job.team_id).join(Job, Job.id == Event.job_id).order_by(Event.id)
     if team is not None:
         query = query.where(Job.team_id == team)
@@ -52,7 +52,7 @@ def events_after(
 
 
 def _ids_by_job(team: UUID, after: int, up_to: int, limit: int) -> Select[int]:
-    """The ids of the team's next events, by the index that keeps each job's together; the limits keep it to that."""
+    """Select ids of the team's next events by the index on each job's; the limits keep the planner to that index."""
     own = (
         select(Event.id)
         .where(Event.job_id == Job.id, Event.id > after, Event.id <= up_to)

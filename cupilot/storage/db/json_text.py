@@ -1,4 +1,4 @@
-"""JSON as Postgres takes it. Measurements may be infinite and messages may hold anything; JSONB takes neither."""
+"""Write JSON that Postgres accepts: JSONB takes neither infinite numbers nor all characters of messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def to_json(value: Any) -> str:
-    """JSON text of ``value``. A number that is not finite becomes ``"Infinity"``, ``"-Infinity"`` or ``"NaN"``, which
+    """Return JSON of ``value``. A number that is not finite becomes ``"Infinity"``, ``"-Infinity"`` or ``"NaN"``, which
     pydantic reads as a float again; U+0000 and lone surrogates become U+FFFD.
     """
     try:

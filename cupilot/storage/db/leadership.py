@@ -1,4 +1,4 @@
-"""Who is the scheduler in charge: the process whose connection holds an advisory lock. Also how it is woken.
+"""Elect the scheduler in charge, whose connection holds an advisory lock; and wake it.
 
 The lock goes with the connection: when process, machine or database dies, it is free again without anybody's help.
 """

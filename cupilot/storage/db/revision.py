@@ -1,4 +1,4 @@
-"""Which revision the database's schema is at. Knows no migration; those are in ``migrations``."""
+"""Read the revision of the database's schema. Knows no migration; those are in ``migrations``."""
 
 from __future__ import annotations
 

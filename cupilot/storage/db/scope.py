@@ -1,4 +1,4 @@
-"""Tenant scope, in one place: every question a team asks goes through :func:`scoped`."""
+"""Tenant scope, in one place: every query of a team goes through :func:`scoped`."""
 
 from __future__ import annotations
 

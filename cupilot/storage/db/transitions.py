@@ -1,4 +1,4 @@
-"""The single owner of every state change: which edges exist, guarded updates, one event a transition.
+"""Change states, here only: the allowed edges, guarded updates, one event a transition.
 
 Says that a job may go from ``preparing`` to ``evolving``; why it does is the workers' business. Whoever changes more
 than one row locks in the order job, generation, step (:func:`lock_job` first): that is what keeps finishing,

@@ -1,4 +1,4 @@
-"""Experiments as a team sees them: make, look, cancel. Their jobs are made and cancelled like any others."""
+"""Make, read and cancel a team's experiments. Their jobs are made and cancelled like any others."""
 
 from __future__ import annotations
 

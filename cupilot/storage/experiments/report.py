@@ -1,4 +1,4 @@
-"""The outcomes of an experiment's jobs as the report needs them; :mod:`cupilot.domain.experiments` interprets them."""
+"""Load the outcomes of an experiment's jobs for its report; :mod:`cupilot.domain.experiments` interprets them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BLAMELESS = frozenset({"worker_lost", "infrastructure", "internal_error", "cance
 
 @dataclass
 class _Tally:
-    """What the candidates of one job came to."""
+    """Counts of one job's candidates."""
 
     judged: int = 0
     valid: int = 0

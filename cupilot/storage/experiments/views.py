@@ -1,4 +1,4 @@
-"""Experiments and their progress as the REST boundary shows them; what they show is in ``experiment_report``."""
+"""Experiments and their progress as the REST boundary shows them; reports are in :mod:`cupilot.reports.experiment`."""
 
 from __future__ import annotations
 

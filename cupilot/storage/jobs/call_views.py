@@ -1,4 +1,4 @@
-"""Model calls as the REST boundary shows them: a job's or a candidate's, one whole, and what they cost."""
+"""Model calls as the REST boundary shows them: a job's or a candidate's, one in detail, and their costs."""
 
 from __future__ import annotations
 

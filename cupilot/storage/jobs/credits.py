@@ -1,4 +1,4 @@
-"""What a winner's techniques are worth: written once each, read in the strategy's order."""
+"""Store credits of a winner's techniques: written once each, read in the strategy's order."""
 
 from __future__ import annotations
 

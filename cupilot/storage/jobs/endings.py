@@ -1,4 +1,4 @@
-"""Ending a job from outside its flow: cancelled, out of budget, failed. Whatever is open is closed with it.
+"""End a job from outside its flow: cancelled, out of budget, failed. Its open work is closed with it.
 
 The job must be locked. Results that arrive later are refused, because their steps are no longer running.
 """

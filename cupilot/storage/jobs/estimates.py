@@ -1,4 +1,4 @@
-"""What a job like this is likely to use, judged by the team's own earlier ones. Promises nothing."""
+"""Estimate what a job will use from the team's earlier ones. Promises nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHOLE = (JobState.SUCCEEDED, JobState.BUDGET_EXHAUSTED)
 
 @dataclass(frozen=True)
 class _Use:
-    """What an earlier job used for each of its candidates."""
+    """Use of an earlier job per candidate."""
 
     wall_seconds: float
     gpu_seconds: float

@@ -1,4 +1,4 @@
-"""What a job's evolution writes: generations, candidates, strategies, kernels, evaluations.
+"""Write a job's evolution: generations, candidates, strategies, kernels, evaluations.
 
 The job must be locked. What comes next is decided in ``workers``; states change through
 :mod:`cupilot.storage.db.transitions`; reading is :mod:`cupilot.storage.jobs.progress`' business.
@@ -118,7 +118,7 @@ def add_strategy(
 
 
 def give_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> None:
-    """What the candidate is asked to be, from now on."""
+    """Set the strategy that the candidate is asked to follow."""
     _set(session, candidate, strategy_id=row.id)
 
 
@@ -152,7 +152,7 @@ def give_notes(session: Session, candidate: Candidate, **fields: Any) -> None:
 
 
 def give_alignment(session: Session, candidate: Candidate, row: StrategyRow, fidelity: float) -> None:
-    """What the candidate's code really does."""
+    """Set the strategy that the candidate's code really follows."""
     _set(session, candidate, aligned_strategy_id=row.id, fidelity=fidelity)
 
 

@@ -1,4 +1,4 @@
-"""What went wrong in a job, counted: how its candidates failed, and what its models did.
+"""Count a job's failures: of its candidates and of its model calls.
 
 Words are the workers' business.
 """
@@ -17,7 +17,7 @@ from cupilot.storage.db.tables.models import LlmCall
 
 @dataclass(frozen=True)
 class Failures:
-    """A job's account of failures."""
+    """Counts of a job's failures."""
 
     candidates: tuple[tuple[str, int], ...]
     """Why candidates came to nothing, e.g. ``compile_error``, ``bad_model_answer``, with how many; most first."""

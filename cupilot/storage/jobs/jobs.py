@@ -1,4 +1,4 @@
-"""Jobs as a team sees them: submit, look, list, cancel. How a job moves on is the workers' business."""
+"""Submit, read, list and cancel a team's jobs. The workers move a job on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every measurement of one kernel on one problem: the first, the confirmation, and those of later days."""
+"""List all measurements of a kernel on a problem: the first, the confirmation, and later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a job's evolution has come, as value objects: what its next steps are made from. Changes nothing."""
+"""Read a job's evolution as value objects, from which its next steps are made. Changes nothing."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MAX_OPEN = 200
 
 
 class SearchEnded(Conflict):
-    """The job proposes nothing any more."""
+    """The job's evolution has ended."""
 
     code = "search_ended"
 

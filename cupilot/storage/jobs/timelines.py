@@ -1,4 +1,4 @@
-"""What a job, a team and the cluster have used by the time at which it was charged: for figures."""
+"""Read the use of a job, a team and the cluster over time, for figures."""
 
 from __future__ import annotations
 

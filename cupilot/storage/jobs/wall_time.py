@@ -1,4 +1,4 @@
-"""Jobs' wall time: how much it is, whose is used up, and what is taken out of it because nobody could work.
+"""Compute jobs' wall time, find jobs that used theirs up, and exclude time in which nobody could work.
 
 Wall time is reckoned from moments that the database wrote, since it outlives every process: from a job's start to now,
 without its ``paused_seconds``. Those hold its pauses, steps of the database's clock, and absences, in which no
@@ -54,14 +54,14 @@ work: a worker that is started before the scheduler may have claimed a step when
 
 @dataclass(frozen=True)
 class Look:
-    """The last one: whose it was, and when by the database's clock, in seconds since 1970."""
+    """Last look of a scheduler: whose it was, and when by the database's clock, in seconds since 1970."""
 
     scheduler: uuid.UUID
     at: float
 
 
 def wall_seconds(job: Job, now: Callable[[], datetime]) -> float:
-    """A job's wall time; ``now`` is the database's, and asked where time goes on. Never negative: clocks are set."""
+    """Return a job's wall time; ``now`` is the database's, read where time goes on. Never negative: clocks are set."""
     if job.started_at is None:
         return 0.0
     end = job.finished_at or job.paused_at or now()
@@ -82,7 +82,7 @@ def database_seconds(session: Session) -> float:
 
 
 def last_look(session: Session) -> Look | None:
-    """The last look of a scheduler in charge, locked: what follows from it is done once. None before the first."""
+    """Return the last look of a scheduler in charge, locked so that only one acts on it; None before the first."""
     query = select(SchedulerLook.scheduler, func.extract("epoch", SchedulerLook.at)).with_for_update()
     row = session.execute(query).one_or_none()
     return None if row is None else Look(row[0], float(row[1]))
@@ -96,7 +96,7 @@ def note_look(session: Session, look: Look) -> None:
 
 
 def shift_wall_time(session: Session, seconds: float) -> None:
-    """The clock was set by so many seconds just now: for jobs that had begun before, count them as a pause.
+    """Count the seconds by which the clock was just set as a pause of jobs that had begun before.
 
     A paused job's own pause covers them.
     """

@@ -1,4 +1,4 @@
-"""Model calls on record: begun before they are made, answered before their answers are used, each in one transaction.
+"""Record model calls: before they are made, and their answers before these are used, each in one transaction.
 
 The job's row is locked for each, which serialises what its calls may still spend. A call whose worker died before the
 answer was stored may have been paid all the same: it ends as ``lost``, and its worst cost stays reserved. Should that
@@ -26,7 +26,7 @@ from cupilot.storage.queue.steps import Claim, lock_claimed
 
 @dataclass(frozen=True)
 class Begun:
-    """A call on record."""
+    """Recorded call."""
 
     id: uuid.UUID
     answer: Answer | None
@@ -80,7 +80,7 @@ def answer_call(session: Session, call_id: uuid.UUID, answer: Answer) -> None:
 
 
 def fail_call(session: Session, call_id: uuid.UUID, reason: str, *, lost: bool) -> None:
-    """No answer came. Nothing is charged; where it is not known whether the provider does, the worst stays reserved."""
+    """End a call without an answer, uncharged; its worst cost stays reserved where the provider may charge for it."""
     row = session.get_one(LlmCall, call_id)
     job = lock_job(session, row.job_id)
     session.refresh(row)
@@ -93,7 +93,7 @@ def fail_call(session: Session, call_id: uuid.UUID, reason: str, *, lost: bool) 
 
 
 def lose_open_calls(session: Session, job: Job, steps: Sequence[uuid.UUID]) -> None:
-    """Calls on their way whose worker is gone: nobody knows what they cost, so their worst cost stays reserved.
+    """Mark open calls of lost workers as lost: their cost is unknown, so their worst cost stays reserved.
 
     The steps' job is locked.
     """
@@ -111,12 +111,12 @@ def lose_open_calls(session: Session, job: Job, steps: Sequence[uuid.UUID]) -> N
 
 
 def reject_answer(session: Session, call_id: uuid.UUID, complaint: str) -> None:
-    """The answer could not be used: kept with what was wrong, and never given to another step."""
+    """Reject an answer that could not be used: keep it with its error, and reuse it for no other step."""
     session.get_one(LlmCall, call_id).complaint = complaint[:2_000]
 
 
 def stop_spending(session: Session, claim: Claim, scope: BudgetScope) -> None:
-    """A call did not fit its budget: the job makes no further ones, and ends once its open work is done."""
+    """Stop the job's model calls after one that did not fit its budget; it ends once its open work is done."""
     job, _ = lock_claimed(session, claim)
     if job.spending_stopped is None:
         job.spending_stopped = scope.value

@@ -1,4 +1,4 @@
-"""What may still be spent on model calls, and warnings on the way there. Calls themselves are in ``llm_calls``.
+"""Check the budgets of model calls, and warn before they are used up. The calls themselves are in ``llm_calls``.
 
 Money is counted from the rows of calls: charged where answered, the worst case where started or lost. So nothing that
 restarts can forget it. Budgets of a call and a job are the job's; a team's is per calendar period, UTC.
@@ -40,7 +40,7 @@ class Allowance:
 
     @property
     def left_usd(self) -> float:
-        """What may still be spent; below zero never more than a rounding error."""
+        """Amount that may still be spent; below zero by a rounding error at most."""
         return self.limit_usd - self.spent_usd
 
 
@@ -73,7 +73,7 @@ def check_budgets(session: Session, job: Job, call: Call) -> None:
 
 
 def reserved(session: Session, job_id: uuid.UUID, *states: LlmCallState) -> float:
-    """Worst cost of the job's calls in these states, in which the true cost is not known: on their way, or lost."""
+    """Return the worst cost of the job's calls in these states, whose true cost is unknown: in flight, or lost."""
     query = select(func.sum(LlmCall.cost_usd)).where(LlmCall.job_id == job_id, LlmCall.state.in_(states))
     return session.scalars(query).one() or 0.0
 

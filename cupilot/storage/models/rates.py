@@ -1,4 +1,4 @@
-"""Rate limits of models, shared by all workers: token buckets in Postgres, so that a flushed Redis forgets none.
+"""Rate limits of models, shared by all workers: token buckets in Postgres, which a flushed Redis cannot lose.
 
 A bucket holds a minute's worth and fills at the limit's rate (the token bucket of RFC 2697 section 3, with one rate).
 Whoever does not find enough in it takes nothing and learns how long to wait. Sleeps nowhere.
@@ -51,7 +51,7 @@ def settle(session: Session, model: str, *, taken: int, used: int) -> None:
 
 
 def hold_off(session: Session, model: str, seconds: float) -> None:
-    """No worker is to ask the model for so long: the provider said so to one of them."""
+    """Keep all workers from calling the model for so long: the provider told one of them to wait."""
 
     def hold(row: LlmRate, now: datetime) -> None:
         until = now + timedelta(seconds=seconds)
@@ -65,7 +65,7 @@ def _change(session: Session, model: str, change: Callable[[LlmRate, datetime], 
 
 
 def _locked(session: Session, model: str, requests: float, tokens: float) -> tuple[LlmRate, datetime]:
-    """The model's row, made full where there is none, locked until the transaction ends; and the database's time."""
+    """Return the model's row, new with full buckets, locked until the transaction ends; and the database's time."""
     made = insert(LlmRate).values(model=model, requests=requests, tokens=tokens, updated_at=func.clock_timestamp())
     session.execute(made.on_conflict_do_nothing())
     row = session.get_one(LlmRate, model, with_for_update=True, populate_existing=True)

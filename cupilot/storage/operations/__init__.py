@@ -1,1 +1,1 @@
-"""What operators see and set: metrics, retention, the state of the system."""
+"""Operation of the service: metrics, retention, views for operators."""

@@ -1,4 +1,4 @@
-"""The numbers behind ``/metrics``, from the tables that are the truth: every replica of the API reads the same ones.
+"""Read the numbers behind ``/metrics`` from the tables: every replica of the API reports the same ones.
 
 Two looks with different prices. :func:`present` reads what is open now, through partial indexes; :func:`totals` sums
 over everything that ever was, and is asked for less often. Names and types of metrics are the API's business.
@@ -42,7 +42,7 @@ class QueueNow:
 
 @dataclass(frozen=True)
 class Present:
-    """What is open now."""
+    """Open work of the service now."""
 
     jobs: Mapping[str, int]
     """Jobs by state."""
@@ -77,7 +77,7 @@ class ModelCalls:
 
 @dataclass(frozen=True)
 class Totals:
-    """What has been done so far; never less than before, as long as nothing is deleted."""
+    """Totals so far; they never decrease as long as nothing is deleted."""
 
     lease_expirations: int
     evaluations: Mapping[tuple[str, str], int]

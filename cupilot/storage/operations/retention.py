@@ -1,4 +1,4 @@
-"""Retention: what old jobs no longer need goes, in bounded batches, each a transaction of its own.
+"""Remove what old jobs no longer need, in bounded batches, each a transaction of its own.
 
 Of a job that ended long enough ago go its events but the job's own transitions, the prompts and answers of its model
 calls, and the sources and build logs of kernels that did not prove themselves. Every row stays, and with it states,
@@ -82,7 +82,7 @@ def _sources(session: Session, job: Job) -> int:
 
 
 def _unneeded(job: uuid.UUID) -> ColumnElement[bool]:
-    """Kernels of a job that did not prove themselves, and that no job which keeps its details has or waits for."""
+    """Return the condition that a job's kernel is unproven, and no job that keeps its details has or awaits it."""
     tried = select(Candidate.kernel_hash).where(Candidate.job_id == job, Candidate.kernel_hash.is_not(None))
     measured = select(EvaluationRow.kernel_hash).where(EvaluationRow.job_id == job)
     proven = select(EvaluationRow.id).where(
@@ -108,7 +108,7 @@ def _elsewhere(table: Any, job: uuid.UUID) -> ColumnElement[bool]:
 
 
 def _pruned(session: Session, job: Job) -> None:
-    """All is gone: the job says so, its events and the audit log too."""
+    """Record in the job, its events and the audit log that the job's details were removed."""
     session.execute(
         update(Job).where(Job.id == job.id).values(pruned_at=func.now()).execution_options(synchronize_session=False)
     )

@@ -1,4 +1,4 @@
-"""What those who run the service look after, over all teams: waiting steps, kernels in quarantine. It only reads."""
+"""Read what operators look after, over all teams: waiting steps, kernels in quarantine. Changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A kernel that was too good to be true, and was not judged again in another job since."""
+    """Quarantined kernel that no other job has measured again since."""
 
     team: str
     problem: str
@@ -45,7 +45,7 @@ class Quarantined:
 
 
 def backlogs(session: Session) -> Sequence[Backlog]:
-    """Open steps by queue, team and priority."""
+    """Return open steps by queue, team and priority."""
     waits = Step.state == StepState.QUEUED
     query = (
         select(

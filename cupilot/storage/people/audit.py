@@ -1,4 +1,4 @@
-"""The audit log: written once, read by admins, forgotten only after its time."""
+"""The audit log: written once, read by admins, deleted only after its retention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cupilot.storage.people.teams import identify
 
 @dataclass(frozen=True)
 class AuditFilter:
-    """What to list; an empty filter lists everything."""
+    """Filter of a list; an empty one lists everything."""
 
     principal: str | None = None
     key_prefix: str | None = None
@@ -76,7 +76,7 @@ def list_entries(
     before: int | None = None,
     limit: int,
 ) -> AuditPage:
-    """Entries, newest first, behind ``cursor`` or with ids below ``before``: of a team, or of everybody where ``team``
+    """Return entries, newest first, behind ``cursor`` or with ids below ``before``: of a team, or of all where ``team``
     is None."""
     if cursor is not None:
         (before,) = decode_key(cursor, "audit", int)

@@ -1,4 +1,4 @@
-"""Who is in which team and as what, as admins see and change it. Keys are made in :mod:`cupilot.storage.people.teams`.
+"""Read and change members and their roles, for admins. Keys are made in :mod:`cupilot.storage.people.teams`.
 
 A team is found by its name. What the caller may not see does not exist: NotFound.
 """
@@ -23,7 +23,7 @@ from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_use
 
 
 class LastAdmin(Conflict):
-    """Nobody would be left who could undo it."""
+    """The change would leave no admin who could undo it."""
 
     code = "last_admin"
 
@@ -223,8 +223,8 @@ def make_key(
 
 
 def _lifetime_left(session: Session, caller: Caller) -> timedelta | None:
-    """Of the key that asks; None where it does not expire. A cluster admin's counts too: whoever finds a key of short
-    life must not get one that stays."""
+    """Return the lifetime left to the caller's key; None where it does not expire. A cluster admin's key counts too:
+    whoever finds one of short life must not make a lasting one from it."""
     expires, now = session.execute(select(ApiKey.expires_at, func.now()).where(ApiKey.id == caller.key_id)).one()
     return None if expires is None else expires - now
 

@@ -1,4 +1,4 @@
-"""Whether a team may begin, queue or go on with a job. Checked in the transaction that does it, the team's row locked.
+"""Check a team's quota before it begins, queues or resumes a job, in that transaction, the team's row locked.
 
 Rows are locked in the order job, team: nobody who holds a team waits for a job that exists. What a team may spend on
 models is checked where calls are recorded.

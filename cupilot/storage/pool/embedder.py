@@ -1,4 +1,4 @@
-"""Turns a reference's description into a vector: how the strategy pool finds similar problems.
+"""Turn a reference's description into a vector, by which the strategy pool finds similar problems.
 
 Vectors are wordllama's static word vectors (256 dimensions, mean over tokens, 16 MB of weights inside the wheel): no
 network, no torch, 0.5 s to load and 0.2 ms a query. Nothing is loaded before the first text is embedded.
@@ -60,9 +60,9 @@ class Embedder:
 def describe(
     problem_name: str, op_class: str, operators: Sequence[str], dtype: str, shapes: Sequence[Sequence[int]]
 ) -> str:
-    """The text that stands for a reference, as plain words: its name, operators, type and the kind of its first shape.
+    """Return the text that is embedded for a reference: its name, operators, type and the kind of its first shape.
 
-    Of the first only: words for every tensor outweighed the operators' and made a layer norm look like a convolution.
+    Only the first shape: words for all tensors outweighed the operators' and made a layer norm look like a convolution.
     """
     parts = [
         _words(problem_name),

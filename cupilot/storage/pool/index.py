@@ -43,7 +43,7 @@ class StrategyPool:
     """The index of all teams' descriptions on one Chroma server. Threads and processes may share it."""
 
     def __init__(self, chroma_url: str, *, timeout: float = TIMEOUT_SECONDS, rest: float = 0.0) -> None:
-        """``rest``: seconds for which a server that did not answer is not asked again, but is Unavailable at once."""
+        """Take the server's address; for ``rest`` seconds after a failure calls are Unavailable at once."""
         self._url = chroma_url
         self._timeout = timeout
         self._rest = rest
@@ -63,7 +63,7 @@ class StrategyPool:
     def nearest(
         self, text: str, scopes: Sequence[str], *, target: str, policies: Sequence[str], **place: str
     ) -> dict[str, float]:
-        """Ids of the nearest descriptions of these scopes with their cosines, 0 to 1, at most :data:`NEIGHBOURS`.
+        """Return ids of these scopes' nearest descriptions with cosines, 0 to 1; at most :data:`NEIGHBOURS`.
 
         ``place`` is ``op_class`` or ``zone``. Raises :class:`Unavailable`.
         """

@@ -43,7 +43,7 @@ _DEVICE = EvaluationRow.body["environment"]["device"]["name"].astext
 
 @dataclass(frozen=True)
 class Onlooker:
-    """Whose eyes see a board."""
+    """Reader of a board: a team, or whoever may see all."""
 
     team: UUID
     everything: bool = False
@@ -68,7 +68,7 @@ class Onlooker:
         return func.coalesce(own, func.min(board.builtin), func.min(board.name))
 
     def place(self) -> ColumnElement[int]:
-        """A candidate's place among those of the same kernel on a board, of which the first is shown: one's own, then
+        """Rank candidates of the same kernel on a board, of which the first is shown: the onlooker's own, then
         the latest.
 
         Who sees everything sees each team's.
@@ -86,7 +86,7 @@ class Onlooker:
 def list_leaderboards(
     session: Session, onlooker: Onlooker, *, cursor: str | None = None, after: int = 0, limit: int
 ) -> LeaderboardList:
-    """One for each problem and model of device on which there is a kernel that counts and may be seen, by name; behind
+    """Return a board for each problem and device model with a visible kernel that counts, by name; behind
     ``cursor``, or after the first ``after``."""
     standing = _standing(onlooker).c
     name, target = onlooker.name(standing), cast(standing.target, Text)

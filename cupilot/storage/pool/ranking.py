@@ -1,4 +1,4 @@
-"""Ranks what the strategy pool found: what a strategy gained on similar problems, less what is not known. Pure.
+"""Rank strategies by their gains on similar problems, discounted for uncertainty. Pure.
 
 A group (a strategy, or a technique) has weighted observations: ln of the speedup, or
 :data:`cupilot.domain.pool.FAILURE_GAIN` for a failure. Its mean is shrunk towards the neighbourhood's as in empirical

@@ -1,4 +1,4 @@
-"""Descriptions of references: what entries of one kind share, with their words, kept in Postgres.
+"""Store descriptions of references, which similar entries share, with their words, in Postgres.
 
 The vector index over them is :mod:`cupilot.storage.pool.index`; the question of which are similar, with BM25 over the
 words, :mod:`cupilot.storage.pool.similar`.
@@ -31,7 +31,7 @@ MAX_TERM = 100
 
 @dataclass(frozen=True)
 class Reference:
-    """A description, and who may see what it describes."""
+    """Description of a reference, with its scope."""
 
     scope: str
     target: str
@@ -79,7 +79,7 @@ def words(text: str) -> Counter[str]:
 
 
 def ensure_reference(session: Session, reference: Reference) -> uuid.UUID:
-    """The description's row, made where there is none, and kept from being dropped until the transaction ends."""
+    """Return the description's row, made where there is none, locked against removal until the transaction ends."""
     terms = words(reference.text)
     made = session.execute(
         insert(PoolReference)
@@ -108,7 +108,7 @@ def ensure_reference(session: Session, reference: Reference) -> uuid.UUID:
 
 
 def shown_to_all() -> ColumnElement[bool]:
-    """Whether other teams may see a pool entry: :mod:`cupilot.storage.pool.rows` decides it when it writes the entry.
+    """Return whether other teams may see a pool entry, as :mod:`cupilot.storage.pool.rows` decided at the write.
 
     Goes by the scope of the description, which the release before never wrote, and not by ``sharing`` alone, which it
     did.

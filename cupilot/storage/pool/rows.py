@@ -1,4 +1,4 @@
-"""The strategy pool's truth: one row an evaluation, with the columns that it is searched by.
+"""Store the pool's entries: one row an evaluation, with the columns that it is searched by.
 
 Decides which entries other teams may see. A reference that a team wrote may lie about its operator, for example sleep,
 so that every kernel looks fast; so only entries on built-in problems are ever shared. Imported claims are not: nobody

@@ -1,4 +1,4 @@
-"""Asks the strategy pool: similar descriptions, what strategies came to on them, ranked, with the reasons.
+"""Search the strategy pool: similar descriptions, the results of strategies on them, ranked, with reasons.
 
 All entries are weighed in Postgres, grouped by strategy; what comes to Python is one row for each strategy of the 64
 most similar descriptions, however many entries there are. A weight is similarity times decay with age, less for other
@@ -61,7 +61,7 @@ def search(
     half_life_days: float,
     applicable: Unfit | None = None,
 ) -> PoolAnswer:
-    """What the team may learn: the promising strategies first, then some to avoid, then what techniques are worth.
+    """Return what the team may learn: promising strategies, then some to avoid, then what techniques are worth.
 
     Of problems of the same operator class or, where those have none, of the same roofline zone. ``applicable`` may
     refuse more than the catalogue does. An index that is away costs the similarity by meaning, and is said.

@@ -1,4 +1,4 @@
-"""Which descriptions are similar to a question: by meaning (vectors, Chroma) and by words (BM25, Postgres).
+"""Find descriptions that are similar to a question: by meaning (vectors, Chroma) and by words (BM25, Postgres).
 
 The words are weighted as Okapi BM25 has them (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
 Beyond", 2009), over the descriptions that the asking team may see, so that no other team's can move a weight. Both
@@ -69,7 +69,7 @@ class Similarity:
 
 @dataclass(frozen=True)
 class Similar:
-    """The descriptions that are similar to a question, best first, and what was amiss."""
+    """Descriptions that are similar to a question, best first, and warnings."""
 
     found: dict[uuid.UUID, Similarity]
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Kernels that a team's earlier jobs proved, with the problems that they solve, found by what the pool remembers.
+"""Find kernels that a team's earlier jobs proved, with their problems, by the pool's entries.
 
 By similarity alone, as The AI CUDA Engineer has it; what strategies came to is :mod:`cupilot.storage.pool.search`'s.
 """

@@ -1,4 +1,4 @@
-"""Techniques that a team's agents invent: entering them, and what the pool's entries say of techniques.
+"""Record techniques that a team's agents invent, and count the results of techniques in the pool's entries.
 
 Standings are :mod:`cupilot.domain.standing`'s business. Only what the team itself measured counts: nothing that was
 imported, nothing of other teams, whose words would come into this team's prompts otherwise.
@@ -74,7 +74,7 @@ def enter_techniques(session: Session, job: Job, strategies: Sequence[Strategy],
 
 
 def check_known(session: Session, team: uuid.UUID, technique: str) -> None:
-    """Raises :class:`UnknownTechnique`, with the names that come near, where nobody has heard of a technique."""
+    """Raise :class:`UnknownTechnique`, with similar names, where the catalogue and the team lack a technique."""
     invented = session.scalars(select(NovelTechnique.technique).where(NovelTechnique.team_id == team).distinct())
     names = sorted({technique.id for technique in catalogue()} | set(invented))
     if technique not in names:
@@ -84,7 +84,7 @@ def check_known(session: Session, team: uuid.UUID, technique: str) -> None:
 def learned_techniques(
     session: Session, team: uuid.UUID, target: Target, before: datetime
 ) -> tuple[LearnedTechnique, ...]:
-    """What results before a time have promoted for a target, the best proven first; at most :data:`MAX_LEARNED`."""
+    """Return techniques that results before a time promoted for a target, best first; at most :data:`MAX_LEARNED`."""
     query = scoped(select(NovelTechnique), team).where(
         NovelTechnique.target == target.value, NovelTechnique.created_at < before
     )
@@ -101,7 +101,7 @@ def learned_techniques(
 def records(
     session: Session, team: uuid.UUID, names: Collection[str], *, before: datetime | None = None
 ) -> dict[Key, Record]:
-    """What kernels with each of these techniques came to, by technique and target; those never tried are left out."""
+    """Return the results of kernels with these techniques, by technique and target; untried ones are left out."""
     if not names:
         return {}
     each = _each(team, names, before)

@@ -1,4 +1,4 @@
-"""Entries as lines of JSON: out of one pool, into another. A line that is not an entry is told, and stops no other.
+"""Export and import entries as lines of JSON. A line that is no entry is reported, and stops no other.
 
 An imported entry is a claim: it is marked with where it came from, keeps its age, and never counts as measured here.
 A kernel stands in the first line of an export that names it, whole; an import takes it only where its hash is what the
@@ -55,7 +55,7 @@ class Bad:
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of an import."""
+    """Result of an import."""
 
     lines: int
     added: int
@@ -64,7 +64,7 @@ class Imported:
 
 
 class _BadLine(ValueError):
-    """Why a line is no entry."""
+    """The line is no entry; the message says why."""
 
 
 def exported(

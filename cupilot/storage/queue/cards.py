@@ -1,4 +1,4 @@
-"""Who holds a card: one worker at a time, on whatever machine and in whatever container it runs.
+"""Lease cards to workers: one worker a card at a time, on whatever machine or in whatever container it runs.
 
 Processes of one machine also take turns by a file lock, which containers do not share unless they share its folder. A
 worker takes the lease of its card when it comes up and renews it with each heartbeat and each claim; a dead worker's

@@ -1,4 +1,4 @@
-"""The cluster as everybody sees it: workers with the age of their heartbeat, queues with what stands in them."""
+"""Register workers and read the cluster: workers with the age of their heartbeats, queues with their load."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkerView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What there is and what waits for it."""
+    """Workers of the cluster, and the load of its queues."""
 
     workers: Sequence[WorkerView]
     queues: Mapping[str, Mapping[StepState, int]]

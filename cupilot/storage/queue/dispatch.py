@@ -1,4 +1,4 @@
-"""What the scheduler does to steps: dispatch fairly, reap, dispatch again; and the outbox it relays.
+"""Dispatch steps fairly, reap expired leases, dispatch lost steps again; and relay the outbox.
 
 A *dispatched* step has a message on its way; the backlog stays in Postgres, so that priorities, fair share and cancel
 act at once. Ending a job or a candidate over a step that is given up is the workers' flow.
@@ -35,7 +35,7 @@ database's clock was set back; it would otherwise be waited for until the clock 
 
 @dataclass(frozen=True)
 class Load:
-    """What stands in a queue."""
+    """Load of a queue."""
 
     running: int = 0
     published: int = 0
@@ -43,7 +43,7 @@ class Load:
 
 
 def loads(session: Session) -> Mapping[str, Load]:
-    """The load of each queue that has steps which run or wait; what waits is not counted, it may be a great deal."""
+    """Return the load of each queue with running or waiting steps; waiting ones are not counted, they may be many."""
     running = func.count().filter(Step.state == StepState.RUNNING)
     published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))
     query = (

@@ -1,4 +1,4 @@
-"""Drains: the whole service, or one worker, finishes what runs and takes nothing new until it is told to go on.
+"""Drain the service or one worker: it finishes what runs and claims nothing new until it is resumed.
 
 Jobs are still accepted and wait in Postgres. The scheduler dispatches nothing to what is drained, and a drained worker
 hands messages back that were on their way already; running steps are not touched.
@@ -26,7 +26,7 @@ SERVICE = "*"
 
 @dataclass(frozen=True)
 class DrainView:
-    """What is drained, and what it still does."""
+    """Drain of a worker or the service, and the steps that still run there."""
 
     scope: str
     """A worker's name, or :data:`SERVICE`."""

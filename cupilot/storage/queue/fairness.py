@@ -1,4 +1,4 @@
-"""Whose step goes next: weighted fair shares of a queue between teams, and of a team's share between its jobs.
+"""Choose the next step: weighted fair shares of a queue between teams, and of a team's share between its jobs.
 
 Shares are measured in seconds of workers, on device queues GPU seconds: what finished steps took, fading with their
 age; what running ones have taken, at least an average step's; an average step's for each that is on its way. The next
@@ -109,7 +109,7 @@ def _jobs(queue: str, step_seconds: float) -> CTE:
 
 
 def touched() -> ColumnElement[bool]:
-    """Condition on an open step: it is with a worker, on its way to one, or was; all others have used nothing."""
+    """Return the condition that an open step was published or claimed; all others have used nothing."""
     return or_(Step.state == StepState.RUNNING, Step.dispatched_at.is_not(None), Step.busy_seconds > 0)
 
 

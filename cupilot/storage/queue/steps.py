@@ -1,4 +1,4 @@
-"""Steps: made, claimed, renewed, given back. A claim is a conditional UPDATE; its attempt number is the fencing token.
+"""Make, claim, renew and release steps. A claim is a conditional UPDATE; its attempt number is the fencing token.
 
 Finishing a step with its results is the workers' flow; dispatching and reaping are in
 :mod:`cupilot.storage.queue.dispatch`.

@@ -35,14 +35,14 @@ GONE = 410
 
 
 class TooManyEndpoints(Conflict):
-    """The team has as many as it may have."""
+    """The team has reached its limit of webhooks."""
 
     code = "too_many_webhooks"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is to be sent now."""
+    """Delivery that is due, ready to send."""
 
     delivery: uuid.UUID
     endpoint: uuid.UUID
@@ -54,7 +54,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Result:
-    """How an attempt went."""
+    """Outcome of an attempt."""
 
     outcome: str
     """``ok``, or a word for what went wrong."""
@@ -246,7 +246,7 @@ def claim(
 
 
 def _is_time(lease: timedelta) -> ColumnElement[bool]:
-    """Condition on a delivery: its wait is over; or lies further ahead than any that follows so many attempts, for it
+    """Return the condition that a delivery is due; or due later than any after so many attempts can be, because it
     was written before the database's clock was set back."""
     tries = func.greatest(WebhookDelivery.attempts - 1, 0)
     backoff = func.least(
@@ -292,7 +292,7 @@ def record(session: Session, attempt: Attempt, result: Result, *, luck: float, d
 
 
 def waiting_seconds(session: Session) -> float:
-    """How long the oldest message has been due, or the oldest event has not been looked at; 0 where nobody waits.
+    """Return how long the oldest message has been due, or the oldest event unread; 0 where nothing waits.
 
     Events count too: where no process delivers, nothing becomes a delivery.
     """

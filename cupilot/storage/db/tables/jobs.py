@@ -58,7 +58,7 @@ class ProblemRow(Base):
 
 
 class Job(Base):
-    """A job and where it stands."""
+    """A job, its state and its budgets."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -235,7 +235,7 @@ class CandidateParent(Base):
 
 
 class EvaluationRow(Base):
-    """What the judge measured. Append-only; one a finished evaluate or confirm step."""
+    """Measurement of the judge. Append-only; one a finished evaluate or confirm step."""
 
     __tablename__ = "evaluations"
 
@@ -272,7 +272,7 @@ class Event(Base):
 
 
 class Directive(Base):
-    """Something that a person wants of a job's evolution."""
+    """Directive of a person to a job's evolution."""
 
     __tablename__ = "directives"
     __table_args__ = (
@@ -312,7 +312,7 @@ class Directive(Base):
 
 
 class CreditRow(Base):
-    """What one technique of a winner is worth: one row a technique, however often its step is done."""
+    """Credit of one technique of a winner: one row a technique, however often its step is done."""
 
     __tablename__ = "credits"
     __table_args__ = (UniqueConstraint("candidate_id", "technique"),)

@@ -54,7 +54,7 @@ class User(Base):
 
 
 class Membership(Base):
-    """That a user is in a team, and as what."""
+    """Membership of a user in a team, with a role."""
 
     __tablename__ = "memberships"
 

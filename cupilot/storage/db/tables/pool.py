@@ -56,7 +56,7 @@ class PoolReference(Base):
 
 
 class PoolTerm(Base):
-    """How often a word occurs in a description: the postings that BM25 is reckoned from."""
+    """Count of a word in a description: the postings that BM25 is computed from."""
 
     __tablename__ = "pool_terms"
     __table_args__ = (Index("ix_pool_terms_term", "term"),)

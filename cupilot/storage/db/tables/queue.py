@@ -135,7 +135,7 @@ class CardLease(Base):
 
 
 class Drain(Base):
-    """What takes nothing new: a worker by its name, or ``*``, the whole service."""
+    """Drain of a worker, by its name, or of the whole service (``*``)."""
 
     __tablename__ = "drains"
 
@@ -145,7 +145,7 @@ class Drain(Base):
 
 
 class SchedulerLook(Base):
-    """When a scheduler in charge last looked, and which one: one row, a sign of life for the next one."""
+    """Last look of a scheduler in charge, and which one: one row, a sign of life for its successor."""
 
     __tablename__ = "scheduler_look"
     __table_args__ = (CheckConstraint("single", name="single"),)

@@ -89,7 +89,7 @@ class WebhookAttempt(Base):
 
 
 class WebhookPosition(Base):
-    """How far events have been turned into deliveries; one row."""
+    """Position up to which events have become deliveries; one row."""
 
     __tablename__ = "webhook_position"
     __table_args__ = (CheckConstraint("id = 1", name="one"),)
