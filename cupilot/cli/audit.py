@@ -42,7 +42,7 @@ def audit(
         cupilot audit --resource /v1/jobs/3f2b --json
     """
     with connect(server, data) as client:
-        asked: dict[str, Any] = {
+        filters: dict[str, Any] = {
             "principal": principal,
             "key_prefix": key_prefix,
             "route": route,
@@ -53,18 +53,18 @@ def audit(
             "until": until.astimezone() if until else None,
         }
         if everything:
-            page = AuditPage(items=list(client.all_audit(**asked)))
+            page = AuditPage(items=list(client.all_audit(**filters)))
         else:
-            page = client.audit(**asked, cursor=cursor, limit=limit)
+            page = client.audit(**filters, cursor=cursor, limit=limit)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
             return
         for item in page.items:
             who = clean(item.principal or "nobody")
             where = clean(item.address or "-")
-            told = f"{item.method} {clean(item.resource)} {item.status} {item.outcome}"
+            line = f"{item.method} {clean(item.resource)} {item.status} {item.outcome}"
             typer.echo(
-                f"{item.at.astimezone():%Y-%m-%d %H:%M:%S}  {who} ({item.key_prefix or 'no key'}, {where})  {told}"
+                f"{item.at.astimezone():%Y-%m-%d %H:%M:%S}  {who} ({item.key_prefix or 'no key'}, {where})  {line}"
             )
             for name, (old, new) in (item.changes or {}).items():
                 typer.echo(f"    {clean(name)}: {clean(json.dumps(old))} -> {clean(json.dumps(new))}")

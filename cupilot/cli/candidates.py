@@ -47,12 +47,12 @@ def candidates(
     """
     with connect(server, data) as client:
         number = None if generation is None else generation - 1  # people count from 1 everywhere, REST from 0
-        asked: dict[str, Any] = {"verdict": verdict, "generation": number, "order": order}
+        filters: dict[str, Any] = {"verdict": verdict, "generation": number, "order": order}
         chosen = job_id(client, job)
         if everything:
-            page = CandidatePage(items=list(client.all_candidates(chosen, **asked)))
+            page = CandidatePage(items=list(client.all_candidates(chosen, **filters)))
         else:
-            page = client.candidates(chosen, **asked, cursor=cursor, limit=limit)
+            page = client.candidates(chosen, **filters, cursor=cursor, limit=limit)
         if as_json:
             typer.echo(page.model_dump_json(indent=2))
         else:

@@ -44,10 +44,10 @@ def evolve(
     from cupilot.cli.results import finish
 
     request = options.request()
-    mine: set[UUID] = set()
-    with connect_or_start(server, data, mine) as client:
+    own_jobs: set[UUID] = set()
+    with connect_or_start(server, data, own_jobs) as client:
         job = client.submit(on_chosen_target(request, options.target, client))
-        mine.add(job.id)
+        own_jobs.add(job.id)
         typer.echo(f"job {job.id} on {job.target.value}", err=True)
         try:
             final = show(client, job.id, as_json=as_json, quiet=as_json)

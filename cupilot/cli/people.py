@@ -320,9 +320,9 @@ def _team_line(view: TeamView) -> str:
         (quota.gpu_seconds and quota.gpu_seconds / 3600, f"{{:g}} GPU hours a {period}"),
         (quota.model_usd, f"{{:g}} USD for models a {period}"),
     )
-    said = ", ".join(words.format(value) for value, words in limits if value is not None) or "no limits"
+    limit_text = ", ".join(words.format(value) for value, words in limits if value is not None) or "no limits"
     people = f"{view.members} member{'' if view.members == 1 else 's'}"
-    return f"{clean(view.name)}  weight {view.weight:g}, {people}, {said}"
+    return f"{clean(view.name)}  weight {view.weight:g}, {people}, {limit_text}"
 
 
 def _member_line(view: MemberView) -> str:

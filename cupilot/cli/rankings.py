@@ -51,20 +51,20 @@ def leaderboard(
             _tell_more(boards.next_cursor)
             return
         chosen = _full(client, problem, all_teams=all_teams)
-        found = client.leaderboard(chosen, device=device, all_teams=all_teams, cursor=cursor, limit=limit)
+        ranking = client.leaderboard(chosen, device=device, all_teams=all_teams, cursor=cursor, limit=limit)
         if everything:
-            whole = list(client.ranked(chosen, device=found.device, all_teams=all_teams))
-            found = found.model_copy(update={"items": whole, "next_cursor": None, "next_after": None})
+            whole = list(client.ranked(chosen, device=ranking.device, all_teams=all_teams))
+            ranking = ranking.model_copy(update={"items": whole, "next_cursor": None, "next_after": None})
         if as_json:
-            typer.echo(found.model_dump_json(indent=2))
+            typer.echo(ranking.model_dump_json(indent=2))
             return
-        typer.echo(f"{clean(found.name)}, {found.policy.value}, on {clean(found.device)}{_origin(found)}")
-        for entry in found.items:
+        typer.echo(f"{clean(ranking.name)}, {ranking.policy.value}, on {clean(ranking.device)}{_origin(ranking)}")
+        for entry in ranking.items:
             where = f"{entry.job}:{entry.ordinal}" if entry.job else "another team's"
             where += f" ({clean(entry.team)})" if all_teams and entry.team else ""
             techniques = ", ".join(entry.techniques) or "plain"
             typer.echo(f"{entry.rank:3}  {interval(entry.speedup)}  {entry.verdict.value:10}  {where}  {techniques}")
-        _tell_more(found.next_cursor)
+        _tell_more(ranking.next_cursor)
 
 
 def compare(

@@ -178,8 +178,8 @@ def _maker(candidate: CandidateView) -> str:
 def _standing(candidate: CandidateView) -> str:
     end = candidate.verdict.value if candidate.verdict else candidate.state
     why = candidate.failure or candidate.reason
-    said = f"{end}: {why}" if why else end
-    return f"{said}. {AFTER_QUARANTINE}" if candidate.after_quarantine else said
+    text = f"{end}: {why}" if why else end
+    return f"{text}. {AFTER_QUARANTINE}" if candidate.after_quarantine else text
 
 
 def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -209,8 +209,8 @@ def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
 
 def _build_facts(build: BuildReport) -> list[str]:
     facts = {"registers": build.registers, "spill bytes": build.spill_bytes, "shared bytes": build.shared_bytes}
-    known = [f"{name} {value}" for name, value in (facts | build.instructions).items() if value is not None]
-    return [", ".join(known)] if known else []
+    facts_text = [f"{name} {value}" for name, value in (facts | build.instructions).items() if value is not None]
+    return [", ".join(facts_text)] if facts_text else []
 
 
 def _origins(candidate: CandidateView) -> list[tuple[str, str]]:
@@ -226,11 +226,11 @@ def _origins(candidate: CandidateView) -> list[tuple[str, str]]:
 
 
 def _asked_for(candidate: CandidateView) -> list[tuple[str, str]]:
-    """Print the requested strategy, where the code follows another one, and why its writer expected it to be fast."""
-    asked, followed = candidate.strategy, candidate.aligned_strategy
+    """Return the requested strategy, where the code follows another one, and why its writer expected it to be fast."""
+    requested, followed = candidate.strategy, candidate.aligned_strategy
     lines: list[tuple[str, str]] = []
-    if asked and followed and asked.signature() != followed.signature():
-        lines += _numbered("asked for", technique_lines(asked))
+    if requested and followed and requested.signature() != followed.signature():
+        lines += _numbered("asked for", technique_lines(requested))
     if candidate.fidelity is not None:
         lines.append(("fidelity", f"{candidate.fidelity:.0%} of the claimed techniques are in the code"))
     if candidate.insight:

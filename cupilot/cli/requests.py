@@ -109,14 +109,14 @@ class JobOptions:
     def _method(self) -> MethodConfig:
         if self.method not in CONFIGS:
             raise InvalidInput(f"{self.method!r} is no method", hint=", ".join(CONFIGS), where="--method")
-        known = set(CONFIGS[self.method].model_fields)
+        parameters = set(CONFIGS[self.method].model_fields)
         chosen = _given(population=self.population, generations=self.generations)
         chosen |= _switched_off(self.without or []) | _settings(self.set or [])
-        unknown = sorted(chosen.keys() - known)
+        unknown = sorted(chosen.keys() - parameters)
         if unknown:
-            hint = f"it has {', '.join(sorted(known - {'name'}))}"
+            hint = f"it has {', '.join(sorted(parameters - {'name'}))}"
             raise InvalidInput(f"{self.method} has no parameter {unknown[0]!r}", hint=hint, where="--set")
-        if "elites" in known and isinstance(chosen.get("population"), int):
+        if "elites" in parameters and isinstance(chosen.get("population"), int):
             # The default number of elites would not fit into a population of two.
             elites = CONFIGS[self.method]().elites
             chosen.setdefault("elites", min(elites, max(chosen["population"] - 1, 0)))

@@ -254,8 +254,8 @@ def _use(use: QuotaUse) -> str:
 def _budgets(
     client: Client, job: object, candidates: int | None, minutes: float | None, cost: float | None
 ) -> Budgets | None:
-    given = {"candidates": candidates, "wall_seconds": None if minutes is None else minutes * 60, "cost_usd": cost}
-    changes = {name: value for name, value in given.items() if value is not None}
+    budgets = {"candidates": candidates, "wall_seconds": None if minutes is None else minutes * 60, "cost_usd": cost}
+    changes = {name: value for name, value in budgets.items() if value is not None}
     if not changes:
         return None
     try:

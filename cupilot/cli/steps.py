@@ -76,11 +76,11 @@ def logs(
             out.write_bytes(text)
             typer.echo(json.dumps({"file": str(out)}) if as_json else str(out))
             return
-        told = text.decode("utf-8", "replace").splitlines()
+        log_lines = text.decode("utf-8", "replace").splitlines()
         if as_json:
-            typer.echo(json.dumps({"lines": told}, indent=2))
+            typer.echo(json.dumps({"lines": log_lines}, indent=2))
             return
-        for line in told:  # what models and compilers wrote may hold codes that a terminal obeys
+        for line in log_lines:  # what models and compilers wrote may hold codes that a terminal obeys
             typer.echo(clean(line))
 
 

@@ -50,8 +50,8 @@ def seconds(value: float) -> str:
 
 def counts(verdicts: Mapping[str, int]) -> str:
     """Return candidates by verdict, the best first, e.g. ``audited 5, rejected 2``."""
-    known = [name for name in VERDICT_ORDER if name in verdicts]
-    names = known + [name for name in verdicts if name not in known]
+    ranked = [name for name in VERDICT_ORDER if name in verdicts]
+    names = ranked + [name for name in verdicts if name not in ranked]
     return ", ".join(f"{name} {verdicts[name]}" for name in names) or "none measured yet"
 
 

@@ -206,8 +206,8 @@ def _worker(worker: WorkerView, now: datetime) -> str:
         state = "drained"
     device = f"  {clean(worker.device.name)}" if worker.device else ""
     silence = (now - worker.heartbeat_at).total_seconds()
-    said = worker.note or worker.drained
-    note = f"  {clean(said)}" if said else ""
+    reason = worker.note or worker.drained
+    note = f"  {clean(reason)}" if reason else ""
     seen = f"  last seen {silence:.0f} s ago" if silence > OLD_SECONDS else ""
     return f"{state:9} {worker.busy}/{worker.slots}  {clean(worker.kind):6} {clean(worker.name)}{device}{seen}{note}"
 

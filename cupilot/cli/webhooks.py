@@ -213,7 +213,7 @@ def _show_delivery(view: DeliveryDetail, *, as_json: bool) -> None:
         return
     typer.echo(f"{view.id}  {view.kind}  {view.state}")
     for attempt in view.log:
-        told = f" {attempt.status}" if attempt.status else ""
+        status = f" {attempt.status}" if attempt.status else ""
         took = f" in {attempt.milliseconds} ms" if attempt.milliseconds is not None else ""
         excerpt = f": {clean(attempt.excerpt)}" if attempt.excerpt else ""
-        typer.echo(f"  {attempt.number}. {attempt.outcome or 'under way, or cut off'}{told}{took}{excerpt}")
+        typer.echo(f"  {attempt.number}. {attempt.outcome or 'under way, or cut off'}{status}{took}{excerpt}")

@@ -32,13 +32,13 @@ class Endpoint:
     api_key: str | None
 
 
-def data_folder(given: Path | None = None) -> Path:
+def data_folder(folder: Path | None = None) -> Path:
     """Return the data folder of the embedded stack.
 
     Given, ``CUPILOT_DATA``, ``./.cupilot`` if it is there, ``~/.cupilot`` if that is there, else ``./.cupilot``.
     """
-    if given is not None:
-        return given
+    if folder is not None:
+        return folder
     if os.environ.get(DATA_VARIABLE):
         return Path(os.environ[DATA_VARIABLE])
     home = Path.home() / ".cupilot"

@@ -176,8 +176,8 @@ def resolve(kernel: Kernel, facts: ProblemFacts) -> ResolvedPlan:
     tensors = {spec.name for spec in facts.tensors}
     workspace = _workspace(plan, names, tensors)
     maps = _tensor_maps(kernel, facts, names, workspace)
-    known = tensors | set(workspace) | set(maps)
-    launches = tuple(_launch(launch, kernel.target, names, known) for launch in plan.launches)
+    names_in_scope = tensors | set(workspace) | set(maps)
+    launches = tuple(_launch(launch, kernel.target, names, names_in_scope) for launch in plan.launches)
     return ResolvedPlan(launches=tuple(_with_maps(launch, maps) for launch in launches), workspace=workspace)
 
 
@@ -222,11 +222,13 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _launch(launch: Launch, target: Target, names: dict[str, int | float | bool], known: set[str]) -> ResolvedLaunch:
-    unknown = [name for name in launch.args if name not in known]
+def _launch(
+    launch: Launch, target: Target, names: dict[str, int | float | bool], names_in_scope: set[str]
+) -> ResolvedLaunch:
+    unknown = [name for name in launch.args if name not in names_in_scope]
     if unknown:
         raise InvalidPlan(
-            f"launch of {launch.kernel!r}: unknown argument {unknown[0]!r}", hint=f"known: {_listed(known)}"
+            f"launch of {launch.kernel!r}: unknown argument {unknown[0]!r}", hint=f"known: {_listed(names_in_scope)}"
         )
     if target is Target.CPU:
         if launch.grid or launch.block or launch.cluster or launch.cooperative or launch.shared_bytes != "0":

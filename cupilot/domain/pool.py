@@ -112,10 +112,10 @@ class PoolEntry(Value):
     def shown_to_others(self, sharing: Sharing, name: str) -> PoolEntry:
         """Return the entry as other teams may see it; ``name`` is the one that its built-in problem ships with."""
         kind = self.provenance.kernel_kind
-        known = {"id": self.id, "team": ELSEWHERE, "provenance": Provenance(kernel_kind=kind), "asked": None}
+        changes = {"id": self.id, "team": ELSEWHERE, "provenance": Provenance(kernel_kind=kind), "asked": None}
         if sharing is Sharing.OPEN:
             method = Provenance(method=self.provenance.method, kernel_kind=kind)
-            return self.model_copy(update=known | {"problem_name": name, "provenance": method})
+            return self.model_copy(update=changes | {"problem_name": name, "provenance": method})
         hidden = {
             "problem_name": ANONYMOUS_NAME,
             "problem_hash": "",
@@ -125,7 +125,7 @@ class PoolEntry(Value):
             "credits": tuple(credit.model_copy(update={"note": None}) for credit in self.credits),
             "context": Context(driver=self.context.driver, cuda=self.context.cuda, torch=self.context.torch),
         }
-        return self.model_copy(update=known | hidden)
+        return self.model_copy(update=changes | hidden)
 
 
 ELSEWHERE = "another team"

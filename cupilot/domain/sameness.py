@@ -13,11 +13,11 @@ from cupilot.domain.problem import GraphNode, ProblemFacts, TensorSpec
 
 def difference(original: ProblemFacts, other: ProblemFacts) -> str | None:
     """Describe what the other does differently, in a sentence for its author; None where it does the same."""
-    mine, theirs = original.tensors, other.tensors
-    if [_kind(spec) for spec in mine] != [_kind(spec) for spec in theirs]:
-        return f"its tensors are {_listed(theirs)}; the original's are {_listed(mine)}"
-    names = {spec.name: f"tensor {place}" for place, spec in enumerate(mine)}
-    other_names = {spec.name: f"tensor {place}" for place, spec in enumerate(theirs)}
+    own, others = original.tensors, other.tensors
+    if [_kind(spec) for spec in own] != [_kind(spec) for spec in others]:
+        return f"its tensors are {_listed(others)}; the original's are {_listed(own)}"
+    names = {spec.name: f"tensor {place}" for place, spec in enumerate(own)}
+    other_names = {spec.name: f"tensor {place}" for place, spec in enumerate(others)}
     for position, node in enumerate(original.graph.nodes):
         if position >= len(other.graph.nodes):
             return f"it ends after {position} operations; the original goes on with {node.op}"

@@ -134,10 +134,10 @@ def exit_code(checks: Sequence[Check]) -> int:
 
 
 def _python() -> Check:
-    found = f"{platform.python_version()} on {platform.platform(terse=True)}"
+    finding = f"{platform.python_version()} on {platform.platform(terse=True)}"
     if sys.version_info < MIN_PYTHON:
-        return Check("python", Level.MISSING, found, "install Python 3.11 or newer, then run 'make install' again")
-    return Check("python", Level.OK, found)
+        return Check("python", Level.MISSING, finding, "install Python 3.11 or newer, then run 'make install' again")
+    return Check("python", Level.OK, finding)
 
 
 def _client() -> Check:
@@ -148,9 +148,11 @@ def _client() -> Check:
 
 
 def _unchecked() -> Check:
-    found = "not checked: compiler, sandbox, GPU, servers, roles; the client alone is installed, and works without them"
+    finding = (
+        "not checked: compiler, sandbox, GPU, servers, roles; the client alone is installed, and works without them"
+    )
     mend = "to run the service here, clone the repository of cuPilot, run 'make install' there, then 'make doctor'"
-    return Check("service", Level.NOTE, found, mend)
+    return Check("service", Level.NOTE, finding, mend)
 
 
 def _compiler() -> Check:
@@ -180,32 +182,34 @@ def _sandbox() -> Check:
         users = ["/usr/bin/setpriv", "--reuid=61184", "--regid=61184", "--clear-groups", "/bin/true"]
         if bwrap and _run([bwrap, "--unshare-pid", "--ro-bind", "/", "/", *limited, *users]).returncode == 0:
             return Check("sandbox", Level.OK, f"bubblewrap ({bwrap}), a user id of its own for each program")
-        found = "as root, bubblewrap cannot give programs user ids of their own here; landlock may"
-        return Check("sandbox", Level.WARNING, found, "run the GPU worker as an unprivileged user")
+        finding = "as root, bubblewrap cannot give programs user ids of their own here; landlock may"
+        return Check("sandbox", Level.WARNING, finding, "run the GPU worker as an unprivileged user")
     if bwrap and _run([bwrap, "--unshare-all", "--ro-bind", "/", "/", *limited, "/bin/true"]).returncode == 0:
         return Check("sandbox", Level.OK, f"bubblewrap ({bwrap})")
-    found = "bubblewrap does not start here; kernels are confined by landlock, seccomp and limits only"
+    finding = "bubblewrap does not start here; kernels are confined by landlock, seccomp and limits only"
     mend = "allow user namespaces, e.g. on Ubuntu: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-    return Check("sandbox", Level.WARNING, found, mend)
+    return Check("sandbox", Level.WARNING, finding, mend)
 
 
 def _disk(folder: Folder) -> Check:
     place = next(path for path in (folder.root, *folder.root.parents) if path.exists())
     free = shutil.disk_usage(place).free
-    found = f"{free / 1e9:.1f} GB free at {folder.root}"
+    finding = f"{free / 1e9:.1f} GB free at {folder.root}"
     if not os.access(place, os.W_OK):
         return Check("data folder", Level.MISSING, f"{place} is not writable", "choose another one with --data")
     if free < MIN_DISK_BYTES:
-        return Check("data folder", Level.WARNING, found, "choose a folder on another disk with --data")
-    return Check("data folder", Level.OK, found)
+        return Check("data folder", Level.WARNING, finding, "choose a folder on another disk with --data")
+    return Check("data folder", Level.OK, finding)
 
 
 def _memory() -> Check:
     available = _available_memory()
-    found = f"{available / 1e9:.1f} GB available, {len(os.sched_getaffinity(0))} CPU cores"
+    finding = f"{available / 1e9:.1f} GB available, {len(os.sched_getaffinity(0))} CPU cores"
     if available < MIN_MEMORY_BYTES:
-        return Check("memory", Level.WARNING, found, "large problems may fail; close something or use a bigger machine")
-    return Check("memory", Level.OK, found)
+        return Check(
+            "memory", Level.WARNING, finding, "large problems may fail; close something or use a bigger machine"
+        )
+    return Check("memory", Level.OK, finding)
 
 
 def _servers() -> Check:
@@ -220,9 +224,9 @@ def _identity() -> Check:
         return Check("identity", Level.OK, "normal user")
     if unprivileged_user() is None:
         return Check("identity", Level.OK, "root; Postgres runs in a user namespace")
-    found = "root without user namespaces; Postgres runs as 'nobody'"
+    finding = "root without user namespaces; Postgres runs as 'nobody'"
     return Check(
-        "identity", Level.WARNING, found, "data folder and .venv must lie where 'nobody' may enter (not in /root)"
+        "identity", Level.WARNING, finding, "data folder and .venv must lie where 'nobody' may enter (not in /root)"
     )
 
 
@@ -238,11 +242,11 @@ def _gpu() -> Check:
     if report.usable:
         names = ", ".join(f"{gpu.name} (sm_{gpu.arch[0]}{gpu.arch[1]})" for gpu in report.usable)
         return Check("gpu", Level.OK, f"{names}, driver {report.driver}")
-    found = f"none usable: {report.problem}; the cpu target works without one"
+    finding = f"none usable: {report.problem}; the cpu target works without one"
     if not report.gpus:
-        return Check("gpu", Level.NOTE, found)
+        return Check("gpu", Level.NOTE, finding)
     return Check(
-        "gpu", Level.WARNING, found, "install an NVIDIA driver of version 580 or newer and a CUDA build of torch"
+        "gpu", Level.WARNING, finding, "install an NVIDIA driver of version 580 or newer and a CUDA build of torch"
     )
 
 
@@ -263,9 +267,9 @@ def _profiler() -> Check:
         return Check("gpu profiler", Level.NOTE, "no NVIDIA driver; profiles are inferred from time and build")
     if "RmProfilingAdminOnly: 1" not in params.read_text() or _has_capability(CAP_SYS_ADMIN):
         return Check("gpu profiler", Level.OK, "performance counters may be read")
-    found = "performance counters are for administrators only (ERR_NVGPUCTRPERM); profiles are inferred instead"
+    finding = "performance counters are for administrators only (ERR_NVGPUCTRPERM); profiles are inferred instead"
     mend = "put 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d/nvidia.conf and reboot"
-    return Check("gpu profiler", Level.WARNING, found, mend)
+    return Check("gpu profiler", Level.WARNING, finding, mend)
 
 
 def _model() -> Check:
@@ -275,8 +279,8 @@ def _model() -> Check:
         failing = [check for check in report.checks if not check["works"]]
         if report.fine:
             return Check("model", Level.OK, "; ".join(f"{check['model']} {check['found']}" for check in report.checks))
-        found = report.error or "; ".join(f"{check['model']}: {check['found']}" for check in failing)
-        return Check("model", Level.WARNING, found, failing[0]["mend"] if failing else "see docs/models.md")
+        finding = report.error or "; ".join(f"{check['model']}: {check['found']}" for check in failing)
+        return Check("model", Level.WARNING, finding, failing[0]["mend"] if failing else "see docs/models.md")
     return Check("model", Level.NOTE, "none in CUPILOT_LLM_MODEL; the playbook agents need none and cost nothing")
 
 
@@ -303,9 +307,9 @@ def _role(folder: Folder, stack: Status, answers: Mapping[str, str], role: Role)
     processes = [part for part in stack.parts if part.name.partition("-")[0] == role.part]
     unready = [part for part in processes if part.state is not PartState.READY]
     if unready or not processes:
-        found = ", ".join(f"{part.name} {part.state}" for part in unready) or "the stack has no such process"
+        finding = ", ".join(f"{part.name} {part.state}" for part in unready) or "the stack has no such process"
         logs = ", ".join(str(folder.log(part.name)) for part in unready)
-        return Check(title, Level.WARNING, found, f"see {logs}" if unready else "cupilot down; cupilot up")
+        return Check(title, Level.WARNING, finding, f"see {logs}" if unready else "cupilot down; cupilot up")
     if answers.get(role.part, "ok") != "ok":
         logs = ", ".join(str(folder.log(part.name)) for part in processes)
         return Check(title, Level.WARNING, f"runs, but: {answers[role.part]}", f"see {logs}")

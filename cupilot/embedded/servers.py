@@ -316,12 +316,12 @@ def _end_predecessor(data: Path) -> None:
     try:
         pid = int(pid_file.read_text().splitlines()[0])
         process = psutil.Process(pid)
-        theirs = Path(process.cwd()) == data
+        is_theirs = Path(process.cwd()) == data
     except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
         return
     except psutil.AccessDenied:
-        theirs = False
-    if not theirs:
+        is_theirs = False
+    if not is_theirs:
         pid_file.unlink()
         return
     for end in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):

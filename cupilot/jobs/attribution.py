@@ -56,8 +56,8 @@ def _unasked(session: Session, job: Job, winner: Candidate) -> int:
     first = first_measurement(session, winner)
     if first is None or not (_is_rendered(job, winner) or _has_switches(session, winner)):
         return 0
-    each = first.body.seconds
-    affordable = job.gpu_seconds * UNASKED_SHARE / each if each > 0 else 0.0
+    seconds = first.body.seconds
+    affordable = job.gpu_seconds * UNASKED_SHARE / seconds if seconds > 0 else 0.0
     return min(int(affordable), MAX_UNASKED_EVALUATIONS)
 
 
@@ -119,17 +119,17 @@ def _conclude(session: Session, job: Job, winner: Candidate) -> None:
 
 
 def _not_measured(session: Session, winner: Candidate, step: Step, note: str) -> None:
-    known = {"technique": step.payload["technique"], "removed": step.payload["removed"]}
-    credit = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED, "note": note})
+    fields = {"technique": step.payload["technique"], "removed": step.payload["removed"]}
+    credit = Credit.model_validate({**fields, "outcome": CreditOutcome.NOT_MEASURED, "note": note})
     give_credit(session, winner, step.payload["position"], credit)
 
 
-def credit_of(known: Credit, winner: Evaluation, without: Evaluation) -> Credit:
+def credit_of(credit: Credit, winner: Evaluation, without: Evaluation) -> Credit:
     """Return a technique's credit from both measurements."""
     full, rest = winner.comparison(), without.comparison()
     if not without.verdict.counts or full is None or rest is None:
         failure = without.failure.kind if without.failure else None
-        return known.model_copy(update={"outcome": CreditOutcome.BROKEN, "failure": failure})
+        return credit.model_copy(update={"outcome": CreditOutcome.BROKEN, "failure": failure})
     factor = credit_factor(full.speedup, rest.speedup)
     changed = {"outcome": CreditOutcome.MEASURED, "factor": factor, "speedup_without": rest.speedup}
-    return known.model_copy(update=changed)
+    return credit.model_copy(update=changed)

@@ -33,15 +33,21 @@ def retry(
     session: Session, caller: Caller, job: uuid.UUID, request: RetryRequest, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """Return the job that goes on with an ended one, and whether it is new."""
-    asked = digest(["retry", str(job), request.model_dump(mode="json")])
+    request_hash = digest(["retry", str(job), request.model_dump(mode="json")])
 
     def make() -> tuple[Job, bool]:
         spec = _changed(session, caller, job, request)
         return retry_job(
-            session, caller.team_id, job, spec, author=caller.user, idempotency_key=idempotency_key, request_hash=asked
+            session,
+            caller.team_id,
+            job,
+            spec,
+            author=caller.user,
+            idempotency_key=idempotency_key,
+            request_hash=request_hash,
         )
 
-    return once(session, caller.team_id, idempotency_key, asked, make)
+    return once(session, caller.team_id, idempotency_key, request_hash, make)
 
 
 def fork(
@@ -54,7 +60,7 @@ def fork(
     idempotency_key: str | None,
 ) -> tuple[Job, bool]:
     """Return the job that goes on from a candidate, and whether it is new."""
-    asked = digest(["fork", str(job), candidate, request.model_dump(mode="json")])
+    request_hash = digest(["fork", str(job), candidate, request.model_dump(mode="json")])
 
     def make() -> tuple[Job, bool]:
         spec = _changed(session, caller, job, request)
@@ -66,10 +72,10 @@ def fork(
             spec,
             author=caller.user,
             idempotency_key=idempotency_key,
-            request_hash=asked,
+            request_hash=request_hash,
         )
 
-    return once(session, caller.team_id, idempotency_key, asked, make)
+    return once(session, caller.team_id, idempotency_key, request_hash, make)
 
 
 def retry_job(
@@ -100,8 +106,8 @@ def retry_job(
         job.retry_of_id = old.id
         for survivor in survivors_of(session, old, min(TAKEN_OVER, spec.budgets.candidates)):
             _take_over(session, job, survivor, author)
-        for known in in_force(session, old.id, DirectiveKind.BAN):
-            values = {name: getattr(known, name) for name in ("kind", "technique", "strategy", "signature", "author")}
+        for ban in in_force(session, old.id, DirectiveKind.BAN):
+            values = {name: getattr(ban, name) for name in ("kind", "technique", "strategy", "signature", "author")}
             session.add(Directive(id=uuid.uuid4(), job_id=job.id, **values))
         session.flush()
     return job, is_new
@@ -136,9 +142,9 @@ def fork_job(
 
 def _changed(session: Session, caller: Caller, job: uuid.UUID, request: RetryRequest) -> JobSpec:
     """Return the old job's specification with what the request says otherwise."""
-    known = job_spec(session, get_job(session, caller.team_id, job))
+    old = job_spec(session, get_job(session, caller.team_id, job))
     changes = {name: getattr(request, name) for name in request.model_fields_set if getattr(request, name) is not None}
-    spec = known.model_copy(update=changes)
+    spec = old.model_copy(update=changes)
     check_agents(session, spec.method, spec.agents)
     return spec
 

@@ -61,27 +61,28 @@ def begin_generation(
     Initial strategies are written by one step for all; it counts as one until it knows how many there are.
     """
     room = max(evaluations_left(session, job), 0)
-    given = injections(session, job)[:room]
+    injected = injections(session, job)[:room]
     method = method_for(config_of(job))
     wanted = [] if only_injected else list(method.propose(survivors, number, generation_rng(job.seed, number)))
-    wanted = wanted[: max(len(wanted) - len(given), 1)]  # what people inject takes a place, but never the last
-    proposals = wanted[: room - len(given)]
-    initial = [one for one in proposals if one.operator is Operator.INITIAL]
-    others = [one for one in proposals if one.operator is not Operator.INITIAL]
-    pending = len(given) + len(others) + (1 if initial else 0)
+    wanted = wanted[: max(len(wanted) - len(injected), 1)]  # what people inject takes a place, but never the last
+    proposals = wanted[: room - len(injected)]
+    initial = [proposal for proposal in proposals if proposal.operator is Operator.INITIAL]
+    others = [proposal for proposal in proposals if proposal.operator is not Operator.INITIAL]
+    pending = len(injected) + len(others) + (1 if initial else 0)
     generation = add_generation(session, job, number, pending=pending)
     if len(proposals) < len(wanted):
         cut_short(session, generation)
     if initial:
-        payload = {"count": len(initial), "number": number, "seeds": [one.parents[0] for one in initial if one.parents]}
+        seeds = [proposal.parents[0] for proposal in initial if proposal.parents]
+        payload = {"count": len(initial), "number": number, "seeds": seeds}
         key = f"initialise/{number}"
         add_step(session, job, StepKind.INITIALISE, key, generation=generation, payload=payload)
     for proposal in others:
         _begin_candidate(session, job, generation, proposal)
-    for directive in given:
+    for directive in injected:
         candidate = add_injected(session, job, generation, directive)
         begin_stage(session, job, candidate, Next(Stage.EVALUATE if candidate.kernel_hash else Stage.TRANSLATE))
-    if not proposals and not given:
+    if not proposals and not injected:
         end_generation(session, job, generation)
 
 
@@ -168,8 +169,8 @@ def end_generation(session: Session, job: Job, generation: Generation) -> None:
     set_survivors(session, job, survivors)
     stop = method.should_stop(population, generation.number)
     reached = exhausted(session, job) if stop is None or _cut(stop, generation) else None
-    by_id = {one.candidate: one for one in population}
-    parents = [by_id[one] for one in survivors]
+    by_id = {member.candidate: member for member in population}
+    parents = [by_id[survivor] for survivor in survivors]
     if stop is StopReason.GENERATIONS and exhausted(session, job) is None and injections(session, job):
         begin_generation(session, job, generation.number + 1, parents, only_injected=True)
         return
@@ -220,7 +221,7 @@ def _ask_about(session: Session, job: Job, generation: Generation, candidate: Ca
 
 
 def _begin_candidate(session: Session, job: Job, generation: Generation, proposal: Proposal) -> None:
-    parents = [uuid.UUID(one) for one in proposal.parents]
+    parents = [uuid.UUID(parent) for parent in proposal.parents]
     candidate = add_candidate(session, job, generation, proposal.operator, parents, notes=Notes.of(proposal))
     begin_stage(session, job, candidate, first(course_of(job, proposal.operator)))
 

@@ -34,7 +34,7 @@ def submit_file(
     session: Session, caller: Caller, request: ImportRequest, idempotency_key: str | None
 ) -> tuple[Job, bool]:
     """Return the job that judges a file, and whether it is new; InvalidImport for what is no such file."""
-    asked = digest(["import", request.model_dump(mode="json")])
+    request_hash = digest(["import", request.model_dump(mode="json")])
 
     def make() -> tuple[Job, bool]:
         check_import(request.source)
@@ -51,10 +51,10 @@ def submit_file(
             priority=request.priority,
             learning=Learning(sharing=request.sharing),
             idempotency_key=idempotency_key,
-            request_hash=asked,
+            request_hash=request_hash,
         )
 
-    return once(session, caller.team_id, idempotency_key, asked, make)
+    return once(session, caller.team_id, idempotency_key, request_hash, make)
 
 
 def submit_import(

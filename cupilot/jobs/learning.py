@@ -51,8 +51,8 @@ def correct(
     """Correct what was remembered of a measurement: to what the code really does, or to what a second one says."""
     entry = recall(session, row.id)
     if strategy is not None:
-        asked = entry.asked or entry.strategy
-        changed = {"strategy": strategy, "asked": asked if asked.signature() != strategy.signature() else None}
+        requested = entry.asked or entry.strategy
+        changed = {"strategy": strategy, "asked": requested if requested.signature() != strategy.signature() else None}
         entry = entry.model_copy(update=changed)
     if evaluation is not None:
         failure = evaluation.failure.kind if evaluation.failure else None

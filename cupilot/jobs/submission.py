@@ -38,7 +38,7 @@ class AgentsUnavailable(CupilotError):
 
 def submit(session: Session, caller: Caller, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
     """Return the job that the request asks for, and whether it is new."""
-    asked = digest(request.model_dump(mode="json"))
+    request_hash = digest(request.model_dump(mode="json"))
 
     def make() -> tuple[Job, bool]:
         spec = spec_of(session, caller.team_id, request)
@@ -47,11 +47,11 @@ def submit(session: Session, caller: Caller, request: JobRequest, idempotency_ke
             caller.team_id,
             spec,
             idempotency_key=idempotency_key,
-            request_hash=asked,
+            request_hash=request_hash,
             author=caller.user,
         )
 
-    return once(session, caller.team_id, idempotency_key, asked, make)
+    return once(session, caller.team_id, idempotency_key, request_hash, make)
 
 
 def once(
@@ -100,12 +100,12 @@ def problem_of(session: Session, team: UUID, request: ProblemInput, target: Targ
     assert request.id is not None
     if request.id in builtin.names():
         default: Size = "full" if target is Target.CUDA else "small"
-        known = builtin.load(request.id, size=request.size or default)
+        problem = builtin.load(request.id, size=request.size or default)
     elif request.size is not None:
         raise InvalidInput("only built-in problems have sizes", where="body.problem.size")
     else:
-        known = _own_problem(session, team, request.id)
-    return Problem(name=request.name or known.name, source=known.source, policy=request.policy)
+        problem = _own_problem(session, team, request.id)
+    return Problem(name=request.name or problem.name, source=problem.source, policy=request.policy)
 
 
 def _own_problem(session: Session, team: UUID, reference: str) -> Problem:

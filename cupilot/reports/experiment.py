@@ -185,8 +185,8 @@ def _switched(
 
 
 def _mean(logs: Iterable[float | None]) -> float | None:
-    known = list(logs)
-    return None if any(value is None for value in known) else fmean(value for value in known if value is not None)
+    values = list(logs)
+    return None if any(value is None for value in values) else fmean(value for value in values if value is not None)
 
 
 def _by_block(outcomes: Iterable[JobOutcome]) -> dict[Block, JobOutcome]:
@@ -274,8 +274,8 @@ def _convergence(arm: str, problem: str, outcomes: Sequence[JobOutcome]) -> list
     lines = [outcome.best_by_generation for outcome in _finished(_of(outcomes, arm)) if outcome.problem == problem]
     points = []
     for number in range(max(map(len, lines), default=0)):
-        known = [line[min(number, len(line) - 1)] for line in lines if line]
-        speeds = [speed for speed in known if speed is not None]
+        values = [line[min(number, len(line) - 1)] for line in lines if line]
+        speeds = [speed for speed in values if speed is not None]
         if speeds:
             points.append(
                 ConvergencePoint(

@@ -83,9 +83,9 @@ def _lifetime(days: str) -> timedelta | None:
 
 def _bootstrap(session: Session, options: argparse.Namespace) -> int:
     active = select(User.name).where(User.cluster_admin, User.disabled_at.is_(None))
-    known = session.scalars(active.order_by(User.created_at)).first()
-    if known is not None and not options.again:
-        sys.stderr.write(f"there is a cluster admin already: {known}; --again makes another one all the same\n")
+    admin = session.scalars(active.order_by(User.created_at)).first()
+    if admin is not None and not options.again:
+        sys.stderr.write(f"there is a cluster admin already: {admin}; --again makes another one all the same\n")
         return 1
     team, user = ensure_team(session, options.team), ensure_user(session, options.user)
     user.cluster_admin, user.disabled_at = True, None

@@ -62,9 +62,9 @@ def name_of(problem_hash: str) -> str | None:
 
 def suggestion(name: str) -> str:
     """Return a hint for a misspelt name: the few names that come closest, and where all of them are listed."""
-    known = names()
-    everything = f"cupilot problems, or GET /v1/problems, lists all {len(known)}"
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    available = names()
+    everything = f"cupilot problems, or GET /v1/problems, lists all {len(available)}"
+    near = get_close_matches(name, available, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}? {everything}" if near else everything
 
 

@@ -33,7 +33,7 @@ def decode_key(cursor: str, listed: str, *kinds: type) -> tuple[Any, ...]:
     """Return what :func:`encode_key` wrote for this list, of these kinds; InvalidInput for anything else."""
     try:
         named, *key = json.loads(_unpacked(cursor))
-        fits = [type(one) is kind for one, kind in zip(key, kinds, strict=True)]
+        fits = [type(value) is kind for value, kind in zip(key, kinds, strict=True)]
         if not all(fits) or any("\0" in str(part) or (type(part) is int and abs(part) > MOST) for part in key):
             raise ValueError("not a key of this list")
     except (ValueError, TypeError) as error:

@@ -25,10 +25,10 @@ class NotComparable(Conflict):
 def compare_candidates(session: Session, team: UUID, first: str, second: str) -> CandidateComparison:
     """Compare two candidates, each by id, ``job:ordinal`` or, for a job's best, its id; NotFound for another team's."""
     sides = [_find(session, team, reference, where) for reference, where in ((first, "first"), (second, "second"))]
-    one, other = (problem_of(session, get_job(session, team, side.job)) for side in sides)
-    if one.hash != other.hash:
+    problem, other = (problem_of(session, get_job(session, team, side.job)) for side in sides)
+    if problem.hash != other.hash:
         raise NotComparable(
-            f"they are for different problems: {one.name!r} ({one.policy.value})"
+            f"they are for different problems: {problem.name!r} ({problem.policy.value})"
             f" and {other.name!r} ({other.policy.value})",
             hint="candidates are compared within one problem and numerics policy",
         )

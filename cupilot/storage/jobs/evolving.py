@@ -123,14 +123,14 @@ def give_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> N
 
 
 def give_kernel(session: Session, candidate: Candidate, kernel: Kernel | ImportedKernel, *, repair_round: int) -> str:
-    """Return the candidate's code, from now on; its hash."""
+    """Set the candidate's code; return its hash."""
     kept = keep_kernel(session, kernel)
     _set(session, candidate, kernel_hash=kept, repair_rounds=repair_round)
     return kept
 
 
 def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
-    """Store a kernel, once however many arrive at it, again where retention has emptied it; its hash."""
+    """Store a kernel, once for all that arrive at it, again where retention emptied it; return its hash."""
     row = {
         "hash": kernel.content_hash(),
         "target": kernel.target,
@@ -138,10 +138,10 @@ def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
         "plan": kernel.plan if isinstance(kernel, Kernel) else None,
         "likeness": kernel_key(kernel) if isinstance(kernel, Kernel) else None,
     }
-    known = insert(KernelRow).values(row)
-    again = {"source": known.excluded.source, "pruned_at": None}
+    new = insert(KernelRow).values(row)
+    again = {"source": new.excluded.source, "pruned_at": None}
     # Locks a known row also where nothing is to be done: retention leaves it alone until this transaction ends.
-    statement = known.on_conflict_do_update(index_elements=["hash"], set_=again, where=KernelRow.pruned_at.is_not(None))
+    statement = new.on_conflict_do_update(index_elements=["hash"], set_=again, where=KernelRow.pruned_at.is_not(None))
     session.execute(statement.execution_options(synchronize_session=False))
     return kernel.content_hash()
 

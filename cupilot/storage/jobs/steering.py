@@ -91,11 +91,11 @@ def pin(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, candidate: str,
     row = candidate_of_job(session, job, candidate)
     if row.state not in (CandidateState.ACTIVE, CandidateState.EVALUATED):
         raise Conflict(f"candidate {row.ordinal} was never measured: {row.reason or row.state.value}")
-    known = next(
+    existing = next(
         (pinned for pinned in in_force(session, job.id, DirectiveKind.PIN) if pinned.candidate_id == row.id), None
     )
-    if known is not None:
-        return known
+    if existing is not None:
+        return existing
     if row.state is CandidateState.EVALUATED:
         row.survives = True  # selection may have dropped it before
     return _add(session, job, author, kind=DirectiveKind.PIN, candidate_id=row.id)
@@ -118,9 +118,9 @@ def ban(
         row = candidate_of_job(session, job, candidate)
         candidate_id, strategy = row.id, _strategy(session, row)
     signature = strategy.signature() if strategy else None
-    for known in in_force(session, job.id, DirectiveKind.BAN):
-        if (known.technique, known.signature) == (technique, signature):
-            return known
+    for existing in in_force(session, job.id, DirectiveKind.BAN):
+        if (existing.technique, existing.signature) == (technique, signature):
+            return existing
     return _add(
         session,
         job,

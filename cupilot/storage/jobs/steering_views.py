@@ -85,7 +85,7 @@ def _shares(session: Session, team: UUID) -> list[QueueShare]:
     heard = session.scalars(select(func.jsonb_array_elements_text(WorkerRow.queues)))
     listed = []
     for queue in sorted({*own, *heard}):
-        used = {one: float(seconds) for one, seconds in session.execute(shares(queue))}
+        used = {team_id: float(seconds) for team_id, seconds in session.execute(shares(queue))}
         if queue in own or team in used:
             listed.append(QueueShare(queue=queue, seconds=used.get(team, 0.0), of_all=sum(used.values())))
     return listed

@@ -63,10 +63,10 @@ def job_log(session: Session, team: UUID, job_id: UUID, *, lines: int) -> str:
     """Return the newest ``lines`` events of a job, a line each, oldest first."""
     job = get_job(session, team, job_id)
     newest = session.scalars(select(Event).where(Event.job_id == job.id).order_by(Event.id.desc()).limit(lines)).all()
-    told = "".join(f"{_line(event)}\n" for event in reversed(newest))
+    text = "".join(f"{_line(event)}\n" for event in reversed(newest))
     if job.pruned_at is not None:
-        return f"(pruned {job.pruned_at:%Y-%m-%d %H:%M} UTC: only the job's own transitions are left)\n{told}"
-    return told
+        return f"(pruned {job.pruned_at:%Y-%m-%d %H:%M} UTC: only the job's own transitions are left)\n{text}"
+    return text
 
 
 def step_log(session: Session, team: UUID, job_id: UUID, step_id: UUID) -> str:
@@ -140,8 +140,8 @@ def _judged(evaluation: Evaluation) -> Iterator[str]:
     for phase in evaluation.phases:
         yield f"phase      {phase.name}: {phase.seconds:.3f} s"
     for law in evaluation.laws:
-        told = "passed" if law.passed else "failed"
-        yield f"law        {law.law}: {told}, error {law.error:.4g}, tolerance {law.tolerance:.4g}"
+        result = "passed" if law.passed else "failed"
+        yield f"law        {law.law}: {result}, error {law.error:.4g}, tolerance {law.tolerance:.4g}"
     for item in evaluation.comparisons:
         middle = item.speedup
         yield (

@@ -45,12 +45,12 @@ def begin_call(session: Session, claim: Claim, call: Call) -> Begun:
     job, _ = lock_claimed(session, claim)
     # This step runs here, so whoever began a call of it before is gone.
     lose_open_calls(session, job, [claim.step_id])
-    known = _rows(session, claim, call)
-    for row in known:
+    rows = _rows(session, claim, call)
+    for row in rows:
         if isinstance(row.response, Answer):
             return Begun(row.id, row.response)
     answered = _answer_of_team(session, job, call) if job.budgets.reuse_answers else None
-    row = _row(job, claim, call, len(known))
+    row = _row(job, claim, call, len(rows))
     if answered is not None:
         session.add(_answered_before(row, answered))
         return Begun(row.id, answered)

@@ -197,14 +197,14 @@ def _models(session: Session) -> dict[str, ModelCalls]:
     )
     models: dict[str, ModelCalls] = {}
     for model, state, count, cost, prompt, completion in rows:
-        known = models.get(model, ModelCalls({}, 0, 0.0, 0, 0))
+        so_far = models.get(model, ModelCalls({}, 0, 0.0, 0, 0))
         is_open = state is LlmCallState.STARTED
         models[model] = ModelCalls(
-            ended=known.ended if is_open else {**known.ended, state.value: count},
-            open=count if is_open else known.open,
-            cost_usd=known.cost_usd + float(cost or 0.0),
-            prompt_tokens=known.prompt_tokens + int(prompt or 0),
-            completion_tokens=known.completion_tokens + int(completion or 0),
+            ended=so_far.ended if is_open else {**so_far.ended, state.value: count},
+            open=count if is_open else so_far.open,
+            cost_usd=so_far.cost_usd + float(cost or 0.0),
+            prompt_tokens=so_far.prompt_tokens + int(prompt or 0),
+            completion_tokens=so_far.completion_tokens + int(completion or 0),
         )
     return models
 

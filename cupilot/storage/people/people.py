@@ -256,8 +256,8 @@ def revoke_key(session: Session, caller: Caller, reference: str) -> tuple[ApiKey
     Raises :class:`NotFound`, and :class:`cupilot.domain.people.Forbidden` for another user's key where the caller is no
     admin.
     """
-    mine = true() if caller.rules else ApiKey.team_id == caller.team_id
-    for key, user, team in _keys(session, mine):
+    visible = true() if caller.rules else ApiKey.team_id == caller.team_id
+    for key, user, team in _keys(session, visible):
         if reference in (str(key.id), key.prefix):
             if user.id != caller.user_id:
                 caller.needs(Role.ADMIN)

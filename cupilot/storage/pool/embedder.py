@@ -67,7 +67,7 @@ def describe(
     parts = [
         _words(problem_name),
         op_class,
-        ", ".join(dict.fromkeys(_operator(each) for each in operators)),
+        ", ".join(dict.fromkeys(_operator(operator) for operator in operators)),
         " ".join([dtype, *(_shape(shape) for shape in shapes[:1])]),
     ]
     return ": ".join(part for part in parts if part)

@@ -127,17 +127,17 @@ class StrategyPool:
         """Return the id of the collection, which is made where there is none."""
         client = self._connected()
         with self._lock:
-            known = self._collection if self._client is client and not anew else None
-        if known is None:
+            collection = self._collection if self._client is client and not anew else None
+        if collection is None:
             wanted = {
                 "name": COLLECTION,
                 "configuration": {"hnsw": _INDEX, "spann": None, "embedding_function": {"type": "legacy"}},
                 "get_or_create": True,
             }
-            known = str(self._request("POST", _COLLECTIONS, wanted)["id"])
+            collection = str(self._request("POST", _COLLECTIONS, wanted)["id"])
             with self._lock:
-                self._collection = known
-        return known
+                self._collection = collection
+        return collection
 
     def _connected(self) -> httpx.Client:
         """Return this process's client; one of a parent process is left alone."""

@@ -278,14 +278,14 @@ def _entry(onlooker: Onlooker, ranked: Row[int, Candidate, EvaluationRow, Team, 
     eager, compiled = evaluation.comparison(), evaluation.comparison(Baseline.COMPILE)
     assert eager is not None
     own = team.id == onlooker.team
-    told = own or onlooker.everything
+    is_named = own or onlooker.everything
     return LeaderboardEntry(
         rank=rank,
         own=own,
-        team=team.name if told else None,
-        job=candidate.job_id if told else None,
-        candidate=candidate.id if told else None,
-        ordinal=candidate.ordinal if told else None,
+        team=team.name if is_named else None,
+        job=candidate.job_id if is_named else None,
+        candidate=candidate.id if is_named else None,
+        ordinal=candidate.ordinal if is_named else None,
         kernel=row.kernel_hash,
         verdict=evaluation.verdict,
         speedup=eager.speedup,

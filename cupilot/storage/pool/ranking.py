@@ -70,11 +70,11 @@ def scored(groups: Iterable[Group]) -> list[Ranked]:
     groups = sorted(groups, key=lambda group: (group.key, group.id))
     centre, within, between = _moments(groups)
     scores = []
-    for each in groups:
-        precision = each.weight / within + 1 / between
-        shrunk = (each.total / within + centre / between) / precision
+    for group in groups:
+        precision = group.weight / within + 1 / between
+        shrunk = (group.total / within + centre / between) / precision
         score = shrunk - sqrt(1 / precision)
-        scores.append(Ranked(each.id, each.similarity, score, each, shrunk))
+        scores.append(Ranked(group.id, group.similarity, score, group, shrunk))
     return sorted(scores, key=lambda entry: (-entry.score, entry.id))
 
 
@@ -93,9 +93,9 @@ def _moments(groups: Sequence[Group]) -> tuple[float, float, float]:
     weight = sum(group.weight for group in groups)
     if weight <= 0:
         return 0.0, WITHIN_FLOOR, BETWEEN_FLOOR
-    centre = sum(each.total for each in groups) / (weight + PRIOR)
-    spread = sum(max(each.squares - each.weight * each.mean**2, 0.0) for each in groups)
+    centre = sum(group.total for group in groups) / (weight + PRIOR)
+    spread = sum(max(group.squares - group.weight * group.mean**2, 0.0) for group in groups)
     within = max(spread / weight, WITHIN_FLOOR)
-    means = sum(each.weight * (each.mean - centre) ** 2 for each in groups) / weight
+    means = sum(group.weight * (group.mean - centre) ** 2 for group in groups) / weight
     between = max(means - within * len(groups) / weight, BETWEEN_FLOOR)
     return centre, within, between

@@ -32,8 +32,8 @@ def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None)
     """
     key = uuid.UUID(entry.id)
     if sharing is None:
-        known = session.scalars(select(PoolRow.sharing).where(PoolRow.id == key)).one_or_none()
-        sharing = Sharing(known) if known else Sharing.PRIVATE
+        stored = session.scalars(select(PoolRow.sharing).where(PoolRow.id == key)).one_or_none()
+        sharing = Sharing(stored) if stored else Sharing.PRIVATE
     values = {"team_id": uuid.UUID(entry.team), **_columns(session, entry, sharing)}
     row = insert(PoolRow).values(id=key, **values)
     session.execute(row.on_conflict_do_update(index_elements=["id"], set_=values))

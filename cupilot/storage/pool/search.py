@@ -106,8 +106,8 @@ def _matches(
 
 def _advice(session: Session, rows: Subquery) -> tuple[TechniqueAdvice, ...]:
     best = [technique for technique in scored(_technique_groups(session, rows)) if technique.group.counted][:TECHNIQUES]
-    each = _by_technique(rows)
-    counts = _counts(session, each, each.c.technique, [technique.group.key for technique in best])
+    uses = _by_technique(rows)
+    counts = _counts(session, uses, uses.c.technique, [technique.group.key for technique in best])
     return tuple(
         TechniqueAdvice(
             technique=technique.group.key,
@@ -121,7 +121,7 @@ def _advice(session: Session, rows: Subquery) -> tuple[TechniqueAdvice, ...]:
 def _weighed(team: uuid.UUID, question: PoolQuestion, near: Similar, half_life_days: float) -> Subquery:
     """Return every entry that the team may see of the similar descriptions, with its weight: a query, not yet asked."""
     table = values(column("reference", Uuid), column("similarity", Double), name="near").data(
-        [(key, one.value) for key, one in near.found.items()]
+        [(key, similarity.value) for key, similarity in near.found.items()]
     )
     near_by = table.c.similarity
     asked_at = literal(question.before, DateTime(timezone=True)) if question.before else func.now()
@@ -185,8 +185,8 @@ def _groups(session: Session, rows: Subquery) -> list[Group]:
 
 
 def _technique_groups(session: Session, rows: Subquery) -> list[Group]:
-    each = _by_technique(rows)
-    query = select(each.c.technique, *_sums(each)).group_by(each.c.technique)
+    uses = _by_technique(rows)
+    query = select(uses.c.technique, *_sums(uses)).group_by(uses.c.technique)
     return [_group(*row) for row in session.execute(query)]
 
 

@@ -114,21 +114,21 @@ def _by_words(
     session: Session, team: uuid.UUID, question: PoolQuestion, place: Mapping[str, str]
 ) -> dict[uuid.UUID, float]:
     """Return BM25 of the visible descriptions over that of the question itself, the best of them."""
-    asked = words(text_of(question))
+    terms = words(text_of(question))
     visible = _visible(team, question, place).cte("visible")
     count, mean = session.execute(select(func.count(), func.avg(visible.c.length)).select_from(visible)).one()
-    if not count or not asked:
+    if not count or not terms:
         return {}
     holding = (
         select(PoolTerm.term, func.count())
         .join(visible, visible.c.id == PoolTerm.reference_id)
-        .where(PoolTerm.term.in_(asked))
+        .where(PoolTerm.term.in_(terms))
         .group_by(PoolTerm.term)
     )
     documents: dict[str, int] = {term: number for term, number in session.execute(holding).all()}  # noqa: C416 - typed
-    weights = {term: log(1 + (count - documents.get(term, 0) + 0.5) / (documents.get(term, 0) + 0.5)) for term in asked}
+    weights = {term: log(1 + (count - documents.get(term, 0) + 0.5) / (documents.get(term, 0) + 0.5)) for term in terms}
     average = float(mean)
-    own = sum(weight * _saturated(asked[term], asked.total(), average) for term, weight in weights.items())
+    own = sum(weight * _saturated(terms[term], terms.total(), average) for term, weight in weights.items())
     table = values(column("term", String), column("weight", Float), name="weights").data(list(weights.items()))
     shrink = SATURATION * (1 - LENGTH + LENGTH * visible.c.length / average)
     part = table.c.weight * PoolTerm.occurrences * (SATURATION + 1) / (PoolTerm.occurrences + shrink)

@@ -31,7 +31,7 @@ def list_techniques(
 ) -> TechniquePage:
     """Return a page by id, then target; standings are computed for all, so that ``kind`` can be filtered."""
     invented = _invented(session, team)
-    keys = [(technique.id, each.value) for technique in catalogue() for each in technique.targets] + list(invented)
+    keys = [(technique.id, place.value) for technique in catalogue() for place in technique.targets] + list(invented)
     wanted = [
         key
         for key in sorted(keys)
@@ -42,8 +42,8 @@ def list_techniques(
     ]
     if kind in (None, Standing.CATALOGUED):
         wanted = wanted[: limit + 1]
-    known = records(session, team, {name for name, _ in wanted})
-    views = [_view(key, known.get(key, Record()), invented.get(key)) for key in wanted]
+    results = records(session, team, {name for name, _ in wanted})
+    views = [_view(key, results.get(key, Record()), invented.get(key)) for key in wanted]
     views = [view for view in views if kind is None or view.kind is kind]
     page = views[:limit]
     more = len(views) > limit
@@ -63,12 +63,12 @@ def _position(cursor: str) -> Key:
 
 def _view(key: Key, record: Record, row: NovelTechnique | None) -> TechniqueView:
     name, target = key
-    known = catalogue().get(name)
+    entry = catalogue().get(name)
     return TechniqueView(
         id=name,
         target=Target(target),
-        kind=Standing.CATALOGUED if known else record.standing,
-        meaning=known.summary if known else row.meaning if row else "",
+        kind=Standing.CATALOGUED if entry else record.standing,
+        meaning=entry.summary if entry else row.meaning if row else "",
         tries=record.tries,
         wins=record.wins,
         problems=record.problems,

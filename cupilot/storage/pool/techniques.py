@@ -60,12 +60,12 @@ def enter_techniques(session: Session, job: Job, strategies: Sequence[Strategy],
         for use in strategy.techniques:
             if use.id not in catalogue():
                 meanings.setdefault(use.id, (use.meaning or strategy.rationale)[:MAX_MEANING])
-    known = select(NovelTechnique.technique).where(
+    named = select(NovelTechnique.technique).where(
         NovelTechnique.team_id == job.team_id,
         NovelTechnique.target == job.target.value,
         NovelTechnique.technique.in_(meanings),
     )
-    new = sorted(set(meanings) - set(session.scalars(known))) if meanings else []
+    new = sorted(set(meanings) - set(session.scalars(named))) if meanings else []
     if not new:
         return
     shared = {"team_id": job.team_id, "target": job.target.value, "origin": origin.value, "job_id": job.id}
@@ -89,9 +89,11 @@ def learned_techniques(
         NovelTechnique.target == target.value, NovelTechnique.created_at < before
     )
     rows = [novel for novel in session.scalars(query) if novel.technique not in catalogue()]
-    known = records(session, team, [novel.technique for novel in rows], before=before) if rows else {}
+    results = records(session, team, [novel.technique for novel in rows], before=before) if rows else {}
     learned = [
-        LearnedTechnique(id=row.technique, meaning=row.meaning, record=known.get((row.technique, row.target), Record()))
+        LearnedTechnique(
+            id=row.technique, meaning=row.meaning, record=results.get((row.technique, row.target), Record())
+        )
         for row in rows
     ]
     promoted = [technique for technique in learned if technique.record.standing is Standing.PROMOTED]
@@ -104,17 +106,17 @@ def records(
     """Return the results of kernels with these techniques, by technique and target; untried ones are left out."""
     if not names:
         return {}
-    each = _each(team, names, before)
-    key = (each.c.technique, each.c.target)
-    place = (each.c.problem_hash, each.c.device_class)
-    query = select(*key, *place, func.min(each.c.op_class), func.count(each.c.gain), *_sums(each))
+    uses = _each(team, names, before)
+    key = (uses.c.technique, uses.c.target)
+    place = (uses.c.problem_hash, uses.c.device_class)
+    query = select(*key, *place, func.min(uses.c.op_class), func.count(uses.c.gain), *_sums(uses))
     used: dict[Key, dict[tuple[str, str], Sums]] = defaultdict(dict)
     wins: dict[Key, list[tuple[int, str, str]]] = defaultdict(list)
     for technique, target, problem, device, op_class, won, *sums in session.execute(query.group_by(*key, *place)):
         used[technique, target][problem, device] = Sums(*sums)
         wins[technique, target].append((won, problem, op_class))
     everything = _everything(session, team, {problem for places in used.values() for problem, _ in places}, before)
-    failures = _failures(session, each)
+    failures = _failures(session, uses)
     return {
         key: Record(
             tries=sum(seen.count for seen in places.values()),
@@ -123,7 +125,7 @@ def records(
             families=tuple(sorted({family for won, _, family in wins[key] if won})),
             failures=failures.get(key, {}),
             effect=effect_of(
-                [Place(one, everything[key[1], *where].minus(one)) for where, one in sorted(places.items())]
+                [Place(own, everything[key[1], *where].minus(own)) for where, own in sorted(places.items())]
             ),
         )
         for key, places in used.items()
@@ -174,11 +176,11 @@ def _everything(
     }
 
 
-def _failures(session: Session, each: Subquery) -> dict[Key, dict[str, int]]:
-    key = (each.c.technique, each.c.target)
-    query = select(*key, each.c.failure, func.count()).where(each.c.failure.is_not(None))
+def _failures(session: Session, uses: Subquery) -> dict[Key, dict[str, int]]:
+    key = (uses.c.technique, uses.c.target)
+    query = select(*key, uses.c.failure, func.count()).where(uses.c.failure.is_not(None))
     failures: dict[Key, dict[str, int]] = {}
-    for technique, target, failure, count in session.execute(query.group_by(*key, each.c.failure)):
+    for technique, target, failure, count in session.execute(query.group_by(*key, uses.c.failure)):
         failures.setdefault((technique, target), {})[failure] = count
     return failures
 

@@ -108,8 +108,8 @@ def _kernels(session: Session, entries: Sequence[PoolEntry], sent: set[str]) -> 
 
 
 def _has_source(entry: PoolEntry) -> bool:
-    told = entry.provenance
-    return told.kernel_kind is KernelKind.PLANNED and (entry.measured_here or told.with_kernel)
+    provenance = entry.provenance
+    return provenance.kernel_kind is KernelKind.PLANNED and (entry.measured_here or provenance.with_kernel)
 
 
 def _fits(kernel: dict[str, Any]) -> bool:
@@ -137,8 +137,8 @@ def import_lines(
         good[uuid.UUID(entry.id)] = entry
         if kernel is not None:
             kernels[kernel.content_hash()] = kernel
-    known = _known(session, team, good)
-    new = [entry for key, entry in good.items() if key not in known]
+    existing = _known(session, team, good)
+    new = [entry for key, entry in good.items() if key not in existing]
     # In one order, whoever imports: two imports at once must not wait for each other's descriptions crosswise.
     for reference in sorted({reference_of(entry) for entry in new}, key=lambda entry: entry.id):
         ensure_reference(session, reference)
@@ -146,7 +146,7 @@ def import_lines(
         keep_kernel(session, kernels[key])
     for entry in new:
         remember(session, entry, Sharing.PRIVATE)
-    return Imported(number, len(new), len(known) + repeated, tuple(bad))
+    return Imported(number, len(new), len(existing) + repeated, tuple(bad))
 
 
 def _known(session: Session, team: uuid.UUID, entries: dict[uuid.UUID, PoolEntry]) -> set[uuid.UUID]:
@@ -177,14 +177,14 @@ def _entry(line: str, team: uuid.UUID, source: str) -> tuple[PoolEntry, Kernel |
     _check(entry)
     kernel = _kernel(data.get("kernel"), entry)
     original = entry.provenance.imported_id or entry.id
-    told = Provenance(
+    provenance = Provenance(
         method=entry.provenance.method,
         agents=entry.provenance.agents,
         imported_from=source,
         imported_id=original,
         with_kernel=kernel is not None,
     )
-    return entry.model_copy(update={"id": str(uuid.uuid5(team, original)), "provenance": told}), kernel
+    return entry.model_copy(update={"id": str(uuid.uuid5(team, original)), "provenance": provenance}), kernel
 
 
 def _kernel(data: object, entry: PoolEntry) -> Kernel | None:

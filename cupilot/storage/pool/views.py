@@ -76,13 +76,13 @@ def question_of_job(session: Session, team: uuid.UUID, job_id: uuid.UUID, limit:
     job = get_job(session, team, job_id)
     if job.preparation is None:
         raise Conflict("the job's problem is not prepared yet", hint="ask again once the job is evolving")
-    known = preparation_of(job)
+    preparation = preparation_of(job)
     return question_of(
-        known.facts,
+        preparation.facts,
         problem_of(session, job).name,
         target=job.target,
-        zone=known.placement.zone,
-        device_class=known.environment.device.device_class,
+        zone=preparation.placement.zone,
+        device_class=preparation.environment.device.device_class,
         limit=limit,
     )
 
@@ -127,7 +127,7 @@ def statistics(session: Session, team: uuid.UUID) -> PoolStatistics:
 
 
 def _techniques(session: Session, team: uuid.UUID) -> list[TechniqueStatistics]:
-    each = (
+    uses = (
         select(
             PoolReference.op_class,
             PoolReference.target,
@@ -140,22 +140,22 @@ def _techniques(session: Session, team: uuid.UUID) -> list[TechniqueStatistics]:
         .where(_seen(team))
         .subquery("each")
     )
-    here = ~each.c.imported
-    middle = func.percentile_cont(0.5).within_group(each.c.gain.asc())
-    key = (each.c.technique, each.c.op_class, each.c.target)
+    here = ~uses.c.imported
+    middle = func.percentile_cont(0.5).within_group(uses.c.gain.asc())
+    key = (uses.c.technique, uses.c.op_class, uses.c.target)
     query = (
         select(
             *key,
             func.count().filter(here),
-            func.count(each.c.gain).filter(here),
+            func.count(uses.c.gain).filter(here),
             middle.filter(here),
-            func.count().filter(each.c.imported),
+            func.count().filter(uses.c.imported),
         )
         .group_by(*key)
         .order_by(func.count().desc(), *key)
         .limit(MAX_TECHNIQUE_ROWS)
     )
-    failures, credits = _failures(session, each), _credits(session, team)
+    failures, credits = _failures(session, uses), _credits(session, team)
     return [
         TechniqueStatistics(
             technique=technique,
@@ -173,11 +173,11 @@ def _techniques(session: Session, team: uuid.UUID) -> list[TechniqueStatistics]:
     ]
 
 
-def _failures(session: Session, each: Subquery) -> dict[tuple[str, str, str], dict[str, int]]:
-    key = (each.c.technique, each.c.op_class, each.c.target)
-    query = select(*key, each.c.failure, func.count()).where(~each.c.imported, each.c.failure.is_not(None))
+def _failures(session: Session, uses: Subquery) -> dict[tuple[str, str, str], dict[str, int]]:
+    key = (uses.c.technique, uses.c.op_class, uses.c.target)
+    query = select(*key, uses.c.failure, func.count()).where(~uses.c.imported, uses.c.failure.is_not(None))
     failures: dict[tuple[str, str, str], dict[str, int]] = {}
-    for technique, op_class, target, failure, count in session.execute(query.group_by(*key, each.c.failure)):
+    for technique, op_class, target, failure, count in session.execute(query.group_by(*key, uses.c.failure)):
         failures.setdefault((technique, op_class, target), {})[failure] = count
     return failures
 

@@ -31,9 +31,13 @@ def take_card(session: Session, device: Device | None, worker: str) -> None:
     if device is None or device.target is not Target.CUDA:
         return
     row = insert(CardLease).values(uid=device.uid, worker=worker, expires_at=_until(session))
-    mine = CardLease.worker == worker
-    values = {"worker": worker, "expires_at": _until(session), "since": case((mine, CardLease.since), else_=func.now())}
-    taken = row.on_conflict_do_update(index_elements=["uid"], set_=values, where=mine | _run_out(session))
+    is_own = CardLease.worker == worker
+    values = {
+        "worker": worker,
+        "expires_at": _until(session),
+        "since": case((is_own, CardLease.since), else_=func.now()),
+    }
+    taken = row.on_conflict_do_update(index_elements=["uid"], set_=values, where=is_own | _run_out(session))
     if session.execute(taken.returning(CardLease.uid)).one_or_none() is None:
         raise _taken(session, device.uid)
 

@@ -89,7 +89,7 @@ def next_up(session: Session, queue: str, kinds: Sequence[StepKind], count: int)
     steps = [*session.scalars(sent)]
     if len(steps) < count:
         waiting = in_turn(_goes_on(), _waits() & wanted, queue, step_seconds(session, queue), count - len(steps))
-        steps += [each for each in session.scalars(waiting) if each not in steps]
+        steps += [step for step in session.scalars(waiting) if step not in steps]
     return steps
 
 
@@ -255,10 +255,10 @@ def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: ColumnEl
         .returning(Step.id, Step.attempt, Step.queue, Job.traceparent)
         .execution_options(synchronize_session=False)
     )
-    rank = {each: position for position, each in enumerate(steps)}
+    rank = {step: position for position, step in enumerate(steps)}
     messages = [
-        {"topic": STEP_TOPIC, "payload": {"step": str(each), "attempt": attempt, "queue": queue, "trace": trace}}
-        for each, attempt, queue, trace in sorted(rows, key=lambda row: rank[row[0]])
+        {"topic": STEP_TOPIC, "payload": {"step": str(step), "attempt": attempt, "queue": queue, "trace": trace}}
+        for step, attempt, queue, trace in sorted(rows, key=lambda row: rank[row[0]])
     ]
     if messages:
         session.execute(insert(Outbox), messages)

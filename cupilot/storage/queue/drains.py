@@ -77,5 +77,5 @@ def is_drained(session: Session, worker: str) -> bool:
 
 def prune_drains(session: Session) -> None:
     """Forget drains of workers that are gone."""
-    known = select(WorkerRow.name)
-    session.execute(delete(Drain).where(Drain.scope != SERVICE, Drain.scope.not_in(known)))
+    workers = select(WorkerRow.name)
+    session.execute(delete(Drain).where(Drain.scope != SERVICE, Drain.scope.not_in(workers)))

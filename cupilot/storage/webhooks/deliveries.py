@@ -152,16 +152,16 @@ def ping(session: Session, row: WebhookEndpoint) -> WebhookDelivery:
 def redeliver(session: Session, row: WebhookEndpoint, delivery: uuid.UUID) -> WebhookDelivery:
     """Have a message sent again, with its old id; Conflict where it is still being tried."""
     _check_enabled(row)
-    found = get_delivery(session, row, delivery, lock=True)
-    if found.finished_at is None:
+    message = get_delivery(session, row, delivery, lock=True)
+    if message.finished_at is None:
         raise Conflict("the message is still being delivered", hint="its log says when it is tried again")
-    found.outcome, found.finished_at = None, None
-    found.max_attempts = found.attempts + webhooks.MAX_ATTEMPTS
-    found.next_attempt_at = func.now()
+    message.outcome, message.finished_at = None, None
+    message.max_attempts = message.attempts + webhooks.MAX_ATTEMPTS
+    message.next_attempt_at = func.now()
     session.flush()
-    session.refresh(found)
+    session.refresh(message)
     _wake(session)
-    return found
+    return message
 
 
 def get_delivery(session: Session, row: WebhookEndpoint, delivery: uuid.UUID, *, lock: bool = False) -> WebhookDelivery:
