@@ -88,7 +88,7 @@ def check_environment(role: str, environment: Mapping[str, str]) -> None:
 
 def check_model_urls(urls: Iterable[str]) -> None:
     """Refuse to send keys and prompts in the clear to a host outside the own network."""
-    wrong = sorted({urlsplit(url).hostname or url for url in urls if _is_in_the_clear(url)})
+    wrong = sorted({urlsplit(url).hostname or url for url in urls if _is_unencrypted(url)})
     if wrong:
         raise UnsafeProduction(
             f"production refuses to send keys and prompts to {', '.join(wrong)} without TLS",
@@ -138,7 +138,7 @@ def _password(url: str) -> str:
     return (urlsplit(url).password or "").lower()
 
 
-def _is_in_the_clear(url: str) -> bool:
+def _is_unencrypted(url: str) -> bool:
     parts = urlsplit(url)
     if parts.scheme != "http":
         return False

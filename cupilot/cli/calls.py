@@ -65,11 +65,11 @@ def prompt(
     """
     with connect(server, data) as client:
         owner = job_id(client, job)
-        view = client.model_call(owner, _whole_id(client, str(owner), call))
+        view = client.model_call(owner, _full_id(client, str(owner), call))
         typer.echo(view.model_dump_json(indent=2) if as_json else _as_text(view))
 
 
-def _whole_id(client: Client, job: str, start: str) -> str:
+def _full_id(client: Client, job: str, start: str) -> str:
     """Return the id that begins like this; NotFound where none or several do."""
     if len(start) == 36:
         return start

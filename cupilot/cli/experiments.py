@@ -84,10 +84,10 @@ def run(
     _over(fields, seeds=matrix.seeds(seeds) if seeds else None, labels=matrix.labels(label) or None)
     _over(fields, arms=[matrix.arm(text) for text in arm or []] or None)
     _over(fields, switches=dict(matrix.switch(text) for text in switch or []) or None)
-    _into(fields, "method", **matrix.assignments(method or [], "--set"))
+    _override(fields, "method", **matrix.assignments(method or [], "--set"))
     seconds = None if minutes is None else minutes * 60
-    _into(fields, "budgets", candidates=candidates, wall_seconds=seconds, cost_usd=cost)
-    _into(fields, "total", candidates=total_candidates, cost_usd=total_cost)
+    _override(fields, "budgets", candidates=candidates, wall_seconds=seconds, cost_usd=cost)
+    _override(fields, "total", candidates=total_candidates, cost_usd=total_cost)
     chosen = "target" in fields
     request = matrix.request({"target": "cpu", "seeds": [0, 1, 2], **fields})
     if dry_run:
@@ -276,7 +276,7 @@ def _over(fields: dict[str, Any], **options: Any) -> None:
     fields.update({name: value for name, value in options.items() if value is not None})
 
 
-def _into(fields: dict[str, Any], name: str, **options: Any) -> None:
+def _override(fields: dict[str, Any], name: str, **options: Any) -> None:
     """Override fields of a file's table by flags."""
     chosen = {key: value for key, value in options.items() if value is not None}
     if not chosen:

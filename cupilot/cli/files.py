@@ -16,7 +16,7 @@ MAX_BYTES = 64 * 2**20
 
 
 def write_result(archive: bytes, job: UUID, out: Path | None) -> Path:
-    """Unpack a result into ``out`` or ``cupilot-results/<job>``, replacing files of the same names; the folder."""
+    """Unpack a result into ``out`` or ``cupilot-results/<job>``, replacing files; return the folder."""
     folder = out or DEFAULT_FOLDER / str(job)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def write_result(archive: bytes, job: UUID, out: Path | None) -> Path:
 
 
 def write_export(archive: bytes, job: UUID, out: Path | None) -> tuple[Path, list[str]]:
-    """Unpack an export, which may have folders, into ``out`` or ``cupilot-exports/<job>``; the folder and its files."""
+    """Unpack an export with its folders into ``out`` or ``cupilot-exports/<job>``; return the folder and its files."""
     folder = out or DEFAULT_EXPORTS / str(job)
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:

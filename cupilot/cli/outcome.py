@@ -37,7 +37,7 @@ class Exit(IntEnum):
 
 
 def exit_of(job: JobView) -> Exit:
-    """Return what a job's end says; a job that is not final is fine so far."""
+    """Return the exit code of a job's final state; 0 for a job that is not final."""
     lost = job.state in ("failed", "cancelled") or job.best is None
     return Exit.FAILED if job.final and lost else Exit.OK
 

@@ -140,7 +140,7 @@ def show_candidate(candidate: CandidateView) -> None:
     if candidate.evaluation:
         lines += _judged(candidate.evaluation)
     lines += _origins(candidate)
-    lines += _asked_for(candidate)
+    lines += _requested(candidate)
     lines += _numbered("repaired", candidate.repairs)
     if candidate.kernel:
         pruned = candidate.kernel.pruned_at
@@ -225,7 +225,7 @@ def _origins(candidate: CandidateView) -> list[tuple[str, str]]:
     return lines + _numbered("lineage", _ancestry(candidate))
 
 
-def _asked_for(candidate: CandidateView) -> list[tuple[str, str]]:
+def _requested(candidate: CandidateView) -> list[tuple[str, str]]:
     """Return the requested strategy, where the code follows another one, and why its writer expected it to be fast."""
     requested, followed = candidate.strategy, candidate.aligned_strategy
     lines: list[tuple[str, str]] = []

@@ -79,7 +79,7 @@ def _show_problem(view: ProblemView, *, as_json: bool) -> None:
 
 
 def finish(client: Client, job: JobView, *, out: Path | None, as_json: bool) -> Exit:
-    """Fetch, write and print what a job has; how the command ends."""
+    """Fetch, write and print a job's result; return the command's exit code."""
     from cupilot.cli.render import show_no_result, show_report
 
     try:

@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def clean(text: object) -> str:
-    """Return a text without control and format characters: text of others could move the cursor."""
+    """Return a text without control and format characters, which could move the cursor."""
     return "".join(
         " " if character in "\n\t" else character
         for character in str(text)

@@ -39,7 +39,7 @@ class Picture:
     jobs: list[JobSummary]
 
     def as_json(self) -> str:
-        """Return one line."""
+        """Return the picture as one line of JSON."""
         jobs = ",".join(job.model_dump_json() for job in self.jobs)
         taken = json.dumps(self.taken.isoformat())
         return f'{{"taken_at":{taken},"cluster":{self.cluster.model_dump_json()},"jobs":[{jobs}]}}'

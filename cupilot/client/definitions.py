@@ -59,7 +59,7 @@ class Scripted(Generic[P, T]):
 
     def __init__(self, definition: Callable[Concatenate[Any, P], Script[T]], source: Callable[..., Any]) -> None:
         self._definition = definition
-        _look_like(self, source)
+        _copy_metadata(self, source)
 
     def ask(self, client: Any, *args: P.args, **kwargs: P.kwargs) -> Script[T]:
         """Run the call within another definition: ``view = yield from JobCalls.get.ask(self, job)``."""
@@ -78,7 +78,7 @@ class Scripted(Generic[P, T]):
         def method(*args: P.args, **kwargs: P.kwargs) -> Any:
             return client._run(self._definition(client, *args, **kwargs))
 
-        _look_like(method, self)
+        _copy_metadata(method, self)
         return method
 
 
@@ -87,7 +87,7 @@ class Streamed(Generic[P, T]):
 
     def __init__(self, definition: Callable[Concatenate[Any, P], Stream[T]]) -> None:
         self._definition = definition
-        _look_like(self, definition)
+        _copy_metadata(self, definition)
 
     def steps(self, client: Any, *args: P.args, **kwargs: P.kwargs) -> Stream[T]:
         """Run the script within another definition."""
@@ -106,12 +106,12 @@ class Streamed(Generic[P, T]):
         def method(*args: P.args, **kwargs: P.kwargs) -> Any:
             return client._iterate(self._definition(client, *args, **kwargs))
 
-        _look_like(method, self)
+        _copy_metadata(method, self)
         return method
 
 
-def _look_like(wrapper: Any, wrapped: Any) -> None:
-    """Name, signature and docstring, for help() and documentation."""
+def _copy_metadata(wrapper: Any, wrapped: Any) -> None:
+    """Copy name, signature and docstring, for help() and documentation."""
     functools.update_wrapper(wrapper, wrapped)
 
 

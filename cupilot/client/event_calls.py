@@ -98,7 +98,7 @@ def _follow(service: Service, where: str, after: int | None) -> Stream[EventView
 
 
 def _one_connection(after: int | None) -> Generator[Any, Any, tuple[int | None, bool]]:
-    """Emit the connection's events; the id of the last one, and whether nothing follows."""
+    """Emit the connection's events; return the id of the last one, and whether none can follow."""
     name, data = "", ""
     while True:
         line: str | httpx.RequestError | None = yield NextLine()

@@ -118,7 +118,7 @@ class JobCalls:
             yield Emit((view, events))
             if view.final:
                 return
-            yield from _sit_out(self, job, after, silence)
+            yield from _wait_for_change(self, job, after, silence)
 
     @script
     def wait(
@@ -141,7 +141,7 @@ class JobCalls:
                 return view
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"job {job} is not final after {timeout} s")
-            yield from _sit_out(self, job, after, silence)
+            yield from _wait_for_change(self, job, after, silence)
 
 
 def _parameters(filters: JobFilter) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _look(client: object, job: JobId, after: int) -> Script[tuple[JobView, Seque
         after = page.next_after
 
 
-def _sit_out(client: object, job: JobId, after: int, silence: float) -> Script[None]:
+def _wait_for_change(client: object, job: JobId, after: int, silence: float) -> Script[None]:
     """Wait until something happens to the job, or nothing has for so many seconds."""
     yield Pause(LOOK_SECONDS)
     yield from JobCalls.events.ask(client, job, after=after, limit=1, wait=silence)

@@ -73,7 +73,7 @@ class Call(Generic[T]):
         return options
 
     def read(self, response: httpx.Response, url: str) -> T:
-        """Return what the answer means."""
+        """Return the result in an answer."""
         answer: Any = response.content
         if issubclass(self.model, BaseModel):
             try:

@@ -37,13 +37,13 @@ class Guard:
     def keep(self) -> None:
         """Start a new guard where the old one was killed."""
         if self._process.poll() is not None:
-            self._hang_up()
+            self._close_pipe()
             self._process = self._start()
             self._tell("".join(f"+{group}\n" for group in self._groups))
 
     def close(self) -> None:
         """End the guard; with groups left it kills them first."""
-        self._hang_up()
+        self._close_pipe()
         self._process.wait()
 
     def _start(self) -> subprocess.Popen[str]:
@@ -59,7 +59,7 @@ class Guard:
                 self._process.stdin.write(lines)
                 self._process.stdin.flush()
 
-    def _hang_up(self) -> None:
+    def _close_pipe(self) -> None:
         if self._process.stdin:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()

@@ -69,7 +69,7 @@ class Supervisor:
             if boot.done():
                 boot.result()
                 tasks += [asyncio.create_task(part.watch()) for part in self._awaited]
-                tasks.append(asyncio.create_task(self._keep_house()))
+                tasks.append(asyncio.create_task(self._maintain()))
                 on_ready(self._announce())
                 tasks += [asyncio.create_task(part.start_and_watch()) for part in self._late]
                 await stopped
@@ -94,12 +94,12 @@ class Supervisor:
         return [self._postgres, *self._other_servers, *self._roles]
 
     @property
-    def _lasting(self) -> list[Part]:
+    def _services(self) -> list[Part]:
         return [*self._awaited, *self._late]
 
     @property
     def _all(self) -> list[Part]:
-        return [*self._lasting, self._schema]
+        return [*self._services, self._schema]
 
     async def _boot(self) -> None:
         try:
@@ -138,7 +138,7 @@ class Supervisor:
         self._guard.close()
         self._save()
 
-    async def _keep_house(self) -> None:
+    async def _maintain(self) -> None:
         """Bound the logs, keep the guard alive; first make what initdb wrote without syncing safe on disk."""
         await asyncio.to_thread(os.sync)
         while True:
@@ -155,7 +155,7 @@ class Supervisor:
         self._save()
 
     def _save(self) -> None:
-        parts = [part.status for part in self._lasting]
+        parts = [part.status for part in self._services]
         stopped = all(part.state is PartState.STOPPED for part in parts)
         url = self._url if self._ready else None
         pid = None if stopped else os.getpid()

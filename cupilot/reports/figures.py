@@ -200,11 +200,11 @@ def _panel_size(report: ExperimentReport) -> tuple[float, float]:
     return max(PANEL[0] * columns, 6.0), PANEL[1] * rows + 0.9 + 0.12 * len(report.experiment.arms)
 
 
-def _wide(report: ExperimentReport) -> tuple[float, float]:
+def _speedups_size(report: ExperimentReport) -> tuple[float, float]:
     return min(max(6.0, 0.35 * len(report.cells) + 2), 20.0), 4.0 + 0.1 * len(report.experiment.arms)
 
 
-def _tall(report: ExperimentReport) -> tuple[float, float]:
+def _comparisons_size(report: ExperimentReport) -> tuple[float, float]:
     return 7.0, 1.6 + 0.6 * max(len(report.comparisons), 1)
 
 
@@ -217,7 +217,7 @@ _FIGURES: Mapping[
     tuple[Callable[[ExperimentReport, Figure], None], Callable[[ExperimentReport], tuple[float, float]]],
 ] = {
     FigureName.CONVERGENCE: (_convergence, _panel_size),
-    FigureName.SPEEDUPS: (_speedups, _wide),
-    FigureName.COMPARISONS: (_comparisons, _tall),
+    FigureName.SPEEDUPS: (_speedups, _speedups_size),
+    FigureName.COMPARISONS: (_comparisons, _comparisons_size),
     FigureName.OUTCOMES: (_outcomes, _by_arms),
 }

@@ -38,7 +38,7 @@ def markdown(report: ExperimentReport) -> str:
         "## Arms\n\n"
         "| arm | jobs | with a kernel | candidates that count | cost | tokens | on the device | wall time |\n"
         "|---|---|---|---|---|---|---|---|\n" + "\n".join(_arm(arm) for arm in report.arms),
-        _reckoning(report.arms),
+        _method_notes(report.arms),
         "## Best speedup over PyTorch eager\n\n| problem | arm | jobs | median | 95 % interval | range |\n"
         "|---|---|---|---|---|---|\n" + "\n".join(_cell(cell) for cell in report.cells),
         "## Before you use a number\n\n" + "\n".join(f"- {note}" for note in report.notes),
@@ -73,7 +73,7 @@ def _arm(arm: ArmReport) -> str:
     )
 
 
-def _reckoning(arms: Sequence[ArmReport]) -> str:
+def _method_notes(arms: Sequence[ArmReport]) -> str:
     """Return what the columns of the arms add up, and the money that is in none of them."""
     beside = [text for arm in arms if (text := _beside(arm))]
     columns = "Cost, tokens and time on the device are those of the finished jobs added up, wall time is their median."

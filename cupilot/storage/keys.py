@@ -33,7 +33,7 @@ DAYS, MOST_DAYS = 90.0, 3_650.0
 
 
 def main(arguments: Sequence[str] | None = None, opened: Database | None = None) -> int:
-    """Run the command line on the settings' database, or on an opened one; the exit status."""
+    """Run the command line on the settings' database, or on an opened one; return the exit status."""
     options = _parser().parse_args(arguments)
     command = {"bootstrap": _bootstrap, "create": _create, "revoke": _revoke}[options.command]
     with (opened or database()).transaction() as session:

@@ -89,7 +89,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 @event.listens_for(Session, "before_flush")
-def _see(session: Session, _context: object, _instances: object) -> None:
+def _collect_changes(session: Session, _context: object, _instances: object) -> None:
     watched: _Watch | None = session.info.get(_WATCH)
     if watched is None:
         return

@@ -43,7 +43,7 @@ def _find(session: Session, team: UUID, reference: str, where: str) -> Candidate
     try:
         key = UUID(job)
     except ValueError:
-        raise _nothing(reference, where) from None
+        raise _not_found(reference, where) from None
     if colon:
         return candidate_view(session, team, key, ordinal)
     whole = session.scalars(scoped(select(Job), team).where(Job.id == key)).one_or_none()
@@ -53,10 +53,10 @@ def _find(session: Session, team: UUID, reference: str, where: str) -> Candidate
         return candidate_view(session, team, key, str(whole.best_candidate_id))
     candidate = session.scalars(scoped(select(Candidate), team).where(Candidate.id == key)).one_or_none()
     if candidate is None:
-        raise _nothing(reference, where)
+        raise _not_found(reference, where)
     return candidate_view(session, team, candidate.job_id, str(key))
 
 
-def _nothing(reference: str, where: str) -> NotFound:
+def _not_found(reference: str, where: str) -> NotFound:
     hint = "give a candidate's id, job:ordinal, or a job's id"
     return NotFound(f"no job or candidate {reference[:100]!r}", hint=hint, where=where)

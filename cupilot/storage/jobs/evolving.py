@@ -54,7 +54,7 @@ def add_generation(session: Session, job: Job, number: int, pending: int) -> Gen
 
 
 def count_down(session: Session, generation: Generation, change: int = -1) -> int:
-    """Change a locked generation's fan-in counter; the new value."""
+    """Change a locked generation's fan-in counter; return the new value."""
     _set(session, generation, pending=Generation.pending + change)
     return generation.pending
 

@@ -51,7 +51,7 @@ def pause_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: s
 
 
 def _call_back(session: Session, job: Job) -> None:
-    """Take back what was handed out and nobody has claimed: the scheduler hands it out again after a resume.
+    """Recall published steps that no worker has claimed: the scheduler publishes them again after a resume.
 
     The rows are locked in the order of their ids, as the dispatcher locks them, so that the two cannot deadlock.
     """

@@ -47,14 +47,14 @@ def prune_some(session: Session, kept: timedelta) -> uuid.UUID | None:
 
 
 def _events(session: Session, job: Job) -> int:
-    """Return all but the job's own, which its history is told from, and lost leases, which are counted."""
+    """Delete events but the job's own, from which its history is made, and lost leases, which are counted."""
     details = and_(Event.kind.not_like("job.%"), Event.kind != "step.reaped")
     some = select(Event.id).where(Event.job_id == job.id, details).limit(ROWS)
     return _done(session, delete(Event).where(Event.id.in_(some)))
 
 
 def _calls(session: Session, job: Job) -> int:
-    """Return what was said; an answer that is gone is found by no equal call any more, so its hash goes too."""
+    """Delete prompts and answers; equal calls must not find a deleted answer, so its hash goes too."""
     some = select(LlmCall.id).where(LlmCall.job_id == job.id, LlmCall.request_hash != "").limit(ROWS)
     complaint = case((LlmCall.complaint.is_not(None), "pruned"))
     values: dict[str, Any] = {"request": None, "response": None, "request_hash": "", "complaint": complaint}
@@ -72,7 +72,7 @@ def _build_logs(session: Session, job: Job) -> int:
 def _sources(session: Session, job: Job) -> int:
     """Empty sources that nobody needs. They are locked first: whoever takes a kernel over locks it too.
 
-    Kernels that somebody holds are somebody's, so they are left alone rather than waited for.
+    Kernels that another transaction has locked are in use, so they are skipped.
     """
     unneeded = _unneeded(job.id)
     locked = select(KernelRow.hash).where(unneeded).limit(ROWS).with_for_update(skip_locked=True)

@@ -95,7 +95,7 @@ def members_of(
 
 
 def count_members(session: Session, team: Team) -> int:
-    """Return how many are in the team."""
+    """Return the number of the team's members."""
     return session.execute(select(func.count()).where(Membership.team_id == team.id)).scalar_one()
 
 

@@ -12,7 +12,7 @@ from cupilot.storage.people.quotas import quota_of
 
 
 def caller_view(session: Session, caller: Caller) -> CallerView:
-    """Return who asks, in which team and role, and until when the key is valid."""
+    """Return the caller with its team and role, and the time until which its key is valid."""
     return CallerView(
         user=caller.user,
         team=caller.team,

@@ -63,7 +63,7 @@ def share(session: Session, rows: Sequence[PoolRow], sharing: Sharing) -> None:
 
 
 def read_old(session: Session, limit: int) -> int:
-    """Write entries of releases before as this one does: the columns, and who may see them; how many were left."""
+    """Rewrite entries of earlier releases: their columns and their visibility; return how many there were."""
     unread = select(PoolRow.id).where(PoolRow.reference_id.is_(None))
     shared = (
         select(PoolRow.id)
@@ -73,7 +73,7 @@ def read_old(session: Session, limit: int) -> int:
     rows = session.scalars(select(PoolRow).where(PoolRow.id.in_(union_all(unread, shared).limit(limit)))).all()
     for row in rows:
         remember(session, row.body, Sharing(row.sharing))
-    if session.execute(select(_anything_former())).scalar_one():
+    if session.execute(select(_has_former_references())).scalar_one():
         drop_unused(session)
     return len(rows)
 
@@ -82,10 +82,10 @@ def anything_unindexed(session: Session) -> bool:
     """Return whether the vector index lacks something, or entries are still as a release before wrote them."""
     unread = select(PoolRow.id).where(PoolRow.reference_id.is_(None)).exists()
     unindexed = select(PoolReference.id).where(PoolReference.indexed_at.is_(None)).exists()
-    return session.execute(select(unread | unindexed | _anything_former())).scalar_one()
+    return session.execute(select(unread | unindexed | _has_former_references())).scalar_one()
 
 
-def _anything_former() -> ColumnElement[bool]:
+def _has_former_references() -> ColumnElement[bool]:
     return select(PoolReference.id).where(PoolReference.scope == FORMER).exists()
 
 

@@ -57,7 +57,7 @@ def nearest_solved(session: Session, index: Index, team: uuid.UUID, question: Po
 
 
 def solved(session: Session, team: str, entries: Sequence[str]) -> list[Solved]:
-    """Return what these entries of the team tell of, in this order, without those whose kernel or problem is gone."""
+    """Return the problems that these entries solved, in this order, without those whose kernel or problem is gone."""
     rows = {
         str(row.id): row.body
         for row in session.scalars(

@@ -51,7 +51,7 @@ def list_techniques(
 
 
 def _invented(session: Session, team: uuid.UUID) -> dict[Key, NovelTechnique]:
-    """Return what the catalogue has learned meanwhile is the catalogue's."""
+    """Return the team's invented techniques; those that the catalogue has by now are left out."""
     rows = session.scalars(scoped(select(NovelTechnique), team))
     return {(row.technique, row.target): row for row in rows if row.technique not in catalogue()}
 

@@ -126,7 +126,7 @@ def add_step(
 
 
 def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, lease: timedelta) -> Claim | None:
-    """Take the step if it is still queued at ``attempt`` and its job goes on; None means: leave it, it is not yours.
+    """Claim the step if it is still queued at ``attempt`` and its job goes on; return None where it is not.
 
     A worker that has lost its card to another one gets no step that runs there, and one whose device the step avoids
     leaves it to others of its class, as long as there are any.
@@ -208,7 +208,7 @@ def lock_claimed(session: Session, claim: Claim) -> tuple[Job, Step]:
 
 
 def pin(session: Session, claim: Claim, key: str, value: Any) -> Any:
-    """Keep what the claimed step found out, for its further attempts; the answer is what a former one found, if any.
+    """Store a value of the claimed step for its further attempts; return it, or that of an earlier attempt.
 
     Whatever a model call is made from must not change between attempts: the same question is answered from the
     ledger, another one would be paid again. Raises :class:`Stale` where the claim is lost.

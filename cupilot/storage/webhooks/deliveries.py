@@ -258,7 +258,7 @@ def _is_time(lease: timedelta) -> ColumnElement[bool]:
 
 
 def record(session: Session, attempt: Attempt, result: Result, *, luck: float, disable_after: timedelta) -> str | None:
-    """Write an attempt's result and what follows; the reason where its endpoint was disabled over it.
+    """Write an attempt's result and what follows; return the reason where it disabled the endpoint.
 
     A result that came after another attempt had begun is kept in the log and decides nothing, unless it is a success.
     """
@@ -331,7 +331,7 @@ def _position(session: Session) -> WebhookPosition:
 
 
 def _ensure_position(session: Session) -> None:
-    """Begin at what is settled now, where nobody has begun yet."""
+    """Set the first position to the newest settled event, where there is none yet."""
     if session.get(WebhookPosition, 1) is None:
         first = insert(WebhookPosition).values(id=1, event_id=settled(session))
         session.execute(first.on_conflict_do_nothing())
