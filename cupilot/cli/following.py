@@ -60,7 +60,7 @@ def _streamed(client: Client, job: UUID, silence: float) -> Iterator[tuple[JobVi
 
 
 def _pump(client: Client, job: UUID, arrived: queue.Queue[EventView | _End]) -> None:
-    """Hand over every event, then how the stream ended."""
+    """Queue every event of the stream, then its end."""
     end = _End.BROKEN
     try:
         for event in client.stream_events(job):

@@ -43,13 +43,13 @@ def exit_of(job: JobView) -> Exit:
 
 
 def errors_as_json(context: typer.Context, value: bool) -> bool:
-    """Note that the command was called with ``--json``: its errors are shown as JSON too."""
+    """Set that the command's errors are printed as JSON if it was called with ``--json``."""
     context.meta[_AS_JSON] = value
     return value
 
 
 def errors_always_as_json(context: typer.Context, value: bool) -> bool:
-    """Note that errors are shown as JSON, whether ``--json`` was given or not."""
+    """Set that the command's errors are printed as JSON, with or without ``--json``."""
     context.meta[_AS_JSON] = True
     return value
 

@@ -223,7 +223,7 @@ def import_entries(
 
 @pool.command("stats")
 def stats(server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """What the pool holds, and what each technique came to.
+    """Show what the pool holds, and what each technique came to.
 
     \b
     Example:

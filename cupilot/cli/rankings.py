@@ -132,7 +132,7 @@ def remeasure(
 
 
 def _origin(board: Leaderboard | LeaderboardSummary) -> str:
-    """Say where the problem is a reference that a team wrote: what its times mean, that team alone knows."""
+    """Return a remark on a problem that a team wrote: only that team knows what its times mean."""
     return "" if board.builtin else " (a team's own reference)"
 
 

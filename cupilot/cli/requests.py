@@ -130,7 +130,7 @@ class JobOptions:
 
 
 def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that takes ``options`` first the options of :class:`JobOptions` as its own."""
+    """Add the options of :class:`JobOptions` to a command whose first parameter is ``options``."""
     own = inspect.signature(command, eval_str=True)
     types = get_type_hints(JobOptions, include_extras=True)
     shared = [

@@ -81,7 +81,7 @@ class Part:
         self._spawn(gated=gated)
 
     def open_gate(self) -> None:
-        """Let a gated process go on."""
+        """Open the gate of a process that waits at it."""
         if self._process and self._process.popen.stdin:
             self._process.popen.stdin.close()
 

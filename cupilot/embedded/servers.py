@@ -296,7 +296,7 @@ def _identity_hint() -> str:
 
 
 def _own(path: Path) -> None:
-    """Give a Postgres path to whom Postgres runs as; the folders above it must let that user pass."""
+    """Make the user that Postgres runs as the owner of a path; that user must be able to enter the folders above it."""
     user = unprivileged_user()
     owner = "root" if user is None and os.geteuid() == 0 else user
     if owner is None or path.owner() == owner:

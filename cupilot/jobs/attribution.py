@@ -92,7 +92,7 @@ def end_when_done(session: Session, job: Job, winner: Candidate) -> None:
 
 
 def give_up_attribution(session: Session, job: Job, step: Step, message: str) -> None:
-    """Go on after a step of the attribution that has failed for good: that technique's credit stays unknown."""
+    """Continue after an attribution step that failed for good: its technique's credit stays unknown."""
     winner = session.get_one(Candidate, step.candidate_id, populate_existing=True)
     if step.kind is StepKind.ATTRIBUTE:
         _not_measured(session, winner, step, message)

@@ -183,7 +183,7 @@ def end_generation(session: Session, job: Job, generation: Generation) -> None:
 
 
 def fail_generation(session: Session, job: Job, generation: Generation, reason: str, message: str) -> None:
-    """Go on without initial strategies: with the candidates that the job has, or fail it where it has none."""
+    """Continue without initial strategies: with the job's candidates, or fail the job where it has none."""
     if job.candidates == 0:
         state = JobState.FAILED if money_reached(job) is None else JobState.BUDGET_EXHAUSTED
         end_job(session, job, state, reason=reason, message=no_strategies(session, job, message))
@@ -192,7 +192,7 @@ def fail_generation(session: Session, job: Job, generation: Generation, reason: 
 
 
 def fail_step(session: Session, job: Job, step: Step, reason: str, message: str) -> None:
-    """Go on after a step's last attempt has failed: end its candidate, generation or job accordingly."""
+    """End the candidate, generation or job of a step whose last attempt failed."""
     if step.kind is StepKind.PREPARE:
         end_job(session, job, JobState.FAILED, reason=reason, message=message)
     elif step.kind is StepKind.CONFIRM:
@@ -209,7 +209,7 @@ def fail_step(session: Session, job: Job, step: Step, reason: str, message: str)
 
 
 def _ask_about(session: Session, job: Job, generation: Generation, candidate: Candidate) -> None:
-    """Have the Revisor look for what a kernel that beat the floor leaves out; templates have nothing to answer.
+    """Ask the Revisor what a kernel that beat the roofline bound leaves out; templates cannot answer.
 
     What comes of it is another candidate: this one keeps its kernel and verdict for the people who look at those.
     """

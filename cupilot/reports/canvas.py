@@ -70,7 +70,7 @@ def marker(place: int) -> str:
 
 
 def empty(axes: Axes, words: str) -> None:
-    """Say in the middle of a panel why nothing is drawn in it."""
+    """Write in the middle of a panel why nothing is drawn in it."""
     axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes, color="#666666")
     axes.set_xticks([])
     axes.set_yticks([])

@@ -196,7 +196,7 @@ def _by_block(outcomes: Iterable[JobOutcome]) -> dict[Block, JobOutcome]:
 def _matched_blocks(
     mine: Mapping[Block, JobOutcome], others: Mapping[Block, JobOutcome]
 ) -> dict[Block, tuple[float | None, float | None]]:
-    """Log speedups of both sides where both are finished on the same class of devices."""
+    """Return log speedups of both sides where both are finished on the same class of devices."""
     return {
         block: (_log(mine[block]), _log(others[block]))
         for block in mine

@@ -13,7 +13,7 @@ from cupilot.schemas import ArmReport, CellReport, ComparisonReport, ExperimentR
 
 
 def bundle(report: ExperimentReport) -> bytes:
-    """Report as JSON and Markdown, every table as CSV, every figure as SVG and PNG."""
+    """Return a zip of the report as JSON and Markdown, its tables as CSV, its figures as SVG and PNG."""
     files: dict[str, str | bytes] = {
         "report.json": report.model_dump_json(indent=2) + "\n",
         "REPORT.md": markdown(report),

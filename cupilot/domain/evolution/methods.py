@@ -52,7 +52,7 @@ class Method(Protocol):
 
 
 def _named(value: Any) -> Any:
-    """Take parameters without a method's name for those of the default method."""
+    """Return parameters with the default method's name, where they have none."""
     return {"name": DEFAULT, **value} if isinstance(value, dict) else value
 
 

@@ -182,7 +182,7 @@ def following(course: Course, done: Next, outcome: Outcome) -> Next | End:
 
 
 def step_key(ordinal: int, stage: Next) -> str:
-    """Name of a candidate's stage within its job, e.g. ``c12/revise/1``: no two stages share one."""
+    """Return the name of a candidate's stage within its job, e.g. ``c12/revise/1``: no two stages share one."""
     return f"c{ordinal}/{stage.stage.value}/{stage.round}"
 
 

@@ -193,7 +193,7 @@ class ProvenForward:
         return states
 
     def _learn(self) -> None:
-        """Note how arguments and result are built, by running the reference without data."""
+        """Learn the structure of arguments and result by running the reference without data."""
         model: Any = self
         cls = type(self)
         named = {**dict(model.named_parameters()), **dict(model.named_buffers())}

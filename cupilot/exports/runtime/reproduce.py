@@ -20,7 +20,7 @@ COUNTS = ("audited", "reproduced")
 
 
 def main() -> int:
-    """Measure, compare, say."""
+    """Measure the kernel, compare with the record, and print the outcome."""
     options = _options()
     recorded = _read("evaluation.json")
     measured = measure(recorded, options)

@@ -55,12 +55,12 @@ class _Watch:
 
 
 def watch(session: Session) -> None:
-    """Keep count of what changes from now on."""
+    """Collect the session's changes from now on."""
     session.info[_WATCH] = _Watch()
 
 
 def note(session: Session, name: str, before: Any, after: Any) -> None:
-    """Tell of a change that a statement makes; of several the first ``before`` and the last ``after`` are kept."""
+    """Record a change that a statement makes; of several the first ``before`` and the last ``after`` are kept."""
     watched: _Watch | None = session.info.get(_WATCH)
     if watched is not None:
         watched.noted[name] = (watched.noted.get(name, (before,))[0], after)

@@ -61,7 +61,7 @@ class Leadership:
             raise Unavailable("the scheduler's connection is lost") from error
 
     def release(self) -> None:
-        """Let another process be in charge."""
+        """Release the lock, so that another process takes charge."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(DBAPIError):

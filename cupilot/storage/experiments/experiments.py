@@ -158,7 +158,7 @@ def _job_spec(spec: ExperimentSpec, cell: Cell, problem: Problem) -> JobSpec:
 def _place(
     session: Session, job: Job, experiment: Experiment, spec: ExperimentSpec, *, cell: Cell, position: int
 ) -> None:
-    """Give a new job its arm, its turn, and the class of devices it has to run on."""
+    """Set a new job's arm, its turn, and the class of devices that it has to run on."""
     job.experiment_id, job.arm = experiment.id, spec.arms[cell.arm].name
     # The scheduler takes the older job first; without this all would be of one age.
     job.created_at = experiment.created_at + timedelta(microseconds=position)

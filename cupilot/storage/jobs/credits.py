@@ -16,7 +16,7 @@ from cupilot.storage.db.transitions import record_event
 def give_credit(
     session: Session, candidate: Candidate, position: int, credit: Credit, evaluation: EvaluationRow | None = None
 ) -> None:
-    """Keep a technique's credit; a second one for the same technique is ignored."""
+    """Store a technique's credit; a second one for the same technique is ignored."""
     made = session.execute(
         insert(CreditRow)
         .values(

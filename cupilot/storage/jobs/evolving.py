@@ -39,7 +39,7 @@ from cupilot.storage.jobs.progress import best_first, preparation_of
 
 
 def set_preparation(session: Session, job: Job, preparation: Preparation) -> None:
-    """Keep what is known of the job's problem."""
+    """Store the preparation of the job's problem."""
     job.preparation = preparation
     session.flush()
 
@@ -60,7 +60,7 @@ def count_down(session: Session, generation: Generation, change: int = -1) -> in
 
 
 def cut_short(session: Session, generation: Generation) -> None:
-    """Note that a budget allowed less than the method asked for."""
+    """Mark a generation for which a budget allowed fewer candidates than the method proposed."""
     _set(session, generation, cut_short=True)
 
 
@@ -101,7 +101,7 @@ def add_candidate(
 def add_strategy(
     session: Session, job: Job, strategy: Strategy, origin: StrategyOrigin, pool_entry: str | None = None
 ) -> StrategyRow:
-    """Keep a strategy of the job; ``pool_entry`` is where it came from, if the pool's truth still has that."""
+    """Store a strategy of the job; ``pool_entry`` is its origin, if the pool still has that entry."""
     entry = session.get(PoolRow, uuid.UUID(pool_entry)) if pool_entry else None
     row = StrategyRow(
         id=uuid.uuid4(),
@@ -166,7 +166,7 @@ def add_evaluation(
     purpose: EvaluationPurpose,
     utilisation_weight: float,
 ) -> EvaluationRow:
-    """Keep a measurement and let the candidate stand by it."""
+    """Store a measurement and set the candidate's verdict by it."""
     row = keep_evaluation(session, job, candidate, step, evaluation, purpose=purpose)
     placement = evaluation.placement or preparation_of(job).placement
     _set(
@@ -192,7 +192,7 @@ def add_evaluation(
 def keep_evaluation(
     session: Session, job: Job, candidate: Candidate, step: Step, evaluation: Evaluation, *, purpose: EvaluationPurpose
 ) -> EvaluationRow:
-    """Keep a measurement, and charge the job for it."""
+    """Store a measurement, and charge the job for it."""
     row = EvaluationRow(
         id=uuid.uuid4(),
         job_id=job.id,

@@ -32,7 +32,7 @@ class Failures:
 
 
 def failures_of(session: Session, job: Job) -> Failures:
-    """Count them."""
+    """Count the job's failures."""
     kind = func.coalesce(EvaluationRow.body["failure"]["kind"].astext, Candidate.reason)
     failed = (
         select(kind, func.count())

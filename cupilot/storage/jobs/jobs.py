@@ -196,7 +196,7 @@ def first_payload(session: Session, job: Job) -> Mapping[str, Any]:
 
 
 def extend_first_payload(session: Session, job: Job, **values: str) -> None:
-    """Tell the step that prepares a new job's problem what follows it."""
+    """Extend the payload of the step that prepares a new job's problem."""
     step = _first_step(session, job)
     step.payload = {**step.payload, **values}
     session.flush()

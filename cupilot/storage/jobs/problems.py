@@ -93,7 +93,7 @@ def known_name(session: Session, problem_hash: str) -> str | None:
 
 
 def _record_shipped(session: Session) -> None:
-    """Record all that this version ships.
+    """Record all built-in problems of this version.
 
     All at once and sorted: transactions that recorded some each, in different orders, could wait for each other.
     """

@@ -36,7 +36,7 @@ class SearchEnded(Conflict):
 
 
 def pause_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: str) -> Job:
-    """Let nothing of the job begin; what runs is finished. Repeating it is harmless.
+    """Pause the job: running steps finish, and none begins. Repeating it is harmless.
 
     Raises :class:`NotFound`, and :class:`Conflict` for a job that has ended or is being cancelled.
     """
@@ -66,7 +66,7 @@ def _call_back(session: Session, job: Job) -> None:
 
 
 def resume_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: str) -> Job:
-    """Let a paused job go on where it stands. Harmless where it is not paused.
+    """Resume a paused job where it stands. Harmless where it is not paused.
 
     Raises :class:`NotFound`, :class:`Conflict` for a job that has ended, and
     :class:`cupilot.domain.quota.QuotaExceeded` where its team may not run another one now.
@@ -111,7 +111,7 @@ def ban(
     strategy: Strategy | None = None,
     candidate: str | None = None,
 ) -> Directive:
-    """Have a technique, a strategy, or a candidate's strategy not proposed again. Repeating it is harmless."""
+    """Ban a technique, a strategy, or a candidate's strategy from further proposals. Repeating it is harmless."""
     job = _steered(session, team_id, job_id)
     candidate_id = None
     if candidate is not None:
@@ -180,13 +180,13 @@ def add_injection(
 
 
 def mark_done(session: Session, directive: Directive, candidate: Candidate) -> None:
-    """Note the candidate that an injection has become."""
+    """Record the candidate that an injection has become."""
     directive.made_id, directive.done_at = candidate.id, func.now()
     session.flush()
 
 
 def lift(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, directive_id: uuid.UUID, author: str) -> Directive:
-    """Take a directive back. Repeating it is harmless; an injection that became a candidate is a :class:`Conflict`."""
+    """Lift a directive. Repeating it is harmless; an injection that became a candidate is a :class:`Conflict`."""
     job = _locked(session, team_id, job_id)
     query = select(Directive).where(Directive.id == directive_id, Directive.job_id == job.id)
     directive = session.scalars(query).one_or_none()

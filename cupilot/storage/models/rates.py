@@ -22,7 +22,7 @@ UNLIMITED = 1e12
 def take(
     session: Session, model: str, *, requests_per_minute: float | None, tokens_per_minute: float | None, tokens: int
 ) -> float:
-    """Take a request of ``tokens`` from the model's buckets: 0.0, or the seconds until it might be had.
+    """Take a request of ``tokens`` from the model's buckets; return 0.0, or the seconds to wait for it.
 
     A request that is larger than the whole bucket takes a full one.
     """

@@ -68,7 +68,7 @@ def make_team(session: Session, name: str, weight: float, quota: Quota) -> Team:
 
 
 def change_team(session: Session, team: Team, weight: float | None, quota: Quota | None) -> Team:
-    """Set what is given; it is in force from the scheduler's next look on."""
+    """Change a team's weight or quota; it takes effect at the scheduler's next look."""
     if weight is not None:
         team.weight = weight
     for name, value in dict(quota or {}).items():
@@ -117,7 +117,7 @@ def member(session: Session, team: Team, name: str) -> tuple[User, Membership]:
 
 
 def put_member(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:
-    """Give a member, or a person who is known, this role in the team."""
+    """Set the role of a member, or of an existing user who joins the team."""
     try:
         user, _ = member(session, team, name)
     except NotFound:
@@ -126,7 +126,7 @@ def put_member(session: Session, team: Team, name: str, role: Role) -> tuple[Use
 
 
 def remove_member(session: Session, team: Team, name: str) -> None:
-    """Take somebody out of the team; their keys for it are accepted no more. A service account is disabled with it."""
+    """Remove a member from the team; their keys for it stop working. A service account is disabled with it."""
     user, membership = member(session, team, name)
     if user.team_id is not None:
         user.disabled_at = func.now()
@@ -155,7 +155,7 @@ def make_person(session: Session, name: str, *, cluster_admin: bool) -> User:
 
 
 def change_person(session: Session, user: User, *, cluster_admin: bool | None, disabled: bool | None) -> User:
-    """Set what is given; raises :class:`LastAdmin` where no cluster admin would be left."""
+    """Change a user's rights; raises :class:`LastAdmin` where no cluster admin would be left."""
     if user.cluster_admin and (cluster_admin is False or disabled):
         admins = select(User).where(User.cluster_admin, User.disabled_at.is_(None)).order_by(User.id)
         others = [admin for admin in session.scalars(admins.with_for_update()) if admin.id != user.id]

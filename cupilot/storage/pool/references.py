@@ -135,7 +135,7 @@ def unindexed(session: Session, limit: int) -> Sequence[PoolReference]:
 
 
 def mark_indexed(session: Session, ids: Sequence[uuid.UUID]) -> None:
-    """Note that the vector index has them."""
+    """Mark descriptions that the vector index holds."""
     session.execute(
         update(PoolReference)
         .where(PoolReference.id.in_(ids))
@@ -145,5 +145,5 @@ def mark_indexed(session: Session, ids: Sequence[uuid.UUID]) -> None:
 
 
 def forget_index(session: Session) -> None:
-    """Have everything indexed again: for a rebuilt or lost Chroma."""
+    """Mark all descriptions for indexing again: for a rebuilt or lost Chroma."""
     session.execute(update(PoolReference).values(indexed_at=None).execution_options(synchronize_session=False))

@@ -26,7 +26,7 @@ from cupilot.storage.pool.references import FORMER, drop_unused, ensure_referenc
 
 
 def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None) -> None:
-    """Keep what was learned from an evaluation, or correct it; ``sharing`` stays as it is where none is given.
+    """Store an evaluation's entry, or correct it; ``sharing`` stays as it is where None.
 
     An entry that may not be shared becomes private, whatever ``sharing`` says.
     """
@@ -40,12 +40,12 @@ def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None)
 
 
 def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry:
-    """Return what was learned from an evaluation."""
+    """Return the pool's entry of an evaluation."""
     return session.get_one(PoolRow, evaluation_id, populate_existing=True).body
 
 
 def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[Credit]) -> None:
-    """Keep what the techniques of an entry's strategy are worth."""
+    """Store the credits of the techniques in an entry's strategy."""
     entry = recall(session, evaluation_id)
     remember(session, entry.model_copy(update={"credits": tuple(credits)}))
 

@@ -110,7 +110,7 @@ def untaken_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.
 
 
 def mark_unhealthy(session: Session, name: str, note: str) -> None:
-    """Take a worker's slots out of the count, with the reason."""
+    """Mark a worker as unhealthy, with the reason: its slots count no more."""
     session.execute(
         update(WorkerRow)
         .where(WorkerRow.name == name)

@@ -202,7 +202,7 @@ def _note_waiting(session: Session, where: ColumnElement[bool], reason: str, mes
 
 
 def request_pool_index(session: Session, queue: str) -> None:
-    """Have an agent worker bring the pool's index up to date."""
+    """Request an agent worker to bring the pool's index up to date."""
     session.add(Outbox(topic=POOL_TOPIC, payload={"queue": queue}))
 
 
@@ -213,12 +213,12 @@ def take_messages(session: Session, limit: int) -> Sequence[Outbox]:
 
 
 def mark_sent(session: Session, message: Outbox) -> None:
-    """Note that the broker has the message."""
+    """Mark a message as sent to the broker."""
     _update_message(session, message, sent_at=func.now())
 
 
 def count_attempt(session: Session, message: Outbox) -> None:
-    """Note that the broker did not take the message."""
+    """Count a failed attempt to send a message to the broker."""
     _update_message(session, message, attempts=Outbox.attempts + 1)
 
 

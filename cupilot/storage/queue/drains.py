@@ -46,7 +46,7 @@ def begin_drain(session: Session, scope: str, reason: str) -> None:
 
 
 def end_drain(session: Session, scope: str) -> bool:
-    """Let it take work again; whether it was drained."""
+    """Let the worker or the service claim steps again; return whether it was drained."""
     ended = session.scalars(delete(Drain).where(Drain.scope == scope).returning(Drain.reason)).one_or_none()
     note(session, "drain.reason", ended, None)
     notify(session)

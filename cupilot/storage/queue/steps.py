@@ -220,7 +220,7 @@ def pin(session: Session, claim: Claim, key: str, value: Any) -> Any:
 
 
 def release_step(session: Session, claim: Claim) -> None:
-    """Give a step back that this process cannot finish, through no fault of the step: no attempt is charged.
+    """Release a step that this process cannot finish, through no fault of the step: no attempt is charged.
 
     The attempt number goes on counting, because it fences; the limit grows with it.
     """
@@ -247,7 +247,7 @@ def retry_step(
 
 
 def decline_step(session: Session, step_id: uuid.UUID, attempt: int, *, after: timedelta = timedelta(0)) -> None:
-    """Hand a message back unclaimed: the scheduler may dispatch the step again ``after`` some time."""
+    """Decline a message without claiming its step: the scheduler may dispatch the step again ``after`` some time."""
     session.execute(
         update(Step)
         .where(Step.id == step_id, Step.attempt == attempt, Step.state == StepState.QUEUED)
@@ -258,7 +258,7 @@ def decline_step(session: Session, step_id: uuid.UUID, attempt: int, *, after: t
 
 
 def _left_to_others(session: Session, step: Step, worker: str) -> bool:
-    """Hand the message of a locked step back where it avoids this worker's device and another one serves its queue."""
+    """Decline a locked step that avoids this device, if another one serves its queue; return whether it did."""
     if step.avoids is None or device_of(session, worker) != step.avoids:
         return False
     if not another_serves(session, step.queue, step.avoids):

@@ -138,7 +138,7 @@ def disable(row: WebhookEndpoint, reason: str) -> None:
 
 
 def ping(session: Session, row: WebhookEndpoint) -> WebhookDelivery:
-    """Have a test message sent; Conflict for a disabled endpoint."""
+    """Queue a test message; Conflict for a disabled endpoint."""
     _check_enabled(row)
     now = session.execute(select(func.now())).scalar_one()
     body = {"type": webhooks.PING, "timestamp": now.isoformat(), "data": {"webhook": str(row.id)}}
@@ -150,7 +150,7 @@ def ping(session: Session, row: WebhookEndpoint) -> WebhookDelivery:
 
 
 def redeliver(session: Session, row: WebhookEndpoint, delivery: uuid.UUID) -> WebhookDelivery:
-    """Have a message sent again, with its old id; Conflict where it is still being tried."""
+    """Queue a message again, with its old id; Conflict where it is still being tried."""
     _check_enabled(row)
     message = get_delivery(session, row, delivery, lock=True)
     if message.finished_at is None:
@@ -209,7 +209,7 @@ def fan_out(session: Session) -> bool:
 def claim(
     session: Session, limit: int, per_endpoint: int, busy: Collection[uuid.UUID], lease: timedelta
 ) -> Sequence[Attempt]:
-    """Take up to ``limit`` due deliveries, those that are due the longest first, none of a ``busy`` endpoint.
+    """Claim up to ``limit`` due deliveries, the longest due first, none of a ``busy`` endpoint.
 
     Each counts as tried from now on, and is due again after ``lease`` unless a result is recorded.
     """
