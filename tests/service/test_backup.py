@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,8 @@ def test_a_restored_service_goes_on(
         with restored.transaction() as session:
             described = int(session.execute(text("SELECT count(*) FROM pool_references")).scalar_one())
         assert described > 0
-        assert StrategyPool(chroma.url).count() == described
+        with closing(StrategyPool(chroma.url)) as index:
+            assert index.count() == described
         with restored.transaction() as session:  # its messages went to the broker of before
             session.execute(text("UPDATE steps SET dispatched_at = NULL WHERE state = 'queued'"))
             session.execute(

@@ -22,7 +22,7 @@ from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Candidate, Job
 from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.jobs import submit_job
-from cupilot.storage.jobs.progress import evaluation_of
+from cupilot.storage.jobs.progress import evaluation_of, preparation_of
 from cupilot.storage.people.teams import ensure_team
 from tests.service.rig import job_spec
 
@@ -80,7 +80,8 @@ def test_a_softmax_evolves_to_an_audited_kernel(database: Database) -> None:
         assert best.fidelity is not None
         evaluation = evaluation_of(session, best.evaluation_id)
         assert evaluation.environment is not None
-        assert evaluation.environment.device.uid == job.preparation.environment.device.uid
+        preparation = preparation_of(session.get_one(Job, job.id))
+        assert evaluation.environment.device.uid == preparation.environment.device.uid
         learned = session.scalars(select(PoolRow)).all()
         assert {row.team_id for row in learned} == {job.team_id}
         assert len(learned) >= 2
