@@ -26,7 +26,7 @@ OBJECTS = [
     for name, objects in RENDERED.items()
     for found in objects
 ]
-WORKLOADS = [one for one in OBJECTS if one.values[0]["kind"] in ("Deployment", "Job")]  # type: ignore[index]
+WORKLOADS = [manifest for manifest in OBJECTS if manifest.values[0]["kind"] in ("Deployment", "Job")]  # type: ignore[index]
 ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"][0]["rules"]
 SECRETS = {
     f"CUPILOT_{name.upper()}" for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)
@@ -62,14 +62,14 @@ def _merge(into: dict[str, Any], given: dict[str, Any]) -> None:
 def test_the_page_counts_the_objects_that_were_rendered() -> None:
     said = re.search(r"(\d+) and (\d+) objects", (ROOT / "deploy/README.md").read_text())
     assert said is not None
-    assert [int(one) for one in said.groups()] == [len(rendered(name)) for name in ("default", "everything")]
+    assert [int(count) for count in said.groups()] == [len(rendered(name)) for name in ("default", "everything")]
 
 
 def test_traces_go_to_the_collector_that_is_named_and_nowhere_else() -> None:
     for name in ("default", "everything"):
         endpoint = values(*(["everything.yaml"] if name == "everything" else []))["traces"]["otlpEndpoint"]
-        for workload in (one for one in rendered(name) if one["kind"] in ("Deployment", "Job")):
-            given = {one["name"]: one.get("value") for one in container(workload)["env"]}
+        for workload in (manifest for manifest in rendered(name) if manifest["kind"] in ("Deployment", "Job")):
+            given = {variable["name"]: variable.get("value") for variable in container(workload)["env"]}
             assert given.get("OTEL_EXPORTER_OTLP_ENDPOINT", "") == endpoint
             assert given.get("CUPILOT_TRACES", "off") == ("otlp" if endpoint else "off")
         out = [policy for policy in of_kind(name, "NetworkPolicy") if policy.endswith("-traces")]
@@ -104,14 +104,14 @@ def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
         jsonschema.validate(given, SCHEMA)
 
 
-@pytest.mark.parametrize("found", [one for one in OBJECTS if one.values[0]["apiVersion"] in BUILT_IN])  # type: ignore[index]
+@pytest.mark.parametrize("found", [manifest for manifest in OBJECTS if manifest.values[0]["apiVersion"] in BUILT_IN])  # type: ignore[index]
 def test_objects_are_valid_for_kubernetes(found: dict[str, Any]) -> None:
     assert problems(found) == []
 
 
 @pytest.mark.parametrize(
     "found",
-    [one for one in OBJECTS if one.values[0]["apiVersion"] not in BUILT_IN],  # type: ignore[index]
+    [manifest for manifest in OBJECTS if manifest.values[0]["apiVersion"] not in BUILT_IN],  # type: ignore[index]
 )
 def test_objects_are_valid_for_keda_and_the_prometheus_operator(found: dict[str, Any]) -> None:
     assert operator_objects.problems(found) == []
@@ -130,7 +130,7 @@ def test_objects_are_valid_for_keda_and_the_prometheus_operator(found: dict[str,
     ],
 )
 def test_an_invalid_custom_object_is_seen(kind: str, path: str, value: object, problem: str) -> None:
-    found = copy.deepcopy(next(one for one in rendered("everything") if one["kind"] == kind))
+    found = copy.deepcopy(next(manifest for manifest in rendered("everything") if manifest["kind"] == kind))
     *inner, last = path.split(".")
     place: Any = found
     for name in inner:
@@ -166,7 +166,9 @@ def test_an_invalid_object_is_seen(path: str, value: object, problem: str) -> No
 
 
 def test_custom_resources_are_of_two_operators() -> None:
-    others = {(one["apiVersion"], one["kind"]) for name in ("default", "everything") for one in rendered(name)}
+    others = {
+        (manifest["apiVersion"], manifest["kind"]) for name in ("default", "everything") for manifest in rendered(name)
+    }
     assert {pair for pair in others if pair[0] not in BUILT_IN} == {
         ("keda.sh/v1alpha1", "ScaledObject"),
         ("keda.sh/v1alpha1", "TriggerAuthentication"),
@@ -208,7 +210,7 @@ def test_commands_and_settings_exist_and_secrets_are_references(workload: dict[s
     assert {"name": "CUPILOT_ENVIRONMENT", "value": "production"} in container(workload)["env"]
 
 
-@pytest.mark.parametrize("workload", [one for one in WORKLOADS if one.values[0]["kind"] == "Deployment"])  # type: ignore[index]
+@pytest.mark.parametrize("workload", [manifest for manifest in WORKLOADS if manifest.values[0]["kind"] == "Deployment"])  # type: ignore[index]
 def test_probes_mean_progress_and_every_deployment_has_a_budget(workload: dict[str, Any]) -> None:
     probe = container(workload)["livenessProbe"]
     if workload["metadata"]["name"].endswith("-api"):
@@ -283,7 +285,7 @@ def test_a_pod_reaches_what_its_role_needs_and_nothing_else(name: str, reached: 
     assert ports == reached
 
 
-@pytest.mark.parametrize("policy", [one for one in OBJECTS if one.values[0]["kind"] == "NetworkPolicy"])  # type: ignore[index]
+@pytest.mark.parametrize("policy", [manifest for manifest in OBJECTS if manifest.values[0]["kind"] == "NetworkPolicy"])  # type: ignore[index]
 def test_no_way_out_leads_everywhere(policy: dict[str, Any]) -> None:
     """A rule without peers, or with an empty list of them, allows its ports on every host there is."""
     for rule in policy["spec"].get("egress", []):
@@ -297,9 +299,11 @@ def test_workers_that_run_kernels_reach_no_address_outside_but_one_that_is_named
         if not labels["app.kubernetes.io/component"].startswith("worker-"):
             continue
         chosen = [
-            one for one in of_kind(name, "NetworkPolicy").values() if _selects(one["spec"]["podSelector"], labels)
+            manifest
+            for manifest in of_kind(name, "NetworkPolicy").values()
+            if _selects(manifest["spec"]["podSelector"], labels)
         ]
-        peers = [peer for one in chosen for rule in one["spec"].get("egress", []) for peer in rule["to"]]
+        peers = [peer for manifest in chosen for rule in manifest["spec"].get("egress", []) for peer in rule["to"]]
         assert peers
         outside = [peer["ipBlock"] for peer in peers if "ipBlock" in peer]
         assert outside == ([{"cidr": "10.1.0.5/32"}] if name == "everything" else [])
@@ -307,9 +311,11 @@ def test_workers_that_run_kernels_reach_no_address_outside_but_one_that_is_named
 
 def test_every_role_of_the_compose_file_has_a_pod() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
-    commands = {tuple(one["command"][:4]) for one in services if "build" in one}
+    commands = {tuple(service["command"][:4]) for service in services if "build" in service}
     objects = [*rendered("default"), *rendered("everything")]
-    started = {tuple(container(one)["args"][:4]) for one in objects if one["kind"] in ("Deployment", "Job")}
+    started = {
+        tuple(container(manifest)["args"][:4]) for manifest in objects if manifest["kind"] in ("Deployment", "Job")
+    }
     assert started == commands
 
 
