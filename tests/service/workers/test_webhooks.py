@@ -250,6 +250,8 @@ def test_what_a_killed_process_was_sending_is_sent_again(
     environment = os.environ | {
         "CUPILOT_DATABASE_URL": config.database_url.get_secret_value(),
         "CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8",
+        # One lease for both processes: a longer one looks as if the clock had been set back, and is due at once.
+        "CUPILOT_WEBHOOK_SECONDS": str(config.webhook_seconds),
     }
     process = subprocess.Popen(
         [sys.executable, "-m", "workers", "webhooks"], env=environment, cwd=ROOT, stderr=subprocess.DEVNULL
