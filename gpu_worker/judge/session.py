@@ -49,7 +49,7 @@ MIN_LAUNCH_SECONDS = 10.0
 """A GPU takes 2 s to report a fault of many threads, and once took more than 5."""
 
 COMPILE_SECONDS = 150
-"""For torch.compile, which takes 20 to 40 s on two cores; without it there is no such baseline."""
+"""For torch.compile, which takes 6 to 40 s on two cores; without it there is no such baseline."""
 
 COMPILE_MODES = {Baseline.COMPILE: "default", Baseline.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 """Without Inductor's own graphs, which copy inputs that change: the timer puts both sides into graphs, or neither."""
