@@ -68,7 +68,7 @@ def jobs(stack: Stack) -> list[UUID]:
     for number, victim in enumerate(plan):
         if len([job for job in submitted if not stack.client.get(job).final]) < 2:
             submitted.append(submit(stack, number))
-        time.sleep(rng.uniform(0.5, 3.0))
+        time.sleep(rng.uniform(0.3, 2.0))
         deadline = time.monotonic() + 60
         while not hurt(stack, victim, rng) and time.monotonic() < deadline:
             time.sleep(0.1)
