@@ -185,7 +185,7 @@ class Evaluator:
         timeout: float = 300,
         cancelled: Callable[[], bool] = never,
     ) -> Evaluation:
-        """Evaluate again in fresh processes with fresh seeds, longer, twice, and against torch.compile too where it is asked.
+        """Evaluate again in fresh processes with fresh seeds, longer, twice, and against further baselines.
 
         With the ``tunables`` that an evaluation chose, where they are not the plan's own; none others are tried.
         ``reproduced`` when both times agree; an evaluation that holds but whose times do not agree stays ``audited``.

@@ -121,6 +121,7 @@ def test_evolve_needs_nothing_but_a_file_and_leaves_nothing_running(home: Home) 
     report = Report.model_validate_json(out)
     assert report.candidate.verdict is not None
     assert report.candidate.verdict.counts
+    assert "not compared with torch.compile" in report.headline, "CUPILOT_COMPILE_BASELINE is false here"
     assert (home.folder / "cupilot-results" / str(report.job.id) / "kernel.cpp").exists()
     assert "stopping the embedded stack" in err
     assert embedded.running(home.data) is None
