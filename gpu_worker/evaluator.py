@@ -17,6 +17,7 @@ from types import TracebackType
 from pydantic import ValidationError
 
 import cupilot
+from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.errors import InvalidPlan, Unavailable
 from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, Preparation, PreparationResult, Tracing
 from cupilot.domain.hardware import Device, Environment
@@ -286,7 +287,7 @@ class Evaluator:
         peaks = self._peaks.get()
         return Preparation(
             facts=facts,
-            placement=place(facts, peaks),
+            placement=place(facts, peaks, stated_peaks(self.device.name)),
             peaks=peaks,
             environment=self._environment(None),
             baseline_us=answer.baseline_us,

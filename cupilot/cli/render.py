@@ -14,10 +14,10 @@ from cupilot.domain.evaluation import Baseline, BuildReport, Evaluation
 from cupilot.reports.job import (
     AFTER_QUARANTINE,
     BASELINE_NAMES,
+    bound_words,
     credit_words,
     difference_words,
     factor,
-    floor_share,
     spending_lines,
     technique_lines,
 )
@@ -48,7 +48,9 @@ def show_job(job: JobView) -> None:
             )
         )
         lines.append(("baseline", f"PyTorch eager {preparation.baseline_us.median:.1f} us on {preparation.device}"))
-        lines.append(("floor", f"{preparation.floor_us:.1f} us: no correct kernel can be faster"))
+        lines.append(("floor", f"{preparation.floor_us:.1f} us: no correct kernel is faster at the measured peaks"))
+        if preparation.direct_us is not None and preparation.direct_us > preparation.floor_us:
+            lines.append(("direct", f"{preparation.direct_us:.1f} us: operations as they are written, no bound"))
     if job.candidates:
         lines.append(("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}"))
         lines.append(("candidates", f"{job.candidates} ({counts(job.verdicts)})"))
@@ -248,9 +250,7 @@ def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
             continue
         times = f"{item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
         lines.append((f"over {name}", f"{factor(item.speedup)}, {difference_words(item.speedup)}; {times}"))
-    share = floor_share(evaluation)
-    if share is not None:
-        lines.append(("of the floor", f"{share:.0%} of the speed that the device's measured peaks allow"))
+    lines += zip(("of the floor", "of direct"), bound_words(evaluation), strict=False)
     return lines
 
 

@@ -220,11 +220,15 @@ class ProfileSource(Vocabulary):
 
 
 class Profile(Value):
-    """Metrics of one kernel in the zone's own terms; percentages are of the measured peaks."""
+    """Metrics of one kernel in the zone's own terms; percentages are of the measured peaks.
+
+    ``memory_throughput_pct``, ``compute_throughput_pct``, ``floor_pct`` and ``direct_pct`` are calculated from counted
+    work, whatever the source: operations are the reference's, counted directly, which a faster algorithm does not do.
+    """
 
     source: ProfileSource
     metrics: dict[str, float] = {}
-    """At least ``memory_throughput_pct``, ``compute_throughput_pct`` and ``floor_pct``."""
+    """At least ``memory_throughput_pct``, ``compute_throughput_pct``, ``floor_pct`` and ``direct_pct``."""
     missing: tuple[str, ...] = ()
     """Metrics of the zone that the profiler does not know on this device; of a measured profile."""
     promoted: bool = True

@@ -80,7 +80,9 @@ class Reference:
         named |= {self._state_names[key]: tensor for key, tensor in state.items()}
         arguments = self._inputs.arguments(tensors)
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
-            graph, matmul_flops, outputs = trace(lambda: _outputs(self._functional(state, arguments)), named)
+            graph, matmul_flops, least_matmul_flops, outputs = trace(
+                lambda: _outputs(self._functional(state, arguments)), named
+            )
         self.writes_inputs = any(tensor._version for tensor in tensors)
         self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
@@ -96,6 +98,7 @@ class Reference:
             op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
             flops=counting.pointwise_flops(graph, specs) + matmul_flops,
             matmul_flops=matmul_flops,
+            least_matmul_flops=least_matmul_flops,
             compulsory_bytes=counting.compulsory_bytes(graph, specs, zeros),
         )
 

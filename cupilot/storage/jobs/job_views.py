@@ -294,6 +294,7 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         zone=placement.zone,
         intensity=placement.intensity,
         floor_us=placement.floor_us,
+        direct_us=placement.direct_us,
         baseline_us=baseline_us,
         device=device,
         notes=notes,
