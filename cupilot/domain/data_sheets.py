@@ -37,8 +37,8 @@ def stated_peaks(device_name: str) -> StatedPeaks | None:
 
 def _sheet(bandwidth_gb: float, fp32: float, tf32: float | None, half: float | None, source: str) -> StatedPeaks:
     """Return a sheet from gigabytes and teraflops a second."""
-    scaled = [None if rate is None else rate * 1e12 for rate in (tf32, half)]
-    return StatedPeaks(bandwidth_gb * 1e9, fp32 * 1e12, *scaled, source=source)
+    tensor = [None if rate is None else rate * 1e12 for rate in (tf32, half)]
+    return StatedPeaks(bandwidth_gb * 1e9, fp32 * 1e12, tensor[0], tensor[1], source)
 
 
 _BLACKWELL = "NVIDIA Blackwell Architecture Technical Brief, HGX B200"

@@ -48,12 +48,14 @@ def product(rows: float, depth: float, columns: float) -> float:
 def _matrix_product(name: str, arguments: Mapping[str, Any]) -> float:
     names = ("batch1", "batch2") if name == "baddbmm" else ("mat1", "mat2") if name == "addmm" else ("self", "mat2")
     first, second = (arguments[operand].shape for operand in names)
-    return prod(first[:-2]) * product(first[-2], first[-1], second[-1])
+    batch: int = prod(first[:-2])
+    return batch * product(first[-2], first[-1], second[-1])
 
 
 def _convolution(arguments: Mapping[str, Any]) -> float:
     batch, channels, *sizes = arguments["input"].shape
-    kernel, transposed, groups = arguments["weight"].shape, arguments["transposed"], arguments["groups"]
+    kernel, transposed = arguments["weight"].shape, arguments["transposed"]
+    groups: int = arguments["groups"]
     inputs, outputs = channels // groups, kernel[1] if transposed else kernel[0] // groups
     points = 1
     for axis, (size, taps) in enumerate(zip(sizes, kernel[2:], strict=True)):
@@ -90,7 +92,8 @@ def _along(values: Sequence[int], axis: int) -> int:
 def _attention(arguments: Mapping[str, Any]) -> float:
     *batch, rows, width = arguments["query"].shape
     columns, results = arguments["key"].shape[-2], arguments["value"].shape[-1]
-    both = prod(batch) * (product(rows, width, columns) + product(rows, columns, results))
+    heads: int = prod(batch)
+    both = heads * (product(rows, width, columns) + product(rows, columns, results))
     return both * causal_share(rows, columns) if arguments.get("is_causal") else both
 
 

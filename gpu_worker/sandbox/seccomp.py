@@ -5,9 +5,9 @@ Three filters; filters of one process add up, and the strictest answer counts.
 ``base_filter``     around every sandboxed program: refuses what none of them needs (tracing, mounting, new namespaces,
                     network sockets, memory that no limit counts, optionally new processes).
 ``kernel_filter``   around a loaded cpu kernel: an allow list of what computing threads need; any other call kills the
-                    process with SIGSYS, which the supervisor reports as a policy breach.
+                    process with SIGSYS, which the supervisor reports as a policy breach. No memory becomes executable.
 ``loading_filter``  around a cpu kernel while its library is loaded and the library's constructors run: the allow list
-                    and what the dynamic loader needs, which is reading files.
+                    and what the dynamic loader needs, which is reading files and mapping the library's own code.
 
 Instruction encoding: linux/bpf_common.h, linux/seccomp.h; syscall numbers: asm/unistd_64.h and asm-generic/unistd.h.
 """
@@ -37,6 +37,7 @@ _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
+_PROT_WRITE, _PROT_EXEC = 0x2, 0x4
 _MAP_SHARED = 0x01  # also a bit of MAP_SHARED_VALIDATE
 _MAP_ANONYMOUS = 0x20
 _MAP_GROWSDOWN = 0x0100
@@ -130,7 +131,7 @@ The kernel takes these ids as 32-bit integers, so the low half of the argument i
 _SIGNAL_ARGUMENTS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
 
 _KERNEL_ALLOWED = (
-    "read", "write", "readv", "writev", "close", "fstat", "lseek", "poll", "ppoll", "select", "mprotect",
+    "read", "write", "readv", "writev", "close", "fstat", "lseek", "poll", "ppoll", "select",
     "munmap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
     "sched_yield", "sched_getaffinity", "nanosleep", "clock_nanosleep", "clock_gettime",
     "clock_getres", "gettimeofday", "time", "getpid", "getppid", "gettid", "getcpu", "getrandom", "getrusage",
@@ -204,7 +205,7 @@ def base_filter(
 @cache
 def kernel_filter() -> bytes:
     """Return the filter around a loaded cpu kernel: an allow list, everything else is SIGSYS."""
-    program = _computing()
+    program = _computing(())
     for name in _KERNEL_HIDDEN:
         program += _on(name, [_answer(_ERRNO | errno.EACCES)])
     program += _on("open", _when_bits(1, _WRITE_FLAGS, _KILL_PROCESS, _ERRNO | errno.EACCES))
@@ -214,13 +215,16 @@ def kernel_filter() -> bytes:
 
 
 @cache
-def loading_filter() -> bytes:
+def loading_filter(code: tuple[tuple[int, int], ...]) -> bytes:
     """Return the filter around a cpu kernel that is being loaded: as :func:`kernel_filter`, and files may be read.
+
+    ``code``: file offset and length of the mappings with machine code that the library has; others are refused, so that
+    a constructor cannot map the library's data as code.
 
     It also lets :func:`install` add the stricter filter. A constructor may keep the loader from doing that; it then
     still has no more than what is allowed here.
     """
-    program = _computing()
+    program = _computing(code)
     for name in (*_KERNEL_HIDDEN, "pread64"):
         program += _on(name, [_answer(_ALLOW)])
     program += _on("open", _when_bits(1, _WRITE_FLAGS, _KILL_PROCESS, _ALLOW))
@@ -231,13 +235,14 @@ def loading_filter() -> bytes:
     return _pack(program)
 
 
-def _computing() -> list[_Instruction]:
-    """Allow what a kernel may do both while it is loaded and while it runs."""
+def _computing(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
+    """Allow what a kernel may do both while it is loaded and while it runs; ``code`` may be mapped as executable."""
     program = _prologue()
     for name in _KERNEL_ALLOWED:
         program += _on(name, [_answer(_ALLOW)])
     program += _own_only()
-    program += _on("mmap", [*_unlimited_mappings(_KILL_PROCESS, shared=True), _answer(_ALLOW)])
+    program += _on("mprotect", _when_bits(2, _PROT_EXEC, _KILL_PROCESS, _ALLOW))
+    program += _on("mmap", [*_unlimited_mappings(_KILL_PROCESS, shared=True), *_code_mappings(code), _answer(_ALLOW)])
     # with an old size of 0, mremap doubles a shared mapping
     program += _on("mremap", _when_zero(1, _KILL_PROCESS, _ALLOW))
     program += _on("ioctl", _when_equal(1, _FIONBIO, _ALLOW, _ERRNO | errno.ENOTTY))
@@ -280,6 +285,22 @@ def _unlimited_mappings(refusal: int, *, shared: bool) -> list[_Instruction]:
     if shared:
         program += [(_JUMP_ANY_BIT, 0, 2, _MAP_ANONYMOUS), (_JUMP_ANY_BIT, 0, 1, _MAP_SHARED), _answer(refusal)]
     return [*program, _reload()]
+
+
+def _code_mappings(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
+    """Kill at executable mappings but those of a file with one of these offsets and lengths, never writable."""
+    known: list[_Instruction] = []
+    for offset, length in code:
+        known += [_load(5), (_JUMP_EQUAL, 0, 3, offset), _load(1), (_JUMP_EQUAL, 0, 1, length), _answer(_ALLOW)]
+    checks = [
+        *(_load_high(1), (_JUMP_EQUAL, 1, 0, 0), _answer(_KILL_PROCESS)),
+        *(_load_high(5), (_JUMP_EQUAL, 1, 0, 0), _answer(_KILL_PROCESS)),
+        *(_load(2), (_JUMP_ANY_BIT, 0, 1, _PROT_WRITE), _answer(_KILL_PROCESS)),
+        *(_load(3), (_JUMP_ANY_BIT, 0, 1, _MAP_ANONYMOUS), _answer(_KILL_PROCESS)),
+        *known,
+        _answer(_KILL_PROCESS),
+    ]
+    return [_load(2), (_JUMP_ANY_BIT, 0, len(checks), _PROT_EXEC), *checks]
 
 
 def _personality() -> list[_Instruction]:
@@ -353,7 +374,7 @@ def _when_zero(argument: int, then: int, otherwise: int) -> list[_Instruction]:
     return [
         _load(argument),
         (_JUMP_EQUAL, 0, 3, 0),
-        (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument + 4),
+        _load_high(argument),
         (_JUMP_EQUAL, 0, 1, 0),
         _answer(then),
         _answer(otherwise),
@@ -372,6 +393,10 @@ def _reload() -> _Instruction:
 
 def _load(argument: int) -> _Instruction:
     return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument)  # low half; both architectures are little endian
+
+
+def _load_high(argument: int) -> _Instruction:
+    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument + 4)
 
 
 def _answer(action: int) -> _Instruction:
