@@ -78,7 +78,7 @@ class Image:
             segments = tuple(_segment(data, header[5] + place * header[9]) for place in range(header[10]))
             rows = [_SECTION.unpack_from(data, header[6] + place * header[11]) for place in range(header[12])]
             names = _bytes(data, rows[header[13]][4], rows[header[13]][5]) if rows else b""
-        except (struct.error, IndexError) as error:
+        except (struct.error, IndexError, OverflowError) as error:
             raise InvalidElf(f"its headers are not there: {error}") from error
         return cls(data, segments, tuple(_section(names, row) for row in rows))
 
