@@ -295,6 +295,7 @@ class Evaluator:
             tolerances=answer.tolerances,
             admission=answer.admission,
             notes=answer.notes,
+            host_bound=answer.host_bound,
         )
 
     def _environment(self, build: BuildReport | None) -> Environment:

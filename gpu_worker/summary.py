@@ -25,7 +25,8 @@ def preparation(item: Preparation) -> str:
         f"inputs     {', '.join(f'{law} (tolerance {item.tolerances[law]:.2g})' for law in item.laws)}",
         f"admission  rejected null kernels: {', '.join(sorted(item.admission)) or 'none applicable'}",
     ]
-    return "\n".join([*lines, *(f"note       {note}" for note in item.notes)])
+    warnings = [f"warning    {warning}" for warning in item.warnings]
+    return "\n".join([*lines, *warnings, *(f"note       {note}" for note in item.notes)])
 
 
 def evaluation(item: Evaluation) -> str:

@@ -51,6 +51,7 @@ def show_job(job: JobView) -> None:
         lines.append(("floor", f"{preparation.floor_us:.1f} us: no correct kernel is faster at the measured peaks"))
         if preparation.direct_us is not None and preparation.direct_us > preparation.floor_us:
             lines.append(("direct", f"{preparation.direct_us:.1f} us: operations as they are written, no bound"))
+        lines += _numbered("warning", preparation.warnings)
     if job.candidates:
         lines.append(("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}"))
         lines.append(("candidates", f"{job.candidates} ({counts(job.verdicts)})"))
@@ -122,6 +123,7 @@ def show_report(report: Report, folder: Path) -> None:
     lines = [("job", f"{job.id} ({job.state})"), ("problem", f"{job.problem.name} on {job.target.value}")]
     if candidate.evaluation:
         lines += _speedups(candidate.evaluation) + _tunables(candidate.evaluation)
+    lines += _numbered("warning", list(report.preparation.warnings))
     lines.append(("verdict", job.best.verdict.value if job.best else "-"))
     lines += _origins(candidate)
     lines.append(("source", str(folder)))
@@ -138,6 +140,7 @@ def show_candidate(candidate: CandidateView) -> None:
         ("candidate", f"{candidate.ordinal} of job {candidate.job}, {candidate.id}"),
         ("made by", _maker(candidate)),
         ("came to", _standing(candidate)),
+        *_numbered("warning", candidate.warnings),
     ]
     if candidate.evaluation:
         lines += _judged(candidate.evaluation)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.hardware import Environment, Peaks
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.problem import ProblemFacts
@@ -345,6 +346,13 @@ class Preparation(Value):
     admission: dict[str, bool]
     """Null kernels that were tried, and whether the judge rejected each (all must be true)."""
     notes: tuple[str, ...] = ()
+    host_bound: bool = False
+    """Whether most of PyTorch's time goes by on the host, outside of its operators."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
+        return problem_warnings(self.laws, host_bound=self.host_bound)
 
 
 class Tracing(Value):

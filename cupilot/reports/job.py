@@ -143,6 +143,7 @@ def markdown(report: Report) -> str:
     sections = [
         f"# {job.problem.name} on {job.target.value}, policy {job.problem.policy.value}",
         report.headline,
+        "\n".join(f"**Warning**: {warning}." for warning in report.preparation.warnings),
         _comparisons(candidate.evaluation),
         _evidence(candidate.evaluation),
         _strategy(candidate),

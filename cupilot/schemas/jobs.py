@@ -132,6 +132,8 @@ class PreparationSummary(Response):
     """PyTorch eager under the policy."""
     device: str
     notes: list[str] = []
+    warnings: list[str] = []
+    """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
 
 
 class BestSummary(Response):

@@ -33,6 +33,7 @@ from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.jobs.call_views import spending
 from cupilot.storage.jobs.jobs import get_job, problem_of
+from cupilot.storage.jobs.progress import warnings_of
 from cupilot.storage.jobs.wall_time import wall_seconds
 
 Order = Literal["newest", "oldest"]
@@ -298,6 +299,7 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         baseline_us=baseline_us,
         device=device,
         notes=notes,
+        warnings=warnings_of(session, job.id),
     )
 
 
