@@ -33,9 +33,8 @@ def _refuse_in_place(facts: ProblemFacts) -> None:
     """Refuse a reference that changes its inputs, which earlier releases accepted: its kernel does not."""
     inputs = {spec.name for spec in facts.with_role(Role.INPUT)}
     for node in facts.graph.nodes:
-        written = (
-            node.args[0] if node.op.split(".")[1:2] and node.op.split(".")[1].endswith("_") and node.args else None
-        )
+        in_place = node.op.startswith("aten.") and node.op.split(".")[1].endswith("_")
+        written = node.args[0] if in_place and node.args else None
         if isinstance(written, dict) and written.get("ref") in inputs:
             raise ExportRefused(
                 f"in_place_reference: the reference changes its input {written['ref']}, which its kernel does not",
