@@ -29,7 +29,7 @@ class ExportRefused(InvalidInput):
     code = "export_refused"
 
 
-def _refuse_in_place(facts: ProblemFacts) -> None:
+def refuse_in_place(facts: ProblemFacts) -> None:
     """Refuse a reference that changes its inputs, which earlier releases accepted: its kernel does not."""
     inputs = {spec.name for spec in facts.with_role(Role.INPUT)}
     for node in facts.graph.nodes:
@@ -63,7 +63,7 @@ class Winner:
                 "an imported file is not exported: it is in its own form already",
                 hint="GET /v1/jobs/{job}/result has it, with the evidence",
             )
-        _refuse_in_place(report.preparation.facts)
+        refuse_in_place(report.preparation.facts)
         plan = candidate.kernel.plan.with_values(candidate.evaluation.tunables)
         kernel = Kernel(target=candidate.kernel.target, source=candidate.kernel.source, plan=plan)
         return cls(report, kernel, candidate.evaluation, report.preparation)
