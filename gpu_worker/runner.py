@@ -55,6 +55,8 @@ def _execute(device: RunnerDevice, command: messages.Command, descriptors: Seque
             device.attach(command.handle, descriptors)
         case messages.Bind():
             device.bind(command.slots)
+        case messages.Reset():
+            device.reset()
         case messages.Load():
             return messages.Loaded(device.load(command.binary, command.launches))
     return messages.Acknowledged()

@@ -153,6 +153,8 @@ class LawResult(Value):
     tolerance: float
     reference_error: float
     """The same of PyTorch's own answer under the policy."""
+    launches: int = 0
+    """Launches that were compared on inputs of this law, audited and timed ones."""
 
 
 class Baseline(Vocabulary):

@@ -156,16 +156,12 @@ class ReferenceLink:
         question = messages.Compile(given=layouts, baseline=baseline, mode=mode, seconds=seconds)
         return self.ask(question, messages.Compiled).reason
 
-    def choices(self, slot: int) -> list[tuple[torch.Tensor, Selection | None]]:
-        """Return the reference's outputs for a slot, with what index outputs select from."""
-        return self._with_selections(self.ask(messages.Choices(slot=slot), messages.SelectedTensors))
-
-    def shared(self, question: messages.Last | messages.Output) -> list[torch.Tensor]:
-        """Return the outputs that answer a question where the other process wrote them: they may change at any time.
+    def shared_outputs(self, slot: int) -> list[torch.Tensor]:
+        """Return the outputs for a slot where the other process wrote them: they may change at any time.
 
         For comparisons that copy what they look at; in the shapes of the facts.
         """
-        layouts, memory = self._answered(self.ask(question, messages.Tensors))
+        layouts, memory = self._answered(self.ask(messages.Output(slot=slot), messages.Tensors))
         outputs = [spec for spec in self._specs if spec.role is Role.OUTPUT]
         if [layout.shape for layout in layouts] != [spec.shape for spec in outputs]:
             raise UnusableReference("forward gives outputs of other shapes when it is called again")

@@ -85,6 +85,10 @@ class RunnerLink:
         self._ask(messages.Attach(slots.handle), _ACKNOWLEDGED, ATTACH_SECONDS, slots.descriptors)
         self._ask(messages.Bind(slots.offsets()), _ACKNOWLEDGED, ATTACH_SECONDS)
 
+    def reset(self) -> None:
+        """Make the kernel's static memory what it was after loading."""
+        self._ask(messages.Reset(), _ACKNOWLEDGED, LOAD_SECONDS)
+
     def capture(self, order: Sequence[int]) -> None:
         """Capture the plan, once for each slot, as one graph. Raises GraphUnavailable if that cannot be done."""
         reason = self._ask(messages.Capture(list(order)), _CAPTURED, LOAD_SECONDS).reason

@@ -188,12 +188,6 @@ class Replay(Question):
     op: Literal["replay"] = "replay"
 
 
-class Last(Question):
-    """Give the outputs of the last block's last call; answered by :class:`Tensors`."""
-
-    op: Literal["last"] = "last"
-
-
 class Output(Question):
     """Give the outputs for a slot, not timed; answered by :class:`Tensors`."""
 
@@ -201,16 +195,9 @@ class Output(Question):
     slot: int
 
 
-class Choices(Question):
-    """As :class:`Output`, with what index outputs select from; answered by :class:`SelectedTensors`."""
-
-    op: Literal["choices"] = "choices"
-    slot: int
-
-
 AnyQuestion: TypeAlias = (
     Begin | Load | Trace | CheckScalars | Describe | Draw | Run | RunExact | RunSelecting | Reads | OperatorTime
-    | Settle | Assume | Attach | Detach | Bind | Compile | Capture | Block | Replay | Last | Output | Choices
+    | Settle | Assume | Attach | Detach | Bind | Compile | Capture | Block | Replay | Output
 )  # fmt: skip
 QUESTIONS: TypeAdapter[AnyQuestion] = TypeAdapter(Annotated[AnyQuestion, Field(discriminator="op")])
 

@@ -18,11 +18,12 @@ from torch.utils import _pytree as pytree
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
-from gpu_worker.judge import counting, laws
+from gpu_worker.judge import counting
 from gpu_worker.judge.copies import EXACT_ELEMENTS, alike, copy_of, dense, in_float64, shortened
 from gpu_worker.judge.deviation import Expected, Selection, deviation, unit_of
 from gpu_worker.judge.dtypes import DTYPES
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
+from gpu_worker.judge.structure import zero_shares
 from gpu_worker.reference import loading
 from gpu_worker.reference.naming import argument_names
 from gpu_worker.reference.reads import ReadWatch
@@ -89,7 +90,7 @@ class Reference:
         self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
         specs = self._specs(outputs)
-        zeros = laws.zero_shares(specs, self._inputs.tensors)
+        zeros = zero_shares(specs, self._inputs.tensors)
         self._inputs = self._inputs.shapes_only()
         return ProblemFacts(
             problem_hash=problem_hash,
@@ -312,13 +313,6 @@ class Reference:
             self.assume(self._assumed)
         with self.device.policy(self.policy):
             return self.caller(tensors)()
-
-    def choices(self, tensors: Sequence[torch.Tensor]) -> list[Chosen]:
-        """Answer as :meth:`answer` does, with what index outputs select from."""
-        watch = SelectionWatch()
-        with watch:
-            outputs = self.outputs_of(self.answer(tensors))
-        return [(tensor, watch.selection(tensor)) for tensor in outputs]
 
     def notice(self) -> None:
         """Note whether the calls until now have changed parameters or buffers."""

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import flop_registry
 
 from cupilot.domain.problem import Graph, GraphNode
 from gpu_worker.judge import fast_algorithms
-from gpu_worker.judge.laws import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.structure import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.reference.watching import ForwardWatch
 
 MAX_NODES = 20_000

@@ -359,6 +359,10 @@ class RunnerDevice(Protocol):
         """Take slots as {tensor or workspace name: byte offset in the arena}, and prepare argument lists."""
         ...
 
+    def reset(self) -> None:
+        """Make the binary's static memory what it was after loading."""
+        ...
+
     def run(self, order: Sequence[int]) -> float:
         """Execute the whole plan once for each slot number in ``order``; return when all is done.
 

@@ -16,7 +16,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC = struct.Struct("<qQ")
 
 _EXECUTABLE, _WRITABLE = 1, 2  # PF_X, PF_W
-_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
+_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK, _PT_GNU_RELRO = 1, 2, 0x6474E551, 0x6474E552
 _SHT_NOBITS = 8
 _SHF_EXECINSTR = 4
 _DT_TEXTREL, _DT_FLAGS, _DF_TEXTREL = 22, 30, 4
@@ -36,6 +36,8 @@ class Segment:
     address: int
     size: int
     """In the file."""
+    memory: int
+    """Bytes in memory; what the file does not hold is zero."""
 
     @property
     def executable(self) -> bool:
@@ -53,6 +55,8 @@ class Section:
     address: int
     size: int
     """In the file: 0 where it holds no bytes there."""
+    memory: int
+    """Bytes in memory."""
 
     @property
     def executable(self) -> bool:
@@ -95,6 +99,21 @@ class Image:
                 maps.append((segment.offset // PAGE * PAGE, end - start))
         return tuple(maps)
 
+    def writable_places(self) -> list[tuple[int, int]]:
+        """Return address and bytes of what stays writable of a library's memory: its static variables, and its GOT."""
+        sealed = max((part.address + part.memory for part in self.segments if part.kind == _PT_GNU_RELRO), default=0)
+        sealed -= sealed % PAGE  # the dynamic linker makes whole pages read-only
+        places = []
+        for segment in self.segments:
+            start, end = max(segment.address, sealed), segment.address + segment.memory
+            if segment.kind == _PT_LOAD and segment.flags & _WRITABLE and start < end:
+                places.append((start, end - start))
+        return places
+
+    def device_variables(self) -> bool:
+        """Return whether a cubin has variables in device memory."""
+        return any(section.memory and section.name.startswith(".nv.global") for section in self.sections)
+
     def writable_code(self) -> str | None:
         """Return why memory of this library could be written and then executed, in words; None where it could not."""
         for segment in self.segments:
@@ -132,14 +151,14 @@ class Image:
 
 
 def _segment(data: bytes, place: int) -> Segment:
-    kind, flags, offset, address, _, size, _, _ = _SEGMENT.unpack_from(data, place)
-    return Segment(kind, flags, offset, address, size)
+    kind, flags, offset, address, _, size, memory, _ = _SEGMENT.unpack_from(data, place)
+    return Segment(kind, flags, offset, address, size, memory)
 
 
 def _section(names: bytes, row: tuple[int, ...]) -> Section:
     name, kind, flags, address, offset, size, *_ = row
     text = names[name:].split(b"\0", 1)[0].decode("ascii", "replace")
-    return Section(text, flags, offset, address, 0 if kind == _SHT_NOBITS else size)
+    return Section(text, flags, offset, address, 0 if kind == _SHT_NOBITS else size, size)
 
 
 def _within(section: Section, segment: Segment) -> bool:
