@@ -14,7 +14,7 @@ from gpu_worker.judge import laws
 from gpu_worker.judge.blocks import Blocks
 from gpu_worker.judge.cases import Case, Cases
 from gpu_worker.judge.comparison import Bounds, Comparer
-from gpu_worker.judge.fillings import BlockState
+from gpu_worker.judge.fillings import weights
 from gpu_worker.judge.runner_link import KernelFailed
 
 WHOLE_BLOCKS = 0.25
@@ -65,8 +65,7 @@ class Auditor:
         """Audit a block of fresh inputs, in which a launch under the law that was compared least is looked at."""
         compared = self._comparer.compared
         order = self._blocks.some_slots(self._length(seconds))
-        state = self._blocks.fillings.choose(self._admitted, compared)
-        filling = self._blocks.fill(order, state, {})
+        filling = self._blocks.fill(order, weights(self._admitted, compared))
         self._blocks.run(order)
         least = min(order, key=lambda slot: (compared[filling.laws[slot]], self._random.random()))
         self._comparer.with_exact(least, filling)
@@ -80,11 +79,9 @@ class Auditor:
 
     def _block(self, case: Case, length: int, timeout: float | None) -> tuple[float, float]:
         """Run a block in which one random slot holds the case; return its error and the seconds of a launch."""
-        fillings = self._blocks.fillings
         order = self._blocks.some_slots(length)
         slot = self._random.choice(order)
-        state = BlockState(tuple(fillings.state_of(case.given)), fillings.alike(case.law, self._admitted))
-        filling = self._blocks.fill(order, state, {slot: (case.law, case.given)})
+        filling = self._blocks.fill(order, weights(self._admitted, {}), {slot: (case.law, case.given)})
         took = self._blocks.run(order, timeout)
         error = self._comparer.with_case(slot, filling, case)
         self._blocks.probe(order)

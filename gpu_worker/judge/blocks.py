@@ -17,7 +17,7 @@ import torch
 
 from cupilot.domain.evaluation import FailureKind
 from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE
-from gpu_worker.judge.fillings import BlockState, Fillings
+from gpu_worker.judge.fillings import Fillings
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
 from gpu_worker.judge.slots import Digests, Slots, Watch
 from gpu_worker.targets.base import JudgeDevice
@@ -103,22 +103,26 @@ class Blocks:
         self._hold(False)
 
     def fill(
-        self, order: Sequence[int], state: BlockState, placed: Mapping[int, tuple[str, Sequence[torch.Tensor]]]
+        self,
+        order: Sequence[int],
+        weights: Mapping[str, float],
+        placed: Mapping[int, tuple[str, Sequence[torch.Tensor]]] | None = None,
     ) -> Filling:
-        """Fill and poison slots; ``placed`` are slots that are given certain tensors, with their laws.
+        """Fill and poison slots, with laws drawn by weight; ``placed`` are slots given certain tensors, and their laws.
 
         The kernel's static memory becomes what it was after loading; the runner is stopped afterwards.
         """
         self._link.reset()
         self.stop()
-        chosen = {}
+        self.fillings.renew()
+        names = self._random.choices(list(weights), list(weights.values()), k=len(order))
+        chosen = dict(zip(order, names, strict=True))
         for slot in order:
-            if slot in placed:
+            if placed is not None and slot in placed:
                 chosen[slot], tensors = placed[slot]
                 self.slots.fill(slot, tensors)
             else:
-                chosen[slot] = self.fillings.draw_law(state.weights)
-                self.fillings.fill(self.slots, slot, chosen[slot], state.values)
+                self.fillings.fill(self.slots, slot, chosen[slot])
             self.slots.poison(slot)
         return Filling(order, chosen, self.slots.digests(order), self.slots.watch(order))
 

@@ -1,14 +1,13 @@
 """Fresh inputs for every block of launches: each slot holds a mixture of hidden draws under an input law of its own.
 
 A block's slots are of all laws at random places, and blocks that are audited are filled as those that are timed, so
-that nothing tells a kernel which is which. Values are new in each filling: each element lies between two draws at its
-own place, near one of them, by random numbers that begin at a random place; so ranges and structural zeros survive, and
+that nothing tells a kernel which is which. Each slot has parameters and buffers of its own too: what a kernel prepares
+from them in one launch is of no use in the next. Values are new in each filling: each element lies between two draws at
+its own place, near one of them, by random numbers that begin at a random place; so ranges and structural zeros survive, and
 no result can be remembered. Whole numbers take the value of either draw. The random numbers of symmetric matrices are
 symmetric; where the reference has no answer to such a mixture (a Cholesky factor), draws are rolled along their
 diagonal instead. Tensors whose neighbours belong together (sorted offsets, permutations) are put together from a few
 stretches. Where drawing is quick, draws are replaced by new ones all the time.
-
-Parameters and buffers are the same in all slots of a block, since PyTorch's module has one set of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import itertools
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,23 +44,6 @@ PREFERENCE = 4.0
 
 _PERIOD = laws.NOISE_PERIOD
 """Random numbers repeat after so many elements: at which of as many places they begin is drawn anew."""
-
-
-@dataclass(frozen=True)
-class _Mode:
-    """Laws that can share a block, because their parameters and buffers are drawn alike."""
-
-    name: str
-    laws: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class BlockState:
-    """Parameters and buffers of a block, and the laws that its slots may be drawn under."""
-
-    values: tuple[torch.Tensor, ...]
-    """Flat storages, in the order of the specs."""
-    weights: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -109,77 +91,30 @@ class Fillings:
         self._rolled = False
         self._rolled = any(given.structure.symmetric for given in self._given) and not self._answers_mixtures(reference)
 
-    def choose(self, admitted: Sequence[str], compared: Mapping[str, int]) -> BlockState:
-        """Draw which laws the next block's slots may have, and its parameters and buffers.
-
-        Laws of which few launches were compared are drawn more often.
-        """
-        self._renew_draw()
-        modes = self._modes(admitted)
-        weights = [sum(_weights(mode.laws, compared).values()) for mode in modes]
-        (mode,) = self._random.choices(modes, weights)
-        return BlockState(tuple(self._state(mode.name)), _weights(mode.laws, compared))
-
-    def alike(self, law: str, admitted: Sequence[str]) -> Mapping[str, float]:
-        """Return the laws, with weights, that may stand beside this one in a block."""
-        (mode,) = (mode for mode in self._modes(admitted) if law in mode.laws)
-        return _weights(mode.laws, {})
-
-    def draw_law(self, weights: Mapping[str, float]) -> str:
-        """Draw the law of a slot."""
-        return self._random.choices(list(weights), list(weights.values()))[0]
-
-    def fill(self, slots: Slots, slot: int, law: str, state: Sequence[torch.Tensor]) -> None:
-        """Write new inputs under a law, and the block's state, into a slot."""
-        action = laws.transform(law, self._step()) if self._role is Role.INPUT else None
-        storages = slots.storages(slot)
-        for index in range(self._inputs):
-            self._mix_into(storages[index], index)
-        if action is not None:
-            for given, tensor in zip(self._given, slots.given(slot)[: self._inputs], strict=False):
-                if tensor.is_floating_point():
-                    laws.change(action, tensor, given.structure, self._seeded())
-        for storage, values in zip(storages[self._inputs :], state, strict=True):
-            storage.copy_(values)
-
-    def state_of(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters and buffers among all given tensors, as flat storages."""
-        return [flat_storage(tensor) for tensor in tensors[self._inputs :]]
-
-    def _modes(self, admitted: Sequence[str]) -> list[_Mode]:
-        """Group laws by how their parameters and buffers are drawn."""
-        names = {law: self._mode_of(law) for law in admitted}
-        return [
-            _Mode(name, tuple(law for law in admitted if names[law] == name)) for name in dict.fromkeys(names.values())
-        ]
-
-    def _mode_of(self, law: str) -> str:
-        has_state = any(given.spec.dtype.value.startswith(("float", "bfloat")) for given in self._given[self._inputs :])
-        if self._role is not Role.INPUT:
-            return law
-        if (law == laws.INTEGERS and has_state) or (law == laws.WIDE_RANGE and self._tiny):
-            return law
-        return laws.OWN
-
-    def _state(self, mode: str) -> list[torch.Tensor]:
-        """Return parameters and buffers for a block, as flat storages: new mixtures too."""
-        mixed = []
-        for index in range(self._inputs, len(self._given)):
-            given, storage = self._given[index], torch.empty_like(self._pool[0][index])
+    def fill(self, slots: Slots, slot: int, law: str) -> None:
+        """Write new inputs, parameters and buffers under a law into a slot."""
+        action = laws.transform(law, self._step())
+        views = slots.given(slot)
+        for index, (given, storage) in enumerate(zip(self._given, slots.storages(slot), strict=True)):
             self._mix_into(storage, index)
-            mixed.append(self._under(mode, given, storage.as_strided(given.spec.shape, given.spec.strides)))
-        return [flat_storage(tensor) for tensor in mixed]
+            if not storage.is_floating_point():
+                continue
+            if given.spec.role is not Role.INPUT and self._moves(law):
+                storage.copy_(flat_storage(laws.moved_state(law, views[index], self._seeded())))
+            if action is not None and given.spec.role is self._role:
+                laws.change(action, views[index], given.structure, self._seeded())
 
-    def _under(self, mode: str, given: _Given, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a parameter or buffer as the laws of a mode give it."""
-        if mode == laws.OWN or not tensor.is_floating_point():
-            return tensor
-        if mode in (laws.INTEGERS, laws.WIDE_RANGE):
-            tensor = laws.moved_state(mode, tensor, self._seeded())
-        action = laws.transform(mode, self._step()) if given.spec.role is self._role else None
-        if action is not None:
-            laws.change(action, tensor, given.structure, self._seeded())
-        return tensor
+    def renew(self) -> None:
+        """Replace a draw of the pool by a new one, where that is quick."""
+        if self._draw_seconds > QUICK_DRAW_SECONDS:
+            return
+        drawn = self._draw(self._reference, secrets.randbits(40))
+        varied = self._varied([given.spec for given in self._given], drawn)
+        self._pool[self._random.randrange(len(self._pool))] = [flat_storage(tensor) for tensor in varied]
+
+    def _moves(self, law: str) -> bool:
+        """Return whether a law has parameters and buffers of its own; the pool's are mixed for most."""
+        return law == laws.INTEGERS or (law == laws.WIDE_RANGE and self._tiny)
 
     def _seeded(self) -> torch.Generator:
         return self._generator.manual_seed(self._random.getrandbits(60))
@@ -251,14 +186,6 @@ class Fillings:
         self._draw_seconds = time.monotonic() - began
         return drawn
 
-    def _renew_draw(self) -> None:
-        """Replace a draw of the pool by a new one, where that is quick."""
-        if self._draw_seconds > QUICK_DRAW_SECONDS:
-            return
-        drawn = self._draw(self._reference, secrets.randbits(40))
-        varied = self._varied([given.spec for given in self._given], drawn)
-        self._pool[self._random.randrange(len(self._pool))] = [flat_storage(tensor) for tensor in varied]
-
     def _varied(self, specs: Sequence[TensorSpec], draw: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Give the draw state of its own, and inputs of its own where ``get_inputs`` always gives the same."""
         result = []
@@ -277,9 +204,11 @@ def _jittered(values: torch.Tensor, generator: torch.Generator) -> None:
     values.copy_(laws.jitter(values, generator))
 
 
-def _weights(admitted: Iterable[str], compared: Mapping[str, int]) -> dict[str, float]:
-    """Return how often to draw each law: the problem's own as often as all others together."""
-    admitted = list(admitted)
+def weights(admitted: Sequence[str], compared: Mapping[str, int]) -> dict[str, float]:
+    """Return how often to draw each law: the problem's own as often as all others together.
+
+    Laws of which few launches were compared are drawn more often.
+    """
     others = max(1, len(admitted) - 1)
     return {
         law: (others if law == laws.OWN else 1.0) * (PREFERENCE if compared.get(law, 0) < WANTED else 1.0)

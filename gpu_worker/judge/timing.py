@@ -28,6 +28,7 @@ from gpu_worker.judge.clocks import Clocks
 from gpu_worker.judge.cold_start import ColdStart
 from gpu_worker.judge.comparison import Comparer
 from gpu_worker.judge.conditions import BlockLog
+from gpu_worker.judge.fillings import weights
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.statistics import half_width, median_interval
 from gpu_worker.targets.base import GraphUnavailable, JudgeDevice
@@ -247,9 +248,8 @@ class PairedTimer:
 
     def _fill(self, count: int) -> Filling:
         """Fill so many slots, taken at random, on both sides."""
-        state = self._blocks.fillings.choose(self._admitted, self._comparer.compared)
-        filling = self._blocks.fill(self._blocks.some_slots(count), state, {})
-        self._pytorch.assume(state.values)
+        order = self._blocks.some_slots(count)
+        filling = self._blocks.fill(order, weights(self._admitted, self._comparer.compared))
         for slot in filling.order:
             self._pytorch.fill(slot, self._blocks.slots.storages(slot))
         return filling

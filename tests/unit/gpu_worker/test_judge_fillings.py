@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws
-from gpu_worker.judge.fillings import Fillings
+from gpu_worker.judge.fillings import WANTED, Fillings, weights
 from gpu_worker.judge.slots import Slots
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.gpu_worker.served import Served
@@ -42,7 +41,7 @@ class Model(nn.Module):
 def get_inputs():
     half = torch.rand(32, 32)
     labels = torch.randint(0, 32, (4,))
-    return [torch.rand(32, 64), torch.rand(32, 4).tril(), torch.ones(4), half + half.T, labels]
+    return [torch.rand(32, 64), torch.rand(32, 4).triu(), torch.ones(4), half + half.T, labels]
 def get_init_inputs():
     return []
 """
@@ -69,8 +68,8 @@ def made(device: CpuJudgeDevice, source: str = SOURCE) -> tuple[Fillings, Slots]
 
 def fill(fillings: Fillings, slots: Slots, law: str = laws.OWN) -> list[torch.Tensor]:
     """The given tensors of a slot under a law."""
-    state = fillings.choose([law], {})
-    fillings.fill(slots, 0, law, state.values)
+    fillings.renew()
+    fillings.fill(slots, 0, law)
     return [tensor.clone() for tensor in slots.given(0)]
 
 
@@ -79,7 +78,7 @@ def test_inputs_are_new_in_each_filling_and_keep_their_structure(device: CpuJudg
     seen = []
     for _ in range(8):
         x, mask, fixed, both, labels, weight, _ = fill(fillings, slots)
-        assert torch.equal(mask, mask.tril())
+        assert torch.equal(mask, mask.triu())
         assert torch.equal(both, both.T)
         assert 0 <= float(x.min()) <= float(x.max()) <= 1
         seen.append((x, fixed, both, labels, weight))
@@ -91,7 +90,7 @@ def test_inputs_are_new_in_each_filling_and_keep_their_structure(device: CpuJudg
 def test_each_law_keeps_structure_and_whole_numbers(device: CpuJudgeDevice, law: str) -> None:
     fillings, slots = made(device)
     _, mask, _, both, labels, weight, _ = fill(fillings, slots, law)
-    assert torch.equal(mask == 0, mask.tril() == 0)
+    assert torch.equal(mask, mask.triu())
     assert torch.equal(both, both.T)
     assert 0 <= int(labels.min()) <= int(labels.max()) < 32
     assert (set(weight.unique().tolist()) <= {-2.0, -1.0, 1.0, 2.0}) is (law == laws.INTEGERS)
@@ -108,27 +107,17 @@ def test_no_value_comes_again(device: CpuJudgeDevice) -> None:
         seen |= values
 
 
-def test_slots_of_all_laws_share_blocks_unless_their_parameters_differ(device: CpuJudgeDevice) -> None:
-    fillings, _ = made(device)
-    blocks = [fillings.choose(ALL_LAWS, {}).weights for _ in range(200)]
-    together = [law for law in ALL_LAWS if law != laws.INTEGERS]
-    assert {frozenset(weights) for weights in blocks} == {frozenset(together), frozenset([laws.INTEGERS])}
-    shares = Counter(fillings.draw_law(blocks_weights) for blocks_weights in blocks for _ in range(20))
-    assert min(shares[law] for law in ALL_LAWS) > 50
-    assert shares[laws.OWN] > 1000, "half of the launches are what users have"
-
-
-def test_laws_that_were_compared_least_are_drawn_more_often(device: CpuJudgeDevice) -> None:
-    fillings, _ = made(device)
-    compared = dict.fromkeys(ALL_LAWS, 3) | {"signed": 0}
-    weights = next(weights for _ in range(100) if "signed" in (weights := fillings.choose(ALL_LAWS, compared).weights))
-    assert weights["signed"] > 2 * weights[laws.OFFSET]
+def test_the_law_of_users_is_half_and_laws_that_were_compared_least_come_more_often() -> None:
+    compared = dict.fromkeys(ALL_LAWS, WANTED)
+    even = weights(ALL_LAWS, compared)
+    assert even[laws.OWN] == sum(even.values()) / 2
+    wanted = weights(ALL_LAWS, compared | {"signed": 0})
+    assert wanted["signed"] > 2 * wanted[laws.OFFSET]
 
 
 def test_of_ids_the_law_draws_the_parameters(device: CpuJudgeDevice) -> None:
     source = EMBEDDING
     fillings, slots = made(device, source)
-    assert fillings.choose([laws.OWN, "signed"], {}).weights.keys() in ({laws.OWN}, {"signed"})
     ids, weight = fill(fillings, slots, laws.INTEGERS)
     assert ids.dtype is torch.int64
     assert set(weight.unique().tolist()) == {-2.0, -1.0, 1.0, 2.0}
