@@ -4,8 +4,8 @@ A block's slots are of all laws at random places, and blocks that are audited ar
 that nothing tells a kernel which is which. Each slot has parameters and buffers of its own too: what a kernel prepares
 from them in one launch is of no use in the next. Values are new in each filling: each element lies between two draws at
 its own place, near one of them, by random numbers that begin at a random place; so ranges and structural zeros survive,
-and no result can be remembered. Whole numbers take the value of either draw. The random numbers of symmetric matrices are
-symmetric; where the reference has no answer to such a mixture (a Cholesky factor), draws are rolled along their
+and no result can be remembered. Whole numbers take the value of either draw. The random numbers of symmetric matrices
+are symmetric; where the reference has no answer to such a mixture (a Cholesky factor), draws are rolled along their
 diagonal instead. Tensors whose neighbours belong together (sorted offsets, permutations) are put together from a few
 stretches. Where drawing is quick, draws are replaced by new ones all the time.
 """
