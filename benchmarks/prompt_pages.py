@@ -23,7 +23,7 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from agents.interface import Attempt, Briefing, Commission, Example
+from agents.interface import Attempt, Briefing, Example, WriteInput
 from agents.llm.alignment import LlmAligner
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway, Question
@@ -218,7 +218,7 @@ def free_questions(about: About) -> dict[str, Question]:
     failed, engineer = broken(best, brief), LlmEngineer(listener)
 
     def written(method: str, operator: Operator, **shown: Any) -> Callable[[], object]:
-        return lambda: engineer.write(brief, Commission(method=method, operator=operator, places=4, **shown), SEED)
+        return lambda: engineer.write(brief, WriteInput(method=method, operator=operator, places=4, **shown), SEED)
 
     both, thoughts = {"best": best, "parents": (best, best)}, (best.insight,)
     functional = "def module_fn(x):\n    ...  # as it was converted"
@@ -240,8 +240,8 @@ def free_questions(about: About) -> dict[str, Question]:
         ),
         "AI CUDA Engineer: convert": lambda: engineer.convert(brief, (), SEED),
         "AI CUDA Engineer: translate": written("ai-cuda-engineer", Operator.TRANSLATION, functional=functional),
-        "AI CUDA Engineer: summarise an error": lambda: engineer.mend(brief, [failed], SEED),
-        "AI CUDA Engineer: mend": lambda: LlmEngineer(Summarised()).mend(brief, [failed], SEED),
+        "AI CUDA Engineer: summarise an error": lambda: engineer.repair(brief, [failed], SEED),
+        "AI CUDA Engineer: mend": lambda: LlmEngineer(Summarised()).repair(brief, [failed], SEED),
         "AI CUDA Engineer: optimise": written(
             "ai-cuda-engineer", Operator.OPTIMISATION, parents=(best,), shown=(best,)
         ),

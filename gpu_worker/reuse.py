@@ -118,14 +118,14 @@ class Recall:
         if known is None:
             return Recalled(key, None, report)
         if not of_this_source(known, subject.kernel) and isinstance(subject.kernel, Kernel):
-            retraced = self._sweep.retraced(known, subject.kernel, subject.preparation.facts, points)
+            retraced = self._sweep.chosen_build(known, subject.kernel, subject.preparation.facts, points)
             if retraced is None:
                 return Recalled(key, None, report)
             report = retraced.build.report
-        if self._profiling.owes(known, subject.kernel, call):
+        if self._profiling.needs_counters(known, subject.kernel, call):
             call.phases.enter("profile")
             with suppress(OSError):  # the evaluation is known without counters too
-                known = self._profiling.catch_up(known, subject, self._build)
+                known = self._profiling.add_counters(known, subject, self._build)
                 store.put(key, known)
         return Recalled(key, known, report)
 

@@ -133,7 +133,7 @@ class Gateway:
                 asked_to_wait, backoff = error.retry_after or 0.0, _backoff(number)
                 others = _endpoint_pause(error, backoff)
                 if others > 0:
-                    self._limits.hold_off(model.endpoint, others)
+                    self._limits.back_off(model.endpoint, others)
                 hopeless = not error.retryable or asked_to_wait > MAX_TURN_SECONDS
                 if hopeless or number == MAX_TRIES or lost == MAX_LOST_TRIES:
                     raise _unavailable(model, error) from error

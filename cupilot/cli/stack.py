@@ -45,7 +45,7 @@ def up(
     folder = data_folder(data)
     wanted = None if target == "auto" else Target(target)
 
-    def told(progress: Progress) -> None:
+    def show_line(progress: Progress) -> None:
         show_progress(progress)
         if progress.part == "stack" and progress.state == "ready":
             url = progress.note.split()[0]
@@ -54,7 +54,7 @@ def up(
             elif not detach:
                 typer.echo(f"{_ready(url)}; stop with Ctrl-C")
 
-    endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=told)
+    endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=show_line)
     if detach and not as_json:
         typer.echo(f"{_ready(endpoint.url)}; stop with cupilot down")
 

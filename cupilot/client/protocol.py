@@ -174,7 +174,7 @@ class Page(Protocol):
         """Items of this page."""
 
 
-def every(fetch: Callable[[Any], Script[PageT]], following: Callable[[PageT], Any]) -> Stream[Any]:
+def all_items(fetch: Callable[[Any], Script[PageT]], following: Callable[[PageT], Any]) -> Stream[Any]:
     """Return the items of all pages, one after the other.
 
     ``fetch`` is given None, then what ``following`` says of each page, until that is None.

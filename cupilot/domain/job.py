@@ -70,7 +70,7 @@ class Learning(Value):
     problem that is not built-in are private in any case."""
 
     @property
-    def most_kernels(self) -> int:
+    def max_kernels(self) -> int:
         """Kernels that attribution measures at most."""
         return self.attribution or (MAX_UNASKED_EVALUATIONS if self.cheap_attribution else 0)
 

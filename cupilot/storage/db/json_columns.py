@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
 
 
-class JsonOf(TypeDecorator[Any]):
+class ValidatedJson(TypeDecorator[Any]):
     """JSONB of a type that pydantic validates. ``None`` is SQL's NULL.
 
     With ``empty_is_none`` it is ``{}`` instead, for a column that may not be NULL.
@@ -49,7 +49,7 @@ class JsonOf(TypeDecorator[Any]):
 
 def part(path: ColumnElement[Any], kind: Any) -> ColumnElement[Any]:
     """Return a path into a JSONB column as an expression whose results are validated as ``kind``."""
-    return type_coerce(path, JsonOf(kind))
+    return type_coerce(path, ValidatedJson(kind))
 
 
 @cache

@@ -92,7 +92,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         strategy=_strategy(session, candidate.strategy_id),
         aligned_strategy=_strategy(session, candidate.aligned_strategy_id),
         fidelity=candidate.fidelity,
-        **_noted(candidate),
+        **_note_fields(candidate),
         kernel=_kernel(session, candidate.kernel_hash),
         evaluation=_evaluation(session, candidate.evaluation_id),
         credits=credits_of(session, candidate.id),
@@ -103,7 +103,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
     )
 
 
-def _noted(candidate: Candidate) -> dict[str, Any]:
+def _note_fields(candidate: Candidate) -> dict[str, Any]:
     notes = candidate.notes
     return {
         "name": notes.name or None,

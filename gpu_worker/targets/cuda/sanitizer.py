@@ -51,7 +51,7 @@ def checker() -> Path | None:
     return None if program is None else Path(program)
 
 
-def doubt(tool: str, plan: ResolvedPlan) -> str | None:
+def discount_reason(tool: str, plan: ResolvedPlan) -> str | None:
     """Return why a finding of the tool would not count for a kernel that is launched so; None where it counts."""
     largest = max((math.prod(launch.cluster) for launch in plan.launches), default=1)
     if tool == "synccheck" and largest > SYNCCHECK_LARGEST_CLUSTER:

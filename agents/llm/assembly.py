@@ -14,12 +14,12 @@ from agents.interface import (
     Alignment,
     Attempt,
     Briefing,
-    Commission,
     Conversion,
     Draft,
     InitialStrategy,
     KernelEngineer,
     Revision,
+    WriteInput,
 )
 from agents.llm.alignment import LlmAligner
 from agents.llm.engineer import LlmEngineer
@@ -168,22 +168,22 @@ class _HybridEngineer:
             return briefing.problem.source
         return self._model.convert(briefing, attempts, seed)
 
-    def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
-        """Write the first strategies of the playbook in generation 0, by the commission's place.
+    def write(self, briefing: Briefing, write_input: WriteInput, seed: int) -> Draft:
+        """Write the first strategies of the playbook in generation 0, by the proposal's place.
 
         Later ask the model.
         """
-        if commission.generation == 0:
-            seeds = self._seeds(briefing, commission.places)
-            if commission.place < len(seeds):
-                strategy = seeds[commission.place]
+        if write_input.generation == 0:
+            seeds = self._seeds(briefing, write_input.places)
+            if write_input.place < len(seeds):
+                strategy = seeds[write_input.place]
                 kernel = self._rules.translator.translate(briefing, strategy, None, seed)
                 return Draft(kernel=kernel, strategy=strategy, name="template", insight=strategy.rationale)
-        return self._model.write(briefing, commission, seed)
+        return self._model.write(briefing, write_input, seed)
 
-    def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+    def repair(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
         """Return the model's."""
-        return self._model.mend(briefing, history, seed)
+        return self._model.repair(briefing, history, seed)
 
     def _seeds(self, briefing: Briefing, count: int) -> list[Strategy]:
         try:
