@@ -79,7 +79,7 @@ class DatabaseCollector:
             age = time.monotonic() - self._open_work.read_at
             yield _gauge("cupilot_snapshot_age_seconds", "Age of what this process last read from the database", age)
         failures = self._open_work.failures + self._totals.failures
-        yield CounterMetricFamily("cupilot_snapshot_failures", "Looks at the database that failed", failures)
+        yield CounterMetricFamily("cupilot_snapshot_failures", "Reads of the database that failed", failures)
 
 
 class Metrics:
@@ -115,11 +115,11 @@ def _open_work_families(now: OpenWork) -> Iterator[Metric]:
     jobs = GaugeMetricFamily("cupilot_jobs", "Jobs by state", labels=["state"])
     for state, count in now.jobs.items():
         jobs.add_metric([state], count)
-    running = GaugeMetricFamily("cupilot_steps_running", "Steps that a worker holds", labels=["queue"])
+    running = GaugeMetricFamily("cupilot_steps_running", "Steps that a worker runs", labels=["queue"])
     published = GaugeMetricFamily("cupilot_steps_published", "Steps on their way to a worker", labels=["queue"])
     waiting = GaugeMetricFamily("cupilot_steps_waiting", "Steps in the backlog", labels=["queue"])
     oldest = GaugeMetricFamily(
-        "cupilot_oldest_waiting_step_seconds", "Age of the oldest step that nobody works on", labels=["queue"]
+        "cupilot_oldest_waiting_step_seconds", "Age of the oldest step in the backlog", labels=["queue"]
     )
     for queue, load in now.queues.items():
         running.add_metric([queue], load.running)
@@ -133,8 +133,8 @@ def _open_work_families(now: OpenWork) -> Iterator[Metric]:
     for kind, count in now.slots.items():
         slots.add_metric([kind], count)
     yield from (jobs, running, published, waiting, oldest, workers, slots)
-    yield _gauge("cupilot_scheduler_up", "Whether a scheduler is in charge", now.scheduler_up)
-    yield _gauge("cupilot_outbox_unsent", "Messages that the broker has not got yet", now.outbox_unsent)
+    yield _gauge("cupilot_scheduler_up", "1 if a scheduler is in charge, else 0", now.scheduler_up)
+    yield _gauge("cupilot_outbox_unsent", "Messages that the broker has not received yet", now.outbox_unsent)
     yield _gauge("cupilot_outbox_lag_seconds", "Age of the oldest of those messages", now.outbox_lag_seconds)
     endpoints = GaugeMetricFamily("cupilot_webhook_endpoints", "Webhooks by state", labels=["state"])
     for state, count in now.webhooks.items():
@@ -145,7 +145,7 @@ def _open_work_families(now: OpenWork) -> Iterator[Metric]:
 
 
 def _totals_families(sums: Totals) -> Iterator[Metric]:
-    yield CounterMetricFamily("cupilot_lease_expirations", "Steps whose worker fell silent", sums.lease_expirations)
+    yield CounterMetricFamily("cupilot_lease_expirations", "Steps whose lease expired", sums.lease_expirations)
     evaluations = CounterMetricFamily(
         "cupilot_evaluations", "Finished evaluations by verdict", labels=["purpose", "verdict"]
     )
@@ -174,7 +174,7 @@ def _totals_families(sums: Totals) -> Iterator[Metric]:
     )
     for names, count in sums.builds.items():
         builds.add_metric(list(names), count)
-    yield CounterMetricFamily("cupilot_jobs_pruned", "Jobs whose details retention has taken", sums.jobs_pruned)
+    yield CounterMetricFamily("cupilot_jobs_pruned", "Jobs whose details were pruned", sums.jobs_pruned)
     yield from (evaluations, open_calls, calls, cost, tokens, gpu, money, builds)
 
 

@@ -50,7 +50,7 @@ class Subscription:
         self._lock = threading.Lock()
         self._events: deque[EventView] = deque()
         self._behind = True
-        """Whether the next events have to come from the database."""
+        """True if the next events have to come from the database."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
 

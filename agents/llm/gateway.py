@@ -163,7 +163,7 @@ class Gateway:
             if wait <= 0:
                 return
             if waited >= MAX_TURN_SECONDS:
-                message = f"the limits set for {model.name} let no call through for {waited:.0f} s"
+                message = f"the configured limits of {model.name} allowed no call for {waited:.0f} s"
                 raise TransportError("rate_limited", message, retryable=False)
             pause = min(wait, MAX_PAUSE_SECONDS)
             waited += pause

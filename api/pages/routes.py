@@ -64,7 +64,7 @@ async def signed_in(request: Request) -> Response:
     """Keep a valid key in the cookie."""
     body = await request.body()
     if len(body) > LARGEST_FORM:
-        raise InvalidInput("this is no API key", hint="paste the key that cupilot key create printed: cpk_...")
+        raise InvalidInput("this is not an API key", hint="paste the key that cupilot key create printed: cpk_...")
     secret = parse_qs(body.decode("ascii", "ignore")).get("key", [""])[0].strip()
 
     def known() -> bool:

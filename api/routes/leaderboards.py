@@ -16,7 +16,9 @@ from cupilot.storage.pool import leaderboards as views
 
 router = APIRouter(prefix="/v1", tags=["results"])
 
-After = Annotated[int, Query(ge=0, lt=2**31, deprecated=True, description="So many come before; see `cursor`.")]
+After = Annotated[
+    int, Query(ge=0, lt=2**31, deprecated=True, description="Number of entries before the page; see `cursor`.")
+]
 AllTeams = Annotated[bool, Query(description="Every team's kernels, with their teams: cluster admins only.")]
 Reference = Annotated[
     str,

@@ -121,7 +121,9 @@ def share_entries(session: Transaction, team: TeamId, wanted: PoolShareRequest) 
 def export_pool(
     team: TeamId,
     database: Annotated[Database, Depends(dependencies.database)],
-    kernels: Annotated[bool, Query(description="Whether sources and launch plans are in it; else hashes only.")] = True,
+    kernels: Annotated[
+        bool, Query(description="If false, the export has hashes instead of sources and launch plans.")
+    ] = True,
 ) -> StreamingResponse:
     """Stream all entries, one a line.
 
@@ -148,7 +150,7 @@ async def _raw(request: Request) -> bytes:
 
 @router.post(
     "/import",
-    summary="Take in entries as JSON lines",
+    summary="Import entries as JSON lines",
     responses=errors(401, 413, 422),
     openapi_extra={"requestBody": {"required": True, "content": LINES}},
 )
@@ -176,7 +178,7 @@ def import_pool(
     return PoolImportResult(lines=imported.lines, added=imported.added, known=imported.known, bad=bad)
 
 
-@router.get("/stats", summary="What the pool holds", responses=errors(401))
+@router.get("/stats", summary="Show the pool's statistics", responses=errors(401))
 def pool_statistics(session: Transaction, team: TeamId) -> PoolStatistics:
     """Get counts, and for each technique and class of operators its tries, failures, typical speedup and worth."""
     return views.statistics(session, team)

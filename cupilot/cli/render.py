@@ -48,7 +48,7 @@ def show_job(job: JobView) -> None:
             )
         )
         lines.append(("baseline", f"PyTorch eager {preparation.baseline_us.median:.1f} us on {preparation.device}"))
-        lines.append(("floor", f"{preparation.floor_us:.1f} us: no correct kernel can be faster"))
+        lines.append(("bound", f"{preparation.floor_us:.1f} us: no correct kernel can be faster"))
     if job.candidates:
         lines.append(("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}"))
         lines.append(("candidates", f"{job.candidates} ({counts(job.verdicts)})"))
@@ -194,10 +194,12 @@ def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
         if not evaluation.verdict.counts:
             lines.append(("note", "these times do not count: the kernel is not proven"))
     if evaluation.placement:
-        lines.append(("zone", f"{evaluation.placement.zone.value}, floor {evaluation.placement.floor_us:.1f} us"))
+        lines.append(
+            ("zone", f"{evaluation.placement.zone.value}, roofline bound {evaluation.placement.floor_us:.1f} us")
+        )
     if evaluation.profile:
         metrics = [f"{name} {value:.4g}" for name, value in sorted(evaluation.profile.metrics.items())]
-        promoted = "" if evaluation.profile.promoted else " (not promoted)"
+        promoted = "" if evaluation.profile.promoted else " (no counters: not among the fastest)"
         lines += _numbered(f"{evaluation.profile.source.value} metrics{promoted}", metrics)
     if evaluation.build:
         lines += _numbered("build", _build_facts(evaluation.build))
@@ -250,7 +252,7 @@ def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
         lines.append((f"over {name}", f"{factor(item.speedup)}, {difference_words(item.speedup)}; {times}"))
     share = floor_share(evaluation)
     if share is not None:
-        lines.append(("of the floor", f"{share:.0%} of the speed that the device's measured peaks allow"))
+        lines.append(("of the bound", f"{share:.0%} of the speed that the device's measured peaks allow"))
     return lines
 
 

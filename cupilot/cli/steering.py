@@ -62,7 +62,7 @@ def retry(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with an ended job's best kernels, in a new job. For one that failed, was cancelled or ran out of budget.
+    """Retry an ended job's best kernels, in a new job. For one that failed, was cancelled or ran out of budget.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def fork(
     candidates: Candidates = None,
     minutes: Minutes = None,
     cost: Cost = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Everything random comes from it.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Seed of all random choices.")] = None,
     idempotency_key: IdempotencyKey = None,
     server: Server = None,
     data: Data = None,
@@ -187,7 +187,7 @@ def lift(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Take a directive back.
+    """Lift a directive.
 
     \b
     Example:

@@ -48,7 +48,7 @@ class Snapshot:
 def top(
     *,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and leave.")] = False,
-    interval: Annotated[float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between pictures.")] = 2.0,
+    interval: Annotated[float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between updates.")] = 2.0,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,

@@ -53,7 +53,7 @@ def up(
     folder = open_folder(data)
     endpoint = _wait_for_other(folder)
     if endpoint:
-        on_progress(Progress("stack", PartState.READY, 0.0, f"{endpoint.url} (ran already)"))
+        on_progress(Progress("stack", PartState.READY, 0.0, f"{endpoint.url} (was already running)"))
         return endpoint
     if foreground:
         return supervise(folder, target, on_progress)

@@ -17,7 +17,7 @@ class PoolEntryView(Response):
 
     id: UUID
     own: bool
-    """Whether your team has it; others' are shown only while they are shared, and only of built-in problems."""
+    """True if your team has it; others' are shown only while they are shared, and only of built-in problems."""
     sharing: Sharing
     measured_here: bool
     """False for an imported claim."""

@@ -46,7 +46,7 @@ class CpuHost:
         available = sorted(os.sched_getaffinity(0))
         self.threads: int | None = threads or len(available)
         if not 1 <= self.threads <= len(available):
-            raise InvalidInput(f"{threads} threads wanted, but the machine lends {len(available)} cores")
+            raise InvalidInput(f"{threads} threads requested, but only {len(available)} cores are available")
         self.cpus: tuple[int, ...] | None = tuple(available[: self.threads])
         self.toolchain = CpuToolchain()
         self.device = _device(self.threads)

@@ -118,7 +118,7 @@ def store(session: Session, job: Job, step: Step, result: InitialiseResult) -> N
         return
     new = answer.new(strategies_of(session, job.id))
     if not new:
-        fail_generation(session, job, generation, "no_strategies", "the agents know nothing more to try")
+        fail_generation(session, job, generation, "no_strategies", "the agents proposed no further strategy")
         return
     candidates = _add_candidates(session, job, step, generation, new)
     enter_techniques(session, job, [initial.strategy for initial in answer.strategies], StrategyOrigin.IDEA)

@@ -102,7 +102,7 @@ class End:
     reason: str | None = None
     """Machine-readable: why it ended like this, where that is not plain from the evaluation."""
     question: bool = False
-    """Whether its kernel beat the floor, and the Revisor is to be asked about it: once, in a new candidate."""
+    """True if its kernel is faster than the roofline bound: the Revisor is asked about it once, in a new candidate."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,9 @@ class Pipeline:
     repair_rounds: int
     """Times that a candidate's kernel may be mended, and its conversion, where it has one."""
     alignment: bool
-    """Whether the strategy of a kernel that counts is aligned with its code."""
+    """True if the strategy of a kernel that counts is aligned with its code."""
     questions: bool = False
-    """Whether a kernel that beat the floor is asked about while repair rounds are left."""
+    """True if the Revisor is asked about a kernel faster than the roofline bound while repair rounds are left."""
 
 
 def first(pipeline: Pipeline) -> Next:

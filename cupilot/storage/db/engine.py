@@ -82,7 +82,9 @@ class Database:
                 raise Unavailable("the database does not answer", hint="try again in a moment") from error
             except DBAPIError as error:
                 if error.connection_invalidated:
-                    raise Unavailable("the database went away", hint="try again in a moment") from error
+                    raise Unavailable(
+                        "the connection to the database was lost", hint="try again in a moment"
+                    ) from error
                 raise
 
     def ready(self) -> None:

@@ -72,7 +72,7 @@ def _fastest_first(session: Session, query: _Listed, job: UUID, after: int | Non
         last = select(Candidate.speedup).where(Candidate.job_id == job, Candidate.ordinal == after)
         row = session.execute(last).one_or_none()
         if row is None:
-            raise InvalidInput(f"the job has no candidate {after} to go on after", where="query.after")
+            raise InvalidInput(f"the job has no candidate {after} to continue after", where="query.after")
         query = query.where(place < (row.speedup or 0.0, -after))
     return query.order_by(Candidate.speedup.desc().nulls_last(), Candidate.ordinal)
 

@@ -195,7 +195,9 @@ def lift(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, directive_id: 
     if directive.lifted_at is not None:
         return directive
     if directive.done_at is not None:
-        raise Conflict("it has become a candidate already", hint="ban the candidate's strategy instead")
+        raise Conflict(
+            "the injected strategy has already become a candidate", hint="ban the candidate's strategy instead"
+        )
     directive.lifted_at = func.now()
     session.flush()
     session.refresh(directive)

@@ -37,7 +37,7 @@ class QueueNow:
     waiting: int
     """In the backlog."""
     oldest_seconds: float
-    """Age of the oldest step that nobody works on; 0 where there is none."""
+    """Age of the oldest step in the backlog; 0 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Totals:
     cost_usd: Mapping[str, float]
     """Money for models by team name."""
     jobs_pruned: int
-    """Jobs whose details retention has taken."""
+    """Jobs whose details were pruned."""
     builds: Mapping[tuple[str, str], int]
     """Kernels measured within :data:`LATELY`, by queue and by how their build came: ``made`` meanwhile, ``ahead`` of
     their turn, ``known`` from the cache."""

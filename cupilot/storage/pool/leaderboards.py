@@ -47,7 +47,7 @@ class BoardViewer:
 
     team: UUID
     everything: bool = False
-    """Whether every team's kernels are shown, with their teams: for cluster admins."""
+    """True if every team's kernels are shown, with their teams: for cluster admins."""
 
     def sees(self) -> ColumnElement[bool]:
         """Return the condition that a candidate, joined with its job and problem, may be shown."""
@@ -258,13 +258,13 @@ def _board(
     devices = sorted({row[0] for row in rows})
     if not devices:
         raise NotFound(
-            f"no kernel that you may see counts for problem {problem[:80]!r} there",
-            hint="GET /v1/leaderboards lists what there is",
+            f"there is no proven kernel that you may see for problem {problem[:80]!r} on that device",
+            hint="GET /v1/leaderboards lists all leaderboards",
             where="problem",
         )
     if len(devices) > 1:
         raise NotFound(
-            f"there is one leaderboard for each of {len(devices)} devices",
+            f"the problem has one leaderboard for each of {len(devices)} devices",
             hint=f"name the device: {', '.join(devices[:5])}",
             where="query.device",
         )

@@ -42,7 +42,7 @@ class UnknownTechnique(InvalidInput):
 
     def __init__(self, technique: str, near: Sequence[str]) -> None:
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        hint += "GET /v1/techniques lists all; any_name bans it all the same"
+        hint += "GET /v1/techniques lists all; any_name bans it anyway"
         super().__init__(f"no technique is called {technique}", hint=hint, where="technique")
 
 

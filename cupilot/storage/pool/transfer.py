@@ -210,11 +210,13 @@ def _check(entry: PoolEntry) -> None:
             raise _LineError(f"{name}: not a UUID") from error
     counts = entry.verdict.counts
     if counts != (entry.speedup is not None):
-        raise _LineError(f"speedup: {'missing from' if counts else 'not of'} a kernel that is {entry.verdict.value}")
+        raise _LineError(
+            f"speedup: {'required for' if counts else 'not allowed for'} a kernel that is {entry.verdict.value}"
+        )
     if entry.speedup is not None and not (isfinite(entry.speedup) and 0 < entry.speedup <= MAX_SPEEDUP):
         raise _LineError(f"speedup: {entry.speedup} is not between 0 and {MAX_SPEEDUP:g}")
     if counts and entry.failure is not None:
-        raise _LineError("failure: of a kernel that counts")
+        raise _LineError("failure: not allowed for a kernel that counts")
     try:
         made = datetime.fromisoformat(entry.created_at)
         moment = in_utc(made)

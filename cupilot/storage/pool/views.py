@@ -67,7 +67,7 @@ def entry_view(session: Session, team: uuid.UUID, entry: uuid.UUID) -> PoolEntry
     """Return one entry; NotFound where the team has none such and nobody shares it."""
     row = session.scalars(_visible(team).where(PoolRow.id == entry)).one_or_none()
     if row is None:
-        raise NotFound("the pool has no such entry", hint="GET /v1/pool/entries lists what there is", where="entry")
+        raise NotFound("the pool has no such entry", hint="GET /v1/pool/entries lists all entries", where="entry")
     return _view(session, row, team)
 
 

@@ -75,5 +75,5 @@ def _taken(session: Session, uid: str) -> CardTaken:
     return CardTaken(
         f"card {uid} is held{holder}",
         hint="a card has one worker: end that one, or give this one another card with --device; "
-        f"the lease of a dead worker runs out after {settings_of(session).lease_seconds:g} s (CUPILOT_LEASE_SECONDS)",
+        f"the lease of a dead worker expires after {settings_of(session).lease_seconds:g} s (CUPILOT_LEASE_SECONDS)",
     )

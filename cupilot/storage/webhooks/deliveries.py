@@ -154,7 +154,7 @@ def redeliver(session: Session, row: WebhookEndpoint, delivery: uuid.UUID) -> We
     _check_enabled(row)
     message = get_delivery(session, row, delivery, lock=True)
     if message.finished_at is None:
-        raise Conflict("the message is still being delivered", hint="its log says when it is tried again")
+        raise Conflict("the message is still being delivered", hint="its log shows the time of the next attempt")
     message.outcome, message.finished_at = None, None
     message.max_attempts = message.attempts + webhooks.MAX_ATTEMPTS
     message.next_attempt_at = func.now()

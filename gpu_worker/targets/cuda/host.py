@@ -51,7 +51,7 @@ class CudaHost:
         ``builder`` is what kernels are compiled by, one of :data:`gpu_worker.targets.cuda.nvcc.BUILDERS`.
         """
         if threads is not None:
-            raise InvalidInput("threads are for the cpu target")
+            raise InvalidInput("--threads is for the cpu target only")
         self._nvml = Nvml(device)
         self.device = _describe(self._probe_program())
         self.toolchain = toolchain(self.device.arch, builder)

@@ -72,7 +72,7 @@ def watched_memory(watched: ReplayedKernel, access: Access) -> MemoryWatch:
         for tool in sanitizer.TOOLS:
             doubt = sanitizer.discount_reason(tool, watched.plan)
             if doubt is not None:
-                notes.append(f"compute-sanitizer, {tool}: not asked: {doubt}")
+                notes.append(f"compute-sanitizer, {tool}: not run: {doubt}")
                 continue
             report = run(lambda argv, tool=tool: sanitizer.command(checker, tool, argv))  # type: ignore[misc]
             finding = sanitizer.read(report.stdout)

@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether an answer was 2xx."""
+        """True if an answer was 2xx."""
         return any(200 <= status < 300 for status in self.statuses)
 
 

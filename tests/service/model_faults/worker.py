@@ -58,7 +58,7 @@ class Order:
         self.called = False
 
     def due(self, purpose: str, point: Point) -> bool:
-        """Whether to die here."""
+        """Return whether to die here."""
         return point in self._points and (purpose, point) not in self._struck
 
     def reach(self, purpose: str, point: Point) -> None:

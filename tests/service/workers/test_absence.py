@@ -99,7 +99,7 @@ def shown(rig: Rig, job_id: uuid.UUID) -> float:
 
 
 def goes_on(rig: Rig, job_id: uuid.UUID) -> bool:
-    """Whether a scheduler that has looked leaves the job alone, to its end."""
+    """Return whether a scheduler that has looked leaves the job alone, to its end."""
     end_overtime(rig.database)
     reap(rig.database)
     for step in rig.steps(job_id):

@@ -57,7 +57,7 @@ def test_arms_take_turns_at_being_first_on_every_problem(arms: int, problems: in
 def test_shares_never_exceed_their_total(jobs: int, candidates: int, cost: float) -> None:
     total = Total(candidates=candidates, cost_usd=cost)
     if candidates < jobs:
-        with pytest.raises(InvalidInput, match="does not go round"):
+        with pytest.raises(InvalidInput, match="is too few for"):
             shared(Budgets(), total, jobs)
         return
     each = shared(Budgets(), total, jobs)

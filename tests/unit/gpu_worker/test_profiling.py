@@ -102,7 +102,7 @@ def test_others_get_the_inferred_profile_and_it_says_so(
     assert source_of(found) == (ProfileSource.INFERRED, False)
     assert found.profile is not None
     assert {"memory_throughput_pct", "compute_throughput_pct", "floor_pct"} <= found.profile.metrics.keys()
-    assert "profile    inferred (not promoted): " in summary.evaluation(found)
+    assert "profile    inferred (no counters: not among the fastest): " in summary.evaluation(found)
     assert counted == []
 
 

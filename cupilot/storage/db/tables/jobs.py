@@ -151,7 +151,7 @@ class Generation(Base):
     state: Mapped[GenerationState] = mapped_column(server_default=GenerationState.RUNNING.value)
     pending: Mapped[int]
     cut_short: Mapped[bool] = mapped_column(server_default=text("false"))
-    """Whether a budget allowed less than the method asked for."""
+    """True if a budget allowed less than the method asked for."""
     created_at: Mapped[datetime] = now_column()
     finished_at: Mapped[datetime | None]
 
@@ -218,7 +218,7 @@ class Candidate(Base):
     fidelity: Mapped[float | None]
     repair_rounds: Mapped[int] = mapped_column(server_default=text("0"))
     survives: Mapped[bool] = mapped_column(server_default=text("false"))
-    """Whether selection kept it for the next generation."""
+    """True if selection kept it for the next generation."""
     notes: Mapped[Notes] = mapped_column(ValidatedJson(Notes), server_default=text("'{}'::jsonb"))
     created_at: Mapped[datetime] = now_column()
     finished_at: Mapped[datetime | None]

@@ -42,7 +42,7 @@ class LlmCall(Base):
     complaint: Mapped[str | None] = mapped_column(Text)
     """What was wrong with the answer, where it could not be used."""
     cached: Mapped[bool] = mapped_column(server_default=text("false"))
-    """Whether the answer is that of an earlier, equal call of the team."""
+    """True if the answer is that of an earlier, equal call of the team."""
     prompt_tokens: Mapped[int | None]
     completion_tokens: Mapped[int | None]
     cost_usd: Mapped[float] = mapped_column(server_default=text("0"))
