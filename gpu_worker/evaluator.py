@@ -16,7 +16,7 @@ from types import TracebackType
 
 from pydantic import ValidationError
 
-import cupilot
+from cupilot.code_version import code_version
 from cupilot.domain.errors import InvalidPlan, Unavailable
 from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, Preparation, PreparationResult, Tracing
 from cupilot.domain.hardware import Device, Environment
@@ -301,6 +301,6 @@ class Evaluator:
             "torch": self._judge.torch,
             "compiler": build.compiler if build is not None else self._host.toolchain.compiler,
             "sandbox": self._sandbox.kind,
-            "code_version": cupilot.__version__,
+            "code_version": code_version(),
         }
         return self._host.environment().model_copy(update=changes)
