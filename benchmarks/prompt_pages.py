@@ -24,7 +24,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from agents.interface import Attempt, Briefing, Example, WriteInput
-from agents.llm.alignment import LlmAligner
+from agents.llm.alignment import AligningTranslator
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway, Question
 from agents.llm.manager import LlmManager
@@ -192,7 +192,7 @@ def questions(about: About) -> dict[str, Question]:
         "SCE Manager: crossover": lambda: manager.crossover(brief, first, second, known, SEED),
         "Strategy Translator: from scratch": lambda: translator.translate(brief, first.strategy, None, SEED),
         "Strategy Translator: from a parent": lambda: translator.translate(brief, first.strategy, first.kernel, SEED),
-        "Strategy Translator: alignment": lambda: LlmAligner(listener, rules.translator).align(brief, first),
+        "Strategy Translator: alignment": lambda: AligningTranslator(listener, rules.translator).align(brief, first),
         "Kernel Revisor": lambda: LlmRevisor(listener).revise(brief, [broken(first, brief)], SEED),
         "Kernel Revisor: too fast": lambda: LlmRevisor(listener).revise(brief, [too_fast(first)], SEED),
         "Roofline Prophet": lambda: LlmProphet(listener, rules.prophet).diagnose(brief, first),

@@ -21,7 +21,7 @@ from agents.interface import (
     Revision,
     WriteInput,
 )
-from agents.llm.alignment import LlmAligner
+from agents.llm.alignment import AligningTranslator
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway
 from agents.llm.ledger import Ledger, Limits
@@ -29,7 +29,6 @@ from agents.llm.manager import LlmManager
 from agents.llm.models import AgentRole, RoleModels
 from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
-from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.pool import PoolMatch
@@ -45,7 +44,7 @@ def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Age
     return Agents(
         prophet=prophet,
         manager=LlmManager(gateway, prophet),
-        translator=_Translator(LlmTranslator(gateway), LlmAligner(gateway, rules.translator)),
+        translator=AligningTranslator(gateway, rules.translator),
         revisor=LlmRevisor(gateway),
         engineer=LlmEngineer(gateway),
     )
@@ -65,26 +64,6 @@ def hybrid(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> 
         revisor=model.revisor,
         engineer=_HybridEngineer(rules, model.engineer),
     )
-
-
-class _Translator:
-    """A translator whose model writes kernels and reads them."""
-
-    def __init__(self, writer: LlmTranslator, reader: LlmAligner) -> None:
-        self._writer = writer
-        self._reader = reader
-
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """Return the model's kernel."""
-        return self._writer.translate(briefing, strategy, parent, seed)
-
-    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
-        """Return the model's kernel."""
-        return self._writer.merge(briefing, first, second, seed)
-
-    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
-        """Return what the model reads in the code, as far as source and binary show it."""
-        return self._reader.align(briefing, attempt)
 
 
 class _HybridManager:

@@ -20,7 +20,7 @@ from cupilot.domain import webhooks
 from cupilot.domain.errors import Conflict, NotFound
 from cupilot.schemas import EventView
 from cupilot.storage.db.feed import CHANNEL, events_after, last_settled_id
-from cupilot.storage.db.json_text import to_json
+from cupilot.storage.db.json_columns import to_json
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Event
 from cupilot.storage.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookPosition
