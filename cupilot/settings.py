@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     sweep_points: int | None = Field(default=None, ge=0, le=64)
     """Values of a kernel's tunables that an evaluation may try beside its own; None for what suits the target."""
 
+    compile_baseline: bool = True
+    """If true, confirmations also compare with ``torch.compile``, in any mode: it takes longer than all else there."""
+
     max_autotune: bool | None = None
     """If true, confirmations also compare with ``torch.compile max-autotune``; None for what suits the target."""
 

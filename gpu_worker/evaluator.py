@@ -17,6 +17,7 @@ from types import TracebackType
 from pydantic import ValidationError
 
 from cupilot.code_version import code_version
+from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.errors import InvalidPlan, Unavailable
 from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, Preparation, PreparationResult, Tracing
 from cupilot.domain.hardware import Device, Environment
@@ -63,13 +64,15 @@ class Evaluator:
         reuse: bool = False,
         sweep: int | None = None,
         builder: str | None = None,
+        compile_baseline: bool = True,
         autotune: bool | None = None,
     ) -> None:
         """Make an evaluator; with ``reuse``, :meth:`evaluate` returns the stored evaluation of a known kernel.
 
         ``sweep`` is how many values of a kernel's tunables may be tried beside its own: 0 for none, by default as many
-        as suit the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``. ``autotune`` is whether
-        :meth:`confirm` also compares with ``torch.compile max-autotune``, by default where that suits the target.
+        as suit the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``. ``compile_baseline`` is
+        whether :meth:`confirm` also compares with ``torch.compile``, and ``autotune`` whether with its max-autotune
+        mode too, by default where that suits the target.
         """
         self._host: HostTarget = open_host(target, device=device, threads=threads, builder=builder)
         self._sandbox = sandbox or Sandbox()
@@ -80,9 +83,9 @@ class Evaluator:
         self._imported = work_dir / "imported"
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
         self._ahead = BuildAhead(self._builder, spare_cores(self._host))
-        autotune = self._host.autotunes if autotune is None else autotune
+        autotune = compile_baseline and (self._host.autotunes if autotune is None else autotune)
         points = self._host.sweep_points if sweep is None else sweep
-        self._judging = Judging(self._host, self._judge, autotune=autotune)
+        self._judging = Judging(self._host, self._judge, compile_baseline=compile_baseline, autotune=autotune)
         self._sweep = Sweep(self._host, self._builder, self._ahead, self._judge, self._judging, limit=points)
         self._profiling = Profiling(self._host)
         self._recall = Recall(self._sweep, self._profiling, self._build)
@@ -185,7 +188,7 @@ class Evaluator:
         timeout: float = 300,
         cancelled: Callable[[], bool] = never_cancelled,
     ) -> Evaluation:
-        """Evaluate again in fresh processes with fresh seeds, longer, twice, and with torch.compile as a baseline too.
+        """Evaluate again in fresh processes with fresh seeds, longer, twice, and against further baselines.
 
         With the ``tunables`` that an evaluation chose, where they are not the plan's own; none others are tried.
         ``reproduced`` when both times agree; an evaluation that holds but whose times do not agree stays ``audited``.
@@ -286,7 +289,7 @@ class Evaluator:
         peaks = self._peaks.get()
         return Preparation(
             facts=facts,
-            placement=place(facts, peaks),
+            placement=place(facts, peaks, stated_peaks(self.device.name)),
             peaks=peaks,
             environment=self._environment(None),
             baseline_us=answer.baseline_us,
@@ -294,6 +297,7 @@ class Evaluator:
             tolerances=answer.tolerances,
             admission=answer.admission,
             notes=answer.notes,
+            host_bound=answer.host_bound,
         )
 
     def _environment(self, build: BuildReport | None) -> Environment:

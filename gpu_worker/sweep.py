@@ -20,6 +20,7 @@ from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Interval
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel, LaunchPlan
 from cupilot.domain.problem import ProblemFacts
+from cupilot.domain.roofline import NEAR_FLOOR
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead
 from gpu_worker.judge_process import Interrupted, JudgingFailed
@@ -33,9 +34,6 @@ from gpu_worker.warm_judge import WarmJudge
 
 HOPELESS = 0.2
 """Speedup below which no launch geometry helps a kernel enough."""
-
-NEAR_FLOOR = 0.95
-"""Share of the roofline bound's speed above which the gain that is left is not worth the card's time."""
 
 ROOM = 2.0
 """The caller's timeout must leave this many times what the evaluation has taken so far: one more whole judgement."""

@@ -156,6 +156,7 @@ def device_judge(device: Device, settings: Settings) -> Judge:
         reuse=True,
         sweep=settings.sweep_points,
         builder=settings.cuda_builder if device.target is Target.CUDA else None,
+        compile_baseline=settings.compile_baseline,
         autotune=settings.max_autotune,
     )
 

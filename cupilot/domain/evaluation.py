@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.hardware import Environment, Peaks
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.problem import ProblemFacts
@@ -220,11 +221,15 @@ class ProfileSource(Vocabulary):
 
 
 class Profile(Value):
-    """Metrics of one kernel in the zone's own terms; percentages are of the measured peaks."""
+    """Metrics of one kernel in the zone's own terms; percentages are of the measured peaks.
+
+    ``memory_throughput_pct``, ``compute_throughput_pct``, ``floor_pct`` and ``direct_pct`` are calculated from counted
+    work, whatever the source: operations are the reference's, counted directly, which a faster algorithm does not do.
+    """
 
     source: ProfileSource
     metrics: dict[str, float] = {}
-    """At least ``memory_throughput_pct``, ``compute_throughput_pct`` and ``floor_pct``."""
+    """At least ``memory_throughput_pct``, ``compute_throughput_pct``, ``floor_pct`` and ``direct_pct``."""
     missing: tuple[str, ...] = ()
     """Metrics of the zone that the profiler does not know on this device; of a measured profile."""
     promoted: bool = True
@@ -341,6 +346,13 @@ class Preparation(Value):
     admission: dict[str, bool]
     """Null kernels that were tried, and whether the judge rejected each (all must be true)."""
     notes: tuple[str, ...] = ()
+    host_bound: bool = False
+    """True if most of PyTorch's time goes by on the host, outside of its operators."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
+        return problem_warnings(self.laws, host_bound=self.host_bound)
 
 
 class Tracing(Value):

@@ -124,11 +124,16 @@ class PreparationSummary(Response):
     intensity: float
     """Operations per compulsory byte."""
     floor_us: float
-    """No correct kernel can take less time, by the device's measured peaks."""
+    """No correct kernel takes less time at the device's measured peaks: memory, and the best algorithms known."""
+    direct_us: float | None = None
+    """Time of the reference's operations as they are written, at the same peaks: no bound where a faster algorithm is
+    known. None of older jobs."""
     baseline_us: Interval
     """PyTorch eager under the policy."""
     device: str
     notes: list[str] = []
+    warnings: list[str] = []
+    """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
 
 
 class BestSummary(Response):

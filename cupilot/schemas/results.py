@@ -112,6 +112,8 @@ class CandidateView(CandidateSummary):
     after_quarantine: bool = False
     """True if an ancestor beat the floor and is in quarantine: the kernel is the Revisor's answer about it, or comes of
     one, and ought to be read before it is used."""
+    warnings: list[str] = []
+    """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
 
 
 class ExportOffer(Response):

@@ -65,8 +65,6 @@ class ReferenceLink:
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
-        self.writes_inputs = False
-        """True if forward changes its arguments, as an activation in place does; after :meth:`facts`."""
         self.changes_state = False
         """True if calls change parameters or buffers; after :meth:`settle`."""
 
@@ -88,7 +86,6 @@ class ReferenceLink:
         except (ValidationError, InvalidFacts) as error:
             raise UnusableReference(f"the facts of the reference make no sense: {str(error)[:500]}") from error
         self._specs, self.graph = facts.tensors, facts.graph
-        self.writes_inputs = answer.writes_inputs
         return facts.model_copy(update={"problem_hash": problem_hash, "policy": self._policy})
 
     def check_scalars(self) -> None:
@@ -138,6 +135,10 @@ class ReferenceLink:
         if masks != [(shapes[name], torch.bool) for name in names]:
             raise ReferenceLost("masks of other shapes")
         return dict(zip(names, self._tensors(answer), strict=True))
+
+    def operator_seconds(self, tensors: Sequence[torch.Tensor]) -> float:
+        """Return the time of a forward pass's operators by the reference process's clock."""
+        return self.ask(messages.OperatorTime(given=self._hand_over(tensors)), messages.Timed).seconds
 
     def settle(self, *, notice: bool = False) -> None:
         """Restore the first values of parameters and buffers; with ``notice``, note first whether calls moved them."""

@@ -18,6 +18,7 @@ from gpu_worker.judge.audit import Auditor, Bounds
 from gpu_worker.judge.baseline_link import BaselineLink
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, largest
+from gpu_worker.judge.host_time import is_host_bound
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.relevance import relevance
@@ -49,7 +50,7 @@ MIN_LAUNCH_SECONDS = 10.0
 """A GPU takes 2 s to report a fault of many threads, and once took more than 5."""
 
 COMPILE_SECONDS = 150
-"""For torch.compile, which takes 20 to 40 s on two cores; without it there is no such baseline."""
+"""For torch.compile, which takes 6 to 40 s on two cores; without it there is no such baseline."""
 
 COMPILE_MODES = {Baseline.COMPILE: "default", Baseline.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 """Without Inductor's own graphs, which copy inputs that change: the timer puts both sides into graphs, or neither."""
@@ -145,17 +146,20 @@ class Session:
         inputs, graph = self._cases.get(laws.OWN).given, self.facts.graph
         irrelevant = relevance(self._reference, graph, self._specs, inputs)
         zeros = laws.zero_shares(self._specs, inputs)
+        operators = self._reference.operator_seconds(inputs)
         least = counting.compulsory_bytes(graph, self._specs, zeros, irrelevant.whole, irrelevant.needless)
         self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
         self._reference.release_memory()
         self._stage("timing PyTorch", 120.0)
+        baseline_us = self._time_baseline()
         return messages.Prepared(
             facts=self.facts,
             laws=tuple(item.law for item in admission.laws),
             tolerances={item.law: item.tolerance for item in admission.laws},
             admission=admission.nulls,
             notes=messages.short_notes([*admission.notes, *irrelevant.notes, *self._notes()]),
-            baseline_us=self._time_baseline(),
+            baseline_us=baseline_us,
+            host_bound=is_host_bound(baseline_us.median * 1e-6, operators, len(graph.nodes)),
         )
 
     def judge(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> messages.Judged:

@@ -113,6 +113,13 @@ class Reads(Question):
     names: list[str]
 
 
+class OperatorTime(Question):
+    """Time forward's operators, without what Python does between them; answered by :class:`Timed`."""
+
+    op: Literal["operator_time"] = "operator_time"
+    given: Layouts
+
+
 class Settle(Question):
     """Give parameters and buffers their first values again; answered by :class:`Settled`."""
 
@@ -202,8 +209,8 @@ class Choices(Question):
 
 
 AnyQuestion: TypeAlias = (
-    Begin | Load | Trace | CheckScalars | Describe | Draw | Run | RunExact | RunSelecting | Reads | Settle | Assume
-    | Attach | Detach | Bind | Compile | Capture | Block | Replay | Last | Output | Choices
+    Begin | Load | Trace | CheckScalars | Describe | Draw | Run | RunExact | RunSelecting | Reads | OperatorTime
+    | Settle | Assume | Attach | Detach | Bind | Compile | Capture | Block | Replay | Last | Output | Choices
 )  # fmt: skip
 QUESTIONS: TypeAdapter[AnyQuestion] = TypeAdapter(Annotated[AnyQuestion, Field(discriminator="op")])
 
@@ -221,8 +228,6 @@ class Facts(Answer):
 
     facts: dict[str, Any]
     """Of :class:`cupilot.domain.problem.ProblemFacts`; the size of the message bounds it."""
-    writes_inputs: StrictBool
-    """True if forward changes its arguments, as an activation in place does."""
 
 
 class Described(Answer):

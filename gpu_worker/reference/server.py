@@ -116,7 +116,7 @@ class ReferenceServer:
     def _trace(self, question: messages.Trace) -> messages.Facts:
         facts = self.reference.facts(question.problem_hash)
         self._specs = facts.tensors
-        return messages.Facts(facts=facts.model_dump(mode="json"), writes_inputs=self.reference.writes_inputs)
+        return messages.Facts(facts=facts.model_dump(mode="json"))
 
     @_reply.register
     def _check_scalars(self, _: messages.CheckScalars) -> Answer:
@@ -152,6 +152,10 @@ class ReferenceServer:
     def _reads(self, question: messages.Reads) -> messages.Tensors:
         masks = self.reference.reads(self._given(question.given), question.names)
         return messages.Tensors(results=self._deliver(masks))
+
+    @_reply.register
+    def _operator_time(self, question: messages.OperatorTime) -> messages.Timed:
+        return messages.Timed(seconds=self.reference.operator_seconds(self._given(question.given)))
 
     @_reply.register
     def _settle(self, question: messages.Settle) -> messages.Settled:

@@ -8,12 +8,14 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpu_worker.sandbox import seccomp
 from gpu_worker.targets.base import RunnerError
+from gpu_worker.targets.elf import Image, InvalidElf
 
-_SYSTEM_LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1")
+_SYSTEM_LIBRARIES = ("libm.so.6", "libmvec.so.1", "libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1")
 
 Call = tuple[Callable[..., None], tuple[ctypes.c_void_p, ...]]
 
@@ -39,10 +41,11 @@ class CpuRunner:
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Load the library, look its functions up, then give up every right that computing does not need.
 
-        The library's constructors run while it is loaded, so rights are given up in two steps.
+        The library's constructors run while it is loaded, so rights are given up in two steps. No memory may be written
+        and then executed: what the disassembly showed is all that runs.
         """
         _load_system_libraries()
-        seccomp.install(seccomp.loading_filter())
+        seccomp.install(seccomp.loading_filter(_checked_code(Path(binary))))
         try:
             library = ctypes.CDLL(binary)
         except OSError as error:
@@ -68,6 +71,18 @@ class CpuRunner:
             for function, arguments in calls:
                 function(*arguments)
         return time.perf_counter() - started
+
+
+def _checked_code(binary: Path) -> tuple[tuple[int, int], ...]:
+    """Return the mappings of a library's machine code; refuse one that could run code that no disassembly shows."""
+    try:
+        image = Image.read(binary.read_bytes())
+        reason = image.writable_code() or image.unnamed_code()
+    except InvalidElf as error:
+        raise RunnerError("launch_error", f"the binary cannot be loaded: {error}") from error
+    if reason is not None:
+        raise RunnerError("policy_breach", f"the binary may run code that is not in its disassembly: {reason}")
+    return image.code_maps()
 
 
 def _load_system_libraries() -> None:

@@ -125,7 +125,7 @@ def preparation(one: Problem, where: Device | None = None) -> Preparation:
         peaks=peaks,
         environment=Environment(device=where),
         baseline_us=Interval(low=9.9, median=10.0, high=10.1),
-        laws=("own",),
+        laws=("own", "signed", "wide_range"),
         tolerances={"own": 1e-6},
         admission={"zeros": True},
     )

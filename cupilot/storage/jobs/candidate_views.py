@@ -18,6 +18,7 @@ from cupilot.storage.db.cursor import cut, decode_key, encode_key
 from cupilot.storage.db.tables.jobs import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
 from cupilot.storage.jobs.credits import credits_of
 from cupilot.storage.jobs.jobs import get_job
+from cupilot.storage.jobs.progress import warnings_of
 
 Order = Literal["ordinal", "speedup"]
 """The order in which they were made, or the fastest first."""
@@ -100,6 +101,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         after_quarantine=any(
             ancestor.verdict is Verdict.QUARANTINED for ancestor in lineage if ancestor.candidate != candidate.id
         ),
+        warnings=warnings_of(session, job.id),
     )
 
 

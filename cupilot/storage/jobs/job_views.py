@@ -33,6 +33,7 @@ from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.jobs.call_views import spending
 from cupilot.storage.jobs.jobs import get_job, problem_of
+from cupilot.storage.jobs.progress import warnings_of
 from cupilot.storage.jobs.wall_time import wall_seconds
 
 Order = Literal["newest", "oldest"]
@@ -294,9 +295,11 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         zone=placement.zone,
         intensity=placement.intensity,
         floor_us=placement.floor_us,
+        direct_us=placement.direct_us,
         baseline_us=baseline_us,
         device=device,
         notes=notes,
+        warnings=warnings_of(session, job.id),
     )
 
 

@@ -1,7 +1,8 @@
 """Leaderboards: proven kernels for one problem on one model of device, the fastest first.
 
 Only kernels that count stand here, each once, with its latest measurement, and none that its team has measured since
-without that it counted; no imported files, whose policy cannot be read from machine code and whose times hold a copy.
+without that it counted; no imported files, whose policy cannot be read from machine code and whose times hold a copy;
+no problems that tell too little about their kernels (fewer than three input laws, or a reference bound by the host).
 A team sees its own, and of built-in problems what other teams have opened to all
 (:attr:`cupilot.domain.pool.Sharing.OPEN`): of those the numbers and the techniques, never whose they are, the source,
 or the job. What another team measured on a reference of its own it never sees, not even where it submitted the same
@@ -19,6 +20,7 @@ from sqlalchemy import ColumnElement, Row, Subquery, Text, and_, cast, func, or_
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain import problems
+from cupilot.domain.caveats import FEWEST_LAWS
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Baseline, FailureKind, Verdict
 from cupilot.domain.imported import KernelKind
@@ -209,10 +211,17 @@ def _standing(viewer: BoardViewer) -> Subquery:
         .outerjoin(BuiltinProblem, BuiltinProblem.hash == ProblemRow.hash)
         .where(Candidate.verdict.in_(COUNTS), Candidate.speedup.is_not(None), _DEVICE.is_not(None))
         .where(func.coalesce(_KIND, "") != KernelKind.IMPORTED.value)
-        .where(viewer.sees(), ~_refuted())
+        .where(_is_ranked(), viewer.sees(), ~_refuted())
         .subquery()
     )
     return select(ranked).where(ranked.c.place == 1).subquery()
+
+
+def _is_ranked() -> ColumnElement[bool]:
+    """Return whether the job's problem tells enough about its kernels (:attr:`Preparation.warnings`)."""
+    laws = func.jsonb_array_length(Job.preparation["laws"])
+    host_bound = func.coalesce(Job.preparation["host_bound"].astext, "false")
+    return and_(func.coalesce(laws, 0) >= FEWEST_LAWS, host_bound != "true")
 
 
 def _refuted() -> ColumnElement[bool]:

@@ -255,7 +255,7 @@ def preparation() -> Preparation:
         peaks=peaks(),
         environment=Environment(device=DEVICE),
         baseline_us=comparison().baseline_us,
-        laws=("own",),
+        laws=("own", "signed", "wide_range"),
         tolerances={"own": 1e-6},
         admission={"zeros": True},
     )

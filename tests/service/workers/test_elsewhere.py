@@ -113,16 +113,21 @@ def test_a_worker_does_not_neglect_what_avoids_its_device(rig: Rig) -> None:
         assert unclaimed_steps(session, "gpu-2")[step.id] == 9
 
 
+@pytest.fixture
+def sound(database: Database, settings: Settings) -> Rig:
+    """A rig all of whose kernels can be measured."""
+    return Rig(database, settings, [strategy("t1"), strategy("t2")])
+
+
 def confirmation(rig: Rig) -> tuple[uuid.UUID, Step]:
     """The confirmation of a kernel that was measured on gpu-1's device."""
     job_id = rig.submit()
-    while rig.step_or_none(job_id, "confirm/0") is None:
-        for message in rig.publish():
-            rig.do(message)
+    rig.run_until(job_id, "confirm/0")
     return job_id, rig.step(job_id, "confirm/0")
 
 
-def test_a_time_is_confirmed_on_another_device(rig: Rig) -> None:
+def test_a_time_is_confirmed_on_another_device(sound: Rig) -> None:
+    rig = sound
     add_worker(rig)
     job_id, step = confirmation(rig)
     assert step.avoids == HERE
@@ -131,7 +136,8 @@ def test_a_time_is_confirmed_on_another_device(rig: Rig) -> None:
     assert rig.job(job_id).state is JobState.SUCCEEDED
 
 
-def test_a_time_is_confirmed_on_the_same_device_where_there_is_no_other(rig: Rig) -> None:
+def test_a_time_is_confirmed_on_the_same_device_where_there_is_no_other(sound: Rig) -> None:
+    rig = sound
     job_id, step = confirmation(rig)
     assert attempt_by(rig, step, "gpu-1").state is StepState.SUCCEEDED
     assert rig.job(job_id).state is JobState.SUCCEEDED
