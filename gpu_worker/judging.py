@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cupilot.domain.evaluation import MAX_LOG_CHARACTERS, Baseline, Failure, FailureKind
 from cupilot.domain.imported import ImportedKernel
 from gpu_worker.build import BuiltKernel
-from gpu_worker.judge_process import JudgeTimeout, JudgeUseless, JudgingFailed, OnStage
+from gpu_worker.judge_process import JudgeTimeout, JudgingFailed, OnStage, UnusableJudge
 from gpu_worker.messages.judge import Judged, KernelOrder, Unusable, VerificationResult
 from gpu_worker.runner_process import RunnerProcess
 from gpu_worker.stages import Call, ConfirmationResult, EvaluationInput
@@ -81,7 +81,7 @@ class Judging:
         if isinstance(answer, Unusable):
             return _failed(answer.failure)
         if answer.failure is None and answer.eager is None:
-            raise JudgeUseless("its answer has neither a failure nor a time")
+            raise UnusableJudge("its answer has neither a failure nor a time")
         return answer
 
     def _with_device_checked(self, judged: Judged) -> Judged:

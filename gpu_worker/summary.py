@@ -59,12 +59,12 @@ def evaluation(item: Evaluation) -> str:
             lines.append(f"conditions {_conditions(comparison.conditions)}")
     if item.handover_us is not None:
         lines.append(
-            f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is at least this"
+            f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is a lower bound"
         )
     lines += [f"unchecked  {text}" for text in item.unchecked]
     if item.profile is not None:
         metrics = ", ".join(f"{name} {value:.1f}" for name, value in sorted(item.profile.metrics.items()))
-        source = item.profile.source.value + ("" if item.profile.promoted else " (not promoted)")
+        source = item.profile.source.value + ("" if item.profile.promoted else " (no counters: not among the fastest)")
         lines.append(f"profile    {source}: {metrics}")
     return "\n".join([*lines, f"took       {item.seconds:.2f} s"])
 

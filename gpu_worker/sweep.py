@@ -135,7 +135,7 @@ class Sweep:
             points = one_at_a_time(kernel.plan, _alone(kernel.plan, self.limit))
             self._ahead.begin([kernel.tuned(values) for values in points], subject.preparation.facts)
 
-    def retraced(self, known: Evaluation, kernel: Kernel, facts: ProblemFacts, limit: int) -> BuiltKernel | None:
+    def chosen_build(self, known: Evaluation, kernel: Kernel, facts: ProblemFacts, limit: int) -> BuiltKernel | None:
         """Return the build of the point that another source's sweep chose, if this kernel's sweep would be the same.
 
         The two have one machine code as they are given, and the same tunables. Each point that was tried has to be the
@@ -160,7 +160,7 @@ class Sweep:
 
         A sweep that fails for the machine's sake leaves the kernel as it was judged.
         """
-        if self.limit <= 0 or not worthwhile(subject, judged, call):
+        if self.limit <= 0 or not is_worth_sweeping(subject, judged, call):
             return SweepResult()
         base = _point(subject, built, judged, whole=True)
         screenings: list[_Screening] = []
@@ -263,7 +263,7 @@ class Sweep:
         return point, Variant(trial.values, trial.built, result)
 
 
-def worthwhile(subject: EvaluationInput, judged: Judged, call: Call) -> bool:
+def is_worth_sweeping(subject: EvaluationInput, judged: Judged, call: Call) -> bool:
     """Return whether a kernel that was judged is to be swept."""
     eager = judged.eager
     if judged.failure is not None or eager is None or not can_vary(subject.kernel):

@@ -74,7 +74,7 @@ class Judge(Protocol):
 class StepJudge:
     """The judge as one step asks it: within the settings' time limits, until it is cancelled.
 
-    Raises :class:`workers.stages.Infrastructure` for an answer that says nothing about the kernel or the problem.
+    Raises :class:`workers.stages.InfrastructureFailure` where the answer says nothing about the kernel or the problem.
     """
 
     judge: Judge

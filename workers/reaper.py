@@ -95,7 +95,7 @@ def _reap_one(database: Database, job_id: uuid.UUID, step_id: uuid.UUID) -> None
             if step.generation_id is not None:
                 lock_generation(session, step.generation_id)
             outcome = fail_attempt(
-                session, job, step, "worker_lost", f"worker {owner} fell silent", event="step.reaped"
+                session, job, step, "worker_lost", f"worker {owner} stopped renewing its lease", event="step.reaped"
             )
     logger.warning("reaped: %s owner=%s job=%s step=%s attempt=%d", outcome, owner, job_id, step_id, attempt)
 

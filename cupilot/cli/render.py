@@ -48,7 +48,7 @@ def show_job(job: JobView) -> None:
             )
         )
         lines.append(("baseline", f"PyTorch eager {preparation.baseline_us.median:.1f} us on {preparation.device}"))
-        lines.append(("floor", f"{preparation.floor_us:.1f} us: no correct kernel is faster at the measured peaks"))
+        lines.append(("bound", f"{preparation.floor_us:.1f} us: no correct kernel is faster at the measured peaks"))
         if preparation.direct_us is not None and preparation.direct_us > preparation.floor_us:
             lines.append(("direct", f"{preparation.direct_us:.1f} us: operations as they are written, no bound"))
         lines += _numbered("warning", preparation.warnings)
@@ -199,10 +199,12 @@ def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
         if not evaluation.verdict.counts:
             lines.append(("note", "these times do not count: the kernel is not proven"))
     if evaluation.placement:
-        lines.append(("zone", f"{evaluation.placement.zone.value}, floor {evaluation.placement.floor_us:.1f} us"))
+        lines.append(
+            ("zone", f"{evaluation.placement.zone.value}, roofline bound {evaluation.placement.floor_us:.1f} us")
+        )
     if evaluation.profile:
         metrics = [f"{name} {value:.4g}" for name, value in sorted(evaluation.profile.metrics.items())]
-        promoted = "" if evaluation.profile.promoted else " (not promoted)"
+        promoted = "" if evaluation.profile.promoted else " (no counters: not among the fastest)"
         lines += _numbered(f"{evaluation.profile.source.value} metrics{promoted}", metrics)
     if evaluation.build:
         lines += _numbered("build", _build_facts(evaluation.build))
@@ -253,7 +255,7 @@ def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
             continue
         times = f"{item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
         lines.append((f"over {name}", f"{factor(item.speedup)}, {difference_words(item.speedup)}; {times}"))
-    lines += zip(("of the floor", "of direct"), bound_words(evaluation), strict=False)
+    lines += zip(("of the bound", "of direct"), bound_words(evaluation), strict=False)
     return lines
 
 

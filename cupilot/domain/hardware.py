@@ -84,4 +84,5 @@ class Environment(Value):
     throttled: bool | None = None
     load_average: float | None = None
     code_version: str = ""
+    """Commit of the code that measured; the package's version where the commit is unknown."""
     host: str = ""

@@ -23,7 +23,9 @@ BASELINE_NAMES = {
 
 SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
 """What a kernel's source is called where it is written out."""
-AFTER_QUARANTINE = "It comes of a kernel in quarantine, which beat the floor: read it before you use it."
+AFTER_QUARANTINE = (
+    "It was derived from a quarantined kernel, which was faster than the roofline bound: read it before you use it."
+)
 
 
 def factor(speedup: Interval) -> str:

@@ -81,7 +81,7 @@ class JobRequest(Request):
     agents: AgentKind = AgentKind.PLAYBOOK
     budgets: Budgets = Budgets()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Everything random comes from it."""
+    """Seed of all random choices."""
     priority: Priority = Priority.NORMAL
     labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
     """For your own use; jobs can be listed by them."""
@@ -174,7 +174,7 @@ class JobView(Response):
     id: UUID
     state: JobStateText
     final: bool
-    """Whether nothing follows."""
+    """True if no further events follow."""
     reason: str | None = None
     """Machine-readable: why it ended as it did, or what it waits for."""
     message: str | None = None

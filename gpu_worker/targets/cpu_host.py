@@ -19,7 +19,7 @@ from cupilot.domain.problem import Target, TensorSpec
 from cupilot.domain.roofline import Zone
 from gpu_worker.sandbox.files import python_folders
 from gpu_worker.targets import cpu_peaks
-from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program
+from gpu_worker.targets.base import Access, BuildFacts, Counters, MemoryWatch, Program
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
 
 SPIN_COUNT = "30000"
@@ -55,7 +55,7 @@ class CpuHost:
         available = sorted(os.sched_getaffinity(0))
         self.threads: int | None = threads or len(available)
         if not 1 <= self.threads <= len(available):
-            raise InvalidInput(f"{threads} threads wanted, but the machine lends {len(available)} cores")
+            raise InvalidInput(f"{threads} threads requested, but only {len(available)} cores are available")
         self.cpus: tuple[int, ...] | None = tuple(available[: self.threads])
         self.toolchain = CpuToolchain()
         self.device = _device(self.threads)
@@ -111,16 +111,16 @@ class CpuHost:
             return {}
         return {f"{name}_pct": 100.0 * facts.instructions.get(name, 0) / total for name in families}
 
-    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:  # noqa: ARG002
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counters:  # noqa: ARG002
         """Return nothing: virtual machines and containers seldom lend the counters of a CPU."""
-        return Counted()
+        return Counters()
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:  # noqa: ARG002
         """Return nothing: guard zones and the runner's own death show bad accesses here."""
         return MemoryWatch()
 
     def healthy(self) -> bool:
-        """Return a CPU survives its kernels."""
+        """Return True: a CPU survives its kernels."""
         return True
 
     def _openmp(self) -> dict[str, str]:

@@ -178,7 +178,7 @@ class ScriptedJudge:
     """Answers at once, or holds a call until it is let go or cancelled."""
 
     invalid: bool = False
-    """Whether references are refused."""
+    """True if references are refused."""
     hold: threading.Event | None = None
     """Calls wait for it."""
     held: threading.Event = field(default_factory=threading.Event)

@@ -73,7 +73,7 @@ def _fastest_first(session: Session, query: _Listed, job: UUID, after: int | Non
         last = select(Candidate.speedup).where(Candidate.job_id == job, Candidate.ordinal == after)
         row = session.execute(last).one_or_none()
         if row is None:
-            raise InvalidInput(f"the job has no candidate {after} to go on after", where="query.after")
+            raise InvalidInput(f"the job has no candidate {after} to continue after", where="query.after")
         query = query.where(place < (row.speedup or 0.0, -after))
     return query.order_by(Candidate.speedup.desc().nulls_last(), Candidate.ordinal)
 
@@ -93,7 +93,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         strategy=_strategy(session, candidate.strategy_id),
         aligned_strategy=_strategy(session, candidate.aligned_strategy_id),
         fidelity=candidate.fidelity,
-        **_noted(candidate),
+        **_note_fields(candidate),
         kernel=_kernel(session, candidate.kernel_hash),
         evaluation=_evaluation(session, candidate.evaluation_id),
         credits=credits_of(session, candidate.id),
@@ -105,7 +105,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
     )
 
 
-def _noted(candidate: Candidate) -> dict[str, Any]:
+def _note_fields(candidate: Candidate) -> dict[str, Any]:
     notes = candidate.notes
     return {
         "name": notes.name or None,

@@ -39,7 +39,7 @@ MEASURING = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
 
 
 @dataclass(frozen=True)
-class Round:
+class MeasuredKernel:
     """One kernel of a candidate that was measured."""
 
     strategy: Strategy
@@ -220,7 +220,7 @@ def evaluation_of(session: Session, evaluation_id: uuid.UUID) -> Evaluation:
     return session.get_one(EvaluationRow, evaluation_id).body
 
 
-def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
+def rounds_of(session: Session, candidate: Candidate) -> list[MeasuredKernel]:
     """Return every kernel of the candidate that was measured, in order: the first and each repair."""
     asked = cast(Step.payload["strategy"].astext, Uuid)  # the other way about, no index would be of use
     query = (
@@ -231,7 +231,8 @@ def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
         .order_by(Step.payload["round"].as_integer())
     )
     return [
-        Round(strategy, kernel_of(session, row.kernel_hash), row.body) for strategy, row in session.execute(query).all()
+        MeasuredKernel(strategy, kernel_of(session, row.kernel_hash), row.body)
+        for strategy, row in session.execute(query).all()
     ]
 
 

@@ -272,7 +272,7 @@ class CudaRunner:
         submitting = time.perf_counter()
         submit()
         gpu.end.record(gpu.stream)
-        gpu.head_start.saw(time.perf_counter() - submitting)
+        gpu.head_start.record(time.perf_counter() - submitting)
         seconds = gpu.seconds()
         driver.reset_persisting_cache()  # lines that the kernel asked to keep would be missing in PyTorch's next block
         return seconds

@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether an answer was 2xx."""
+        """True if an answer was 2xx."""
         return any(200 <= status < 300 for status in self.statuses)
 
 
@@ -163,7 +163,7 @@ class _Run:
 
 
 def _waits(value: object) -> bool:
-    """Whether this is a number of seconds that a request may wait; it says nothing that 0 does not."""
+    """Return whether this is a number of seconds that a request may wait; it says nothing that 0 does not."""
     with suppress(TypeError, ValueError):
         return 0 < float(value) <= MAX_WAIT_SECONDS  # type: ignore[arg-type]
     return False

@@ -152,7 +152,7 @@ def children(name: str) -> list[psutil.Process]:
 
 
 def busy(runner: psutil.Process) -> bool:
-    """Whether a runner has computed for longer than it takes to start."""
+    """Return whether a runner has computed for longer than it takes to start."""
     try:
         return sum(runner.cpu_times()[:2]) > 1.0
     except psutil.Error:

@@ -152,13 +152,13 @@ def test_a_sweep_is_retraced_only_where_each_step_would_see_the_same_code(evalua
         PROBLEM, prepared, Kernel(target=Target.CPU, source=source, plan=plan(A=(1, [1]), B=(1, [1])))
     )
 
-    def retraced(*told: SweepPoint) -> bool:
+    def chosen_build(*told: SweepPoint) -> bool:
         known = once.model_copy(update={"sweep": told, "tunables": steps[3]})
-        return evaluator._sweep.retraced(known, kernel, prepared.facts, 12) is not None
+        return evaluator._sweep.chosen_build(known, kernel, prepared.facts, 12) is not None
 
     assert code(**steps[1]) == code(**steps[2]), "a compiler sees their product only"
-    assert retraced(*points), "the tunable that nothing uses is the given code again"
-    assert retraced(points[0], points[1], points[3]), "what is other code's twin was not tried"
-    assert not retraced(points[0], points[1], points[3].model_copy(update={"code": "other"}))
-    assert not retraced(points[0], points[1], points[3].model_copy(update={"code": None})), "it did not build"
-    assert not retraced(points[0], points[3]), "the sweep had no time for that code"
+    assert chosen_build(*points), "the tunable that nothing uses is the given code again"
+    assert chosen_build(points[0], points[1], points[3]), "what is other code's twin was not tried"
+    assert not chosen_build(points[0], points[1], points[3].model_copy(update={"code": "other"}))
+    assert not chosen_build(points[0], points[1], points[3].model_copy(update={"code": None})), "it did not build"
+    assert not chosen_build(points[0], points[3]), "the sweep had no time for that code"
