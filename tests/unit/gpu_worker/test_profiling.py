@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from cupilot.domain.evaluation import Evaluation, Preparation, ProfileSource, SweepPoint, Verdict
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
-from cupilot.domain.problem import ProblemFacts, Target
+from cupilot.domain.problem import ProblemFacts
 from gpu_worker import summary
 from gpu_worker.build import BuiltKernel
 from gpu_worker.evaluator import Evaluator, never_cancelled
@@ -20,8 +19,8 @@ from gpu_worker.reuse import EvaluationStore
 from gpu_worker.stages import Call, EvaluationInput
 from gpu_worker.targets.base import Counters
 from gpu_worker.targets.cpu_host import CpuHost
+from tests.unit.gpu_worker.lines import KERNEL, PLAN, PROBLEM, kernel
 from tests.unit.gpu_worker.records import comparison
-from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, PROBLEM, kernel
 
 pytestmark = pytest.mark.judge
 
@@ -42,25 +41,6 @@ def test_promoted_is_what_is_not_certainly_slower_than_the_best() -> None:
     assert is_promoted(twice, call(incumbent=2.1, thorough=True)), "a confirmation is of a champion"
     assert not is_promoted(twice, call(candidate=False))
     assert not is_promoted(None, call()), "it was not timed"
-
-
-@pytest.fixture(scope="module")
-def work_dir(request: pytest.FixtureRequest) -> Path:
-    assert request.config.cache is not None
-    return Path(request.config.cache.mkdir("gpu_worker"))
-
-
-@pytest.fixture(scope="module")
-def evaluator(work_dir: Path) -> Iterator[Evaluator]:
-    with Evaluator(Target.CPU, work_dir, reuse=True) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def preparation(evaluator: Evaluator) -> Preparation:
-    result = evaluator.prepare(PROBLEM)
-    assert result.preparation is not None, result.failure
-    return result.preparation
 
 
 @pytest.fixture
