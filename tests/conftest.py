@@ -25,6 +25,11 @@ LONGEST = (
     "service/workers/test_methods.py",
     "service/workers/test_model_faults.py",
     "service/api/test_openapi_fuzz.py",
+    "unit/gpu_worker/test_evaluator.py",
+    "unit/agents/playbook/test_templates.py",
+    "unit/architecture/test_standalone.py",
+    "unit/exports/test_cpu_exports.py",
+    "unit/agents/llm/test_check.py",
 )
 """Files that take longest, longest first: what begins last must be short, or one process ends long after the other."""
 
