@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from cupilot.domain.evaluation import Preparation
 from cupilot.domain.problem import Target
 from gpu_worker.evaluator import Evaluator
+from gpu_worker.sandbox.files import SOURCE_ROOT
+from gpu_worker.targets.base import Access
+from gpu_worker.targets.cpu_host import CpuHost
 from tests.unit.gpu_worker.lines import PROBLEM
 from tests.unit.gpu_worker.served import Served
 
@@ -21,7 +25,23 @@ def _references_are_closed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def work_dir(request: pytest.FixtureRequest) -> Path:
+def _patient_judge() -> Iterator[None]:
+    """Make judges that no busy machine keeps from an answer."""
+    access = CpuHost.judge_access
+    folder = SOURCE_ROOT / "tests" / "patience"
+
+    def with_patience(host: CpuHost) -> Access:
+        known = access(host)
+        return replace(known, read_only=(*known.read_only, folder))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuHost, "judge_device", "tests.patience.judge_device:PatientJudgeDevice")
+        patch.setattr(CpuHost, "judge_access", with_patience)
+        yield
+
+
+@pytest.fixture(scope="session")
+def work_dir(request: pytest.FixtureRequest, _patient_judge: None) -> Path:
     assert request.config.cache is not None
     return Path(request.config.cache.mkdir("gpu_worker"))
 

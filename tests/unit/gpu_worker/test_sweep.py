@@ -15,7 +15,7 @@ from gpu_worker.reuse import EvaluationStore
 from gpu_worker.sweep import PHASES, combination, one_at_a_time
 from tests.unit.gpu_worker.lines import PROBLEM
 
-SLOW, BROKEN, WRONG, FAST = 200, 201, 100, 1
+SLOW, BROKEN, WRONG, FAST = 2000, 2001, 1000, 1
 """Passes over the data: so far apart that no busy machine takes one for the other."""
 KERNEL = f"""
 #include "problem.h"
