@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import signal
 from pathlib import Path
 
@@ -42,6 +43,14 @@ asyncio.set_event_loop(None)
 
 # For each command that a test types, typer builds the whole command line: 0.08 s, longer than most commands take.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each of several processes cores of its own: kernels and PyTorch wait long for threads that wait for a core."""
+    if hasattr(config, "workerinput"):
+        cores, count = sorted(os.sched_getaffinity(0)), config.workerinput["workercount"]
+        if len(cores) >= count:
+            os.sched_setaffinity(0, cores[int(config.workerinput["workerid"].removeprefix("gw")) :: count])
 
 
 @pytest.fixture
