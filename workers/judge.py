@@ -18,9 +18,6 @@ from cupilot.settings import Settings
 from workers.devices import StepCancelled, uid_of
 from workers.stages import raise_infrastructure
 
-BUILDS_AHEAD = {Target.CUDA: 4, Target.CPU: 0}
-"""A build takes less than a measurement on a GPU; on a CPU it would disturb one."""
-
 
 class Judge(Protocol):
     """The part of :class:`gpu_worker.evaluator.Evaluator` that device steps need."""
@@ -139,6 +136,7 @@ class StepJudge:
 
 def device_judge(device: Device, settings: Settings) -> Judge:
     """Return the judge of a GPU worker's device."""
+    from gpu_worker.build_ahead import BUILDS_AHEAD
     from gpu_worker.evaluator import Evaluator
     from gpu_worker.turns import cpu_is_measured_on
 

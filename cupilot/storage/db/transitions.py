@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
 from cupilot.domain.states import CandidateState, GenerationState, JobState, StepState
+from cupilot.storage.db.away import leave_batch
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
 from cupilot.storage.db.tables.jobs import Candidate, Event, Generation, Job
@@ -81,7 +82,8 @@ def move_job(
         values["paused_at"] = func.now()
     if job.state is JobState.PAUSED:
         begun = func.coalesce(_seconds(func.now() - func.greatest(Job.paused_at, Job.started_at)), 0)
-        pause = case((Job.started_at.is_not(None), begun), else_=0)
+        # Where steps of it still lie in a batch, they did so before it was paused: that span holds this one.
+        pause = case((Job.started_at.is_not(None) & Job.batched_at.is_(None), begun), else_=0)
         values |= {"paused_at": None, "paused_seconds": Job.paused_seconds + pause}
     if to is JobState.CANCELLING:
         values["cancel_requested_at"] = func.coalesce(Job.cancel_requested_at, func.now())
@@ -126,11 +128,15 @@ def move_step(
     """Change the state of a step of a locked job, provided that it is still at ``attempt`` (the fencing token).
 
     ``held`` are the seconds for which its worker had it, by that one's own clock, which nobody sets; of a worker that
-    cannot be asked it is None, and then the database's clock counts, no further than the lease went. ``values`` are
-    further columns; ``event`` names the event where the state's name does not say enough.
+    cannot be asked it is None, and then the database's clock counts, no further than the lease went, and nothing of a
+    batch, which held the step without a device. ``values`` are further columns; ``event`` names the event where the
+    state's name does not say enough.
     """
     changes: dict[str, Any] = dict(values or {})
     was_running = step.state is StepState.RUNNING
+    was_batched = was_running and step.batch_id is not None
+    if was_batched and held is None:
+        held = 0.0
     if was_running:
         until = func.least(func.clock_timestamp(), Step.lease_expires_at)
         changes["busy_seconds"] = Step.busy_seconds + (_seconds(until - Step.started_at) if held is None else held)
@@ -143,6 +149,8 @@ def move_step(
     _move(session, step, to, STEP_EDGES, changes, Step.attempt == attempt)
     if was_running and step.kind.on_device:
         charge_gpu(session, step.job_id, step.busy_seconds - before)
+    if was_batched:
+        leave_batch(session, step.job_id)
     details = {"key": step.key, "kind": step.kind.value, "attempt": step.attempt, **(data or {})}
     record_event(
         session,
