@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -150,23 +151,15 @@ def start_box(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start ``python -m gpu_worker`` there: in a network namespace of its own where the system lets us make one."""
     command = [sys.executable, str(box(folder)), *arguments]
     if can_unshare():
-        command = ["unshare", "--user", "--map-current-user", "--net", *command]
-    environment = {
-        name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
-    }
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        command = ["unshare", "--net", *command]
+    kept = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": str(ROOT)}
+    output = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output, text=True)
 
 
 def can_unshare() -> bool:
-    """Whether this user may make a network namespace."""
-    try:
-        return subprocess.run(["unshare", "--user", "--map-current-user", "--net", "true"], check=False).returncode == 0
-    except FileNotFoundError:
+    """Whether this user may make a network namespace, in which the judge's sandboxes can be made too."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
+    return subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode == 0
