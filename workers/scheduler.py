@@ -18,6 +18,7 @@ from cupilot.storage.db.leadership import Leadership
 from cupilot.storage.jobs.jobs import release_keys
 from cupilot.storage.operations.retention import prune_some
 from cupilot.storage.people.audit import prune_audit
+from cupilot.storage.queue.batches import prune_batches
 from cupilot.storage.queue.cluster import prune_workers
 from cupilot.storage.queue.dispatch import prune_sent
 from cupilot.storage.queue.drains import prune_drains
@@ -98,6 +99,7 @@ class Scheduler:
                 release_keys(session)
                 prune_audit(session, timedelta(days=self._settings.audit_keep_days))
                 prune_drains(session)
+                prune_batches(session)
         if self._settings.job_keep_days is not None and self._due("retention", RETENTION_SECONDS):
             self._prune_jobs(timedelta(days=self._settings.job_keep_days))
 

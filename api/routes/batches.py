@@ -30,7 +30,7 @@ _ONLY_ADMINS = [Depends(cluster_admin)]
     status_code=202,
     summary="Export steps",
     responses={
-        **errors(401, 403, 404, 413, 422),
+        **errors(401, 403, 404, 409, 413, 422),
         202: {
             "description": "Accepted: steps are claimed now; the batch is `open` when its file can be fetched.",
             "headers": {"Location": {"description": "Where to follow it.", "schema": {"type": "string"}}},

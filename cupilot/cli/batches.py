@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,7 @@ from cupilot.schemas.base import Response
 if TYPE_CHECKING:
     from cupilot.client import Client
 
+WAIT_SECONDS = 2.0
 SHOWN = 20
 """Refused lines that are printed one by one."""
 
@@ -62,6 +64,9 @@ def export(
     limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_STEPS, help="Steps at most.")] = 500,
     lease: Annotated[float, typer.Option("--lease", metavar="HOURS", help="How long no worker gets the steps.")] = 24.0,
     job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only this job's; an id, or last.")] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="MINUTES", min=0, help="Wait so long at most for agents to finish.")
+    ] = 0.0,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -71,9 +76,11 @@ def export(
     Preparations, evaluations, confirmations, attributions and what remeasurements need, fairly between teams and jobs.
     No worker gets them until their results are imported, the lease ends, or you cancel the batch.
 
+    With --wait, agents first write what they are at: then a whole generation of all jobs is in one file.
+
     \b
     Examples:
-        cupilot batch export --target cuda --arch sm_90 -o night.batch
+        cupilot batch export --target cuda --arch sm_90 --wait 20 -o night.batch
         cupilot batch export --arch sm_80 --limit 200 --lease 8 -o a100.batch
         cupilot batch export --target cpu --job last -o job.batch
     """
@@ -81,6 +88,7 @@ def export(
         request = _request(
             target=target, arch=arch, limit=limit, lease_hours=lease, job=job_id(client, job) if job else None
         )
+        _wait_for_agents(client, wait * 60)
         view = client.wait_for_batch(client.export_batch(request).id)
         if view.state == "empty":
             raise NothingToExport(
@@ -212,6 +220,20 @@ def cancel(*, batch: BatchId, server: Server = None, data: Data = None, as_json:
     with connect(server, data) as client:
         view = client.cancel_batch(batch)
         typer.echo(view.model_dump_json(indent=2) if as_json else _line(view))
+
+
+def _wait_for_agents(client: Client, seconds: float) -> None:
+    """Wait until no agent has anything to do, for so long at most."""
+    deadline = time.monotonic() + seconds
+    while (busy := _agents_steps(client)) and time.monotonic() < deadline:
+        time.sleep(WAIT_SECONDS)
+    if busy:
+        typer.echo(f"agents have {busy} more steps: what comes of them is not in this batch", err=True)
+
+
+def _agents_steps(client: Client) -> int:
+    queues = client.cluster().queues
+    return sum(queue.queued + queue.running for queue in queues if queue.name.startswith("agents"))
 
 
 def _request(**fields: object) -> BatchRequest:

@@ -32,10 +32,13 @@ from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
 from cupilot.storage.db.tables.batches import Batch, BatchStep
 from cupilot.storage.queue.batches import add_batch, get_batch, lock_batch, lock_steps, objects
+from cupilot.storage.queue.drains import SERVICE, drained_scopes
 
 
 def request_batch(session: Session, caller: Caller, request: BatchRequest) -> uuid.UUID:
     """Ask for an export; return the batch's id."""
+    if SERVICE in drained_scopes(session):
+        raise BatchNotReady("the service is being drained: nothing new begins", hint="resume it first")
     if request.target is Target.CUDA and request.arch is None:
         raise InvalidInput("cards have an architecture", hint="name it, e.g. sm_90", where="body.arch")
     if request.target is Target.CPU and request.arch is not None:
@@ -81,7 +84,9 @@ def receive_results(session: Session, batch_id: uuid.UUID, lines: Sequence[str])
     what was exported, and :class:`InvalidResultFile`. A line that cannot be used says why in its receipt.
     """
     batch = get_batch(session, batch_id)
-    header = _verified(batch, read_header(lines[0] if lines else ""))
+    if not any(lines):
+        return BatchReceipts(items=[])
+    header = _verified(batch, read_header(lines[0]))
     records = [(number, line, _parsed(header, line)) for number, line in enumerate(lines[1:], start=2) if line]
     steps = {record.step for _, _, record in records if isinstance(record, BatchRecord)}
     rows = lock_steps(session, batch, steps)

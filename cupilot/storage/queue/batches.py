@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -25,6 +26,7 @@ from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Step
 
 KEY_BYTES = 32
+BATCHES_KEPT = timedelta(days=90)
 
 
 def owner_of(batch_id: uuid.UUID) -> str:
@@ -182,6 +184,11 @@ def is_resolved(session: Session, batch: Batch) -> bool:
     open_outcome = BatchStep.outcome.is_(None) | (BatchStep.outcome == BatchOutcome.RECEIVED)
     query = select(BatchStep.step_id).where(BatchStep.batch_id == batch.id, open_outcome)
     return not session.execute(select(query.exists())).scalar_one()
+
+
+def prune_batches(session: Session) -> None:
+    """Remove batches that ended long ago; results of theirs are foreign from then on."""
+    session.execute(delete(Batch).where(Batch.ended_at < func.now() - BATCHES_KEPT))
 
 
 def end_batch(session: Session, batch: Batch, state: BatchState) -> None:
