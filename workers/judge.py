@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -167,10 +168,14 @@ def _traced(evaluation: Evaluation) -> Evaluation:
 
 @contextmanager
 def _cancellable() -> Iterator[None]:
-    """Raise :class:`StepCancelled` for the judge's own exception, which only GPU workers can import."""
-    from gpu_worker.turns import Cancelled
+    """Raise :class:`StepCancelled` for the judge's own exception.
 
+    It is not imported: the scheduler, which settles batches, has no ``gpu_worker``. Where it was raised it is loaded.
+    """
     try:
         yield
-    except Cancelled as error:
-        raise StepCancelled from error
+    except Exception as error:
+        turns = sys.modules.get("gpu_worker.turns")
+        if turns is not None and isinstance(error, turns.Cancelled):
+            raise StepCancelled from error
+        raise

@@ -31,7 +31,9 @@ SHOWN = 20
 """Refused lines that are printed one by one."""
 
 app = typer.Typer(
-    help="""Judge steps on machines without a network: Slurm nodes, rented and air-gapped boxes.
+    help="""Judge steps on GPUs without a network.
+
+    On Slurm nodes, rented and air-gapped boxes:
 
     \b
     1. here:   cupilot batch export --target cuda --arch sm_90 -o night.batch
@@ -71,9 +73,9 @@ def export(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Take waiting steps out of the queue and write them to a file, signed.
+    """Write waiting steps to a signed file.
 
-    Preparations, evaluations, confirmations, attributions and what remeasurements need, fairly between teams and jobs.
+    They leave the queue: preparations, evaluations, confirmations, attributions, fairly between teams and jobs.
     No worker gets them until their results are imported, the lease ends, or you cancel the batch.
 
     With --wait, agents first write what they are at: then a whole generation of all jobs is in one file.
@@ -106,8 +108,8 @@ def export(
 
 
 @app.command("fetch")
-def fetch(*, batch: BatchId, output: Output, server: Server = None, data: Data = None) -> None:
-    """Write the file of an open batch again: it was lost on its way.
+def fetch(*, batch: BatchId, output: Output, server: Server = None, data: Data = None, as_json: Json = False) -> None:
+    """Write the file of an open batch again.
 
     \b
     Example:
@@ -116,7 +118,8 @@ def fetch(*, batch: BatchId, output: Output, server: Server = None, data: Data =
     with connect(server, data) as client:
         view = client.batch(batch)
         _write(client, view, output)
-        typer.echo(f"{output}: {view.steps} steps for {view.device_class}, held until {_moment(view)}")
+        text = f"{output}: {view.steps} steps for {view.device_class}, held until {_moment(view)}"
+        typer.echo(view.model_dump_json(indent=2) if as_json else text)
 
 
 @app.command("import")
@@ -127,7 +130,7 @@ def import_results(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Settle the results of a batch, each as if a worker had judged the step.
+    """Settle the results of a batch, as those of a worker.
 
     Half a result is settled as far as it goes; the rest stays held. Importing again changes nothing. Refused, one by
     one: duplicates, steps that the batch does not hold any more, lines that were changed, and answers to other
@@ -211,7 +214,9 @@ def list_batches(
 
 @app.command("cancel")
 def cancel(*, batch: BatchId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
-    """Put back into the queue what a batch still holds; results that come later are refused.
+    """Put back into the queue what a batch still holds.
+
+    Results that come later are refused.
 
     \b
     Example:

@@ -28,9 +28,9 @@ from cupilot.domain.people import Caller
 from cupilot.domain.problem import Target
 from cupilot.domain.states import BatchOutcome, BatchState
 from cupilot.schemas import BatchReceipts, BatchRequest, Receipt, ReceiptOutcome
-from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
 from cupilot.storage.db.tables.batches import Batch, BatchStep
+from cupilot.storage.db.transitions import move_batch
 from cupilot.storage.queue.batches import add_batch, get_batch, lock_batch, lock_steps, objects
 from cupilot.storage.queue.drains import SERVICE, drained_scopes
 
@@ -72,8 +72,7 @@ def cancel_batch(session: Session, batch_id: uuid.UUID) -> None:
         return
     if batch.state.final:
         raise BatchNotReady(f"batch {batch.id} is {batch.state.value} already")
-    note(session, "batch.state", batch.state.value, BatchState.CANCELLED.value)
-    batch.state = BatchState.CANCELLED
+    move_batch(session, batch, BatchState.CANCELLED)
     notify(session)
 
 

@@ -137,19 +137,19 @@ class Exporter:
                 end_batch(session, row, BatchState.EMPTY)
                 return
             now = session.execute(select(func.now())).scalar_one()
-            row.expires_at = now + timedelta(seconds=row.lease_seconds)
+            expires_at = now + timedelta(seconds=row.lease_seconds)
             manifest = Manifest(
                 batch=row.id,
                 target=row.target,
                 device_class=row.device_class,
                 exported_at=now,
-                expires_at=row.expires_at,
+                expires_at=expires_at,
                 software=cupilot.__version__,
                 sweep=self._settings.sweep_points,
                 autotune=self._settings.max_autotune,
                 steps=tuple(steps),
             )
-            open_batch(session, row, manifest.model_dump_json())
+            open_batch(session, row, manifest.model_dump_json(), expires_at)
         logger.info("batch exported steps=%d batch=%s", len(steps), batch.id)
 
 

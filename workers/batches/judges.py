@@ -7,7 +7,7 @@ A device step asks its judge exactly once; between the two halves lies the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cupilot.domain.batches.files import to_object
 from cupilot.domain.batches.manifest import Operation, Question
@@ -20,11 +20,13 @@ from cupilot.domain.problem import Problem
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.transitions import Stale
-from cupilot.storage.pool.index import StrategyPool
 from cupilot.storage.queue.steps import Claim
 from workers.judge import Judge
 from workers.stages import Infrastructure
 from workers.tools import Tools
+
+if TYPE_CHECKING:
+    from cupilot.storage.pool.index import StrategyPool
 
 
 class Asked(Exception):

@@ -11,6 +11,7 @@ from cupilot.domain.states import BatchState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database, notify
 from cupilot.storage.db.tables.batches import Batch
+from cupilot.storage.db.transitions import move_batch
 from cupilot.storage.queue.batches import lock_batch, unended
 from workers.batches.exporting import Exporter
 from workers.batches.settling import close_lost, end_if_resolved, settle_results, take_back
@@ -60,5 +61,5 @@ class BatchKeeper:
         with self._database.transaction() as session:
             row = lock_batch(session, batch.id)
             if row.state is BatchState.OPEN:
-                row.state = BatchState.EXPIRED
+                move_batch(session, row, BatchState.EXPIRED)
         return row

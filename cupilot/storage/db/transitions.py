@@ -17,10 +17,11 @@ from sqlalchemy import ColumnElement, case, func, update
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
-from cupilot.domain.states import CandidateState, GenerationState, JobState, StepState
+from cupilot.domain.states import BatchState, CandidateState, GenerationState, JobState, StepState
 from cupilot.storage.db.away import leave_batch
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
+from cupilot.storage.db.tables.batches import Batch
 from cupilot.storage.db.tables.jobs import Candidate, Event, Generation, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.usage import charge_gpu
@@ -46,6 +47,11 @@ CANDIDATE_EDGES: Mapping[CandidateState, frozenset[CandidateState]] = {
 STEP_EDGES: Mapping[StepState, frozenset[StepState]] = {
     StepState.QUEUED: frozenset({StepState.RUNNING, StepState.CANCELLED}),
     StepState.RUNNING: frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED, StepState.QUEUED}),
+}
+
+BATCH_EDGES: Mapping[BatchState, frozenset[BatchState]] = {
+    BatchState.EXPORTING: frozenset({BatchState.OPEN, BatchState.EMPTY, BatchState.CANCELLED}),
+    BatchState.OPEN: frozenset({BatchState.FINISHED, BatchState.CANCELLED, BatchState.EXPIRED}),
 }
 
 
@@ -164,6 +170,12 @@ def move_step(
         notify(session)  # a slot is free
 
 
+def move_batch(session: Session, batch: Batch, to: BatchState, *, values: Mapping[str, Any] | None = None) -> None:
+    """Change a locked batch's state, with further columns; its steps have states of their own."""
+    note(session, "batch.state", batch.state, to)
+    _move(session, batch, to, BATCH_EDGES, dict(values or {}))
+
+
 def record_event(
     session: Session,
     job_id: uuid.UUID,
@@ -191,7 +203,7 @@ def _move(
     *conditions: ColumnElement[bool],
 ) -> None:
     table, current = type(row), row.state
-    noun = table.__tablename__[:-1]
+    noun = table.__name__.lower()
     if to not in edges.get(current, frozenset()):
         raise IllegalTransition(f"a {noun} cannot go from {current.value} to {to.value}")
     session.flush()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -24,6 +24,7 @@ from cupilot.storage.db.engine import notify
 from cupilot.storage.db.tables.batches import Batch, BatchObject, BatchStep
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.transitions import move_batch
 
 KEY_BYTES = 32
 BATCHES_KEPT = timedelta(days=90)
@@ -112,13 +113,13 @@ def objects(session: Session, batch: Batch) -> Mapping[str, str]:
     return {name: body for name, body in rows}  # noqa: C416 - rows are no pairs to mypy
 
 
-def open_batch(session: Session, batch: Batch, manifest: str) -> None:
+def open_batch(session: Session, batch: Batch, manifest: str, expires_at: datetime) -> None:
     """Open a locked batch whose steps are all there, and begin its lease as the manifest says."""
-    batch.state, batch.manifest = BatchState.OPEN, manifest
+    move_batch(session, batch, BatchState.OPEN, values={"manifest": manifest, "expires_at": expires_at})
     session.execute(
         update(Step)
         .where(Step.batch_id == batch.id, Step.state == StepState.RUNNING)
-        .values(lease_expires_at=batch.expires_at)
+        .values(lease_expires_at=expires_at)
         .execution_options(synchronize_session=False)
     )
 
@@ -192,7 +193,9 @@ def prune_batches(session: Session) -> None:
 
 
 def end_batch(session: Session, batch: Batch, state: BatchState) -> None:
-    """End a locked batch whose steps all have an outcome; its file can be fetched no more."""
-    batch.state, batch.ended_at = state, func.now()
+    """End a locked batch whose steps all have an outcome, in this state; its file can be fetched no more."""
+    if batch.state is not state:
+        move_batch(session, batch, state)
+    batch.ended_at = func.now()
     session.execute(delete(BatchObject).where(BatchObject.batch_id == batch.id))
     session.flush()

@@ -34,6 +34,14 @@ from tests.service.rig import job_spec
 pytestmark = [pytest.mark.service, pytest.mark.timeout(1_800)]
 
 ROOT = Path(__file__).parents[3]
+SCHEDULER = """
+import sys
+for name in ("agents", "gpu_worker", "api", "httpx", "chromadb", "litellm", "torch"):
+    sys.modules[name] = None
+from workers.__main__ import main
+sys.exit(main())
+"""
+"""The scheduler as its image has it: without the packages of other roles."""
 PATIENCE_SECONDS = 1_500.0
 RUN = ("batch", "run", "next.batch", "--work-dir", "work", "--threads", "1")
 
@@ -52,10 +60,9 @@ def environment(settings: Settings, database: Database, tmp_path: Path) -> Itera
         user = ensure_user(session, "operator")
         user.cluster_admin = True
         _, key = create_api_key(session, ensure_team(session, "operators"), "batches", user=user)
-    roles = (["scheduler"], ["agent"])
-    processes = [
-        subprocess.Popen([sys.executable, "-m", "workers", *role], env=variables, cwd=tmp_path) for role in roles
-    ]
+    (tmp_path / "scheduler.py").write_text(SCHEDULER)
+    roles = (["scheduler.py", "scheduler"], ["-m", "workers", "agent"])
+    processes = [subprocess.Popen([sys.executable, *role], env=variables, cwd=tmp_path) for role in roles]
     app = create_app(settings)
     with live(app, "on") as url:
         yield {"CUPILOT_URL": url, "CUPILOT_API_KEY": key, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
