@@ -25,7 +25,16 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database, notify
 from cupilot.storage.db.tables.batches import Batch
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.queue.batches import add_step, end_batch, entries, lock_batch, open_batch, owner_of, taken
+from cupilot.storage.queue.batches import (
+    add_step,
+    count_steps,
+    end_batch,
+    entries,
+    lock_batch,
+    object_bytes,
+    open_batch,
+    owner_of,
+)
 from cupilot.storage.queue.dispatch import exportable
 from cupilot.storage.queue.steps import UNPLACED, Claim, claim_step
 from workers.batches.judges import Asked, AskingJudge, batch_tools
@@ -37,7 +46,7 @@ logger = logging.getLogger(__name__)
 CHUNK = 20
 """Steps that are looked for at a time."""
 LARGEST = MAX_BYTES // 2
-"""Characters of objects after which a batch takes no further steps; a box reads twice as many bytes."""
+"""Bytes of objects after which a batch takes no further steps; what a box reads at most is twice that."""
 
 
 class TooLarge(Exception):
@@ -70,9 +79,8 @@ class Exporter:
     def _next_steps(self, batch: Batch) -> Sequence[uuid.UUID]:
         passed = self._passed.get(batch.id, set())
         with self._database.transaction() as session:
-            count, size = taken(session, batch)
-            wanted = min(batch.step_limit - count, CHUNK)
-            if wanted <= 0 or size >= LARGEST:
+            wanted = min(batch.step_limit - count_steps(session, batch), CHUNK)
+            if wanted <= 0 or object_bytes(session, batch) >= LARGEST:
                 return []
             steps: list[uuid.UUID] = []
             for queue in _queues(batch):
@@ -112,9 +120,8 @@ class Exporter:
         return True
 
     def _add(self, session: Session, batch: Batch, claim: Claim, asked: Asked) -> None:
-        if max(map(len, asked.objects.values())) > MAX_OBJECT_BYTES // 4:
+        if max(len(body.encode()) for body in asked.objects.values()) > MAX_OBJECT_BYTES:
             raise TooLarge(f"step {claim.step_id} needs an object that is too large for a batch")
-        count, _ = taken(session, batch)
         entry = BatchEntry(
             step=claim.step_id,
             job=claim.job_id,
@@ -124,7 +131,7 @@ class Exporter:
             avoids=session.scalar(select(Step.avoids).where(Step.id == claim.step_id)),
             question=asked.question,
         )
-        add_step(session, batch, count, entry, asked.objects)
+        add_step(session, batch, count_steps(session, batch), entry, asked.objects)
 
     def _open(self, batch: Batch) -> None:
         self._passed.pop(batch.id, None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 
+from cupilot.domain.errors import CupilotError
 from cupilot.domain.states import BatchState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database, notify
@@ -15,6 +17,8 @@ from cupilot.storage.db.transitions import move_batch
 from cupilot.storage.queue.batches import lock_batch, unended
 from workers.batches.exporting import Exporter
 from workers.batches.settling import close_lost, end_if_resolved, settle_results, take_back
+
+logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.5
 """Time for batches in one round: everything else of the scheduler waits meanwhile."""
@@ -40,7 +44,12 @@ class BatchKeeper:
         deadline = time.monotonic() + seconds
         settle_results(self._settings, self._database, deadline)
         for batch in batches:
-            self._look_after(batch, now, deadline)
+            try:
+                self._look_after(batch, now, deadline)
+            except CupilotError:
+                raise
+            except Exception:  # one batch that cannot be handled must not hold up the others, or the scheduler
+                logger.exception("batch not looked after batch=%s", batch.id)
         if time.monotonic() >= deadline:
             with self._database.transaction() as session:
                 notify(session)  # there may be more: the next round begins at once

@@ -94,11 +94,15 @@ def add_step(session: Session, batch: Batch, position: int, entry: BatchEntry, o
     session.flush()
 
 
-def taken(session: Session, batch: Batch) -> tuple[int, int]:
-    """Return how many steps a batch has, and the size of its objects, in characters."""
-    steps = select(func.count()).where(BatchStep.batch_id == batch.id)
-    size = select(func.coalesce(func.sum(func.length(BatchObject.body)), 0)).where(BatchObject.batch_id == batch.id)
-    return session.execute(steps).scalar_one(), session.execute(size).scalar_one()
+def count_steps(session: Session, batch: Batch) -> int:
+    """Return how many steps a batch has."""
+    return session.execute(select(func.count()).where(BatchStep.batch_id == batch.id)).scalar_one()
+
+
+def object_bytes(session: Session, batch: Batch) -> int:
+    """Return the size of a batch's objects."""
+    size = func.coalesce(func.sum(func.octet_length(BatchObject.body)), 0)
+    return int(session.execute(select(size).where(BatchObject.batch_id == batch.id)).scalar_one())
 
 
 def entries(session: Session, batch: Batch) -> Sequence[BatchEntry]:
