@@ -43,6 +43,7 @@ sys.exit(main())
 """
 """The scheduler as its image has it: without the packages of other roles."""
 PATIENCE_SECONDS = 1_500.0
+EXPORT = ("batch", "export", "--target", "cpu", "--wait", "1", "-o", "box/next.batch")
 RUN = ("batch", "run", "next.batch", "--work-dir", "work", "--threads", "1")
 
 
@@ -89,7 +90,7 @@ def test_a_job_is_measured_on_a_box_without_a_network(
     end = time.monotonic() + PATIENCE_SECONDS
     while not job_of(database, job_id).state.final:
         assert time.monotonic() < end
-        exported = cupilot(environment, tmp_path, "batch", "export", "--target", "cpu", "-o", "box/next.batch")
+        exported = cupilot(environment, tmp_path, *EXPORT)
         if exported.returncode == 1:  # agents are at work
             assert "nothing_to_export" in exported.stderr
             time.sleep(0.5)
