@@ -41,7 +41,7 @@ test: $(INSTALLED) build/helm/DIGEST ## all tests that need no GPU
 	@$(PYTEST) -m "not gpu"
 
 test-fast: $(INSTALLED) ## unit tests that start neither servers nor the judge
-	@$(PYTEST) -m "not judge" tests/unit
+	@$(PYTEST) -p no:schemathesis -m "not judge" tests/unit
 
 test-gpu: $(INSTALLED) ## tests that need an NVIDIA GPU
 	@$(PYTHON) -m pytest -q -m gpu

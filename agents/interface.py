@@ -111,7 +111,7 @@ class Example(Value):
     insight: str = ""
 
 
-class Commission(Value):
+class WriteInput(Value):
     """The knowledge of a Kernel Engineer when it writes: exactly what the method's operator shows."""
 
     method: str
@@ -282,11 +282,11 @@ class KernelEngineer(Protocol):
         """Rewrite the problem's file with its computation in one pure function; ``attempts`` are the wrong ones."""
         ...
 
-    def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
-        """Write a kernel from what the commission shows."""
+    def write(self, briefing: Briefing, write_input: WriteInput, seed: int) -> Draft:
+        """Write a kernel from what ``write_input`` holds."""
         ...
 
-    def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+    def repair(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
         """Repair the last attempt of this candidate's history; None if there is nothing left to try."""
         ...
 

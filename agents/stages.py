@@ -19,16 +19,16 @@ from agents.interface import (
     Alignment,
     Attempt,
     Briefing,
-    Commission,
     Conversion,
     Example,
     InitialStrategy,
     KernelEngineer,
+    WriteInput,
 )
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.evolution.notes import Notes
 from cupilot.domain.evolution.novelty import strategy_key
-from cupilot.domain.evolution.pipeline import Done, Outcome, Refused, Stage
+from cupilot.domain.evolution.pipeline import AgentFailed, Done, Outcome, Stage
 from cupilot.domain.evolution.population import Operator
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.model_call import CostBudgetReached
@@ -200,7 +200,7 @@ class Convert:
 class Write:
     """Kernel Engineer: a kernel, written freely, from what the operator shows and no more."""
 
-    commission: Commission
+    write_input: WriteInput
 
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
@@ -209,7 +209,7 @@ class Write:
         insights_only = proposed.operator in (Operator.REWRITE, Operator.CODE_CROSSOVER, Operator.MUTATION)
         best = candidate.attempts([notes.best] if notes.best else [])
         shown = candidate.attempts(notes.inspirations)
-        commission = Commission(
+        write_input = WriteInput(
             method=proposed.method,
             operator=proposed.operator,
             generation=proposed.generation,
@@ -221,20 +221,20 @@ class Write:
             insights=tuple(attempt.insight for attempt in shown if attempt.insight) if insights_only else (),
             functional=notes.functional,
         )
-        return cls(commission)
+        return cls(write_input)
 
     @property
     def wants_examples(self) -> bool:
         """True if the operator shows kernels of similar problems."""
-        return self.commission.operator is Operator.COMPOSITION
+        return self.write_input.operator is Operator.COMPOSITION
 
     def with_examples(self, examples: Sequence[Example]) -> Self:
         """Return the same with kernels of similar problems, which a driver looks up in its pool."""
-        return replace(self, commission=self.commission.model_copy(update={"examples": tuple(examples)}))
+        return replace(self, write_input=self.write_input.model_copy(update={"examples": tuple(examples)}))
 
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""
-        draft = _engineer(agents).write(briefing, self.commission, seed)
+        draft = _engineer(agents).write(briefing, self.write_input, seed)
         return Settled(
             kernel=draft.kernel,
             strategy=draft.strategy,
@@ -264,11 +264,11 @@ class Revise:
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""
         if self.operator is Operator.TRANSLATION:
-            revision = _engineer(agents).mend(briefing, self.history, seed)
+            revision = _engineer(agents).repair(briefing, self.history, seed)
         else:
             revision = agents.revisor.revise(briefing, self.history, seed, lineage=self.lineage)
         if revision is None:
-            return Settled(Refused(GAVE_UP))
+            return Settled(AgentFailed(GAVE_UP))
         return Settled(
             kernel=revision.kernel,
             strategy=revision.strategy,
@@ -311,7 +311,7 @@ def run_stage(view: AgentStage, agents: Callable[[], Agents], briefing: Briefing
         return view.run(agents(), briefing, seed)
     except (AgentError, CostBudgetReached) as error:
         logger.info("agents refused: %s", error)
-        return Settled(Refused(error.code))
+        return Settled(AgentFailed(error.code))
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ Limit = Annotated[int, Query(ge=1, le=200, description="Length of the page.")]
 AnyLimit = Annotated[
     int | None, Query(ge=1, le=200, description="Length of the page; everything at once where it is left out.")
 ]
-Cursor = Annotated[str | None, Query(max_length=2000, description="`next_cursor` of the page before.")]
+Cursor = Annotated[str | None, Query(max_length=2000, description="`next_cursor` of the previous page.")]
 
 
 class _StrictRequest(Request):

@@ -121,7 +121,7 @@ EXPERIMENT_EXAMPLES: dict[str, Any] = {
 
 POOL_EXAMPLES: dict[str, Any] = {
     "job": {
-        "summary": "What a job would be shown",
+        "summary": "Plan a job without starting it shown",
         "value": {"job": "3f2c8a52-9d0e-4a62-9a3f-0c3f8f1f6a10", "limit": 8},
     },
     "description": {

@@ -27,7 +27,7 @@ log = logging.getLogger("cupilot.api")
 
 _CODES = {
     HTTPStatus.NOT_FOUND: ("route_not_found", "no such route", "the routes are listed at /docs"),
-    HTTPStatus.METHOD_NOT_ALLOWED: ("method_not_allowed", "the route does not know this method", None),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("method_not_allowed", "the route does not support this method", None),
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ("unsupported_media_type", "send application/json", None),
 }
 

@@ -1,4 +1,4 @@
-"""Rate limits of HTTP requests, told as draft-ietf-httpapi-ratelimit-headers-10 has it (``RateLimit-Policy``,
+"""Rate limits of HTTP requests, reported as draft-ietf-httpapi-ratelimit-headers-10 has it (``RateLimit-Policy``,
 ``RateLimit``), and refused as RFC 6585 has it (429 with ``Retry-After``).
 
 Before anything else of a request is done: by its key, or by its address where it has none or needs none, since a key
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import render
 from api.metrics import Metrics
-from api.rate_limiter import WINDOW_SECONDS, Limiter, Standing
+from api.rate_limiter import WINDOW_SECONDS, Limiter, RateLimitState
 from cupilot.settings import Settings
 from cupilot.storage.people.teams import prefix_of
 
@@ -62,19 +62,19 @@ class RateLimits:
                 return
         wrong_key = False
 
-        async def told(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal wrong_key
             if message["type"] == "http.response.start":
                 wrong_key = message["status"] == UNAUTHORIZED
                 if standing is not None:
-                    _tell(MutableHeaders(scope=message), name, standing)
+                    _set_headers(MutableHeaders(scope=message), name, standing)
             await send(message)
 
-        await self.app(scope, receive, told)
+        await self.app(scope, receive, send_with_headers)
         if wrong_key and key and self.by_address:
             await self.limiter.take(failures, self.by_address)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, name: str, standing: Standing) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, name: str, standing: RateLimitState) -> None:
         self.metrics.limited.labels(name).inc()
         whose = "this API key" if name == "key" else "this address"
         response = render(
@@ -85,7 +85,7 @@ class RateLimits:
             hint=f"try again in {standing.retry_seconds} s; wait for events instead of asking again and again",
         )
         response.headers["Retry-After"] = str(standing.retry_seconds)
-        _tell(response.headers, name, standing)
+        _set_headers(response.headers, name, standing)
         await response(scope, receive, send)
 
 
@@ -97,6 +97,6 @@ def _key(scope: Scope) -> str | None:
     return secret if scheme.lower() == "bearer" and prefix_of(secret) else None
 
 
-def _tell(headers: MutableHeaders, name: str, standing: Standing) -> None:
+def _set_headers(headers: MutableHeaders, name: str, standing: RateLimitState) -> None:
     headers["RateLimit-Policy"] = f'"{name}";q={standing.limit};w={WINDOW_SECONDS:.0f}'
     headers["RateLimit"] = f'"{name}";r={standing.remaining};t={standing.reset_seconds}'

@@ -20,12 +20,12 @@ from sqlalchemy.orm import Session
 from cupilot import __version__
 from cupilot.domain.errors import CupilotError
 from cupilot.storage.db.engine import Database
-from cupilot.storage.operations.metrics import Present, Totals, present, totals
+from cupilot.storage.operations.metrics import OpenWork, Totals, open_work, totals
 
 logger = logging.getLogger(__name__)
 
 TOTALS_EVERY = 6
-"""Sums over whole tables are made once for so many looks at what is open: half a minute by default."""
+"""Sums over whole tables are made once for so many readings of the open work: half a minute by default."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Up to the longest that a request for events waits."""
 
@@ -60,26 +60,26 @@ class _CachedSnapshot(Generic[Found]):
             return self._found
 
 
-class Truth:
+class DatabaseCollector:
     """A collector of the database's metrics."""
 
     def __init__(self, database: Database, seconds: float) -> None:
-        self._present = _CachedSnapshot(database, present, seconds)
+        self._open_work = _CachedSnapshot(database, open_work, seconds)
         self._totals = _CachedSnapshot(database, totals, seconds * TOTALS_EVERY)
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family; those of the database only once it has answered."""
-        now = self._present.get()
+        now = self._open_work.get()
         if now is not None:
-            yield from _present_families(now)
+            yield from _open_work_families(now)
         sums = self._totals.get()
         if sums is not None:
             yield from _totals_families(sums)
-        if self._present.read_at is not None:
-            age = time.monotonic() - self._present.read_at
+        if self._open_work.read_at is not None:
+            age = time.monotonic() - self._open_work.read_at
             yield _gauge("cupilot_snapshot_age_seconds", "Age of what this process last read from the database", age)
-        failures = self._present.failures + self._totals.failures
-        yield CounterMetricFamily("cupilot_snapshot_failures", "Looks at the database that failed", failures)
+        failures = self._open_work.failures + self._totals.failures
+        yield CounterMetricFamily("cupilot_snapshot_failures", "Reads of the database that failed", failures)
 
 
 class Metrics:
@@ -104,22 +104,22 @@ class Metrics:
         )
         info = Gauge("cupilot_build_info", "Always 1", ("version",), registry=self.registry)
         info.labels(__version__).set(1)
-        self.registry.register(Truth(database, snapshot_seconds))
+        self.registry.register(DatabaseCollector(database, snapshot_seconds))
 
     def render(self) -> bytes:
         """Return everything, in Prometheus' text format 0.0.4."""
         return generate_latest(self.registry)
 
 
-def _present_families(now: Present) -> Iterator[Metric]:
+def _open_work_families(now: OpenWork) -> Iterator[Metric]:
     jobs = GaugeMetricFamily("cupilot_jobs", "Jobs by state", labels=["state"])
     for state, count in now.jobs.items():
         jobs.add_metric([state], count)
-    running = GaugeMetricFamily("cupilot_steps_running", "Steps that a worker holds", labels=["queue"])
+    running = GaugeMetricFamily("cupilot_steps_running", "Steps that a worker runs", labels=["queue"])
     published = GaugeMetricFamily("cupilot_steps_published", "Steps on their way to a worker", labels=["queue"])
     waiting = GaugeMetricFamily("cupilot_steps_waiting", "Steps in the backlog", labels=["queue"])
     oldest = GaugeMetricFamily(
-        "cupilot_oldest_waiting_step_seconds", "Age of the oldest step that nobody works on", labels=["queue"]
+        "cupilot_oldest_waiting_step_seconds", "Age of the oldest step in the backlog", labels=["queue"]
     )
     for queue, load in now.queues.items():
         running.add_metric([queue], load.running)
@@ -133,8 +133,8 @@ def _present_families(now: Present) -> Iterator[Metric]:
     for kind, count in now.slots.items():
         slots.add_metric([kind], count)
     yield from (jobs, running, published, waiting, oldest, workers, slots)
-    yield _gauge("cupilot_scheduler_up", "Whether a scheduler is in charge", now.scheduler_up)
-    yield _gauge("cupilot_outbox_unsent", "Messages that the broker has not got yet", now.outbox_unsent)
+    yield _gauge("cupilot_scheduler_up", "1 if a scheduler is in charge, else 0", now.scheduler_up)
+    yield _gauge("cupilot_outbox_unsent", "Messages that the broker has not received yet", now.outbox_unsent)
     yield _gauge("cupilot_outbox_lag_seconds", "Age of the oldest of those messages", now.outbox_lag_seconds)
     endpoints = GaugeMetricFamily("cupilot_webhook_endpoints", "Webhooks by state", labels=["state"])
     for state, count in now.webhooks.items():
@@ -145,7 +145,7 @@ def _present_families(now: Present) -> Iterator[Metric]:
 
 
 def _totals_families(sums: Totals) -> Iterator[Metric]:
-    yield CounterMetricFamily("cupilot_lease_expirations", "Steps whose worker fell silent", sums.lease_expirations)
+    yield CounterMetricFamily("cupilot_lease_expirations", "Steps whose lease expired", sums.lease_expirations)
     evaluations = CounterMetricFamily(
         "cupilot_evaluations", "Finished evaluations by verdict", labels=["purpose", "verdict"]
     )
@@ -174,7 +174,7 @@ def _totals_families(sums: Totals) -> Iterator[Metric]:
     )
     for names, count in sums.builds.items():
         builds.add_metric(list(names), count)
-    yield CounterMetricFamily("cupilot_jobs_pruned", "Jobs whose details retention has taken", sums.jobs_pruned)
+    yield CounterMetricFamily("cupilot_jobs_pruned", "Jobs whose details were pruned", sums.jobs_pruned)
     yield from (evaluations, open_calls, calls, cost, tokens, gpu, money, builds)
 
 

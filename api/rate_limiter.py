@@ -47,7 +47,7 @@ return {allowed, string.format('%.6f', after - now)}
 
 
 @dataclass(frozen=True)
-class Standing:
+class RateLimitState:
     """The rest of a limit."""
 
     allowed: bool
@@ -83,13 +83,13 @@ class Limiter:
         self._away_until = float("-inf")
         self._own: OrderedDict[str, float] = OrderedDict()
 
-    async def take(self, client: str, limit: int, cost: int = 1) -> Standing:
+    async def take(self, client: str, limit: int, cost: int = 1) -> RateLimitState:
         """Count a request of a client; a ``cost`` of 0 only looks whether one more would be accepted."""
         if time.monotonic() >= self._away_until:
             try:
                 answer = self._script(keys=[PREFIX + client], args=[limit, WINDOW_SECONDS, cost])
                 allowed, used = await cast(Awaitable[Any], answer)
-                return Standing(bool(allowed), limit, max(float(used), 0.0))
+                return RateLimitState(bool(allowed), limit, max(float(used), 0.0))
             except (RedisError, OSError) as error:
                 # Never a reason to refuse, nor to let everything through: each process keeps the limit by itself.
                 self._away_until = time.monotonic() + AWAY_SECONDS
@@ -100,7 +100,7 @@ class Limiter:
         """Close the connections."""
         await self._redis.aclose()
 
-    def _take_in_process(self, client: str, limit: int, cost: int) -> Standing:
+    def _take_in_process(self, client: str, limit: int, cost: int) -> RateLimitState:
         now = time.monotonic()
         full = max(self._own.pop(client, 0.0), now)
         after = full + cost * WINDOW_SECONDS / limit
@@ -109,4 +109,4 @@ class Limiter:
         self._own[client] = after if allowed else full
         if len(self._own) > REMEMBERED:
             self._own.popitem(last=False)
-        return Standing(allowed, limit, self._own.get(client, full) - now)
+        return RateLimitState(allowed, limit, self._own.get(client, full) - now)

@@ -74,7 +74,7 @@ class _NoScheduler(CupilotError):
 def _scheduled(database: Database) -> None:
     with database.transaction() as session:
         if not scheduler_alive(session):
-            raise _NoScheduler("none is in charge: jobs are accepted and wait")
+            raise _NoScheduler("no scheduler is in charge: jobs are accepted and wait")
 
 
 class _WebhooksBehind(CupilotError):

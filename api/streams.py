@@ -18,7 +18,7 @@ from uuid import UUID
 from cupilot.domain.errors import CupilotError
 from cupilot.schemas import EventView
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.feed import Listener, events_after, nothing_follows, settled
+from cupilot.storage.db.feed import Listener, events_after, last_settled_id, nothing_follows
 from cupilot.storage.jobs.job_views import event_view
 
 PAGE = 500
@@ -50,7 +50,7 @@ class Subscription:
         self._lock = threading.Lock()
         self._events: deque[EventView] = deque()
         self._behind = True
-        """Whether the next events have to come from the database."""
+        """True if the next events have to come from the database."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
 
@@ -112,7 +112,7 @@ class Subscription:
 
     def _read(self, after: int, position: int) -> list[EventView]:
         with self._hub.database.transaction() as session:
-            up_to = max(settled(session), position)
+            up_to = max(last_settled_id(session), position)
             rows = events_after(session, after, up_to, PAGE, team=self.team, job=self.job)
         if len(rows) == PAGE:
             self.look_again()
@@ -139,7 +139,7 @@ class Hub:
     def subscribe(self, team: UUID, job: UUID | None = None) -> tuple[Subscription, int]:
         """Return a subscription, and the id after which everything is new; raises :class:`TooManyStreams`."""
         with self.database.transaction() as session:
-            now = settled(session)
+            now = last_settled_id(session)
         with self._lock:
             of_team = sum(other.team == team for other in self._subscriptions)
             if len(self._subscriptions) >= self._limit or of_team >= self._team_limit:
@@ -192,7 +192,7 @@ class Hub:
     def _read_page(self) -> bool:
         """Read and hand out what is new; whether there is more."""
         with self.database.transaction() as session:
-            up_to = settled(session)
+            up_to = last_settled_id(session)
             if up_to <= self._position:
                 return False
             rows = events_after(session, self._position, up_to, PAGE)

@@ -119,8 +119,8 @@ def _players(choice: str, budget: float) -> tuple[Agents, str]:
         if choice == "llm":
             raise InvalidInput("no model is configured", hint="set CUPILOT_LLM_MODEL, or use --agents playbook")
         return playbook(), "playbook"
+    from agents.llm.assembly import llm
     from agents.llm.ledger import MemoryLedger
-    from agents.llm.players import llm
 
     return llm(models, MemoryLedger(budget)), f"model {', '.join(model.name for model in models.default)}"
 

@@ -61,9 +61,6 @@ def attempt(record: dict[str, Any], folder: Path | None = None, target: Target =
 def compact(run: dict[str, Any], plans: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a run; ``plans`` are the winners' launch plans by problem."""
     jobs = [_job(whole, plans.get(whole["problem"])) for whole in run["jobs"]]
-    for record in jobs:
-        if record["environment"]:
-            record["environment"]["code_version"] = run["commit"]
     return {**{key: value for key, value in run.items() if key != "jobs"}, "jobs": jobs}
 
 

@@ -52,9 +52,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, required=True, metavar="FOLDER", help="another checkout")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--rounds", type=int, default=200, help="rounds of 20 calls of each")
+    parser.add_argument("--rounds", type=int, default=200, help="rounds of 20 calls of each; at least 2")
     parser.add_argument("--out", type=Path, help="the record as JSON")
     options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error("--rounds: quartiles need at least 2")
     with tempfile.TemporaryDirectory(prefix="cupilot-exports-") as scratch, torch.no_grad():
         os.environ["XDG_CACHE_HOME"] = scratch
         torch.set_num_threads(1)

@@ -167,7 +167,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         f"- lost of what was paid: {_unstored(calls)}",
         f"- rules broken over all jobs together: {len(report['breaches_over_all_jobs'])}",
         f"- processes left without an owner: {len(report['orphans'])}",
-        f"- steps whose worker fell silent, and that were done again: {report['steps_reaped']}",
+        f"- steps whose lease expired, and that were done again: {report['steps_reaped']}",
         f"- model calls that the provider answered: {calls['paid']}; stored: {calls['answered']}; cut off between"
         f" asking and storing, so recorded and reserved, and asked again: {calls['in_flight']}; paid without a record:"
         f" {calls['unrecorded']}",

@@ -23,8 +23,8 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from agents.interface import Attempt, Briefing, Commission, Example
-from agents.llm.alignment import LlmAligner
+from agents.interface import Attempt, Briefing, Example, WriteInput
+from agents.llm.alignment import AligningTranslator
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway, Question
 from agents.llm.manager import LlmManager
@@ -192,7 +192,7 @@ def questions(about: About) -> dict[str, Question]:
         "SCE Manager: crossover": lambda: manager.crossover(brief, first, second, known, SEED),
         "Strategy Translator: from scratch": lambda: translator.translate(brief, first.strategy, None, SEED),
         "Strategy Translator: from a parent": lambda: translator.translate(brief, first.strategy, first.kernel, SEED),
-        "Strategy Translator: alignment": lambda: LlmAligner(listener, rules.translator).align(brief, first),
+        "Strategy Translator: alignment": lambda: AligningTranslator(listener, rules.translator).align(brief, first),
         "Kernel Revisor": lambda: LlmRevisor(listener).revise(brief, [broken(first, brief)], SEED),
         "Kernel Revisor: too fast": lambda: LlmRevisor(listener).revise(brief, [too_fast(first)], SEED),
         "Roofline Prophet": lambda: LlmProphet(listener, rules.prophet).diagnose(brief, first),
@@ -218,7 +218,7 @@ def free_questions(about: About) -> dict[str, Question]:
     failed, engineer = broken(best, brief), LlmEngineer(listener)
 
     def written(method: str, operator: Operator, **shown: Any) -> Callable[[], object]:
-        return lambda: engineer.write(brief, Commission(method=method, operator=operator, places=4, **shown), SEED)
+        return lambda: engineer.write(brief, WriteInput(method=method, operator=operator, places=4, **shown), SEED)
 
     both, thoughts = {"best": best, "parents": (best, best)}, (best.insight,)
     functional = "def module_fn(x):\n    ...  # as it was converted"
@@ -240,8 +240,8 @@ def free_questions(about: About) -> dict[str, Question]:
         ),
         "AI CUDA Engineer: convert": lambda: engineer.convert(brief, (), SEED),
         "AI CUDA Engineer: translate": written("ai-cuda-engineer", Operator.TRANSLATION, functional=functional),
-        "AI CUDA Engineer: summarise an error": lambda: engineer.mend(brief, [failed], SEED),
-        "AI CUDA Engineer: mend": lambda: LlmEngineer(Summarised()).mend(brief, [failed], SEED),
+        "AI CUDA Engineer: summarise an error": lambda: engineer.repair(brief, [failed], SEED),
+        "AI CUDA Engineer: mend": lambda: LlmEngineer(Summarised()).repair(brief, [failed], SEED),
         "AI CUDA Engineer: optimise": written(
             "ai-cuda-engineer", Operator.OPTIMISATION, parents=(best,), shown=(best,)
         ),

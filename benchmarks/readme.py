@@ -13,26 +13,13 @@ from typing import Any
 
 from benchmarks import records
 from benchmarks.local_report import speedup_over
+from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.evaluation import Baseline, Comparison, Evaluation
 from cupilot.domain.problem import NumericsPolicy
 
 README = records.ROOT / "README.md"
 RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32")
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->\n"
-
-
-@dataclass(frozen=True)
-class DataSheet:
-    """Peaks of a device model as its maker states them, bytes and operations a second, without sparsity."""
-
-    name: str
-    bandwidth: float
-    fp32: float
-    tf32: float
-
-
-DATA_SHEETS = {"NVIDIA H200": DataSheet("H200 SXM", bandwidth=4.8e12, fp32=67e12, tf32=494.5e12)}
-"""NVIDIA H200 Tensor Core GPU data sheet: 4.8 TB/s HBM3e, 67 TFLOP/s fp32, 989 TFLOP/s tf32 with sparsity."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +47,17 @@ class Row:
         return self.fastest.speedup.low > 1 and self.fastest.speedup.median > 1.005
 
     def share_of_peak(self) -> float | None:
-        """Return the share of the data sheet's peak that the kernel reaches; None for a device without one."""
-        sheet = DATA_SHEETS.get(self.job["environment"]["device"]["name"])
+        """Return the time of memory and directly counted operations by the data sheet over the kernel's.
+
+        None for a device without a data sheet.
+        """
+        sheet = stated_peaks(self.job["environment"]["device"]["name"])
         eager = self.winner.comparison()
         if sheet is None or eager is None:
             return None
         peaks, placement = self.job["peaks"], self.job["placement"]
+        if placement.get("stated"):
+            return float(placement["stated"]["direct_us"] / eager.kernel_us.median)
         tensor = self.job["policy"] == NumericsPolicy.TF32.value and self.job["op_class"] == "matmul"
         measured, stated = (
             (peaks["tensor_flops"]["tf32"], sheet.tf32) if tensor else (peaks["scalar_flops"], sheet.fp32)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
+from cupilot.code_version import commit_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -37,11 +38,12 @@ def now() -> str:
 
 
 def commit() -> str:
-    """Return the commit of the working tree, with ``-dirty`` where it has changes; ``unknown`` outside of git."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return described.stdout.strip() or "unknown"
+    """Return the commit of the working tree, with ``-dirty`` where it has changes; ``unknown`` without one."""
+    checked_out = commit_of(ROOT)
+    if checked_out is None:
+        return "unknown"
+    unchanged = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, capture_output=True, check=False)
+    return checked_out if unchanged.returncode == 0 else f"{checked_out}-dirty"
 
 
 def read(name: str) -> dict[str, Any]:

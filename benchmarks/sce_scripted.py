@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 
 from agents.interface import Briefing
+from agents.llm.assembly import llm
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
-from agents.llm.players import llm
 from benchmarks import evolved, records
 from benchmarks.evolve_local import Progress, say
 from benchmarks.local_report import record

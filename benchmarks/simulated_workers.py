@@ -1,7 +1,7 @@
 """One process of simulated workers: ``python -m benchmarks.simulated_workers KIND COUNT COMPRESSION``.
 
 Each registers itself, beats, receives real messages from the real broker and does real steps through
-``workers.steps.do_step``: claim, lease, result. Only the work itself is simulated: a judge that waits for as long as a
+``workers.steps.run_step``: claim, lease, result. Only the work itself is simulated: a judge that waits for as long as a
 real evaluation takes, divided by the compression, and agents that answer at once.
 """
 
@@ -24,13 +24,13 @@ from cupilot.domain.errors import CupilotError
 from cupilot.domain.states import WorkerKind
 from cupilot.settings import settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.queue.cluster import beat, register_worker, untaken_steps
+from cupilot.storage.queue.cluster import beat, register_worker, unclaimed_steps
 from cupilot.storage.queue.steps import AGENTS_QUEUE
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, strategy
 from workers import lease
 from workers.app import make_app
 from workers.devices import StepCancelled
-from workers.steps import do_step
+from workers.steps import run_step
 from workers.tools import Tools
 
 SECONDS = {"prepare": (10.0, 30.0), "evaluate": (15.0, 45.0), "confirm": (40.0, 80.0)}
@@ -80,7 +80,7 @@ def main() -> None:
     def work(name: str, step: str, attempt: int) -> None:
         try:
             with suppress(CupilotError):
-                do_step(uuid.UUID(step), attempt, name, tools, lambda: False)
+                run_step(uuid.UUID(step), attempt, name, tools, lambda: False)
         finally:
             free.put(name)
 
@@ -120,7 +120,7 @@ def _beat(database: Database, kind: str, names: list[str], every: float) -> None
                         version="simulated",
                         device=where,
                     )
-                untaken_steps(session, name)  # as real ones do with each beat
+                unclaimed_steps(session, name)  # as real ones do with each beat
             time.sleep(every / len(names))
 
 

@@ -40,7 +40,7 @@ class UnsafeProduction(CupilotError):
     status = 500
 
 
-class Checked(Protocol):
+class CheckedSettings(Protocol):
     """The settings that these rules look at; see :class:`cupilot.settings.Settings`."""
 
     database_url: SecretStr
@@ -61,7 +61,7 @@ class Checked(Protocol):
         """Least level of what is logged."""
 
 
-def unsafe(settings: Checked) -> list[str]:
+def unsafe(settings: CheckedSettings) -> list[str]:
     """Return a sentence for each setting that production must not have; empty where it may start."""
     wrong = []
     if _password(settings.database_url.get_secret_value()) in KNOWN_PASSWORDS:
@@ -96,7 +96,7 @@ def check_model_urls(urls: Iterable[str]) -> None:
         )
 
 
-def _networks(settings: Checked) -> Iterator[str]:
+def _networks(settings: CheckedSettings) -> Iterator[str]:
     wrong = [
         str(network)
         for network in networks(settings.webhook_networks)
@@ -115,7 +115,7 @@ def _networks(settings: Checked) -> Iterator[str]:
         )
 
 
-def _times(settings: Checked) -> Iterator[str]:
+def _times(settings: CheckedSettings) -> Iterator[str]:
     if settings.heartbeat_seconds * 2 > settings.lease_seconds:
         yield (
             "CUPILOT_HEARTBEAT_SECONDS is more than half of CUPILOT_LEASE_SECONDS: one late heartbeat loses the step; "

@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     api_port: int = 8080
     api_docs: Literal["on", "off"] = "on"
-    """Whether ``/docs`` and ``/openapi.json`` are there, for anybody who reaches the API. They hold no data."""
+    """``on`` serves ``/docs`` and ``/openapi.json`` to anybody who reaches the API. They hold no data."""
     max_body_bytes: int = 1_048_576
     """A job request is a problem file (at most 256 KiB) and a few numbers."""
 
@@ -91,8 +91,11 @@ class Settings(BaseSettings):
     sweep_points: int | None = Field(default=None, ge=0, le=64)
     """Values of a kernel's tunables that an evaluation may try beside its own; None for what suits the target."""
 
+    compile_baseline: bool = True
+    """If true, confirmations also compare with ``torch.compile``, in any mode: it takes longer than all else there."""
+
     max_autotune: bool | None = None
-    """Whether confirmations also compare with ``torch.compile max-autotune``; None for what suits the target."""
+    """If true, confirmations also compare with ``torch.compile max-autotune``; None for what suits the target."""
 
     build_ahead: int | None = Field(default=None, ge=0, le=64)
     """Waiting kernels that a GPU worker has built while another is measured; None for what suits the target."""

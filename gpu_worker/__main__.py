@@ -80,7 +80,7 @@ def _prepared(evaluator: Evaluator, problem: Problem, options: argparse.Namespac
         data = json.loads(Path(options.preparation).read_text())
         preparation = Preparation.model_validate(data.get("preparation") or data)
     except (ValueError, ValidationError, AttributeError) as error:
-        raise InvalidInput(f"{options.preparation} is no preparation: {str(error)[:500]}") from error
+        raise InvalidInput(f"{options.preparation} is not a preparation: {str(error)[:500]}") from error
     if preparation.facts.problem_hash != problem.content_hash():
         raise InvalidInput(f"{options.preparation} belongs to another problem or policy")
     return PreparationResult(preparation=preparation)

@@ -87,7 +87,7 @@ def judge_ending(finished: Finished, stage: str) -> Failure:
 def reference_ending(finished: Finished, stage: str) -> Failure:
     """Return why a reference process ended while its problem was prepared."""
     if finished.timed_out:
-        message = f"the reference closed its line to the judge, or wrote to it, while {stage}"
+        message = f"the reference closed its connection to the judge, or wrote to it, while {stage}"
         return Failure(kind=FailureKind.INVALID_PROBLEM, message=message)
     if finished.excess is not None:
         return _excessive("reference", finished.excess, f" while {stage}")

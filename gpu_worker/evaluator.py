@@ -16,7 +16,8 @@ from types import TracebackType
 
 from pydantic import ValidationError
 
-import cupilot
+from cupilot.code_version import code_version
+from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.errors import InvalidPlan, Unavailable
 from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, Preparation, PreparationResult, Tracing
 from cupilot.domain.hardware import Device, Environment
@@ -28,7 +29,7 @@ from gpu_worker import endings, imported
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead, spare_cores
 from gpu_worker.bytecode import Bytecode
-from gpu_worker.judge_process import Interrupted, JudgeUseless, JudgingFailed, ReferenceEnded
+from gpu_worker.judge_process import Interrupted, JudgingFailed, ReferenceEnded, UnusableJudge
 from gpu_worker.judging import Judging
 from gpu_worker.messages.judge import Prepared, Unusable
 from gpu_worker.peaks import PeakStore
@@ -39,13 +40,13 @@ from gpu_worker.stages import Call, EvaluationInput, StageResults
 from gpu_worker.sweep import Sweep
 from gpu_worker.targets.base import HostTarget
 from gpu_worker.targets.registry import open_host
-from gpu_worker.turns import Cancelled, alone_on
+from gpu_worker.turns import Cancelled, exclusive_device
 from gpu_worker.verdict import conclude
 from gpu_worker.warm_judge import WarmJudge
 
 
-def never() -> bool:
-    """Return the default of ``cancelled``."""
+def never_cancelled() -> bool:
+    """Return False: the default of ``cancelled``."""
     return False
 
 
@@ -63,13 +64,15 @@ class Evaluator:
         reuse: bool = False,
         sweep: int | None = None,
         builder: str | None = None,
+        compile_baseline: bool = True,
         autotune: bool | None = None,
     ) -> None:
         """Make an evaluator; with ``reuse``, :meth:`evaluate` returns the stored evaluation of a known kernel.
 
         ``sweep`` is how many values of a kernel's tunables may be tried beside its own: 0 for none, by default as many
-        as suit the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``. ``autotune`` is whether
-        :meth:`confirm` also compares with ``torch.compile max-autotune``, by default where that suits the target.
+        as suit the target. ``builder`` is ``nvrtc`` (by default) or ``nvcc``, for ``cuda``. ``compile_baseline`` is
+        whether :meth:`confirm` also compares with ``torch.compile``, and ``autotune`` whether with its max-autotune
+        mode too, by default where that suits the target.
         """
         self._host: HostTarget = open_host(target, device=device, threads=threads, builder=builder)
         self._sandbox = sandbox or Sandbox()
@@ -80,9 +83,9 @@ class Evaluator:
         self._imported = work_dir / "imported"
         self._known = EvaluationStore(work_dir / "evaluations") if reuse else None
         self._ahead = BuildAhead(self._builder, spare_cores(self._host))
-        autotune = self._host.autotunes if autotune is None else autotune
+        autotune = compile_baseline and (self._host.autotunes if autotune is None else autotune)
         points = self._host.sweep_points if sweep is None else sweep
-        self._judging = Judging(self._host, self._judge, autotune=autotune)
+        self._judging = Judging(self._host, self._judge, compile_baseline=compile_baseline, autotune=autotune)
         self._sweep = Sweep(self._host, self._builder, self._ahead, self._judge, self._judging, limit=points)
         self._profiling = Profiling(self._host)
         self._recall = Recall(self._sweep, self._profiling, self._build)
@@ -117,10 +120,10 @@ class Evaluator:
         self._ahead.end()
 
     def prepare(
-        self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never
+        self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never_cancelled
     ) -> PreparationResult:
         """Run the reference in a sandbox, admit the problem, time PyTorch, place it on the roofline."""
-        with alone_on(self.device, cancelled):
+        with exclusive_device(self.device, cancelled):
             try:
                 answer = self._judge.prepare(problem, timeout, cancelled)
                 if isinstance(answer, Unusable):
@@ -132,9 +135,11 @@ class Evaluator:
                 if self._judge.problem is None:
                     self._judge.close_problem()
 
-    def trace(self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never) -> Tracing:
+    def trace(
+        self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never_cancelled
+    ) -> Tracing:
         """Run a problem file once, in a sandbox, and trace what it computes; nothing is admitted or timed."""
-        with alone_on(self.device, cancelled):
+        with exclusive_device(self.device, cancelled):
             try:
                 answer = self._judge.trace(problem, timeout, cancelled)
                 return Tracing(failure=answer.failure) if isinstance(answer, Unusable) else Tracing(facts=answer.facts)
@@ -160,7 +165,7 @@ class Evaluator:
         incumbent: float | None = None,
         candidate: bool = True,
         timeout: float = 180,
-        cancelled: Callable[[], bool] = never,
+        cancelled: Callable[[], bool] = never_cancelled,
     ) -> Evaluation:
         """Build, check, time and profile one kernel, side by side with PyTorch eager; then look for better tunables.
 
@@ -169,7 +174,7 @@ class Evaluator:
         kernel that is certainly slower is timed no further, and its hardware counters are not read. Nor are they for a
         kernel that is no ``candidate`` to be the best, such as a winner without one of its techniques.
         """
-        with alone_on(self.device, cancelled):
+        with exclusive_device(self.device, cancelled):
             call = Call(time.monotonic() + timeout, cancelled, thorough=False, incumbent=incumbent, candidate=candidate)
             return self._evaluation(EvaluationInput(problem, preparation, kernel), call)
 
@@ -181,14 +186,14 @@ class Evaluator:
         *,
         tunables: Mapping[str, int] | None = None,
         timeout: float = 300,
-        cancelled: Callable[[], bool] = never,
+        cancelled: Callable[[], bool] = never_cancelled,
     ) -> Evaluation:
-        """Evaluate again in fresh processes with fresh seeds, longer, twice, and with torch.compile as a baseline too.
+        """Evaluate again in fresh processes with fresh seeds, longer, twice, and against further baselines.
 
         With the ``tunables`` that an evaluation chose, where they are not the plan's own; none others are tried.
         ``reproduced`` when both times agree; an evaluation that holds but whose times do not agree stays ``audited``.
         """
-        with alone_on(self.device, cancelled):
+        with exclusive_device(self.device, cancelled):
             self._judge.close()
             try:
                 call = Call(time.monotonic() + timeout, cancelled, thorough=True)
@@ -280,11 +285,11 @@ class Evaluator:
     def _preparation(self, problem: Problem, answer: Prepared) -> Preparation:
         facts = answer.facts
         if facts.problem_hash != problem.content_hash():
-            raise JudgeUseless("facts of another problem")
+            raise UnusableJudge("facts of another problem")
         peaks = self._peaks.get()
         return Preparation(
             facts=facts,
-            placement=place(facts, peaks),
+            placement=place(facts, peaks, stated_peaks(self.device.name)),
             peaks=peaks,
             environment=self._environment(None),
             baseline_us=answer.baseline_us,
@@ -292,6 +297,7 @@ class Evaluator:
             tolerances=answer.tolerances,
             admission=answer.admission,
             notes=answer.notes,
+            host_bound=answer.host_bound,
         )
 
     def _environment(self, build: BuildReport | None) -> Environment:
@@ -299,6 +305,6 @@ class Evaluator:
             "torch": self._judge.torch,
             "compiler": build.compiler if build is not None else self._host.toolchain.compiler,
             "sandbox": self._sandbox.kind,
-            "code_version": cupilot.__version__,
+            "code_version": code_version(),
         }
         return self._host.environment().model_copy(update=changes)

@@ -74,7 +74,7 @@ class JudgingFailed(Exception):
     """Judging came to no end; says nothing about a kernel."""
 
 
-class JudgeUseless(JudgingFailed):
+class UnusableJudge(JudgingFailed):
     """The judge refused a problem that another one had prepared, or gave an answer that is not valid."""
 
 
@@ -214,14 +214,14 @@ class JudgeProcess:
         try:
             return messages.Done.model_validate(data).answer
         except ValidationError as error:
-            raise JudgeUseless(f"its answer makes no sense: {str(error)[:500]}") from error
+            raise UnusableJudge(f"its answer makes no sense: {str(error)[:500]}") from error
 
     def _next(self, deadline: _Deadline, cancelled: Cancelled, limit: int) -> dict[str, Any]:
         """Return the next message; only an answer may have more than :data:`EVENT_BYTES`."""
         before = self._channel.received_bytes
         while True:
             if time.monotonic() >= self._next_look:
-                self._look(deadline, cancelled)
+                self._check_deadline(deadline, cancelled)
             with suppress(ChannelTimeout):  # the next call goes on with what has come of the message
                 data, _ = self._channel.receive(POLL_SECONDS, limit=limit)
                 break
@@ -232,7 +232,7 @@ class JudgeProcess:
             raise ChannelError(f"event of {size} bytes")
         return data
 
-    def _look(self, deadline: _Deadline, cancelled: Cancelled) -> None:
+    def _check_deadline(self, deadline: _Deadline, cancelled: Cancelled) -> None:
         self._next_look = time.monotonic() + POLL_SECONDS
         if cancelled():
             raise Interrupted

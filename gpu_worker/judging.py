@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cupilot.domain.evaluation import MAX_LOG_CHARACTERS, Baseline, Failure, FailureKind
 from cupilot.domain.imported import ImportedKernel
 from gpu_worker.build import BuiltKernel
-from gpu_worker.judge_process import JudgeTimeout, JudgeUseless, JudgingFailed, OnStage
+from gpu_worker.judge_process import JudgeTimeout, JudgingFailed, OnStage, UnusableJudge
 from gpu_worker.messages.judge import Judged, KernelOrder, Unusable, VerificationResult
 from gpu_worker.runner_process import RunnerProcess
 from gpu_worker.stages import Call, ConfirmationResult, EvaluationInput
@@ -25,18 +25,20 @@ _FAULTS = frozenset({FailureKind.ILLEGAL_ACCESS, FailureKind.CRASH, FailureKind.
 class Judging:
     """The stages that verify and time kernels on one device."""
 
-    def __init__(self, host: HostTarget, judge: WarmJudge, *, autotune: bool) -> None:
-        """Make the stages; with ``autotune``, a confirmation also compares with ``torch.compile max-autotune``."""
+    def __init__(self, host: HostTarget, judge: WarmJudge, *, compile_baseline: bool, autotune: bool) -> None:
+        """Make the stages; the flags say which modes of ``torch.compile`` a confirmation also compares with."""
         self._host = host
         self._judge = judge
+        self._thorough = (Baseline.EAGER, Baseline.COMPILE) if compile_baseline else (Baseline.EAGER,)
         self._autotune = autotune
 
     def judge(self, subject: EvaluationInput, built: BuiltKernel, call: Call) -> Judged:
-        """Verify a kernel, and time it against eager; in a confirmation against ``torch.compile`` too."""
+        """Verify a kernel, and time it against eager; in a confirmation against its other baselines too."""
         call.phases.enter("open")
         self._judge.open(subject.problem, subject.preparation.facts, call)
-        baselines = (Baseline.EAGER, Baseline.COMPILE) if call.thorough else (Baseline.EAGER,)
-        order = order_of(subject, built, call).model_copy(update={"baselines": baselines})
+        order = order_of(subject, built, call)
+        if call.thorough:
+            order = order.model_copy(update={"baselines": self._thorough})
         return self._with_device_checked(self.ordered(order, call, call.phases.stage))
 
     def confirm(self, subject: EvaluationInput, built: BuiltKernel, call: Call) -> ConfirmationResult:
@@ -79,7 +81,7 @@ class Judging:
         if isinstance(answer, Unusable):
             return _failed(answer.failure)
         if answer.failure is None and answer.eager is None:
-            raise JudgeUseless("its answer has neither a failure nor a time")
+            raise UnusableJudge("its answer has neither a failure nor a time")
         return answer
 
     def _with_device_checked(self, judged: Judged) -> Judged:

@@ -42,14 +42,14 @@ class PeakStore:
     def at_least(self, other: Peaks) -> Peaks:
         """Return the better of what is known here and what another record says of the same device."""
         known = self._read()
-        return other if known is None or known.device_uid != other.device_uid else best(known, other)
+        return other if known is None or known.device_uid != other.device_uid else known.best_of(other)
 
     def again(self) -> Peaks:
         """Measure once more, and keep the higher of each rate (a busy machine measures too low, never too high)."""
         with self._path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             known, new = self._read(), self._measure()
-            return self._write(new if known is None else best(known, new))
+            return self._write(new if known is None else known.best_of(new))
 
     def _read(self) -> Peaks | None:
         try:
@@ -83,20 +83,4 @@ def from_measurement(device_uid: str, measured: dict[str, Any]) -> Peaks:
         tensor_flops={NumericsPolicy(name): float(rate) for name, rate in measured.get("tensor_flops", {}).items()},
         launch_seconds=float(measured.get("launch_seconds", 0.0)),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-
-
-def best(first: Peaks, second: Peaks) -> Peaks:
-    """Return the higher rates, and the shorter launch, of two measurements of one device."""
-    policies = set(first.tensor_flops) | set(second.tensor_flops)
-    return Peaks(
-        device_uid=first.device_uid,
-        bandwidth=max(first.bandwidth, second.bandwidth),
-        scalar_flops=max(first.scalar_flops, second.scalar_flops),
-        tensor_flops={
-            policy: max(first.tensor_flops.get(policy, 0.0), second.tensor_flops.get(policy, 0.0))
-            for policy in policies
-        },
-        launch_seconds=min(first.launch_seconds, second.launch_seconds),
-        measured_at=max(first.measured_at, second.measured_at),
     )

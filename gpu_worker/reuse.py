@@ -118,14 +118,14 @@ class Recall:
         if known is None:
             return Recalled(key, None, report)
         if not of_this_source(known, subject.kernel) and isinstance(subject.kernel, Kernel):
-            retraced = self._sweep.retraced(known, subject.kernel, subject.preparation.facts, points)
-            if retraced is None:
+            chosen = self._sweep.chosen_build(known, subject.kernel, subject.preparation.facts, points)
+            if chosen is None:
                 return Recalled(key, None, report)
-            report = retraced.build.report
-        if self._profiling.owes(known, subject.kernel, call):
+            report = chosen.build.report
+        if self._profiling.needs_counters(known, subject.kernel, call):
             call.phases.enter("profile")
             with suppress(OSError):  # the evaluation is known without counters too
-                known = self._profiling.catch_up(known, subject, self._build)
+                known = self._profiling.add_counters(known, subject, self._build)
                 store.put(key, known)
         return Recalled(key, known, report)
 
@@ -134,7 +134,7 @@ def key_of(subject: EvaluationInput, built: BuiltKernel, environment: Environmen
     """Return the key of a built kernel's evaluation; ``sweep`` is how many points of tunables may be tried.
 
     Where they are, the tunables decide too, and the machine code at hand is that of one point only: an evaluation that
-    rests on others is recalled for another source only where :meth:`gpu_worker.sweep.Sweep.retraced` allows it.
+    rests on others is recalled for another source only where :meth:`gpu_worker.sweep.Sweep.chosen_build` allows it.
     """
     preparation = subject.preparation
     return digest(

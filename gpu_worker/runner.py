@@ -6,6 +6,7 @@ Start: ``python -I -S runner.py SOURCE_ROOT MODULE:DEVICE CHANNEL_FD``.
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ def _execute(device: RunnerDevice, command: messages.Command, descriptors: Seque
             device.attach(command.handle, descriptors)
         case messages.Bind():
             device.bind(command.slots)
+        case messages.Reset():
+            device.reset()
         case messages.Load():
             return messages.Loaded(device.load(command.binary, command.launches))
     return messages.Acknowledged()
@@ -77,7 +80,10 @@ def command_line(python: str, flags: Sequence[str], device: str, descriptor: int
 def main() -> None:
     """Run the runner process."""
     _, _, factory, descriptor = sys.argv
-    serve(Channel.from_descriptor(int(descriptor)), load_factory(factory)())
+    gc.disable()  # for an imported file, it imports torch: see the judge's start
+    device = load_factory(factory)()
+    gc.enable()
+    serve(Channel.from_descriptor(int(descriptor)), device)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from cupilot.domain.problem import Problem
 from gpu_worker.build import BuiltKernel
 from gpu_worker.messages.judge import Judged
 from gpu_worker.phases import Phases
-from gpu_worker.targets.base import Counted, MemoryWatch
+from gpu_worker.targets.base import Counters, MemoryWatch
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ProfileResult:
 
     promoted: bool = False
     """True if they were asked for; see :mod:`gpu_worker.profiling`."""
-    counters: Counted = field(default_factory=Counted)
+    counters: Counters = field(default_factory=Counters)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cupilot.domain.evaluation import Conditions, Evaluation, Interval, Preparation
 from cupilot.domain.hardware import Device
 from cupilot.domain.imported import KernelKind
+from cupilot.domain.roofline import Placement
 
 
 def device(item: Device) -> str:
@@ -19,12 +20,13 @@ def preparation(item: Preparation) -> str:
     lines = [
         f"{facts.op_class}: {', '.join(f'{t.name} {t.dtype.value}{list(t.shape)}' for t in facts.tensors)}",
         f"work       {facts.flops:.4g} flops, {facts.compulsory_bytes:.4g} bytes, intensity {place.intensity:.3g}",
-        f"roofline   {place.zone.value}; bound {place.floor_us:.4g} us",
+        f"roofline   {place.zone.value}; bound {place.floor_us:.4g} us at measured peaks{_further_bounds(place)}",
         f"eager      {_interval(item.baseline_us)} us",
         f"inputs     {', '.join(f'{law} (tolerance {item.tolerances[law]:.2g})' for law in item.laws)}",
         f"admission  rejected null kernels: {', '.join(sorted(item.admission)) or 'none applicable'}",
     ]
-    return "\n".join([*lines, *(f"note       {note}" for note in item.notes)])
+    warnings = [f"warning    {warning}" for warning in item.warnings]
+    return "\n".join([*lines, *warnings, *(f"note       {note}" for note in item.notes)])
 
 
 def evaluation(item: Evaluation) -> str:
@@ -57,14 +59,20 @@ def evaluation(item: Evaluation) -> str:
             lines.append(f"conditions {_conditions(comparison.conditions)}")
     if item.handover_us is not None:
         lines.append(
-            f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is at least this"
+            f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is a lower bound"
         )
     lines += [f"unchecked  {text}" for text in item.unchecked]
     if item.profile is not None:
         metrics = ", ".join(f"{name} {value:.1f}" for name, value in sorted(item.profile.metrics.items()))
-        source = item.profile.source.value + ("" if item.profile.promoted else " (not promoted)")
+        source = item.profile.source.value + ("" if item.profile.promoted else " (no counters: not among the fastest)")
         lines.append(f"profile    {source}: {metrics}")
     return "\n".join([*lines, f"took       {item.seconds:.2f} s"])
+
+
+def _further_bounds(place: Placement) -> str:
+    """Return the time of directly counted operations where it is another, and the bound at stated peaks."""
+    direct = f"; operations counted directly {place.direct_us:.4g} us" if place.direct_us else ""
+    return direct + (f"; bound {place.stated.floor_us:.4g} us at stated peaks" if place.stated is not None else "")
 
 
 def _values(tunables: dict[str, int]) -> str:

@@ -20,6 +20,7 @@ from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Interval
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel, LaunchPlan
 from cupilot.domain.problem import ProblemFacts
+from cupilot.domain.roofline import NEAR_FLOOR
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead
 from gpu_worker.judge_process import Interrupted, JudgingFailed
@@ -33,9 +34,6 @@ from gpu_worker.warm_judge import WarmJudge
 
 HOPELESS = 0.2
 """Speedup below which no launch geometry helps a kernel enough."""
-
-NEAR_FLOOR = 0.95
-"""Share of the roofline bound's speed above which the gain that is left is not worth the card's time."""
 
 ROOM = 2.0
 """The caller's timeout must leave this many times what the evaluation has taken so far: one more whole judgement."""
@@ -137,7 +135,7 @@ class Sweep:
             points = one_at_a_time(kernel.plan, _alone(kernel.plan, self.limit))
             self._ahead.begin([kernel.tuned(values) for values in points], subject.preparation.facts)
 
-    def retraced(self, known: Evaluation, kernel: Kernel, facts: ProblemFacts, limit: int) -> BuiltKernel | None:
+    def chosen_build(self, known: Evaluation, kernel: Kernel, facts: ProblemFacts, limit: int) -> BuiltKernel | None:
         """Return the build of the point that another source's sweep chose, if this kernel's sweep would be the same.
 
         The two have one machine code as they are given, and the same tunables. Each point that was tried has to be the
@@ -162,7 +160,7 @@ class Sweep:
 
         A sweep that fails for the machine's sake leaves the kernel as it was judged.
         """
-        if self.limit <= 0 or not worthwhile(subject, judged, call):
+        if self.limit <= 0 or not is_worth_sweeping(subject, judged, call):
             return SweepResult()
         base = _point(subject, built, judged, whole=True)
         screenings: list[_Screening] = []
@@ -265,7 +263,7 @@ class Sweep:
         return point, Variant(trial.values, trial.built, result)
 
 
-def worthwhile(subject: EvaluationInput, judged: Judged, call: Call) -> bool:
+def is_worth_sweeping(subject: EvaluationInput, judged: Judged, call: Call) -> bool:
     """Return whether a kernel that was judged is to be swept."""
     eager = judged.eager
     if judged.failure is not None or eager is None or not can_vary(subject.kernel):

@@ -35,7 +35,7 @@ class Cancelled(Exception):
 
 
 @contextmanager
-def alone_on(device: Device, cancelled: Callable[[], bool]) -> Iterator[None]:
+def exclusive_device(device: Device, cancelled: Callable[[], bool]) -> Iterator[None]:
     """Hold a card's lock, or note that the CPU is measured on.
 
     Waits for the card's holder and logs once who that is. Raises :class:`Cancelled` where the wait is cancelled.

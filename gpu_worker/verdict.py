@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.evaluation import (
     MAX_LOG_CHARACTERS,
     BuildReport,
@@ -33,8 +34,8 @@ from gpu_worker.stages import EvaluationInput, StageResults
 from gpu_worker.targets.base import BuildFacts, HostTarget
 
 BELOW_FLOOR = 0.85
-"""Share of the roofline bound below which a kernel's time is not believed. The margin covers what a peak measurement
-misses (a few percent) and the part of the last output that still lies in a cache when the clock stops."""
+"""Share of the least possible time below which a kernel's is not believed. The margin covers what peaks miss (a few
+percent) and the part of the last output that still lies in a cache when the clock stops."""
 
 DISTURBED = 1.3
 """PyTorch beside an imported file may be this many times slower than when the problem was prepared: clocks of a card
@@ -80,10 +81,11 @@ def conclude(
     """
     facts, eager = subject.preparation.facts, results.eager
     peaks = peaks or subject.preparation.peaks
-    placement = place(facts, peaks)
+    stated = stated_peaks(subject.preparation.environment.device.name)
+    placement = place(facts, peaks, stated)
     if eager is not None and below_floor(eager, placement):
         peaks = remeasure()
-        placement = place(facts, peaks)
+        placement = place(facts, peaks, stated)
     verdict, failure = _verdict(subject, results, placement)
     chosen, standing = results.sweep.chosen, results.standing
     tuned = replace(subject, tunables=chosen.tunables).tuned() if chosen is not None else subject.tuned()
@@ -172,8 +174,8 @@ def agree(first: Comparison, second: Comparison | None) -> bool:
 
 
 def below_floor(eager: Comparison, placement: Placement) -> bool:
-    """Return whether a time is too far below the roofline bound to be believed."""
-    return eager.kernel_us.median < BELOW_FLOOR * placement.floor_us
+    """Return whether a time is too far below what any correct kernel needs to be believed."""
+    return eager.kernel_us.median < BELOW_FLOOR * placement.physical_us
 
 
 def _disturbed(subject: EvaluationInput, eager: Comparison) -> bool:
@@ -195,10 +197,11 @@ def _too_slow(subject: EvaluationInput, eager: Comparison) -> Failure:
 
 def _too_fast(eager: Comparison, placement: Placement) -> Failure:
     message = (
-        f"{eager.kernel_us.median:.4g} us is faster than the device's roofline bound of {placement.floor_us:.4g} us "
-        f"(memory {placement.memory_floor_us:.4g}, compute {placement.compute_floor_us:.4g})"
+        f"{eager.kernel_us.median:.4g} us is faster than the device's roofline bound of {placement.physical_us:.4g} us "
+        f"(at measured peaks: memory {placement.memory_floor_us:.4g}, operations of the best algorithms known "
+        f"{placement.compute_floor_us:.4g})"
     )
-    details: dict[str, JsonValue] = {"kernel_us": eager.kernel_us.median, "floor_us": placement.floor_us}
+    details: dict[str, JsonValue] = {"kernel_us": eager.kernel_us.median, "floor_us": placement.physical_us}
     return Failure(kind=FailureKind.BELOW_FLOOR, message=message, details=details)
 
 
@@ -238,6 +241,7 @@ def _profile(
         "memory_throughput_pct": 100.0 * facts.compulsory_bytes / seconds / peaks.bandwidth,
         "compute_throughput_pct": 100.0 * facts.flops / seconds / rate,
         "floor_pct": 100.0 * placement.floor_us / eager.kernel_us.median,
+        "direct_pct": 100.0 * (placement.direct_us or placement.floor_us) / eager.kernel_us.median,
         "operations_a_byte": facts.flops / max(facts.compulsory_bytes, 1),
         **_resources(build),
         **target.profile_metrics(build),

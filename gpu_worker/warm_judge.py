@@ -14,7 +14,7 @@ from cupilot.domain.problem import Problem, ProblemFacts
 from gpu_worker import endings
 from gpu_worker.bytecode import Bytecode
 from gpu_worker.imported import ImportedHost
-from gpu_worker.judge_process import JudgeProcess, JudgeUseless, JudgingFailed, OnStage, ReferenceEnded
+from gpu_worker.judge_process import JudgeProcess, JudgingFailed, OnStage, ReferenceEnded, UnusableJudge
 from gpu_worker.messages import judge as messages
 from gpu_worker.reference_process import ReferenceProcess
 from gpu_worker.runner_process import RunnerProcess
@@ -99,7 +99,7 @@ class WarmJudge:
         request = messages.OpenRequest(problem=problem, facts=facts)
         answer = self._ask_about(request, messages.Opened, call.remaining(), call.cancelled, compiling=call.thorough)
         if isinstance(answer, messages.Unusable):
-            raise JudgeUseless(f"opening the prepared problem again: {answer.failure.message}")
+            raise UnusableJudge(f"opening the prepared problem again: {answer.failure.message}")
         self.problem = key
 
     def judge(
@@ -217,11 +217,11 @@ class WarmJudge:
         return look
 
     def _accepted(self, answer: messages.Answer, expected: type[_A]) -> _A | messages.Unusable:
-        """Return an answer of the expected kind; raises :class:`ReferenceEnded` and :class:`JudgeUseless`."""
+        """Return an answer of the expected kind; raises :class:`ReferenceEnded` and :class:`UnusableJudge`."""
         if isinstance(answer, messages.ReferenceGone):
             assert self._process is not None
             assert self._reference is not None
             raise ReferenceEnded(self._process.stage, answer.reason[:500], self._reference.ending())
         if not isinstance(answer, expected | messages.Unusable):
-            raise JudgeUseless(f"its answer is {answer.kind!r}")
+            raise UnusableJudge(f"its answer is {answer.kind!r}")
         return answer

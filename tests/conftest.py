@@ -11,17 +11,25 @@ import pytest
 import typer.testing
 
 LONGEST = (
-    "service/embedded/test_stack.py",
+    "exploits/test_hostile_references.py",
     "service/faults/test_kills.py",
     "service/faults/test_broken_inputs.py",
-    "exploits/test_hostile_references.py",
+    "service/embedded/test_stack.py",
     "service/faults/test_matrix.py",
+    "service/workers/test_processes.py",
     "service/api/test_cli_stack.py",
+    "service/test_a_day.py",
     "exploits/test_families.py",
     "exploits/test_cheating_kernels.py",
     "exploits/test_imported.py",
-    "service/api/test_roles.py",
+    "service/workers/test_methods.py",
+    "service/workers/test_model_faults.py",
     "service/api/test_openapi_fuzz.py",
+    "unit/gpu_worker/test_evaluator.py",
+    "unit/agents/playbook/test_templates.py",
+    "unit/architecture/test_standalone.py",
+    "unit/exports/test_cpu_exports.py",
+    "unit/agents/llm/test_check.py",
 )
 """Files that take longest, longest first: what begins last must be short, or one process ends long after the other."""
 

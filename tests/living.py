@@ -9,7 +9,7 @@ import psutil
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether it still runs."""
+    """Return whether it still runs."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -21,7 +21,7 @@ from cupilot.domain.states import StepKind
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.progress import file_of, preparation_of
-from cupilot.storage.queue.dispatch import next_up
+from cupilot.storage.queue.dispatch import next_steps
 from cupilot.storage.queue.drains import is_drained
 from cupilot.storage.queue.steps import Claim
 from workers.judge import Judge
@@ -36,7 +36,7 @@ WITH_KERNEL = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
 """Steps that name the kernel to build. One that is to be confirmed has been built."""
 
 
-class Ahead:
+class BuildAheadThread:
     """Context manager around the work on a claimed step; runs no thread where nothing may be built ahead."""
 
     def __init__(self, tools: Tools, judge: Judge, claim: Claim, draining: Callable[[], bool]) -> None:
@@ -47,7 +47,7 @@ class Ahead:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> BuildAheadThread:
         if self._judge.builds_ahead > 0:
             self._thread = threading.Thread(target=self._run, name=f"ahead-{self._claim.key}", daemon=True)
             self._thread.start()
@@ -65,7 +65,7 @@ class Ahead:
     def _run(self) -> None:
         while not self._done.is_set() and not self._draining():
             try:
-                self._look()
+                self._build_next()
             except CupilotError as error:
                 logger.info("speculative build skipped: %s", error)
             except Exception:
@@ -73,7 +73,7 @@ class Ahead:
                 return
             self._done.wait(LOOK_SECONDS)
 
-    def _look(self) -> None:
+    def _build_next(self) -> None:
         with self._database.transaction() as session:
             waiting = self._waiting(session)
         for preparation, kernel in waiting:
@@ -88,7 +88,7 @@ class Ahead:
             return []
         queue = session.get_one(Step, self._claim.step_id).queue
         waiting = []
-        for step_id in next_up(session, queue, WITH_KERNEL, self._judge.builds_ahead):
+        for step_id in next_steps(session, queue, WITH_KERNEL, self._judge.builds_ahead):
             job, payload = session.execute(
                 select(Job, Step.payload).join(Step, Step.job_id == Job.id).where(Step.id == step_id)
             ).one()

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 
 from cupilot.storage.db.engine import Database
-from cupilot.storage.jobs.wall_time import Look, database_seconds, last_look, note_look, shift_wall_time, take_out
+from cupilot.storage.jobs.wall_time import Tick, database_seconds, last_tick, record_tick, shift_wall_time, take_out
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class ClockWatch:
         is left alone: its length is unknown, and taking out too little is better than ending jobs.
         """
         with database.transaction() as session:
-            last = last_look(session)
+            last = last_tick(session)
             before = self._clock()
             now = database_seconds(session)
             after = self._clock()
@@ -67,5 +67,5 @@ class ClockWatch:
                 logger.warning(
                     "no scheduler for %.0f s: not counted as wall time of %d jobs", now - step - last.at, jobs
                 )
-            note_look(session, Look(self._id, now))
+            record_tick(session, Tick(self._id, now))
         self._ahead = ahead

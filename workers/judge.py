@@ -72,7 +72,7 @@ class Judge(Protocol):
 class StepJudge:
     """The judge as one step asks it: within the settings' time limits, until it is cancelled.
 
-    Raises :class:`workers.stages.Infrastructure` for an answer that says nothing about the kernel or the problem.
+    Raises :class:`workers.stages.InfrastructureFailure` where the answer says nothing about the kernel or the problem.
     """
 
     judge: Judge
@@ -155,6 +155,7 @@ def device_judge(device: Device, settings: Settings) -> Judge:
         reuse=True,
         sweep=settings.sweep_points,
         builder=settings.cuda_builder if device.target is Target.CUDA else None,
+        compile_baseline=settings.compile_baseline,
         autotune=settings.max_autotune,
     )
 

@@ -65,14 +65,14 @@ class Lease:
     def _run(self) -> None:
         while not self._done.wait(self._watch) and not self._unwanted.is_set():
             try:
-                self._look()
+                self._check()
             except CupilotError as error:
                 logger.warning("lease not renewed: %s step=%s", error, self._claim.step_id)
             if time.monotonic() - self._renewed > self._length:
                 logger.warning("lease lost step=%s attempt=%d", self._claim.step_id, self._claim.attempt)
                 self._unwanted.set()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         started = time.monotonic()
         with self._database.transaction() as session:
             if not still_wanted(session, self._claim):

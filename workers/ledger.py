@@ -99,7 +99,7 @@ class SharedLimits:
         with self._database.transaction() as session:
             llm_rates.settle(session, model, taken=taken, used=used)
 
-    def hold_off(self, model: str, seconds: float) -> None:
+    def back_off(self, model: str, seconds: float) -> None:
         """Make all workers wait before they call the model."""
         with self._database.transaction() as session:
-            llm_rates.hold_off(session, model, seconds)
+            llm_rates.back_off(session, model, seconds)

@@ -27,7 +27,7 @@ def add_commands(roles: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     """Add the commands to the command line."""
     drain = roles.add_parser("drain", help="let the service, or one worker, finish what runs and take nothing new")
     drain.add_argument("worker", nargs="?", default=SERVICE, help="the whole service where none is named")
-    drain.add_argument("--reason", default="drained by an operator", help="shown to whoever looks")
+    drain.add_argument("--reason", default="drained by an operator", help="shown in the cluster's status")
     drain.add_argument(
         "--wait", type=float, metavar="SECONDS", help="until nothing runs any more; exit 3 if not by then"
     )

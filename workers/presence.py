@@ -22,7 +22,7 @@ from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.queue.cards import CardTaken, take_card
-from cupilot.storage.queue.cluster import beat, forget_worker, register_worker, untaken_steps
+from cupilot.storage.queue.cluster import beat, forget_worker, register_worker, unclaimed_steps
 from cupilot.storage.queue.drains import is_drained
 from workers.health import Pulse
 
@@ -106,10 +106,10 @@ class Presence:
             self._pulse.beat()
             self._end.wait(self._beat_seconds if registered else 0.5)
 
-    def _is_stuck(self, untaken: Mapping[uuid.UUID, int]) -> bool:
+    def _is_stuck(self, unclaimed: Mapping[uuid.UUID, int]) -> bool:
         """Return whether a step was sent often since this worker first had a free slot for it."""
-        self._first_seen = {step: self._first_seen.get(step, count) for step, count in untaken.items()}
-        return any(count - self._first_seen[step] >= NEGLECT for step, count in untaken.items())
+        self._first_seen = {step: self._first_seen.get(step, count) for step, count in unclaimed.items()}
+        return any(count - self._first_seen[step] >= NEGLECT for step, count in unclaimed.items())
 
     def _report(self, registered: bool) -> bool:
         name = self._worker.name
@@ -119,11 +119,11 @@ class Presence:
                 self._register(session)
             fault = None if row is None or row.healthy else row.note
             drained = is_drained(session, name)
-            untaken = {} if drained else untaken_steps(session, name)
+            unclaimed = {} if drained else unclaimed_steps(session, name)
         self._close_intake(drained)
         if fault is not None:
             self._end_worker(f"its device cannot be used: {fault}")
-        elif self._is_stuck(untaken):
+        elif self._is_stuck(unclaimed):
             self._end_worker("it is connected but claims no steps")
         return True
 

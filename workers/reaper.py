@@ -108,7 +108,7 @@ def _take_back(session: Session, job: Job, step: Step) -> str:
     if step.batch_id is not None:
         return_from_batch(session, step, "lease_ended")
         return "released"
-    message = f"worker {step.lease_owner} fell silent"
+    message = f"worker {step.lease_owner} stopped renewing its lease"
     return fail_attempt(session, job, step, "worker_lost", message, event="step.reaped")
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from cupilot.domain.errors import InvalidProblem
 from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Preparation, Tracing
 from cupilot.domain.evolution.notes import Notes
-from cupilot.domain.evolution.pipeline import Done, Judged, Mistaken, Outcome
+from cupilot.domain.evolution.pipeline import Done, Judged, Outcome, WrongConversion
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Problem
@@ -22,18 +22,21 @@ from cupilot.domain.sameness import difference
 MAX_COMPLAINT = 2_000
 
 
-class Infrastructure(Exception):
+class InfrastructureFailure(Exception):
     """The step failed through no fault of its kernel or problem; it is to be retried elsewhere."""
 
 
 def raise_infrastructure(failure: Failure | None) -> None:
-    """Raise :class:`Infrastructure` for a failure that says nothing about the kernel or the problem."""
+    """Raise :class:`InfrastructureFailure` for a failure that says nothing about the kernel or the problem."""
     if failure is not None and failure.kind is FailureKind.INFRASTRUCTURE:
-        raise Infrastructure(failure.message)
+        raise InfrastructureFailure(failure.message)
 
 
 class StageJudge(Protocol):
-    """The judge as a stage asks it; raises :class:`Infrastructure` where its answer says nothing about the kernel."""
+    """The judge as a stage asks it.
+
+    Raises :class:`InfrastructureFailure` where an answer says nothing about the kernel.
+    """
 
     def trace(self, problem: Problem) -> Tracing:
         """Run a problem file once and return what it computes."""
@@ -79,7 +82,7 @@ class Check:
         if complaint is None:
             return Judgement(Done())
         wrong = (*self.notes.conversions, (self.notes.functional, complaint[:MAX_COMPLAINT]))
-        return Judgement(Mistaken(), notes={"functional": "", "conversions": wrong})
+        return Judgement(WrongConversion(), notes={"functional": "", "conversions": wrong})
 
     def _complaint(self, problem: Problem, preparation: Preparation, judge: StageJudge) -> str | None:
         functional = self.notes.functional

@@ -37,11 +37,11 @@ from cupilot.storage.queue.steps import (
     release_step,
     retry_step,
 )
-from workers.ahead import Ahead
+from workers.ahead import BuildAheadThread
 from workers.devices import StepCancelled
 from workers.handlers.registry import HANDLERS
 from workers.lease import Lease
-from workers.stages import Infrastructure
+from workers.stages import InfrastructureFailure
 from workers.tools import Tools
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Hold(Protocol):
         """Note what came of the step, in the transaction that stores it."""
 
 
-def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
+def run_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
     """Claim and run the step at this attempt, for the worker ``owner``; return if another worker already has it."""
     if draining():
         return_step(step_id, attempt, tools)
@@ -91,7 +91,7 @@ def do_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining
     ):
         started = time.monotonic()
         with Lease(tools.database, tools.settings, claim, draining) as lease:
-            outcome = do_claimed(claim, tools, lease, draining)
+            outcome = run_claimed(claim, tools, lease, draining)
         tracing.note(outcome=outcome)
         logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
 
@@ -110,25 +110,33 @@ def fail_attempt(
     message: str,
     *,
     event: str = "step.retried",
-    held: float | None = None,
+    busy_seconds: float | None = None,
 ) -> str:
     """Charge a failed attempt of a running step: queue it again, or fail it after the last one.
 
-    Job and step are locked; ``held`` is as in :func:`cupilot.storage.db.transitions.move_step`. Returns ``retried`` or
-    ``failed``.
+    Job and step are locked; ``busy_seconds`` is as in :func:`cupilot.storage.db.transitions.move_step`.
+    Returns ``retried`` or ``failed``.
     """
     error = {"reason": reason, "message": message[:2_000]}
     lose_open_calls(session, job, [step.id])
     if step.attempt < step.max_attempts:
         after = timedelta(seconds=RETRY_SECONDS * 2 ** (step.attempt - 1))
-        retry_step(session, step, error, after=after, event=event, held=held)
+        retry_step(session, step, error, after=after, event=event, busy_seconds=busy_seconds)
         return "retried"
-    move_step(session, step, StepState.FAILED, attempt=step.attempt, held=held, values={"error": error}, data=error)
+    move_step(
+        session,
+        step,
+        StepState.FAILED,
+        attempt=step.attempt,
+        busy_seconds=busy_seconds,
+        values={"error": error},
+        data=error,
+    )
     fail_step(session, job, step, reason, message)
     return "failed"
 
 
-def do_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> str:
+def run_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> str:
     """Load, work and store a claimed step; return what came of it, in one word."""
     handler = HANDLERS[claim.kind]
     try:
@@ -141,7 +149,7 @@ def do_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], b
         return _store(tools, lease, lambda session: _release(session, claim, lease))
     except Stale:
         return "stale"
-    except (Infrastructure, Unavailable) as error:
+    except (InfrastructureFailure, Unavailable) as error:
         reason, message = "infrastructure", str(error)
         if claim.kind.on_device:
             _check_device(claim, tools)
@@ -155,7 +163,7 @@ def do_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], b
 
 
 def _building_ahead(claim: Claim, tools: Tools, draining: Callable[[], bool]) -> AbstractContextManager[object]:
-    return Ahead(tools, tools.judge(), claim, draining) if claim.kind.on_device else nullcontext()
+    return BuildAheadThread(tools, tools.judge(), claim, draining) if claim.kind.on_device else nullcontext()
 
 
 def _check_device(claim: Claim, tools: Tools) -> None:
@@ -171,8 +179,8 @@ def finish_step(session: Session, claim: Claim, result: Any) -> str:
     """Store the result of a claimed step, and what follows from it; raises :class:`Stale` where the claim is lost."""
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.held)
-    move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt, held=claim.held)
+        return _cancel(session, job, step, claim.busy_seconds)
+    move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt, busy_seconds=claim.busy_seconds)
     HANDLERS[claim.kind].store(session, job, step, result)
     return "succeeded"
 
@@ -196,7 +204,7 @@ def _store(tools: Tools, lease: Hold, write: Callable[[Session], str]) -> str:
 def _release(session: Session, claim: Claim, lease: Hold) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.held)
+        return _cancel(session, job, step, claim.busy_seconds)
     if lease.unwanted:
         return "lost"
     release_step(session, claim)
@@ -206,13 +214,13 @@ def _release(session: Session, claim: Claim, lease: Hold) -> str:
 def _fail(session: Session, claim: Claim, reason: str, message: str) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.held)
-    return fail_attempt(session, job, step, reason, message, held=claim.held)
+        return _cancel(session, job, step, claim.busy_seconds)
+    return fail_attempt(session, job, step, reason, message, busy_seconds=claim.busy_seconds)
 
 
-def _cancel(session: Session, job: Job, step: Step, held: float) -> str:
+def _cancel(session: Session, job: Job, step: Step, busy_seconds: float) -> str:
     """Cancel the step at the user's request; the job's last running step ends the job."""
-    move_step(session, step, StepState.CANCELLED, attempt=step.attempt, held=held)
+    move_step(session, step, StepState.CANCELLED, attempt=step.attempt, busy_seconds=busy_seconds)
     if not anything_running(session, job):
         end_job(session, job, JobState.CANCELLED, reason="cancel_requested")
     return "cancelled"

@@ -12,7 +12,7 @@ from cupilot.domain.errors import CupilotError, Unavailable
 from workers.app import POOL_TASK, STEP_TASK
 from workers.draining import Draining
 from workers.indexing import index_pool
-from workers.steps import do_step, return_step
+from workers.steps import return_step, run_step
 from workers.tools import Tools
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def register_tasks(app: Celery, owner: str, tools: Callable[[], Tools], draining
             if draining.closed:
                 return_step(uuid.UUID(step_id), attempt, tools())
             else:
-                do_step(uuid.UUID(step_id), attempt, owner, tools(), draining)
+                run_step(uuid.UUID(step_id), attempt, owner, tools(), draining)
         except Unavailable as error:
             # Not claimed, or not stored: the scheduler publishes it again, or the reaper finds it.
             logger.warning("step not finished: %s step=%s", error, step_id)

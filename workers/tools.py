@@ -21,7 +21,7 @@ from cupilot.storage.queue.steps import Claim
 from workers.devices import NoDevice, check_work_folder, find_device, uid_of
 from workers.judge import Judge, StepJudge, device_judge
 from workers.ledger import SharedLimits, StepLedger
-from workers.stages import Infrastructure
+from workers.stages import InfrastructureFailure
 
 if TYPE_CHECKING:
     from agents.interface import Agents, Briefing
@@ -62,7 +62,7 @@ def make_tools(settings: Settings, database: Database, device: Device | None) ->
     @cache
     def judge() -> Judge:
         if device is None:
-            raise Infrastructure("this worker has no device")
+            raise InfrastructureFailure("this worker has no device")
         return device_judge(device, settings)
 
     @cache
@@ -97,8 +97,8 @@ def _fault(device: Device | None, settings: Settings) -> str | None:
 
 def _agents(kind: AgentKind, ledger: Ledger, limits: Limits) -> Agents:
     from agents.interface import AgentError
+    from agents.llm.assembly import hybrid, llm
     from agents.llm.models import from_environment
-    from agents.llm.players import hybrid, llm
     from agents.playbook import agents as playbook
 
     if kind is AgentKind.PLAYBOOK:

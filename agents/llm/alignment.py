@@ -16,7 +16,7 @@ from agents.interface import AgentError, Alignment, Attempt, Briefing, StrategyT
 from agents.llm import answers, prompt
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
-from agents.llm.translator import kernel_text
+from agents.llm.translator import LlmTranslator, kernel_text
 from agents.playbook.evidence import leaves_trace, missing
 from cupilot.domain.evaluation import BuildReport
 from cupilot.domain.evolution.seeds import derive
@@ -46,11 +46,11 @@ class _Answer(BaseModel):
     rationale: str = Field(min_length=1, max_length=2_000)
 
 
-class LlmAligner:
-    """The half of :class:`agents.interface.StrategyTranslator` that reads code."""
+class AligningTranslator(LlmTranslator):
+    """A translator that also reads code, and so is a whole :class:`agents.interface.StrategyTranslator`."""
 
     def __init__(self, gateway: Gateway, rules: StrategyTranslator) -> None:
-        self._gateway = gateway
+        super().__init__(gateway)
         self._rules = rules
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:

@@ -1,6 +1,6 @@
 """The Kernel Engineer: writes kernels freely, by the prompts of EvoEngineer and of The AI CUDA Engineer.
 
-Which information a prompt shows is the commission's business, how it is worded the prompt files'. The published wording
+The method's operator decides which information a prompt shows; the prompt files word it. The published wording
 asks for C++ extensions and measures with its authors' tools; here it is this project's contract and judge, and every
 number is against PyTorch eager. Replies have the published fields (name, thought, code), code being source and plan.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agents.interface import Attempt, Briefing, Commission, Conversion, Draft, Example, Revision
+from agents.interface import Attempt, Briefing, Conversion, Draft, Example, Revision, WriteInput
 from agents.llm import answers, prompt
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
@@ -62,22 +62,22 @@ class LlmEngineer:
         question = Question(AgentRole.ENGINEER, f"convert/{len(attempts)}", messages, file.hash, seed)
         return self._gateway.ask(question, _parsed_conversion)
 
-    def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
-        """Return a kernel, by what the commission shows."""
-        file = prompt.prompt(_PROMPTS[commission.operator])
+    def write(self, briefing: Briefing, write_input: WriteInput, seed: int) -> Draft:
+        """Return a kernel, from what ``write_input`` holds."""
+        file = prompt.prompt(_PROMPTS[write_input.operator])
         messages = file.messages(
             reference=prompt.reference(briefing),
             facts=prompt.facts(briefing),
             header=prompt.header(briefing),
             hardware=prompt.hardware(briefing),
             contract=prompt.contract(briefing),
-            reply=_reply(briefing, explains=commission.method not in _SILENT),
-            **_prompt_values(commission),
+            reply=_reply(briefing, explains=write_input.method not in _SILENT),
+            **_prompt_values(write_input),
         )
         question = Question(AgentRole.ENGINEER, "write", messages, file.hash, seed)
         return self._gateway.ask(question, lambda text: draft(text, briefing))
 
-    def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+    def repair(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
         """Repair a kernel in two calls: one summarises the error; the second is shown only that summary."""
         last = history[-1]
         if last.kernel is None or last.evaluation is None or last.evaluation.failure is None:
@@ -170,50 +170,50 @@ def _reply(briefing: Briefing, *, explains: bool) -> str:
     return prompt.prompt(name).fill(language=LANGUAGE[briefing.target])
 
 
-def _prompt_values(commission: Commission) -> dict[str, str]:
-    """Return what the prompt of the commission's operator has places for."""
-    parents = [_kernel(parent, commission) for parent in commission.parents]
+def _prompt_values(write_input: WriteInput) -> dict[str, str]:
+    """Return the values of the prompt of the input's operator."""
+    parents = [_kernel(parent, write_input) for parent in write_input.parents]
     # Of the best kernel alone the published prompts show a profile. Without one of its own, it is the first parent.
-    best = _kernel(commission.best or next(iter(commission.parents), None), commission, profiled=True)
-    match commission.operator:
+    best = _kernel(write_input.best or next(iter(write_input.parents), None), write_input, profiled=True)
+    match write_input.operator:
         case Operator.REWRITE:
-            return {"best": best, "insights": _insights(commission)}
+            return {"best": best, "insights": _insights(write_input)}
         case Operator.CODE_CROSSOVER:
-            return {"best": best, "first": parents[0], "second": parents[1], "insights": _insights(commission)}
+            return {"best": best, "first": parents[0], "second": parents[1], "insights": _insights(write_input)}
         case Operator.MUTATION:
-            return {"best": best, "parent": parents[0], "insights": _insights(commission)}
+            return {"best": best, "parent": parents[0], "insights": _insights(write_input)}
         case Operator.TRANSLATION:
-            return {"functional": prompt.data("functional.py", commission.functional)}
+            return {"functional": prompt.data("functional.py", write_input.functional)}
         case Operator.OPTIMISATION:
-            shown = "\n\n".join(_kernel(attempt, commission) for attempt in commission.shown)
-            return {"shown": shown or _NOTHING, "best": best, "which": _proposal_number(commission)}
+            shown = "\n\n".join(_kernel(attempt, write_input) for attempt in write_input.shown)
+            return {"shown": shown or _NOTHING, "best": best, "which": _proposal_number(write_input)}
         case Operator.COMPOSITION:
-            examples = "\n\n".join(_example(example) for example in commission.examples)
-            return {"examples": examples or "None is known.", "best": best, "which": _proposal_number(commission)}
+            examples = "\n\n".join(_example(example) for example in write_input.examples)
+            return {"examples": examples or "None is known.", "best": best, "which": _proposal_number(write_input)}
         case _:
-            raise ValueError(f"{commission.operator} is not written freely")
+            raise ValueError(f"{write_input.operator} is not written freely")
 
 
 _NOTHING = "There is none yet: write the first one."
 
 
-def _proposal_number(commission: Commission) -> str:
-    place = f"This is proposal {commission.place + 1} of {commission.places}"
+def _proposal_number(write_input: WriteInput) -> str:
+    place = f"This is proposal {write_input.place + 1} of {write_input.places}"
     return f"{place} that are asked for at once; be different from the others."
 
 
-def _insights(commission: Commission) -> str:
-    if not commission.insights:
+def _insights(write_input: WriteInput) -> str:
+    if not write_input.insights:
         return ""
-    listed = "\n".join(f"- {insight}" for insight in commission.insights)
+    listed = "\n".join(f"- {insight}" for insight in write_input.insights)
     return f"# What was thought while earlier kernels were written\n{prompt.data('insights', listed)}\n"
 
 
-def _kernel(attempt: Attempt | None, commission: Commission, *, profiled: bool = False) -> str:
+def _kernel(attempt: Attempt | None, write_input: WriteInput, *, profiled: bool = False) -> str:
     if attempt is None:
         return _NOTHING
     assert attempt.kernel is not None
-    if commission.method in _SILENT:
+    if write_input.method in _SILENT:
         return kernel_text(attempt.kernel)
     lines = [prompt.data("name", attempt.name)] if attempt.name else []
     lines.append(prompt.measured(attempt.evaluation) + (_profile(attempt.evaluation) if profiled else ""))

@@ -133,7 +133,7 @@ class Gateway:
                 asked_to_wait, backoff = error.retry_after or 0.0, _backoff(number)
                 others = _endpoint_pause(error, backoff)
                 if others > 0:
-                    self._limits.hold_off(model.endpoint, others)
+                    self._limits.back_off(model.endpoint, others)
                 hopeless = not error.retryable or asked_to_wait > MAX_TURN_SECONDS
                 if hopeless or number == MAX_TRIES or lost == MAX_LOST_TRIES:
                     raise _unavailable(model, error) from error
@@ -163,7 +163,7 @@ class Gateway:
             if wait <= 0:
                 return
             if waited >= MAX_TURN_SECONDS:
-                message = f"the limits set for {model.name} let no call through for {waited:.0f} s"
+                message = f"the configured limits of {model.name} allowed no call for {waited:.0f} s"
                 raise TransportError("rate_limited", message, retryable=False)
             pause = min(wait, MAX_PAUSE_SECONDS)
             waited += pause

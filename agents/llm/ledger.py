@@ -47,7 +47,7 @@ class Limits(Protocol):
         """Correct the tokens that were taken by an estimate."""
         ...
 
-    def hold_off(self, model: str, seconds: float) -> None:
+    def back_off(self, model: str, seconds: float) -> None:
         """Keep every caller waiting for the time that the provider asks for."""
         ...
 
@@ -69,8 +69,8 @@ class NoLimits:
     def settle(self, model: str, *, taken: int, used: int) -> None:
         """See :meth:`Limits.settle`."""
 
-    def hold_off(self, model: str, seconds: float) -> None:
-        """See :meth:`Limits.hold_off`."""
+    def back_off(self, model: str, seconds: float) -> None:
+        """See :meth:`Limits.back_off`."""
 
 
 class MemoryLedger:

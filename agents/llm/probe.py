@@ -52,7 +52,7 @@ def diagnose(model: Model, error: TransportError) -> tuple[Trouble, str]:
     if model.api_base:
         return _own_server(model, model.api_base.rstrip("/"), error)
     if error.status == 404 or _names_model(error):
-        return Trouble.WRONG_MODEL, f"the provider knows no model {_name(model)}: check the name in CUPILOT_LLM_MODEL"
+        return Trouble.WRONG_MODEL, f"the provider has no model {_name(model)}: check the name in CUPILOT_LLM_MODEL"
     return _other(error)
 
 
@@ -82,7 +82,7 @@ def _other(error: TransportError) -> tuple[Trouble, str]:
 def _key_advice(model: Model) -> str:
     if model.api_key is None:
         return "no key is set: set CUPILOT_LLM_API_KEY or the provider's own variable"
-    return "the server does not take the key: check CUPILOT_LLM_API_KEY, and that it may use this model"
+    return "the server rejects the key: check CUPILOT_LLM_API_KEY, and that it may use this model"
 
 
 def _names_model(error: TransportError) -> bool:

@@ -170,11 +170,16 @@ def roofline(briefing: Briefing) -> str:
     zone = _ZONES[place.zone].format(near=_NEAR[briefing.target])
     text = (
         f"- Roofline: {place.intensity:.3g} operations a byte against {ridges}: zone *{place.zone.value}*, "
-        f"{zone}. No correct kernel can take less than {_time(place.floor_us)} (memory "
-        f"{_time(place.memory_floor_us)}, arithmetic {_time(place.compute_floor_us)})"
+        f"{zone}. At the measured peaks no correct kernel takes less than {_time(place.floor_us)} (memory "
+        f"{_time(place.memory_floor_us)}, operations of the best algorithms known {_time(place.compute_floor_us)})"
     )
     if briefing.baseline_us is not None:
         text += f", {briefing.baseline_us / place.floor_us:.2f} times as fast as PyTorch eager"
+    if place.direct_us is not None and place.direct_us > place.floor_us:
+        text += (
+            f". The reference's operations as they are written, counted directly, would take {_time(place.direct_us)}:"
+            " a calculated share of them is no measurement, and a faster algorithm may need fewer"
+        )
     return text + ".\n"
 
 

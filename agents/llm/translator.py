@@ -16,7 +16,7 @@ LANGUAGE = {Target.CUDA: "cuda", Target.CPU: "cpp"}
 
 
 class LlmTranslator:
-    """The half of :class:`agents.interface.StrategyTranslator` that writes code."""
+    """Writer of code; :class:`agents.llm.alignment.AligningTranslator` adds the reading."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

@@ -48,11 +48,11 @@ class TransportError(Exception):
         self.retry_after = retry_after
         """Seconds that the provider asked us to wait."""
         self.maybe_charged = maybe_charged
-        """Whether the provider may have worked, and charge for it, although no answer arrived."""
+        """True if the provider may have worked, and charge for it, although no answer arrived."""
         self.status = status
         """The HTTP status that came back, where one did."""
         self.connected = connected
-        """Whether anybody took the connection."""
+        """True if anybody took the connection."""
 
 
 def litellm() -> ModuleType:

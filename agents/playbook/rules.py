@@ -23,7 +23,7 @@ product with 8 of them ran at 66 % of an H200's floor (``benchmarks/results/h200
 SERIALISED = "Potential Performance Loss: "
 """What ptxas writes before its reason, where wgmma is no longer asynchronous."""
 MAJOR, CRITICAL = 80.0, 40.0
-"""Below these shares of the floor the severity is major or critical; above them minor."""
+"""Below these shares of the speed that the direct count allows the severity is major or critical; above them minor."""
 
 
 _MEMORY = {
@@ -149,8 +149,9 @@ def _profile(briefing: Briefing, evaluation: Evaluation) -> Iterator[Finding]:
         yield Finding("none", "the kernel is as fast as the device allows", evidence)
         return
     severity = "minor"
-    if floor is not None:
-        severity = "critical" if floor < CRITICAL else "major" if floor < MAJOR else "minor"
+    reached = metrics.get("direct_pct", floor)
+    if reached is not None:
+        severity = "critical" if reached < CRITICAL else "major" if reached < MAJOR else "minor"
     zone = _zone(briefing, evaluation)
     if zone is Zone.COMPUTE:
         cause = "too little of the arithmetic rate is used" if compute < LATENCY_BOUND else "arithmetic is the limit"
@@ -177,6 +178,8 @@ def _zone(briefing: Briefing, evaluation: Evaluation) -> Zone:
 def _numbers(evaluation: Evaluation) -> str:
     if evaluation.profile is None:
         return "no profile"
-    names = ("floor_pct", "memory_throughput_pct", "compute_throughput_pct", "occupancy_pct")
+    names = ("floor_pct", "direct_pct", "memory_throughput_pct", "compute_throughput_pct", "occupancy_pct")
     known = [f"{name} = {evaluation.profile.metrics[name]:.0f}" for name in names if name in evaluation.profile.metrics]
-    return f"{', '.join(known) or 'no metrics'} ({evaluation.profile.source.value})"
+    return (
+        f"{', '.join(known) or 'no metrics'} (calculated from counted work; profile {evaluation.profile.source.value})"
+    )

@@ -34,7 +34,7 @@ from cupilot.storage.operations.views import backlogs, quarantine
 from cupilot.storage.people.audit import AuditFilter, list_entries
 from cupilot.storage.people.people import keys_for, members_of, team_for, team_of_job, teams_for
 from cupilot.storage.people.teams import identify
-from cupilot.storage.pool.leaderboards import Onlooker, leaderboard, list_leaderboards
+from cupilot.storage.pool.leaderboards import BoardViewer, leaderboard, list_leaderboards
 from cupilot.storage.queue.cluster_views import cluster_view
 from cupilot.storage.queue.drains import drains
 
@@ -64,7 +64,7 @@ async def signed_in(request: Request) -> Response:
     """Keep a valid key in the cookie."""
     body = await request.body()
     if len(body) > LARGEST_FORM:
-        raise InvalidInput("this is no API key", hint="paste the key that cupilot key create printed: cpk_...")
+        raise InvalidInput("this is not an API key", hint="paste the key that cupilot key create printed: cpk_...")
     secret = parse_qs(body.decode("ascii", "ignore")).get("key", [""])[0].strip()
 
     def known() -> bool:
@@ -166,7 +166,7 @@ def compare(session: Transaction, caller: Visitor, first: Reference, second: Ref
 @router.get("/leaderboards")
 def boards(session: Transaction, caller: Visitor) -> Response:
     """List the leaderboards, one for each problem and device."""
-    return page("boards", caller, boards=list_leaderboards(session, Onlooker(caller.team_id), after=0, limit=200))
+    return page("boards", caller, boards=list_leaderboards(session, BoardViewer(caller.team_id), after=0, limit=200))
 
 
 @router.get("/leaderboards/{problem}")
@@ -174,7 +174,7 @@ def board(session: Transaction, caller: Visitor, problem: str, device: Text = No
     """List proven kernels, the fastest first."""
     device = plain_text("device", device)
     problem_ref = plain_text("problem", problem) or ""
-    ranking = leaderboard(session, Onlooker(caller.team_id), problem_ref, device=device, after=0, limit=200)
+    ranking = leaderboard(session, BoardViewer(caller.team_id), problem_ref, device=device, after=0, limit=200)
     return page("board", caller, board=ranking)
 
 

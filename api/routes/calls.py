@@ -16,7 +16,7 @@ from cupilot.storage.jobs import call_views as views
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
 
 Role = Annotated[str | None, Query(max_length=32, examples=["translator"], description="The agent that asked.")]
-Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the previous page.")]
 
 
 @router.get("/calls", summary="List a job's model calls", responses=errors(401, 404, 422))

@@ -37,7 +37,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/events", summary="What happened to your team's jobs", responses=errors(401, 422))
+@router.get("/events", summary="List the events of your team's jobs", responses=errors(401, 422))
 def list_team_events(
     session: Transaction,
     team: TeamId,
@@ -50,7 +50,7 @@ def list_team_events(
 
 @router.get(
     "/events/stream",
-    summary="What happens to your team's jobs, as it happens",
+    summary="Stream the events of your team's jobs",
     response_class=Response,
     responses={**errors(401, 422, 429), **STREAM},
 )
@@ -63,7 +63,7 @@ def stream_team_events(
 
 @router.get(
     "/jobs/{job}/events/stream",
-    summary="What happens to a job, as it happens",
+    summary="Stream a job's events",
     response_class=Response,
     responses={
         **errors(401, 404, 422, 429),

@@ -70,7 +70,7 @@ def submit_experiment(
     return _with_retry_after(response, views.experiment_view(session, caller.team_id, experiment.id))
 
 
-@router.post("/plan", summary="What an experiment would be", responses=errors(401, 413, 422))
+@router.post("/plan", summary="Plan an experiment without starting it", responses=errors(401, 413, 422))
 def plan_experiment(session: Transaction, team: TeamId, request: Matrix) -> ExperimentPlan:
     """Check an experiment without making it: how many jobs, which arms, and what they can use at most."""
     return experimentation.plan(experimentation.draft(session, team, request))
@@ -116,7 +116,7 @@ def list_experiment_jobs(
     return views.list_experiment_jobs(session, team, experiment, arm=arm, cursor=cursor, after=after, limit=limit)
 
 
-@router.get("/{experiment}/report", summary="What an experiment shows", responses=errors(401, 404))
+@router.get("/{experiment}/report", summary="Report an experiment's result", responses=errors(401, 404))
 def get_report(session: Transaction, team: TeamId, experiment: UUID) -> ExperimentReport:
     """Get the results so far: medians by arm and problem, paired comparisons, validity, cost.
 

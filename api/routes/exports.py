@@ -24,7 +24,7 @@ _ZIP: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/exports", summary="Forms of the winner", responses=errors(401, 404))
+@router.get("/exports", summary="List the winner's export formats", responses=errors(401, 404))
 def list_exports(session: Transaction, team: TeamId, job: UUID) -> ExportList:
     """List the available exports of the best kernel, and why others are not available."""
     return _offers(report(session, team, job))
@@ -41,7 +41,9 @@ def export_best(session: Transaction, team: TeamId, job: UUID, form: ExportForma
     return _zip(report(session, team, job), form)
 
 
-@router.get("/candidates/{candidate}/exports", summary="Forms of a candidate", responses=errors(401, 404, 409))
+@router.get(
+    "/candidates/{candidate}/exports", summary="List a candidate's export formats", responses=errors(401, 404, 409)
+)
 def list_candidate_exports(session: Transaction, team: TeamId, job: UUID, candidate: str) -> ExportList:
     """List the available exports of any candidate that counts, by id or ordinal."""
     return _offers(report_on(session, team, job, candidate))

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/imports", tags=["jobs"], route_class=StrictRoute)
 
 IdempotencyKey = Annotated[
     str | None,
-    Header(min_length=1, max_length=200, description="Asking again with the same key answers with the first job."),
+    Header(min_length=1, max_length=200, description="A repeated key answers with the first job."),
 ]
 
 

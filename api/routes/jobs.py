@@ -88,7 +88,7 @@ def submit_job(
     return _with_retry_after(response, views.job_view(session, caller.team_id, job.id))
 
 
-@router.post("/plan", summary="What a job would be", responses=errors(401, 403, 413, 422))
+@router.post("/plan", summary="Plan a job without starting it", responses=errors(401, 403, 413, 422))
 def plan_job(
     session: Transaction, caller: Member, request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)]
 ) -> JobPlan:
@@ -152,7 +152,7 @@ def cancel_job(session: Transaction, team: TeamId, job: UUID, response: Response
     return _with_retry_after(response, views.job_view(session, team, job))
 
 
-@router.get("/{job}/events", summary="What happened to a job", responses=errors(401, 404, 422))
+@router.get("/{job}/events", summary="List a job's events", responses=errors(401, 404, 422))
 async def list_events(
     *,
     request: Request,

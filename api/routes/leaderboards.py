@@ -16,7 +16,9 @@ from cupilot.storage.pool import leaderboards as views
 
 router = APIRouter(prefix="/v1", tags=["results"])
 
-After = Annotated[int, Query(ge=0, lt=2**31, deprecated=True, description="So many come before; see `cursor`.")]
+After = Annotated[
+    int, Query(ge=0, lt=2**31, deprecated=True, description="Number of entries before the page; see `cursor`.")
+]
 AllTeams = Annotated[bool, Query(description="Every team's kernels, with their teams: cluster admins only.")]
 Reference = Annotated[
     str,
@@ -43,7 +45,7 @@ def list_leaderboards(
     Only those that hold a kernel that counts: your team's, or, for a built-in problem, one that its team has opened to
     all (`PUT /v1/pool/sharing`).
     """
-    return views.list_leaderboards(session, _onlooker(caller, all_teams), cursor=cursor, after=after, limit=limit)
+    return views.list_leaderboards(session, _viewer(caller, all_teams), cursor=cursor, after=after, limit=limit)
 
 
 @router.get("/leaderboards/{problem}", summary="A leaderboard", responses=errors(401, 403, 404, 422))
@@ -67,8 +69,8 @@ def get_leaderboard(
     if "\0" in problem:
         raise NotFound("no such problem", where="problem")
     device = plain_text("device", device)
-    onlooker = _onlooker(caller, all_teams)
-    return views.leaderboard(session, onlooker, problem, device=device, cursor=cursor, after=after, limit=limit)
+    viewer = _viewer(caller, all_teams)
+    return views.leaderboard(session, viewer, problem, device=device, cursor=cursor, after=after, limit=limit)
 
 
 @router.get("/compare", summary="Compare two candidates", responses=errors(401, 404, 409, 410, 422))
@@ -81,7 +83,7 @@ def compare(session: Transaction, team: TeamId, first: Reference, second: Refere
     return compare_candidates(session, team, first, second)
 
 
-def _onlooker(caller: Caller, all_teams: bool) -> views.Onlooker:
+def _viewer(caller: Caller, all_teams: bool) -> views.BoardViewer:
     if all_teams:
         caller.needs_cluster_admin()
-    return views.Onlooker(caller.team_id, everything=all_teams)
+    return views.BoardViewer(caller.team_id, everything=all_teams)

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/jobs/{job}/candidates/{candidate}", tags=["result
 
 IdempotencyKey = Annotated[
     str | None,
-    Header(min_length=1, max_length=200, description="Asking again with the same key answers with the first job."),
+    Header(min_length=1, max_length=200, description="A repeated key answers with the first job."),
 ]
 
 

@@ -67,7 +67,7 @@ def change_team(session: Transaction, caller: ClusterAdmin, team: str, request: 
     return views.team_view(session, people.change_team(session, row, request.weight, request.quota))
 
 
-@router.get("/teams/{team}/members", summary="Who is in a team", responses=errors(401, 404, 422))
+@router.get("/teams/{team}/members", summary="List a team's members", responses=errors(401, 404, 422))
 def list_members(
     session: Transaction, caller: Viewer, team: str, cursor: Cursor = None, limit: AnyLimit = None
 ) -> MemberList:
@@ -90,7 +90,10 @@ def put_member(session: Transaction, caller: Admin, team: str, user: str, reques
 
 
 @router.delete(
-    "/teams/{team}/members/{user}", status_code=204, summary="Take out of a team", responses=errors(401, 403, 404)
+    "/teams/{team}/members/{user}",
+    status_code=204,
+    summary="Remove a user from a team",
+    responses=errors(401, 403, 404),
 )
 def remove_member(session: Transaction, caller: Admin, team: str, user: str) -> None:
     """Remove a member. Their keys for the team are refused from now on."""
@@ -126,7 +129,7 @@ def list_users(
     return UserPage(items=items, next_cursor=following, next_after=items[-1].name if following else None)
 
 
-@router.post("/users", status_code=201, summary="Make a user known", responses=errors(401, 403, 409, 422))
+@router.post("/users", status_code=201, summary="Create a user", responses=errors(401, 403, 409, 422))
 def make_user(session: Transaction, caller: ClusterAdmin, request: UserRequest) -> UserView:  # noqa: ARG001
     """Make a user for a person; next add them to a team and make them a key."""
     return views.user_view(session, people.make_person(session, request.name, cluster_admin=request.cluster_admin))

@@ -20,12 +20,12 @@ from cupilot.domain.strategy import Strategy
 from cupilot.schemas import (
     BadLine,
     PoolEntryView,
-    PoolFound,
-    PoolImported,
+    PoolImportResult,
     PoolPage,
-    PoolSearch,
-    PoolShare,
-    PoolShared,
+    PoolSearchRequest,
+    PoolSearchResult,
+    PoolShareRequest,
+    PoolShareResult,
     PoolStatistics,
 )
 from cupilot.storage.db.engine import Database
@@ -81,8 +81,8 @@ def search_pool(
     request: Request,
     session: Transaction,
     caller: Viewer,
-    asked: Annotated[PoolSearch, Body(openapi_examples=POOL_EXAMPLES)],
-) -> PoolFound:
+    asked: Annotated[PoolSearchRequest, Body(openapi_examples=POOL_EXAMPLES)],
+) -> PoolSearchResult:
     """List what a job on this problem would be shown.
 
     Each match comes with its reasons: similarities, counts, shrunken gain.
@@ -93,11 +93,11 @@ def search_pool(
         assert asked.question is not None
         question = asked.question.model_copy(update={"limit": asked.limit})
     answer = _answer(request, session, caller.team_id, question, asked.job)
-    return PoolFound(question=question, **{name: getattr(answer, name) for name in PoolAnswer.model_fields})
+    return PoolSearchResult(question=question, **{name: getattr(answer, name) for name in PoolAnswer.model_fields})
 
 
 @router.put("/sharing", summary="Share entries, or withdraw them", responses=errors(401, 404, 413, 422))
-def share_entries(session: Transaction, team: TeamId, wanted: PoolShare) -> PoolShared:
+def share_entries(session: Transaction, team: TeamId, wanted: PoolShareRequest) -> PoolShareResult:
     """Set how your team's entries are shared.
 
     `anonymous` shows other teams everything but names, hashes, prose and origin; `private` withdraws at once. Results
@@ -121,7 +121,9 @@ def share_entries(session: Transaction, team: TeamId, wanted: PoolShare) -> Pool
 def export_pool(
     team: TeamId,
     database: Annotated[Database, Depends(dependencies.database)],
-    kernels: Annotated[bool, Query(description="Whether sources and launch plans are in it; else hashes only.")] = True,
+    kernels: Annotated[
+        bool, Query(description="If false, the export has hashes instead of sources and launch plans.")
+    ] = True,
 ) -> StreamingResponse:
     """Stream all entries, one a line.
 
@@ -148,7 +150,7 @@ async def _raw(request: Request) -> bytes:
 
 @router.post(
     "/import",
-    summary="Take in entries as JSON lines",
+    summary="Import entries as JSON lines",
     responses=errors(401, 413, 422),
     openapi_extra={"requestBody": {"required": True, "content": LINES}},
 )
@@ -158,7 +160,7 @@ def import_pool(
     body: Annotated[bytes, Depends(_raw)],
     source: Annotated[str, Query(min_length=1, max_length=100, description="Where they come from.")] = "import",
     first_line: Annotated[int, Query(ge=1, lt=2**31, description="Number of the first line, in a split file.")] = 1,
-) -> PoolImported:
+) -> PoolImportResult:
     """Check each line and keep the valid ones; others are reported with number and reason.
 
     Repeating it adds nothing.
@@ -173,10 +175,10 @@ def import_pool(
     assert label is not None
     imported = import_lines(session, team, lines, label, first_line=first_line)
     bad = [BadLine(line=refused.line, reason=refused.reason) for refused in imported.bad]
-    return PoolImported(lines=imported.lines, added=imported.added, known=imported.known, bad=bad)
+    return PoolImportResult(lines=imported.lines, added=imported.added, known=imported.known, bad=bad)
 
 
-@router.get("/stats", summary="What the pool holds", responses=errors(401))
+@router.get("/stats", summary="Show the pool's statistics", responses=errors(401))
 def pool_statistics(session: Transaction, team: TeamId) -> PoolStatistics:
     """Get counts, and for each technique and class of operators its tries, failures, typical speedup and worth."""
     return views.statistics(session, team)

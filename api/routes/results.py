@@ -30,7 +30,7 @@ def list_candidates(
     cursor: Cursor = None,
     after: Annotated[
         int | None,
-        Query(ge=-1, lt=2**31, deprecated=True, description="Ordinal of the page before's last; see `cursor`."),
+        Query(ge=-1, lt=2**31, deprecated=True, description="Last ordinal of the previous page; see `cursor`."),
     ] = None,
     limit: Limit = 50,
 ) -> CandidatePage:

@@ -43,7 +43,7 @@ def ready(response: Response, database: Annotated[Database, Depends(dependencies
     return result
 
 
-@router.get("/v1/version", summary="Which software answers")
+@router.get("/v1/version", summary="Show the service's version")
 async def version() -> VersionView:
     """Get the version of service and API."""
     return VersionView(version=__version__)

@@ -64,7 +64,7 @@ def resume(session: Transaction, caller: Member, job: UUID) -> JobView:
     return job_view(session, caller.team_id, job)
 
 
-@router.post("/jobs/{job}/retry", status_code=202, summary="Go on with an ended job", responses=NEW_JOB)
+@router.post("/jobs/{job}/retry", status_code=202, summary="Retry an ended job", responses=NEW_JOB)
 def retry(
     *,
     session: Transaction,
@@ -83,7 +83,7 @@ def retry(
 
 
 @router.post(
-    "/jobs/{job}/candidates/{candidate}/fork", status_code=202, summary="Go on from a candidate", responses=NEW_JOB
+    "/jobs/{job}/candidates/{candidate}/fork", status_code=202, summary="Fork a job from a candidate", responses=NEW_JOB
 )
 def fork(
     *,
@@ -100,7 +100,7 @@ def fork(
     return _accepted(session, caller.team_id, response, *new)
 
 
-@router.get("/jobs/{job}/directives", summary="What people want of a job", responses=errors(401, 404))
+@router.get("/jobs/{job}/directives", summary="List a job's directives", responses=errors(401, 404))
 def list_directives(session: Transaction, team: TeamId, job: UUID) -> DirectiveList:
     """List pins, bans and injections, oldest first, with the effect of each."""
     return views.list_directives(session, team, job)
@@ -142,15 +142,13 @@ def direct(
     return views.directive_view(row)
 
 
-@router.delete(
-    "/jobs/{job}/directives/{directive}", summary="Take a directive back", responses=errors(401, 403, 404, 409)
-)
+@router.delete("/jobs/{job}/directives/{directive}", summary="Lift a directive", responses=errors(401, 403, 404, 409))
 def lift(session: Transaction, caller: Member, job: UUID, directive: UUID) -> DirectiveView:
     """Lift a directive from the next decision on. An injection that has become a candidate is a 409."""
     return views.directive_view(steering.lift(session, caller.team_id, job, directive, caller.user))
 
 
-@router.get("/quota", summary="What your team may use", responses=errors(401))
+@router.get("/quota", summary="Show your team's quota and its use", responses=errors(401))
 def get_quota(session: Transaction, team: TeamId) -> QuotaView:
     """Get limits and use: jobs, GPU seconds and money of this period, and the shares of the queues."""
     return views.quota_view(session, team)

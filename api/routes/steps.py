@@ -19,7 +19,7 @@ TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["results"])
 
 
-@router.get("/steps", summary="What was done for a job", responses=errors(401, 404, 422))
+@router.get("/steps", summary="List a job's steps", responses=errors(401, 404, 422))
 def list_steps(
     *,
     session: Transaction,
@@ -56,7 +56,7 @@ def get_job_log(
     session: Transaction,
     team: TeamId,
     job: UUID,
-    lines: Annotated[int, Query(ge=1, le=MAX_LINES, description="So many of the newest.")] = 1_000,
+    lines: Annotated[int, Query(ge=1, le=MAX_LINES, description="At most this many lines, the newest.")] = 1_000,
 ) -> Response:
     """Get the newest events as lines of text."""
     return _text(views.job_log(session, team, job, lines=lines), f"cupilot-{job}.log")

@@ -25,7 +25,7 @@ def list_techniques(
     *,
     session: Transaction,
     team: TeamId,
-    kind: Annotated[Standing | None, Query(description="Only those that stand like this.")] = None,
+    kind: Annotated[Standing | None, Query(description="Only techniques of this standing.")] = None,
     target: Target | None = None,
     technique: Annotated[str | None, Query(max_length=64, description="Only this one.")] = None,
     cursor: Cursor = None,

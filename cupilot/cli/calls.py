@@ -26,7 +26,7 @@ def calls(
     ] = None,
     role: Annotated[str | None, typer.Option("--role", help="Only this agent's, e.g. translator.")] = None,
     state: Annotated[str | None, typer.Option("--state", help="Only started, answered, failed or lost ones.")] = None,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where a page ended.")] = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Continue after the previous page.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=PAGE)] = 50,
     server: Server = None,
     data: Data = None,

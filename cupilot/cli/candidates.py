@@ -20,12 +20,11 @@ TECHNIQUES_SHOWN = 70
 def candidates(
     *,
     job: JobId,
-    verdict: Annotated[
-        Verdict | None, typer.Option("--verdict", help="Only those that climbed exactly so far.")
-    ] = None,
+    verdict: Annotated[Verdict | None, typer.Option("--verdict", help="Only those with exactly this verdict.")] = None,
     generation: Annotated[int | None, typer.Option("--generation", min=1, help="Only this one's, from 1.")] = None,
     order: Annotated[
-        str, typer.Option("--order", metavar="ordinal|speedup", help="As they were made, or the fastest first.")
+        str,
+        typer.Option("--order", metavar="ordinal|speedup", help="In the order they were made, or the fastest first."),
     ] = "ordinal",
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -63,7 +62,7 @@ def candidate(
     job: JobId,
     candidate: CandidateId,
     *,
-    source: Annotated[bool, typer.Option("--source", help="Print the kernel's source, and no more.")] = False,
+    source: Annotated[bool, typer.Option("--source", help="Print only the kernel's source.")] = False,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -98,7 +97,7 @@ def _print_source(view: CandidateView) -> None:
     from cupilot.cli.render import show_source
 
     if view.kernel is None:
-        hint = f"cupilot candidate {view.job} {view.ordinal} says how far it came"
+        hint = f"cupilot candidate {view.job} {view.ordinal} shows how far it got"
         raise NotFound(f"candidate {view.ordinal} has no kernel", hint=hint, where="CANDIDATE")
     if view.kernel.pruned_at is not None:
         raise Pruned(f"the source of candidate {view.ordinal}", view.kernel.pruned_at)

@@ -30,8 +30,10 @@ def events(
     after: Annotated[
         int | None, typer.Option("--after", min=0, max=MOST, metavar="ID", help="Only later ones.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Not more than so many.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they happen, until the job ends.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing events as they happen, until the job ends.")
+    ] = False,
     server: Server = None,
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each as a line of JSON.")] = False,

@@ -36,7 +36,7 @@ def run(
         Path | None, typer.Argument(metavar="[MATRIX]", help="A .toml, .yaml or .json file with the request's fields.")
     ] = None,
     *,
-    name: Annotated[str | None, typer.Option(help="What to call it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name.")] = None,
     target: Annotated[str | None, typer.Option(metavar="auto|cuda|cpu", help="What to run on [auto].")] = None,
     device_class: Annotated[str | None, typer.Option("--device-class", help="The one kind of GPU, e.g. sm_90.")] = None,
     problem: Annotated[Many, typer.Option(metavar="PROBLEM", help="A file or a built-in; repeat.")] = None,
@@ -58,10 +58,10 @@ def run(
     total_candidates: Annotated[int | None, typer.Option("--total-candidates", min=1, help="Of all jobs.")] = None,
     total_cost: Annotated[float | None, typer.Option("--total-cost", min=0, help="Of all jobs: US dollars.")] = None,
     label: Annotated[Many, typer.Option(metavar="KEY=VALUE", help="For its jobs; repeat.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it may cost; make nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it may cost; start nothing.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the id and leave it running.")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="The same key again makes no second experiment.")
+        str | None, typer.Option("--idempotency-key", help="A repeated key starts no second experiment.")
     ] = None,
     out: Out = None,
     server: Server = None,
@@ -148,7 +148,7 @@ def report(
     *,
     csv: Annotated[
         str | None,
-        typer.Option("--csv", metavar="arms|cells|comparisons|convergence|jobs", help="Print one table, and no more."),
+        typer.Option("--csv", metavar="arms|cells|comparisons|convergence|jobs", help="Print only this table, as CSV."),
     ] = None,
     out: Out = None,
     server: Server = None,
@@ -188,7 +188,7 @@ def cancel(experiment: ExperimentId, server: Server = None, data: Data = None, a
 def list_experiments(
     *,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="From the page before.")] = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="next_cursor of the previous page.")] = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,

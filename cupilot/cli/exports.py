@@ -19,7 +19,7 @@ def export(
     *,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="torch|kernelbench|cupy|bundle", help="Without it, say what is to be had."),
+        typer.Option("--format", metavar="torch|kernelbench|cupy|bundle", help="Without it, list the formats."),
     ] = None,
     candidate: Annotated[
         str | None, typer.Option("--candidate", metavar="N", help="Another candidate that counts, by ordinal or id.")
@@ -50,7 +50,7 @@ def export(
                 return
             typer.echo(f"candidate {offers.ordinal} of job {chosen}")
             for offer in offers.items:
-                typer.echo(f"  {offer.format:<12} {clean(offer.refused) if offer.refused else 'to be had'}")
+                typer.echo(f"  {offer.format:<12} {clean(offer.refused) if offer.refused else 'available'}")
             return
         folder, files = write_export(client.export(chosen, form, candidate), chosen, out)
         if as_json:

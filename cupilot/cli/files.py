@@ -22,7 +22,7 @@ def write_result(archive: bytes, job: UUID, out: Path | None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             if sum(entry.file_size for entry in files.infolist()) > MAX_BYTES:
-                raise InvalidInput("the result is too large to be one")
+                raise InvalidInput("the archive is too large to be a result")
             for entry in files.infolist():
                 if Path(entry.filename).name != entry.filename:
                     raise InvalidInput(f"the result holds a file with a path: {entry.filename!r}")
@@ -39,7 +39,7 @@ def write_export(archive: bytes, job: UUID, out: Path | None) -> tuple[Path, lis
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             entries = files.infolist()
             if sum(entry.file_size for entry in entries) > MAX_BYTES:
-                raise InvalidInput("the export is too large to be one")
+                raise InvalidInput("the archive is too large to be an export")
             for entry in entries:
                 if not _stays_inside(entry.filename):
                     raise InvalidInput(f"the export holds a file that would leave its folder: {entry.filename!r}")

@@ -34,7 +34,7 @@ def judge(
         str | None, typer.Option("--function", metavar="NAME", help="Of a torch extension that exports several.")
     ] = None,
     policy: Annotated[NumericsPolicy, typer.Option("--policy", help="What arithmetic may be used.")] = FP32,
-    name: Annotated[str | None, typer.Option("--name", help="What to call the problem.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The problem's name.")] = None,
     size: Annotated[str | None, typer.Option("--size", metavar="small|full", help="Of a built-in problem.")] = None,
     priority: Annotated[Priority, typer.Option("--priority", help="Order in your team's share.")] = Priority.NORMAL,
     label: Annotated[
@@ -85,9 +85,9 @@ def _request(
 ) -> ImportRequest:
     """Return the request, checked as far as it can be without a server; InvalidInput otherwise."""
     if target not in ("auto", *Target):
-        raise InvalidInput(f"{target!r} is no target", hint="auto, cuda or cpu", where="--target")
+        raise InvalidInput(f"{target!r} is not a target", hint="auto, cuda or cpu", where="--target")
     if size is not None and size not in get_args(Size):
-        raise InvalidInput(f"{size!r} is no size", hint="small or full", where="--size")
+        raise InvalidInput(f"{size!r} is not a size", hint="small or full", where="--size")
     chosen: Size | None = size  # type: ignore[assignment]
     return ImportRequest(
         problem=resolve(problem, name=name, policy=policy, size=chosen),

@@ -66,7 +66,7 @@ def submit(
     idempotency_key: IdempotencyKey = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check it, say what it can use and is likely to, and start nothing.")
+        bool, typer.Option("--dry-run", help="Check it and show what it may cost; start nothing.")
     ] = False,
     server: Server = None,
     data: Data = None,

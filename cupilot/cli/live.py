@@ -157,7 +157,7 @@ def _facts(job: JobView) -> Table:
         table.add_row(
             "problem",
             f"{job.preparation.op_class}, {job.preparation.zone.value} bound on {clean(job.preparation.device)};"
-            f" PyTorch {baseline:.0f} us, floor {floor:.0f} us",
+            f" PyTorch {baseline:.0f} us, roofline bound {floor:.0f} us",
         )
     table.add_row("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}")
     table.add_row("candidates", f"{job.candidates} ({counts(job.verdicts)})")

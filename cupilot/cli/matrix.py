@@ -56,7 +56,7 @@ def seeds(text: str) -> list[int]:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise InvalidInput(
-            f"{text!r} names no seeds", hint="a count, e.g. 6, or a list, e.g. 1,2,3", where="--seeds"
+            f"{text!r} is not a list of seeds", hint="a count, e.g. 6, or a list, e.g. 1,2,3", where="--seeds"
         ) from None
     return numbers if "," in text else list(range(numbers[0]))
 
@@ -100,7 +100,7 @@ def value_of(text: str) -> Any:
 def _assignment(text: str, where: str, *, parse: bool = True) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise InvalidInput(f"{text!r} sets nothing", hint="it looks like field=value", where=where)
+        raise InvalidInput(f"{text!r} is not an assignment", hint="it looks like field=value", where=where)
     return name.strip(), value_of(value) if parse else value
 
 

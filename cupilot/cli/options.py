@@ -28,9 +28,7 @@ OnlyJson = Annotated[
 """Of a command that prints nothing else."""
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id; 'last' is your team's newest job.")]
 CandidateId = Annotated[str, typer.Argument(metavar="CANDIDATE", help="The candidate's number in its job, or its id.")]
-Cursor = Annotated[str | None, typer.Option("--cursor", help="From the page before.")]
+Cursor = Annotated[str | None, typer.Option("--cursor", help="next_cursor of the previous page.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=200, help="Length of the page.")]
 All = Annotated[bool, typer.Option("--all", help="Every page, one after the other.")]
-IdempotencyKey = Annotated[
-    str | None, typer.Option("--idempotency-key", help="Asking again with the same key starts no second job.")
-]
+IdempotencyKey = Annotated[str | None, typer.Option("--idempotency-key", help="A repeated key starts no second job.")]

@@ -214,10 +214,11 @@ def set_user(
     name: UserName,
     *,
     disabled: Annotated[
-        bool | None, typer.Option("--disable/--enable", help="Whether their keys open anything.")
+        bool | None, typer.Option("--disable/--enable", help="Disable or enable all keys of the user.")
     ] = None,
     cluster_admin: Annotated[
-        bool | None, typer.Option("--cluster-admin/--no-cluster-admin", help="Whether they may make teams and users.")
+        bool | None,
+        typer.Option("--cluster-admin/--no-cluster-admin", help="Give or take the right to make teams and users."),
     ] = None,
     server: Server = None,
     data: Data = None,

@@ -157,7 +157,7 @@ def _show(comparison: CandidateComparison) -> None:
     for name, side in (("A", comparison.first), ("B", comparison.second)):
         typer.echo(f"{name}  {_side(side)}")
     if comparison.relative_speedup is None:
-        typer.echo(f"B over A cannot be said: {clean(comparison.relative_note)}")
+        typer.echo(f"B cannot be compared with A: {clean(comparison.relative_note)}")
     else:
         typer.echo(f"B is {interval(comparison.relative_speedup)} as fast as A ({clean(comparison.relative_note)})")
     if comparison.strategy is not None:

@@ -14,10 +14,10 @@ from cupilot.domain.evaluation import Baseline, BuildReport, Evaluation
 from cupilot.reports.job import (
     AFTER_QUARANTINE,
     BASELINE_NAMES,
+    bound_words,
     credit_words,
     difference_words,
     factor,
-    floor_share,
     spending_lines,
     technique_lines,
 )
@@ -48,7 +48,10 @@ def show_job(job: JobView) -> None:
             )
         )
         lines.append(("baseline", f"PyTorch eager {preparation.baseline_us.median:.1f} us on {preparation.device}"))
-        lines.append(("floor", f"{preparation.floor_us:.1f} us: no correct kernel can be faster"))
+        lines.append(("bound", f"{preparation.floor_us:.1f} us: no correct kernel is faster at the measured peaks"))
+        if preparation.direct_us is not None and preparation.direct_us > preparation.floor_us:
+            lines.append(("direct", f"{preparation.direct_us:.1f} us: operations as they are written, no bound"))
+        lines += _numbered("warning", preparation.warnings)
     if job.candidates:
         lines.append(("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}"))
         lines.append(("candidates", f"{job.candidates} ({counts(job.verdicts)})"))
@@ -120,6 +123,7 @@ def show_report(report: Report, folder: Path) -> None:
     lines = [("job", f"{job.id} ({job.state})"), ("problem", f"{job.problem.name} on {job.target.value}")]
     if candidate.evaluation:
         lines += _speedups(candidate.evaluation) + _tunables(candidate.evaluation)
+    lines += _numbered("warning", list(report.preparation.warnings))
     lines.append(("verdict", job.best.verdict.value if job.best else "-"))
     lines += _origins(candidate)
     lines.append(("source", str(folder)))
@@ -136,6 +140,7 @@ def show_candidate(candidate: CandidateView) -> None:
         ("candidate", f"{candidate.ordinal} of job {candidate.job}, {candidate.id}"),
         ("made by", _maker(candidate)),
         ("came to", _standing(candidate)),
+        *_numbered("warning", candidate.warnings),
     ]
     if candidate.evaluation:
         lines += _judged(candidate.evaluation)
@@ -194,10 +199,12 @@ def _judged(evaluation: Evaluation) -> list[tuple[str, str]]:
         if not evaluation.verdict.counts:
             lines.append(("note", "these times do not count: the kernel is not proven"))
     if evaluation.placement:
-        lines.append(("zone", f"{evaluation.placement.zone.value}, floor {evaluation.placement.floor_us:.1f} us"))
+        lines.append(
+            ("zone", f"{evaluation.placement.zone.value}, roofline bound {evaluation.placement.floor_us:.1f} us")
+        )
     if evaluation.profile:
         metrics = [f"{name} {value:.4g}" for name, value in sorted(evaluation.profile.metrics.items())]
-        promoted = "" if evaluation.profile.promoted else " (not promoted)"
+        promoted = "" if evaluation.profile.promoted else " (no counters: not among the fastest)"
         lines += _numbered(f"{evaluation.profile.source.value} metrics{promoted}", metrics)
     if evaluation.build:
         lines += _numbered("build", _build_facts(evaluation.build))
@@ -248,9 +255,7 @@ def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
             continue
         times = f"{item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
         lines.append((f"over {name}", f"{factor(item.speedup)}, {difference_words(item.speedup)}; {times}"))
-    share = floor_share(evaluation)
-    if share is not None:
-        lines.append(("of the floor", f"{share:.0%} of the speed that the device's measured peaks allow"))
+    lines += zip(("of the bound", "of direct"), bound_words(evaluation), strict=False)
     return lines
 
 

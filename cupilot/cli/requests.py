@@ -41,9 +41,9 @@ class JobOptions:
     policy: Annotated[
         NumericsPolicy, typer.Option(help="What arithmetic kernels may use; PyTorch is timed under the same.")
     ] = NumericsPolicy.FP32
-    name: Annotated[str | None, typer.Option(help="What to call the problem.")] = None
+    name: Annotated[str | None, typer.Option(help="The problem's name.")] = None
     size: Annotated[
-        str | None, typer.Option(metavar="small|full", help="Of a built-in problem; by default what suits.")
+        str | None, typer.Option(metavar="small|full", help="Of a built-in problem; by default what suits the target.")
     ] = None
     method: Annotated[
         str, typer.Option(metavar="|".join(CONFIGS), help="The evolution algorithm; all but sce need a model.")
@@ -54,7 +54,7 @@ class JobOptions:
     ] = None
     population: Annotated[int | None, typer.Option(min=2, max=200, help="Candidates a generation.")] = None
     generations: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of selection.")] = None
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Everything random comes from it.")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all random choices.")] = 0
     candidates: Annotated[int | None, typer.Option(min=1, max=10_000, help="Budget: kernels to evaluate.")] = None
     minutes: Annotated[float | None, typer.Option(help="Budget: time from the start of preparation.")] = None
     cost: Annotated[float | None, typer.Option(min=0, help="Budget: US dollars for model calls.")] = None
@@ -80,7 +80,7 @@ class JobOptions:
         ``auto`` is ``cpu`` here, until :func:`on_chosen_target` has asked the service.
         """
         if self.target not in ("auto", *Target):
-            raise InvalidInput(f"{self.target!r} is no target", hint="auto, cuda or cpu", where="--target")
+            raise InvalidInput(f"{self.target!r} is not a target", hint="auto, cuda or cpu", where="--target")
         seconds = None if self.minutes is None else self.minutes * 60
         try:
             return JobRequest(
@@ -108,7 +108,7 @@ class JobOptions:
 
     def _method(self) -> MethodConfig:
         if self.method not in CONFIGS:
-            raise InvalidInput(f"{self.method!r} is no method", hint=", ".join(CONFIGS), where="--method")
+            raise InvalidInput(f"{self.method!r} is not a method", hint=", ".join(CONFIGS), where="--method")
         parameters = set(CONFIGS[self.method].model_fields)
         chosen = _given(population=self.population, generations=self.generations)
         chosen |= _switched_off(self.without or []) | _settings(self.set or [])
@@ -124,7 +124,7 @@ class JobOptions:
 
     def _problem(self) -> ProblemInput:
         if self.size is not None and self.size not in get_args(Size):
-            raise InvalidInput(f"{self.size!r} is no size", hint="small or full", where="--size")
+            raise InvalidInput(f"{self.size!r} is not a size", hint="small or full", where="--size")
         size: Size | None = self.size  # type: ignore[assignment]
         return resolve(self.problem, name=self.name, policy=self.policy, size=size)
 
@@ -160,7 +160,7 @@ def parse_labels(texts: list[str] | None) -> dict[str, str]:
     for label in texts or []:
         key, equals, value = label.partition("=")
         if not equals or not key:
-            raise InvalidInput(f"{label!r} is no label", hint="a label looks like key=value", where="--label")
+            raise InvalidInput(f"{label!r} is not a label", hint="a label looks like key=value", where="--label")
         labels[key] = value
     return labels
 
@@ -189,7 +189,7 @@ def _settings(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key or key == "name":
-            raise InvalidInput(f"{text!r} sets nothing", hint="e.g. --set crossover=code", where="--set")
+            raise InvalidInput(f"{text!r} is not an assignment", hint="e.g. --set crossover=code", where="--set")
         try:
             settings[key] = json.loads(value)
         except json.JSONDecodeError:

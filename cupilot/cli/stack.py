@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is up and leave it running.")] = False,
     target: Annotated[
-        str, typer.Option("--target", metavar="auto|cuda|cpu", help="auto is cuda where a usable GPU is.")
+        str, typer.Option("--target", metavar="auto|cuda|cpu", help="auto is cuda if there is a usable GPU, else cpu.")
     ] = "auto",
     data: Data = None,
     as_json: Json = False,
@@ -41,11 +41,11 @@ def up(
     """
     embedded = embedded_stack()
     if target not in ("auto", *Target):
-        raise InvalidInput(f"{target!r} is no target", hint="auto, cuda or cpu", where="--target")
+        raise InvalidInput(f"{target!r} is not a target", hint="auto, cuda or cpu", where="--target")
     folder = data_folder(data)
     wanted = None if target == "auto" else Target(target)
 
-    def told(progress: Progress) -> None:
+    def show_line(progress: Progress) -> None:
         show_progress(progress)
         if progress.part == "stack" and progress.state == "ready":
             url = progress.note.split()[0]
@@ -54,7 +54,7 @@ def up(
             elif not detach:
                 typer.echo(f"{_ready(url)}; stop with Ctrl-C")
 
-    endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=told)
+    endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=show_line)
     if detach and not as_json:
         typer.echo(f"{_ready(endpoint.url)}; stop with cupilot down")
 

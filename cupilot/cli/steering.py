@@ -37,7 +37,7 @@ def pause(job: JobId, server: Server = None, data: Data = None, as_json: Json = 
         cupilot pause last
     """
     with connect(server, data) as client:
-        _told(client.pause(job_id(client, job)), as_json=as_json)
+        _show_job(client.pause(job_id(client, job)), as_json=as_json)
 
 
 def resume(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -48,7 +48,7 @@ def resume(job: JobId, server: Server = None, data: Data = None, as_json: Json =
         cupilot resume last
     """
     with connect(server, data) as client:
-        _told(client.resume(job_id(client, job)), as_json=as_json)
+        _show_job(client.resume(job_id(client, job)), as_json=as_json)
 
 
 def retry(
@@ -62,7 +62,7 @@ def retry(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with an ended job's best kernels, in a new job. For one that failed, was cancelled or ran out of budget.
+    """Retry an ended job's best kernels, in a new job. For one that failed, was cancelled or ran out of budget.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def fork(
     candidates: Candidates = None,
     minutes: Minutes = None,
     cost: Cost = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Everything random comes from it.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Seed of all random choices.")] = None,
     idempotency_key: IdempotencyKey = None,
     server: Server = None,
     data: Data = None,
@@ -111,7 +111,7 @@ def pin(job: JobId, candidate: CandidateId, server: Server = None, data: Data = 
     """
     with connect(server, data) as client:
         request = DirectiveRequest(kind=DirectiveKind.PIN, candidate=candidate)
-        _directed(client.direct(job_id(client, job), request), as_json=as_json)
+        _show_directive(client.direct(job_id(client, job), request), as_json=as_json)
 
 
 def ban(
@@ -135,7 +135,7 @@ def ban(
     """
     request = _checked(kind=DirectiveKind.BAN, technique=technique, candidate=candidate, any_name=any_name)
     with connect(server, data) as client:
-        _directed(client.direct(job_id(client, job), request), as_json=as_json)
+        _show_directive(client.direct(job_id(client, job), request), as_json=as_json)
 
 
 def inject(
@@ -161,7 +161,7 @@ def inject(
         kernel=_read(kernel, Kernel, "--kernel") if kernel else None,
     )
     with connect(server, data) as client:
-        _directed(client.direct(job_id(client, job), request), as_json=as_json)
+        _show_directive(client.direct(job_id(client, job), request), as_json=as_json)
 
 
 def directives(job: JobId, server: Server = None, data: Data = None, as_json: Json = False) -> None:
@@ -187,14 +187,14 @@ def lift(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Take a directive back.
+    """Lift a directive.
 
     \b
     Example:
         cupilot lift last 3f2b8c1e-0000-4000-8000-000000000001
     """
     with connect(server, data) as client:
-        _directed(client.lift(job_id(client, job), directive), as_json=as_json)
+        _show_directive(client.lift(job_id(client, job), directive), as_json=as_json)
 
 
 def change(
@@ -281,11 +281,11 @@ def _read(file: Path, kind: type[Model], where: str) -> Model:
         raise InvalidInput(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", where=where) from error
 
 
-def _told(view: JobView, *, as_json: bool) -> None:
+def _show_job(view: JobView, *, as_json: bool) -> None:
     typer.echo(view.model_dump_json(indent=2) if as_json else f"job {view.id} is {view.state}")
 
 
-def _directed(view: DirectiveView, *, as_json: bool) -> None:
+def _show_directive(view: DirectiveView, *, as_json: bool) -> None:
     typer.echo(view.model_dump_json(indent=2) if as_json else _line(view))
 
 

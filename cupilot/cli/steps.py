@@ -27,7 +27,7 @@ def steps(
     ] = None,
     candidate: Annotated[str | None, typer.Option("--candidate", metavar="N", help="Only this candidate's.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 50,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="From the page before.")] = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="next_cursor of the previous page.")] = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
@@ -52,9 +52,11 @@ def logs(
     *,
     job: JobId,
     step: Annotated[
-        str | None, typer.Option("--step", metavar="STEP", help="Of this step alone, whole: its name or id.")
+        str | None, typer.Option("--step", metavar="STEP", help="Only the log of this step, in full: its name or id.")
     ] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=10_000, help="Of a job: the newest.")] = 1_000,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=10_000, help="Only this many of the job's newest lines.")
+    ] = 1_000,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it there instead.")] = None,
     server: Server = None,
     data: Data = None,

@@ -19,7 +19,7 @@ from cupilot.schemas import TechniquePage, TechniqueView
 def techniques(
     technique: Annotated[str | None, typer.Argument(metavar="[TECHNIQUE]", help="Only this one, in full.")] = None,
     *,
-    kind: Annotated[Standing | None, typer.Option(help="Only those that stand like this.")] = None,
+    kind: Annotated[Standing | None, typer.Option(help="Only techniques of this standing.")] = None,
     target: Annotated[Target | None, typer.Option(help="Only for this target.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000)] = 200,
     server: Server = None,

@@ -31,7 +31,7 @@ OLD_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Picture:
+class Snapshot:
     """Answers of the service at one moment."""
 
     taken: datetime
@@ -39,7 +39,7 @@ class Picture:
     jobs: list[JobSummary]
 
     def as_json(self) -> str:
-        """Return the picture as one line of JSON."""
+        """Return the snapshot as one line of JSON."""
         jobs = ",".join(job.model_dump_json() for job in self.jobs)
         taken = json.dumps(self.taken.isoformat())
         return f'{{"taken_at":{taken},"cluster":{self.cluster.model_dump_json()},"jobs":[{jobs}]}}'
@@ -47,13 +47,13 @@ class Picture:
 
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
-    interval: Annotated[float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between pictures.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and leave.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between updates.")] = 2.0,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Watch workers, queues and your team's open jobs. q or Ctrl-C ends it; with --json a line a picture.
+    """Watch workers, queues and your team's open jobs. q or Ctrl-C ends it; with --json a line a snapshot.
 
     \b
     Examples:
@@ -63,31 +63,31 @@ def top(
     """
     with Client(server, data=data, retries=0 if not once else 4) as client:
         if once:
-            picture = look(client)
-            typer.echo(picture.as_json() if as_json else _plain(picture))
+            snapshot = fetch(client)
+            typer.echo(snapshot.as_json() if as_json else _plain(snapshot))
         elif as_json or not sys.stdout.isatty():
             _stream(client, interval, as_json=as_json)
         else:
             _live(client, interval)
 
 
-def look(client: Client) -> Picture:
+def fetch(client: Client) -> Snapshot:
     """Ask once."""
     cluster = client.cluster()
     jobs = client.list(state=(*OPEN_STATES, "paused"), limit=JOBS_SHOWN).items
-    return Picture(datetime.now().astimezone(), cluster, jobs)
+    return Snapshot(datetime.now().astimezone(), cluster, jobs)
 
 
 def _stream(client: Client, interval: float, *, as_json: bool) -> None:
     while True:
         try:
-            picture = look(client)
+            snapshot = fetch(client)
         except ApiError as error:
             if not _passes(error):
                 raise
             typer.echo(f"{clean(error.message)}; asking again", err=True)
         else:
-            typer.echo(picture.as_json() if as_json else _plain(picture))
+            typer.echo(snapshot.as_json() if as_json else _plain(snapshot))
             sys.stdout.flush()
         time.sleep(interval)
 
@@ -95,11 +95,11 @@ def _stream(client: Client, interval: float, *, as_json: bool) -> None:
 def _live(client: Client, interval: float) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        last: Picture | None = None
+        last: Snapshot | None = None
         trouble: str | None = None
         while True:
             try:
-                last, trouble = look(client), None
+                last, trouble = fetch(client), None
             except ApiError as error:
                 if not _passes(error):
                     raise
@@ -148,22 +148,22 @@ def _keys() -> Iterator[Callable[[float], str]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def screen(picture: Picture | None, trouble: str | None, height: int) -> RenderableType:
+def screen(snapshot: Snapshot | None, trouble: str | None, height: int) -> RenderableType:
     """Return everything that fits: queues and workers first, then as many jobs as there are lines left."""
-    if picture is None:
+    if snapshot is None:
         return Text(f"no answer yet: {trouble}" if trouble else "asking", style="bold")
-    head = Text(_headline(picture), style="bold", no_wrap=True, overflow="ellipsis")
+    head = Text(_headline(snapshot), style="bold", no_wrap=True, overflow="ellipsis")
     parts: list[RenderableType] = [head]
     if trouble:
-        old = f"no answer since {picture.taken:%H:%M:%S}: {trouble}"
+        old = f"no answer since {snapshot.taken:%H:%M:%S}: {trouble}"
         parts.append(Text(old, style="bold red", no_wrap=True, overflow="ellipsis"))
-    queues, workers = _queues(picture.cluster), _workers(picture)
+    queues, workers = _queues(snapshot.cluster), _workers(snapshot)
     room = max(height - len(parts) - 4, 3)  # three titles, and the line that the cursor needs
     for_queues = min(len(queues), max(room // 4, 1))
     for_workers = min(len(workers), max(room // 2 - 1, 1))
     parts += _section("queue       waiting  running", queues, for_queues)
     parts += _section("worker", workers, for_workers)
-    parts.append(_job_table(picture.jobs, max(room - max(for_queues, 1) - max(for_workers, 1), 1)))
+    parts.append(_job_table(snapshot.jobs, max(room - max(for_queues, 1) - max(for_workers, 1), 1)))
     return Group(*parts)
 
 
@@ -173,8 +173,8 @@ def _section(title: str, lines: list[str], room: int) -> list[RenderableType]:
     return [Text(title, style="dim", no_wrap=True), *texts]
 
 
-def _headline(picture: Picture) -> str:
-    cluster = picture.cluster
+def _headline(snapshot: Snapshot) -> str:
+    cluster = snapshot.cluster
     live = [worker for worker in cluster.workers if worker.alive]
     cards = [worker for worker in live if worker.device]
     busy = sum(1 for worker in cards if worker.busy)
@@ -182,8 +182,8 @@ def _headline(picture: Picture) -> str:
     if cluster.drained is not None:
         scheduler += f", DRAINED ({clean(cluster.drained)})"
     return (
-        f"{picture.taken:%H:%M:%S}  {scheduler}  {len(live)}/{len(cluster.workers)} workers live, "
-        f"{busy}/{len(cards)} devices busy, {len(picture.jobs)} open jobs of your team   (q quits)"
+        f"{snapshot.taken:%H:%M:%S}  {scheduler}  {len(live)}/{len(cluster.workers)} workers live, "
+        f"{busy}/{len(cards)} devices busy, {len(snapshot.jobs)} open jobs of your team   (q quits)"
     )
 
 
@@ -191,9 +191,9 @@ def _queues(cluster: ClusterView) -> list[str]:
     return [f"{clean(queue.name):12} {queue.queued:6}  {queue.running:7}" for queue in cluster.queues]
 
 
-def _workers(picture: Picture) -> list[str]:
-    ordered = sorted(picture.cluster.workers, key=lambda worker: (not worker.alive, worker.kind, worker.name))
-    return [_worker(worker, picture.taken) for worker in ordered]
+def _workers(snapshot: Snapshot) -> list[str]:
+    ordered = sorted(snapshot.cluster.workers, key=lambda worker: (not worker.alive, worker.kind, worker.name))
+    return [_worker(worker, snapshot.taken) for worker in ordered]
 
 
 def _worker(worker: WorkerView, now: datetime) -> str:
@@ -234,11 +234,11 @@ def _job(job: JobSummary) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _plain(picture: Picture) -> str:
-    """Return one picture for a pipe."""
-    lines = [_headline(picture).replace("   (q quits)", ""), "", "queue       waiting  running"]
-    lines += _queues(picture.cluster) or ["none"]
-    lines += ["", "workers", *(_workers(picture) or ["none"]), "", "jobs"]
-    rows: list[Any] = [_job(job) for job in picture.jobs]
+def _plain(snapshot: Snapshot) -> str:
+    """Return one snapshot for a pipe."""
+    lines = [_headline(snapshot).replace("   (q quits)", ""), "", "queue       waiting  running"]
+    lines += _queues(snapshot.cluster) or ["none"]
+    lines += ["", "workers", *(_workers(snapshot) or ["none"]), "", "jobs"]
+    rows: list[Any] = [_job(job) for job in snapshot.jobs]
     lines += ["  ".join(row) for row in rows] or ["none"]
     return "\n".join(lines)

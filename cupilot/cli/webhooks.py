@@ -134,7 +134,7 @@ def log(
     webhook: WebhookId,
     state: Annotated[str | None, typer.Option("--state", metavar="pending|delivered|failed")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200)] = 20,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="From the page before.")] = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="next_cursor of the previous page.")] = None,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,

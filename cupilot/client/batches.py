@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.jobs import LONGEST_PAGE
-from cupilot.client.protocol import Call, Pause, Script, Stream, every, path, perform
+from cupilot.client.protocol import Call, Pause, Script, Stream, all_items, path, perform
 from cupilot.schemas import BatchPage, BatchReceipts, BatchRequest, BatchStepPage, BatchStepView, BatchView, Receipt
 
 PART_BYTES = 900_000
@@ -31,7 +31,7 @@ class BatchCalls:
     @stream
     def all_batches(self) -> Stream[BatchView]:
         """Return all batches, newest first, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: BatchCalls.batches.ask(self, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )
@@ -52,7 +52,7 @@ class BatchCalls:
     @stream
     def all_batch_steps(self, batch: UUID | str, *, outcome: str | None = None) -> Stream[BatchStepView]:
         """Return all of a batch's steps, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: BatchCalls.batch_steps.ask(self, batch, outcome=outcome, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )

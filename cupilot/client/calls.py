@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
-from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.schemas import CallPage, CallSummary, CallView
 
 
@@ -37,7 +37,7 @@ class ModelCalls:
         self, job: JobId, *, candidate: JobId | int | None = None, role: str | None = None, state: str | None = None
     ) -> Stream[CallSummary]:
         """Return all of them, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: ModelCalls.model_calls.ask(
                 self, job, candidate=candidate, role=role, state=state, cursor=cursor, limit=LONGEST_PAGE
             ),

@@ -15,7 +15,7 @@ import httpx
 from cupilot import __version__
 from cupilot.client.batches import BatchCalls
 from cupilot.client.calls import ModelCalls
-from cupilot.client.definitions import Awaited, Waiting
+from cupilot.client.definitions import AsyncRunner, SyncRunner
 from cupilot.client.endpoint import find_endpoint
 from cupilot.client.event_calls import EventCalls
 from cupilot.client.experiments import ExperimentCalls
@@ -81,7 +81,7 @@ class Calls(
         """Make the client of httpx with these options."""
 
 
-class Client(Calls, Waiting):
+class Client(Calls, SyncRunner):
     """A connection to one service with one team's key. Close it, or use it as a context manager.
 
     Threads may share it.
@@ -112,7 +112,7 @@ class Client(Calls, Waiting):
             except StopIteration as end:
                 result: T = end.value
                 return result
-            outcome = self._do(step)
+            outcome = self._perform(step)
 
     def _iterate(self, steps: Stream[T]) -> Iterator[T]:
         outcome: Any = None
@@ -139,7 +139,7 @@ class Client(Calls, Waiting):
                     opened = outcome if isinstance(outcome, httpx.Response) else None
                     lines = opened.iter_lines() if opened is not None else iter(())
                 else:
-                    outcome = self._do(step)
+                    outcome = self._perform(step)
         finally:
             if opened is not None:
                 opened.close()
@@ -153,7 +153,7 @@ class Client(Calls, Waiting):
             return error
         return response
 
-    def _do(self, step: Send | Pause) -> httpx.Response | httpx.RequestError | None:
+    def _perform(self, step: Send | Pause) -> httpx.Response | httpx.RequestError | None:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None
@@ -163,7 +163,7 @@ class Client(Calls, Waiting):
             return error
 
 
-class AsyncClient(Calls, Awaited):
+class AsyncClient(Calls, AsyncRunner):
     """Client for an event loop: ``async with``, ``await client.get(job)``, ``async for job in client.all_jobs()``."""
 
     _http: httpx.AsyncClient
@@ -191,7 +191,7 @@ class AsyncClient(Calls, Awaited):
             except StopIteration as end:
                 result: T = end.value
                 return result
-            outcome = await self._do(step)
+            outcome = await self._perform(step)
 
     async def _iterate(self, steps: Stream[T]) -> AsyncIterator[T]:
         outcome: Any = None
@@ -218,7 +218,7 @@ class AsyncClient(Calls, Awaited):
                     opened = outcome if isinstance(outcome, httpx.Response) else None
                     lines = opened.aiter_lines() if opened is not None else None
                 else:
-                    outcome = await self._do(step)
+                    outcome = await self._perform(step)
         finally:
             if opened is not None:
                 await opened.aclose()
@@ -232,7 +232,7 @@ class AsyncClient(Calls, Awaited):
             return error
         return response
 
-    async def _do(self, step: Send | Pause) -> httpx.Response | httpx.RequestError | None:
+    async def _perform(self, step: Send | Pause) -> httpx.Response | httpx.RequestError | None:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None

@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Waiting:
+class SyncRunner:
     """Runs steps by waiting for them. Implemented by :class:`cupilot.client.clients.Client`."""
 
     def _run(self, steps: Script[T]) -> T:
@@ -38,7 +38,7 @@ class Waiting:
         raise NotImplementedError
 
 
-class Awaited:
+class AsyncRunner:
     """Runs steps in an event loop. Implemented by :class:`cupilot.client.clients.AsyncClient`."""
 
     async def _run(self, steps: Script[T]) -> T:
@@ -54,7 +54,7 @@ class Definitions(Protocol):
     service: Service
 
 
-class Scripted(Generic[P, T]):
+class ResultMethod(Generic[P, T]):
     """A method that ends with a result."""
 
     def __init__(self, definition: Callable[Concatenate[Any, P], Script[T]], source: Callable[..., Any]) -> None:
@@ -66,11 +66,11 @@ class Scripted(Generic[P, T]):
         return self._definition(client, *args, **kwargs)
 
     @overload
-    def __get__(self, client: None, owner: type) -> Scripted[P, T]: ...
+    def __get__(self, client: None, owner: type) -> ResultMethod[P, T]: ...
     @overload
-    def __get__(self, client: Waiting, owner: type) -> Callable[P, T]: ...
+    def __get__(self, client: SyncRunner, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, client: Awaited, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: AsyncRunner, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, client: Any, owner: type) -> Any:
         if client is None:
             return self
@@ -82,7 +82,7 @@ class Scripted(Generic[P, T]):
         return method
 
 
-class Streamed(Generic[P, T]):
+class StreamMethod(Generic[P, T]):
     """A method that yields one item after the other."""
 
     def __init__(self, definition: Callable[Concatenate[Any, P], Stream[T]]) -> None:
@@ -94,11 +94,11 @@ class Streamed(Generic[P, T]):
         return self._definition(client, *args, **kwargs)
 
     @overload
-    def __get__(self, client: None, owner: type) -> Streamed[P, T]: ...
+    def __get__(self, client: None, owner: type) -> StreamMethod[P, T]: ...
     @overload
-    def __get__(self, client: Waiting, owner: type) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, client: SyncRunner, owner: type) -> Callable[P, Iterator[T]]: ...
     @overload
-    def __get__(self, client: Awaited, owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, client: AsyncRunner, owner: type) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, client: Any, owner: type) -> Any:
         if client is None:
             return self
@@ -115,20 +115,20 @@ def _copy_metadata(wrapper: Any, wrapped: Any) -> None:
     functools.update_wrapper(wrapper, wrapped)
 
 
-def call(definition: Callable[Concatenate[Any, P], Call[T]]) -> Scripted[P, T]:
+def call(definition: Callable[Concatenate[Any, P], Call[T]]) -> ResultMethod[P, T]:
     """Define a method that is one call."""
 
     def steps(client: Definitions, /, *args: P.args, **kwargs: P.kwargs) -> Script[T]:
         return perform(client.service, definition(client, *args, **kwargs))
 
-    return Scripted(steps, definition)
+    return ResultMethod(steps, definition)
 
 
-def script(definition: Callable[Concatenate[Any, P], Script[T]]) -> Scripted[P, T]:
+def script(definition: Callable[Concatenate[Any, P], Script[T]]) -> ResultMethod[P, T]:
     """Define a method of several calls and pauses."""
-    return Scripted(definition, definition)
+    return ResultMethod(definition, definition)
 
 
-def stream(definition: Callable[Concatenate[Any, P], Stream[T]]) -> Streamed[P, T]:
+def stream(definition: Callable[Concatenate[Any, P], Stream[T]]) -> StreamMethod[P, T]:
     """Define a method that is iterated over."""
-    return Streamed(definition)
+    return StreamMethod(definition)

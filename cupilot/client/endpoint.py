@@ -57,13 +57,13 @@ def find_endpoint(url: str | None = None, api_key: str | None = None, data: Path
     chosen = url or named or os.environ.get(URL_VARIABLE) or written
     if not chosen:
         raise NoServer(
-            "no server is known", hint=f"start one with cupilot up, or name one with --server or {URL_VARIABLE}"
+            "no server is configured", hint=f"start one with cupilot up, or name one with --server or {URL_VARIABLE}"
         )
     chosen = _checked(chosen)
     own_key = _read(folder / "api_key") if written and _checked(written) == chosen else None
     key = api_key or (own_key if named else None) or os.environ.get(KEY_VARIABLE) or own_key
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise InvalidInput("the API key holds characters that no key has", where="api key")
+        raise InvalidInput("the API key contains characters that no key has", where="api key")
     return Endpoint(chosen, key)
 
 

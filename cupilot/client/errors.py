@@ -100,7 +100,7 @@ def refusal(response: httpx.Response) -> ApiError:
         return UnexpectedAnswerError(
             "unexpected_answer",
             f"{response.request.url.host} answered {status} without an error of this service",
-            hint="is this the URL of a cuPilot service, or of a proxy before it?",
+            hint="is this the URL of a cuPilot service, or of a proxy in front of it?",
             status=status,
             request_id=request_id,
         )

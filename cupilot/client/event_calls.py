@@ -22,7 +22,7 @@ from cupilot.client.protocol import (
     Pause,
     Service,
     Stream,
-    every,
+    all_items,
     path,
     pause_seconds,
     read_answer,
@@ -49,7 +49,7 @@ class EventCalls:
     @stream
     def all_team_events(self, *, after: int = 0) -> Stream[EventView]:
         """Return everything that has happened to the team's jobs so far."""
-        return every(
+        return all_items(
             lambda last: EventCalls.team_events.ask(self, after=last or after, limit=EVENTS_PAGE),
             lambda page: page.next_after if len(page.items) == EVENTS_PAGE else None,
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.jobs import LONGEST_PAGE
-from cupilot.client.protocol import Call, Pause, Script, Stream, every, path
+from cupilot.client.protocol import Call, Pause, Script, Stream, all_items, path
 from cupilot.schemas import (
     ExperimentJob,
     ExperimentJobPage,
@@ -53,7 +53,7 @@ class ExperimentCalls:
     @stream
     def all_experiments(self) -> Stream[ExperimentSummary]:
         """Return all of the team's experiments, newest first, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: ExperimentCalls.experiments.ask(self, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )
@@ -69,7 +69,7 @@ class ExperimentCalls:
     @stream
     def all_experiment_jobs(self, experiment: ExperimentId, *, arm: str | None = None) -> Stream[ExperimentJob]:
         """Return all of an experiment's jobs in the order of work, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: ExperimentCalls.experiment_jobs.ask(
                 self, experiment, arm=arm, cursor=cursor, limit=LONGEST_PAGE
             ),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from cupilot.client.definitions import call, script, stream
-from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, every, path
+from cupilot.client.protocol import Call, Emit, Pause, Script, Stream, all_items, path
 from cupilot.schemas import EventPage, EventView, ImportRequest, JobPage, JobPlan, JobRequest, JobSummary, JobView
 from cupilot.schemas.jobs import JobFilter
 
@@ -75,7 +75,7 @@ class JobCalls:
         self, *, team: str | None = None, order: str = "newest", **filters: Unpack[JobFilter]
     ) -> Stream[JobSummary]:
         """Return all of the team's jobs, the ``newest`` or the ``oldest`` first, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: JobCalls.list.ask(
                 self, team=team, order=order, cursor=cursor, limit=LONGEST_PAGE, **filters
             ),
@@ -99,7 +99,7 @@ class JobCalls:
     @stream
     def all_events(self, job: JobId, *, after: int = 0) -> Stream[EventView]:
         """Return everything that has happened to a job so far."""
-        return every(
+        return all_items(
             lambda last: JobCalls.events.ask(self, job, after=last or after, limit=EVENTS_PAGE),
             lambda page: page.next_after if len(page.items) == EVENTS_PAGE else None,
         )
@@ -113,7 +113,7 @@ class JobCalls:
         Where nothing happens for ``silence`` seconds the job is given again, since its clocks go on.
         """
         while True:
-            view, events = yield from _look(self, job, after)
+            view, events = yield from _state_and_events(self, job, after)
             after = events[-1].id if events else after
             yield Emit((view, events))
             if view.final:
@@ -133,7 +133,7 @@ class JobCalls:
         deadline = None if timeout is None else time.monotonic() + timeout
         after = 0
         while True:
-            view, events = yield from _look(self, job, after)
+            view, events = yield from _state_and_events(self, job, after)
             after = events[-1].id if events else after
             if on_update is not None:
                 on_update(view, events)
@@ -159,7 +159,7 @@ def _parameters(filters: JobFilter) -> dict[str, Any]:
     }
 
 
-def _look(client: object, job: JobId, after: int) -> Script[tuple[JobView, Sequence[EventView]]]:
+def _state_and_events(client: object, job: JobId, after: int) -> Script[tuple[JobView, Sequence[EventView]]]:
     """Return the job, and all events after that one."""
     view = yield from JobCalls.get.ask(client, job)
     events: list[EventView] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
-from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.domain.people import Role
 from cupilot.schemas.people import (
     CallerView,
@@ -43,7 +43,7 @@ class PeopleCalls:
     @stream
     def all_teams(self) -> Stream[TeamView]:
         """Return all of them, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: PeopleCalls.teams.ask(self, cursor=cursor, limit=LONGEST_PAGE), lambda page: page.next_cursor
         )
 
@@ -71,7 +71,7 @@ class PeopleCalls:
     @stream
     def all_members(self, team: str) -> Stream[MemberView]:
         """Yield all members of a team, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: PeopleCalls.members.ask(self, team, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )
@@ -101,7 +101,7 @@ class PeopleCalls:
     @stream
     def all_users(self) -> Stream[UserView]:
         """Return all users, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: PeopleCalls.users.ask(self, cursor=cursor, limit=LONGEST_PAGE), lambda page: page.next_cursor
         )
 
@@ -131,7 +131,7 @@ class PeopleCalls:
     @stream
     def all_keys(self, *, team: str | None = None) -> Stream[KeyView]:
         """Return the same keys, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: PeopleCalls.keys.ask(self, team=team, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )

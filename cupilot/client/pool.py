@@ -11,18 +11,18 @@ import httpx
 from cupilot.client.definitions import call, script, stream
 from cupilot.client.errors import refusal, unreachable
 from cupilot.client.jobs import LONGEST_PAGE, JobId
-from cupilot.client.protocol import Call, Emit, NextLine, Open, Script, Stream, every, path, perform
+from cupilot.client.protocol import Call, Emit, NextLine, Open, Script, Stream, all_items, path, perform
 from cupilot.domain.pool import PoolQuestion, Sharing
 from cupilot.domain.problem import Target
 from cupilot.schemas import (
     BadLine,
     PoolEntryView,
-    PoolFound,
-    PoolImported,
+    PoolImportResult,
     PoolPage,
-    PoolSearch,
-    PoolShare,
-    PoolShared,
+    PoolSearchRequest,
+    PoolSearchResult,
+    PoolShareRequest,
+    PoolShareResult,
     PoolStatistics,
 )
 
@@ -62,7 +62,7 @@ class PoolCalls:
     @stream
     def all_pool_entries(self, *, shared: bool = False, job: JobId | None = None) -> Stream[PoolEntryView]:
         """Return all of the team's pool entries, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: PoolCalls.pool_entries.ask(self, shared=shared, job=job, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )
@@ -75,18 +75,18 @@ class PoolCalls:
     @call
     def pool_search(
         self, question: PoolQuestion | None = None, *, job: uuid.UUID | None = None, limit: int = 8
-    ) -> Call[PoolFound]:
+    ) -> Call[PoolSearchResult]:
         """Return what the pool knows about a question, or about what a prepared job works on."""
-        body = PoolSearch(**({"job": job} if job else {"question": question}), limit=limit)
-        return Call(PoolFound, "POST", "/v1/pool/search", body=body, repeatable=True)
+        body = PoolSearchRequest(**({"job": job} if job else {"question": question}), limit=limit)
+        return Call(PoolSearchResult, "POST", "/v1/pool/search", body=body, repeatable=True)
 
     @call
     def pool_share(
         self, sharing: Sharing, *, entries: Sequence[uuid.UUID] = (), job: uuid.UUID | None = None
-    ) -> Call[PoolShared]:
+    ) -> Call[PoolShareResult]:
         """Share entries, or all of a job, with the cluster's other teams; ``private`` withdraws them."""
         what: dict[str, Any] = {"job": job} if job else {"entries": list(entries)}
-        return Call(PoolShared, "PUT", "/v1/pool/sharing", body=PoolShare(sharing=sharing, **what))
+        return Call(PoolShareResult, "PUT", "/v1/pool/sharing", body=PoolShareRequest(sharing=sharing, **what))
 
     @stream
     def pool_export(self, *, kernels: bool = True) -> Stream[str]:
@@ -109,14 +109,14 @@ class PoolCalls:
                 yield Emit(line)
 
     @script
-    def pool_import(self, lines: Iterable[str], *, source: str = "import") -> Script[PoolImported]:
+    def pool_import(self, lines: Iterable[str], *, source: str = "import") -> Script[PoolImportResult]:
         """Take in lines of an export, in several requests where there are many; repeating it adds nothing."""
-        total = PoolImported(lines=0, added=0, known=0, bad=[])
+        total = PoolImportResult(lines=0, added=0, known=0, bad=[])
         for first, body in _parts(lines):
             parameters = {"source": source, "first_line": first}
             headers = {"Content-Type": "application/x-ndjson"}
             sent = Call(
-                PoolImported,
+                PoolImportResult,
                 "POST",
                 "/v1/pool/import",
                 params=parameters,
@@ -149,8 +149,8 @@ def _parts(lines: Iterable[str]) -> Iterable[tuple[int, bytes]]:
         yield first, b"\n".join(part)
 
 
-def _added(total: PoolImported, other: PoolImported) -> PoolImported:
+def _added(total: PoolImportResult, other: PoolImportResult) -> PoolImportResult:
     bad: list[BadLine] = [*total.bad, *other.bad]
-    return PoolImported(
+    return PoolImportResult(
         lines=total.lines + other.lines, added=total.added + other.added, known=total.known + other.known, bad=bad
     )

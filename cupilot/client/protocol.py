@@ -50,7 +50,7 @@ class Call(Generic[T]):
     timeout: float | None = None
     """Seconds; None for the client's own."""
     repeatable: bool | None = None
-    """Whether doing it twice is the same as doing it once; None: as the method, or an idempotency key, says."""
+    """True if the request may be repeated safely; None: the HTTP method, or an idempotency key, decides."""
 
     @property
     def may_be_repeated(self) -> bool:
@@ -81,8 +81,8 @@ class Call(Generic[T]):
             except ValidationError as error:
                 raise UnexpectedAnswerError(
                     "unexpected_answer",
-                    f"{url} does not answer as a cuPilot service of this version ({__version__}) does",
-                    hint=f"is this its URL, and its version close to this one? {error.error_count()} fields differ",
+                    f"the answer of {url} does not fit this version of the client ({__version__})",
+                    hint=f"check the URL and the service's version; {error.error_count()} fields differ",
                     status=response.status_code,
                     request_id=response.headers.get("X-Request-ID"),
                 ) from error
@@ -174,7 +174,7 @@ class Page(Protocol):
         """Items of this page."""
 
 
-def every(fetch: Callable[[Any], Script[PageT]], following: Callable[[PageT], Any]) -> Stream[Any]:
+def all_items(fetch: Callable[[Any], Script[PageT]], following: Callable[[PageT], Any]) -> Stream[Any]:
     """Return the items of all pages, one after the other.
 
     ``fetch`` is given None, then what ``following`` says of each page, until that is None.

@@ -6,7 +6,7 @@ import uuid
 
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
-from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.schemas import (
     CandidateComparison,
     JobView,
@@ -36,7 +36,7 @@ class RankingCalls:
     @stream
     def all_leaderboards(self, *, all_teams: bool = False) -> Stream[LeaderboardSummary]:
         """Return all of them, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: RankingCalls.leaderboards.ask(self, all_teams=all_teams, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )
@@ -58,7 +58,7 @@ class RankingCalls:
     @stream
     def ranked(self, problem: str, *, device: str | None = None, all_teams: bool = False) -> Stream[LeaderboardEntry]:
         """Return all of a leaderboard, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: RankingCalls.leaderboard.ask(
                 self, problem, device=device, all_teams=all_teams, cursor=cursor, limit=LONGEST_PAGE
             ),
@@ -83,7 +83,7 @@ class RankingCalls:
     @stream
     def all_measurements(self, job: JobId, candidate: JobId | int) -> Stream[Measurement]:
         """Return every one of them, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: RankingCalls.measurements.ask(self, job, candidate, cursor=cursor),
             lambda page: page.next_cursor,
         )

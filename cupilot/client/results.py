@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
-from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.domain.evaluation import Verdict
 from cupilot.schemas import CandidatePage, CandidateSummary, CandidateView, ExportList, Report
 
@@ -45,7 +45,7 @@ class ResultCalls:
         """Return all of a job's candidates by ``ordinal``, or the fastest first by ``speedup``, fetched a page at a
         time.
         """
-        return every(
+        return all_items(
             lambda cursor: ResultCalls.candidates.ask(
                 self, job, verdict=verdict, generation=generation, order=order, cursor=cursor, limit=LONGEST_PAGE
             ),

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
-from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.schemas import (
     AuditEntryView,
     AuditPage,
@@ -29,7 +29,7 @@ class ServiceCalls:
     @stream
     def all_problems(self) -> Stream[ProblemSummary]:
         """Return the built-in problems, then all of the team's, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: ServiceCalls.problems.ask(self, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )
@@ -89,7 +89,7 @@ class ServiceCalls:
         all_teams: bool = False,
     ) -> Stream[AuditEntryView]:
         """Return all of it, newest first, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: ServiceCalls.audit.ask(
                 self,
                 principal=principal,

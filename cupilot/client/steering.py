@@ -72,7 +72,7 @@ class SteeringCalls:
 
     @call
     def lift(self, job: JobId, directive: JobId) -> Call[DirectiveView]:
-        """Take a directive back."""
+        """Lift a directive."""
         return Call(DirectiveView, "DELETE", path("v1", "jobs", job, "directives", directive))
 
     @call

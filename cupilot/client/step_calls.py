@@ -6,7 +6,7 @@ import uuid
 
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE, JobId
-from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.schemas.steps import StepPage, StepView
 
 
@@ -33,7 +33,7 @@ class StepCalls:
         self, job: JobId, *, state: str | None = None, candidate: JobId | int | None = None
     ) -> Stream[StepView]:
         """Return all of it, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: StepCalls.steps.ask(
                 self, job, state=state, candidate=candidate, cursor=cursor, limit=LONGEST_PAGE
             ),

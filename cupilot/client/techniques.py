@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
-from cupilot.client.protocol import Call, Stream, every
+from cupilot.client.protocol import Call, Stream, all_items
 from cupilot.domain.problem import Target
 from cupilot.domain.standing import Standing
 from cupilot.schemas import TechniquePage, TechniqueView
@@ -32,7 +32,7 @@ class TechniqueCalls:
         self, *, kind: Standing | str | None = None, target: Target | str | None = None
     ) -> Stream[TechniqueView]:
         """Return all of them, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: TechniqueCalls.techniques.ask(
                 self, kind=kind, target=target, cursor=cursor, limit=LONGEST_PAGE
             ),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cupilot.client.definitions import call, stream
 from cupilot.client.jobs import LONGEST_PAGE
-from cupilot.client.protocol import Call, Stream, every, path
+from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.schemas import (
     DeliveryDetail,
     DeliveryPage,
@@ -41,7 +41,7 @@ class WebhookCalls:
     @stream
     def all_webhooks(self) -> Stream[WebhookView]:
         """Return all of the team's webhooks, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: WebhookCalls.webhooks.ask(self, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )
@@ -85,7 +85,7 @@ class WebhookCalls:
     @stream
     def all_deliveries(self, webhook: Id, *, state: str | None = None) -> Stream[DeliveryView]:
         """Return all of them, fetched a page at a time."""
-        return every(
+        return all_items(
             lambda cursor: WebhookCalls.deliveries.ask(self, webhook, state=state, cursor=cursor, limit=LONGEST_PAGE),
             lambda page: page.next_cursor,
         )

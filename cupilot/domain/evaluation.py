@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.hardware import Environment, Peaks
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.problem import ProblemFacts
@@ -127,7 +128,7 @@ class BuildReport(Value):
     seconds: float
     cached: bool = False
     ahead: bool = False
-    """Whether it was made before the kernel's turn came, while another was measured; ``cached`` too then."""
+    """True if it was built speculatively, while another kernel was measured; ``cached`` is true then too."""
     log: _Log = ""
     binary_hash: str | None = None
     registers: int | None = None
@@ -152,6 +153,8 @@ class LawResult(Value):
     tolerance: float
     reference_error: float
     """The same of PyTorch's own answer under the policy."""
+    launches: int = 0
+    """Launches that were compared on inputs of this law, audited and timed ones."""
 
 
 class Baseline(Vocabulary):
@@ -203,7 +206,7 @@ class Comparison(Value):
     launches: int
     """Timed launches of the kernel, in all."""
     graphs: bool = False
-    """Whether both sides went through CUDA graphs, block by block, so that no time of a launch on the host is in it."""
+    """True if both sides were launched through CUDA graphs, so that the times exclude launch overhead on the host."""
     flags: dict[str, str] = {}
     """How PyTorch was run: ``mode`` of compiling, ``tf32`` and ``autocast`` as the policy has them."""
     conditions: Conditions | None = None
@@ -220,15 +223,19 @@ class ProfileSource(Vocabulary):
 
 
 class Profile(Value):
-    """Metrics of one kernel in the zone's own terms; percentages are of the measured peaks."""
+    """Metrics of one kernel in the zone's own terms; percentages are of the measured peaks.
+
+    ``memory_throughput_pct``, ``compute_throughput_pct``, ``floor_pct`` and ``direct_pct`` are calculated from counted
+    work, whatever the source: operations are the reference's, counted directly, which a faster algorithm does not do.
+    """
 
     source: ProfileSource
     metrics: dict[str, float] = {}
-    """At least ``memory_throughput_pct``, ``compute_throughput_pct`` and ``floor_pct``."""
+    """At least ``memory_throughput_pct``, ``compute_throughput_pct``, ``floor_pct`` and ``direct_pct``."""
     missing: tuple[str, ...] = ()
     """Metrics of the zone that the profiler does not know on this device; of a measured profile."""
     promoted: bool = True
-    """Whether counters were asked for: the kernel may be its job's best, or was confirmed. A promoted kernel's profile
+    """True if counters were asked for: the kernel may be its job's best, or was confirmed. A promoted kernel's profile
     is inferred where the machine has no counters, or its driver forbids them."""
 
     def utilisation(self, zone_metric: str) -> float:
@@ -256,7 +263,7 @@ class SweepPoint(Value):
     speedup: Interval | None = None
     """Over PyTorch eager."""
     judged: bool = False
-    """Whether these are the times of a whole judgement, every law and the audit passed; else of a few blocks."""
+    """True if the times are those of a whole judgement, with every law and the audit passed; else of a few blocks."""
     failure: Failure | None = None
     code: str | None = None
     """Digest of its machine code and launches; None where there is none."""
@@ -293,7 +300,7 @@ class Evaluation(Value):
     measurement: str = ""
     """Names the run of the judge that this rests on; evaluations of one measurement have one name."""
     reused: bool = False
-    """Whether that run was an earlier one: the same machine code, problem, device and judge."""
+    """True if the run was an earlier one of the same machine code, problem, device and judge."""
     kernel_kind: KernelKind = KernelKind.PLANNED
     """``imported``: host code of others ran beside the kernel, and ``unchecked`` applies."""
     unchecked: tuple[str, ...] = ()
@@ -341,6 +348,13 @@ class Preparation(Value):
     admission: dict[str, bool]
     """Null kernels that were tried, and whether the judge rejected each (all must be true)."""
     notes: tuple[str, ...] = ()
+    host_bound: bool = False
+    """True if most of PyTorch's time goes by on the host, outside of its operators."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
+        return problem_warnings(self.laws, host_bound=self.host_bound)
 
 
 class Tracing(Value):

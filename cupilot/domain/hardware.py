@@ -50,6 +50,21 @@ class Peaks(Value):
         """Return the best rate for a matrix product under the policy."""
         return max(self.scalar_flops, self.tensor_flops.get(policy, 0.0))
 
+    def best_of(self, other: Peaks) -> Peaks:
+        """Return the higher of each rate, and the shorter launch."""
+        policies = set(self.tensor_flops) | set(other.tensor_flops)
+        return Peaks(
+            device_uid=self.device_uid,
+            bandwidth=max(self.bandwidth, other.bandwidth),
+            scalar_flops=max(self.scalar_flops, other.scalar_flops),
+            tensor_flops={
+                policy: max(self.tensor_flops.get(policy, 0.0), other.tensor_flops.get(policy, 0.0))
+                for policy in policies
+            },
+            launch_seconds=min(self.launch_seconds, other.launch_seconds),
+            measured_at=max(self.measured_at, other.measured_at),
+        )
+
 
 class Environment(Value):
     """Device and software of a measurement."""
@@ -69,4 +84,5 @@ class Environment(Value):
     throttled: bool | None = None
     load_average: float | None = None
     code_version: str = ""
+    """Commit of the code that measured; the package's version where the commit is unknown."""
     host: str = ""

@@ -110,7 +110,7 @@ def with_function(source: str, name: str | None) -> str:
             where="kernel.function",
         )
     if re.fullmatch(r"[A-Za-z_]\w*", name) is None:
-        raise InvalidImport(f"{name!r} is no function's name", where="kernel.function")
+        raise InvalidImport(f"{name!r} is not a function name", where="kernel.function")
     return f"{source.rstrip()}\n// cupilot: function {name}\n"
 
 

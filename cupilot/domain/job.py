@@ -53,7 +53,7 @@ class Budgets(Value):
     call_usd: Annotated[float, Field(ge=0, le=100_000)] | None = None
     """Most that one model call may cost, reasoning included; None for no limit of its own."""
     reuse_answers: bool = True
-    """Whether an answer that the team has paid for already may be used again: same model, prompt and seed."""
+    """True if an answer that the team has paid for already may be used again: same model, prompt and seed."""
 
 
 class Learning(Value):
@@ -63,14 +63,14 @@ class Learning(Value):
     """Kernels that may be measured after the winner is confirmed, each without one of its techniques, so that each
     technique's share of the gain is known. Within the budget of candidates; 0 leaves it at ``cheap_attribution``."""
     cheap_attribution: bool = True
-    """Whether a few kernels are measured without being asked for: where templates wrote the winner or a tunable
+    """True if a few kernels are measured without being asked for: where templates wrote the winner or a tunable
     switches a technique off, within a tenth of the job's GPU time."""
     sharing: Sharing | None = None
     """Who may learn from its entries in the strategy pool; by default what the service's setting says. Entries on a
     problem that is not built-in are private in any case."""
 
     @property
-    def most_kernels(self) -> int:
+    def max_kernels(self) -> int:
         """Kernels that attribution measures at most."""
         return self.attribution or (MAX_UNASKED_EVALUATIONS if self.cheap_attribution else 0)
 

@@ -42,7 +42,7 @@ class Answer(Value):
     finish_reason: str = "stop"
     seconds: float = 0.0
     cached: bool = False
-    """Whether it was paid for by an earlier, equal call of the team."""
+    """True if it was paid for by an earlier, equal call of the team."""
 
 
 class NoAnswer(Value):
@@ -75,6 +75,6 @@ class CostBudgetReached(CupilotError):
     def __init__(self, worst_cost_usd: float, left_usd: float, scope: BudgetScope = BudgetScope.JOB) -> None:
         words, hint = _WORDS[scope]
         left = f"${max(left_usd, 0):.4f}"
-        super().__init__(f"a model call of up to ${worst_cost_usd:.4f} does not fit the {left} {words}", hint=hint)
+        super().__init__(f"a model call may cost ${worst_cost_usd:.4f}, more than the {left} {words}", hint=hint)
         self.code = scope.value
         self.scope = scope

@@ -104,7 +104,7 @@ class Caller(Value):
     def needs_cluster_admin(self) -> None:
         """Raise :class:`Forbidden` unless the request comes from a cluster admin with a key of full scope."""
         if not self.cluster_admin:
-            raise ClusterAdminOnly(f"this needs a cluster admin, and {self.user} is none")
+            raise ClusterAdminOnly(f"this needs a cluster admin, and {self.user} is not one")
         self._needs_scope(Role.ADMIN)
 
     @property
@@ -117,5 +117,6 @@ class Caller(Value):
             scope = next(scope for scope in Scope if scope.role.rank >= role.rank)
             raise ScopeTooNarrow(
                 f"this key's scope is {self.scope.value}, which does not cover what the role {role.value} may do",
-                hint=f"an admin makes a wider one: cupilot key create NAME --user {self.user} --scope {scope.value}",
+                hint="an admin can make a key with a wider scope: "
+                f"cupilot key create NAME --user {self.user} --scope {scope.value}",
             )

@@ -132,7 +132,7 @@ ELSEWHERE = "another team"
 ANONYMOUS_NAME = "shared problem"
 
 
-class Why(Value):
+class MatchReasons(Value):
     """Reasons why an entry was chosen, in numbers."""
 
     embedding: float | None = None
@@ -188,7 +188,7 @@ class PoolMatch(Value):
     """Of the references, 0 to 1: the mean of both similarities."""
     score: float
     """What entries are ranked by: the shrunken gain less its standard deviation."""
-    why: Why = Why()
+    why: MatchReasons = MatchReasons()
 
 
 class TechniqueAdvice(Value):
@@ -197,7 +197,7 @@ class TechniqueAdvice(Value):
     technique: str
     score: float
     """Lower bound of the log speedup of strategies with it."""
-    why: Why
+    why: MatchReasons
 
 
 class PoolQuestion(Value):

@@ -162,9 +162,12 @@ class ProblemFacts(Value):
     """Coarse family for retrieval and statistics: elementwise, softmax, norm, reduction, matmul, conv, pool, scan,
     loss, attention, other."""
     flops: float
-    """Counted operations of one forward pass (a multiply-add counts two)."""
+    """Directly counted operations of one forward pass (a multiply-add counts two)."""
     matmul_flops: float = 0.0
     """The part of ``flops`` that tensor cores could do."""
+    least_matmul_flops: float | None = None
+    """What is left of ``matmul_flops`` by the best algorithms known (:mod:`gpu_worker.judge.fast_algorithms`); None in
+    records from before they were counted."""
     compulsory_bytes: int
     """Every input, parameter and buffer that is used, read once; every output written once."""
 

@@ -46,7 +46,7 @@ class Standing(Vocabulary):
 
 
 @dataclass(frozen=True)
-class Sums:
+class GainSums:
     """Gains (ln of the speedup, :data:`cupilot.domain.pool.FAILURE_GAIN` for a failure) of some kernels, as sums."""
 
     count: int
@@ -63,17 +63,17 @@ class Sums:
         """Sum of the squared distances from the mean."""
         return max(self.squares - self.count * self.mean**2, 0.0)
 
-    def minus(self, part: Sums) -> Sums:
+    def minus(self, part: GainSums) -> GainSums:
         """Return the counts without those of a part."""
-        return Sums(self.count - part.count, self.total - part.total, self.squares - part.squares)
+        return GainSums(self.count - part.count, self.total - part.total, self.squares - part.squares)
 
 
 @dataclass(frozen=True)
 class Place:
     """The team's kernels for one problem on one class of device, with and without the technique."""
 
-    used: Sums
-    without: Sums
+    used: GainSums
+    without: GainSums
 
 
 class Effect(Value):

@@ -208,14 +208,14 @@ class _Checking:
 
     def numbers(self, field: str, expressions: Sequence[str], count: int) -> list[int]:
         if len(expressions) != count:
-            message = f"{field} has {len(expressions)} entries for {count} expected"
-            raise self.refuse(MapRule.RANK, field, message, "dimensions stand innermost first")
+            message = f"{field} has {len(expressions)} entries; {count} are expected"
+            raise self.refuse(MapRule.RANK, field, message, "list dimensions innermost first")
         return [evaluate(expression, self._names) for expression in expressions]
 
     def bounded(self, rule: MapRule, field: str, values: Sequence[int], least: int, most: int) -> None:
         for axis, value in enumerate(values):
             if not least <= value <= most:
-                raise self.refuse(rule, field, f"{field}[{axis}] is {value}; {least} to {most}")
+                raise self.refuse(rule, field, f"{field}[{axis}] is {value}; it must be {least} to {most}")
 
 
 def resolved(
@@ -236,7 +236,9 @@ def resolved(
     in_bytes = [stride * element.itemsize for stride in strides]
     for axis, stride in enumerate(in_bytes, start=1):
         if stride % UNIT_BYTES or not 0 <= stride < MAX_STRIDE_BYTES:
-            message = f"the stride of dimension {axis} is {stride} bytes; a multiple of {UNIT_BYTES} below 2^40"
+            message = (
+                f"the stride of dimension {axis} is {stride} bytes; it must be a multiple of {UNIT_BYTES} below 2^40"
+            )
             hint = "copy into a padded workspace first, or load such a tensor without a map"
             raise checking.refuse(MapRule.STRIDE, "strides", message, hint)
     reach = (1 + sum((size - 1) * step for size, step in zip(dims, (1, *strides), strict=True))) * element.itemsize
@@ -280,7 +282,7 @@ def _dims(checking: _Checking, declared: TensorMap, spec: TensorSpec | None) -> 
         dims = list(reversed(spec.shape))
     if not 1 <= len(dims) <= MAX_RANK:
         hint = "give dims and strides that merge dimensions" if len(dims) > MAX_RANK else "give dims"
-        raise checking.refuse(MapRule.RANK, "dims", f"{len(dims)} dimensions; 1 to {MAX_RANK}", hint)
+        raise checking.refuse(MapRule.RANK, "dims", f"{len(dims)} dimensions; 1 to {MAX_RANK} are allowed", hint)
     checking.bounded(MapRule.DIMENSION, "dims", dims, 1, MAX_DIMENSION)
     return dims
 
@@ -303,7 +305,7 @@ def _check_box(checking: _Checking, swizzle: Swizzle, box: Sequence[int], steps:
     checking.bounded(MapRule.BOX, "box", box, 1, MAX_BOX)
     inner = box[0] * itemsize
     if inner % UNIT_BYTES:
-        message = f"box[0] is {inner} bytes; a multiple of {UNIT_BYTES}"
+        message = f"box[0] is {inner} bytes; it must be a multiple of {UNIT_BYTES}"
         raise checking.refuse(MapRule.INNER_BOX, "box", message)
     if swizzle.span is not None and inner > swizzle.span:
         message = f"box[0] is {inner} bytes; at most {swizzle.span} with swizzle {swizzle.value}"

@@ -127,7 +127,7 @@ def check_url(url: str, allowed: Sequence[Network]) -> str:
         raise InvalidInput("this is not an http or https URL", where=where)
     if parts.username is not None or parts.password is not None:
         raise InvalidInput(
-            "a webhook's URL holds no user or password", hint="verify the signature instead", where=where
+            "a webhook's URL must not contain a user or password", hint="verify the signature instead", where=where
         )
     if parts.scheme == "http" and not allowed:
         raise InvalidInput("webhooks are sent over https only", where=where)

@@ -24,19 +24,19 @@ def main() -> int:
     """Run until told to stop, as nobody's child; exit code 1 when the stack does not come up."""
     if os.fork():
         os._exit(0)  # whoever started us waits for this one only
-    _say(json.dumps({"pid": os.getpid()}))
+    _write_line(json.dumps({"pid": os.getpid()}))
     folder = open_folder(Path(sys.argv[1]))
     target = Target(sys.argv[2]) if len(sys.argv) > 2 else None
     try:
         supervise(folder, target, _report)
     except CupilotError as error:
-        _say(json.dumps({"error": error.message, "hint": error.hint}))
+        _write_line(json.dumps({"error": error.message, "hint": error.hint}))
         return 1
     return 0
 
 
 def _report(progress: Progress) -> None:
-    _say(report_line(progress))
+    _write_line(report_line(progress))
     sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {progress.part} {progress.state} {progress.note}\n")
     if progress.part == "stack":
         nothing = os.open(os.devnull, os.O_WRONLY)
@@ -44,7 +44,7 @@ def _report(progress: Progress) -> None:
         os.close(nothing)
 
 
-def _say(line: str) -> None:
+def _write_line(line: str) -> None:
     """Write a line to the process that started us; that process may be gone."""
     with suppress(BrokenPipeError):
         os.write(1, line.encode() + b"\n")

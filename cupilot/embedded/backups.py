@@ -17,7 +17,7 @@ from pathlib import Path
 from cupilot.domain.errors import InvalidInput, NotFound, Unavailable
 from cupilot.embedded.errors import AlreadyRunning, BackupFailed
 from cupilot.embedded.folder import Folder, Identity, open_folder
-from cupilot.embedded.lifecycle import hold
+from cupilot.embedded.lifecycle import lock_folder
 from cupilot.embedded.lookup import running
 from cupilot.embedded.servers import ROLE, Chroma, Postgres, Valkey, start_postgres
 
@@ -100,7 +100,7 @@ def _database(folder: Folder) -> Iterator[tuple[Path, dict[str, str]]]:
         postgres = Postgres(folder, Identity.load(folder, in_use=True))
         yield postgres.binaries, _login(postgres)
         return
-    with hold(folder):
+    with lock_folder(folder):
         started = start_postgres(folder.root)
         try:
             assert isinstance(started.server, Postgres)

@@ -62,10 +62,10 @@ class Role(NamedTuple):
 _DATABASE = ("sqlalchemy", "psycopg2", "pydantic_settings")
 _QUEUE = (*_DATABASE, "celery", "kombu", "redis")
 ROLES = (
-    Role("api", "api", "api", (*_DATABASE, "redis", "fastapi", "uvicorn", "chromadb", "wordllama", "matplotlib")),
+    Role("api", "api", "api", (*_DATABASE, "redis", "fastapi", "uvicorn", "httpx", "wordllama", "matplotlib")),
     Role("scheduler", "scheduler", "service", _QUEUE),
     Role("webhooks", "webhooks", "service", _DATABASE),
-    Role("agent worker", "agent", "agents", (*_QUEUE, "litellm", "chromadb")),
+    Role("agent worker", "agent", "agents", (*_QUEUE, "litellm", "httpx", "wordllama")),
     Role("gpu worker", "gpu", "service,gpu", (*_QUEUE, "torch", "numpy")),
 )
 

@@ -87,7 +87,7 @@ class Identity:
     ports: dict[str, int] = field(default_factory=dict)
     passwords: dict[str, str] = field(default_factory=dict)
     in_use: bool = False
-    """Whether the stack runs, so that a port that is taken is taken by it."""
+    """True if the stack runs: a port in use is then its own."""
 
     @classmethod
     def load(cls, folder: Folder, *, in_use: bool = False) -> Identity:

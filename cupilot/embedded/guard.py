@@ -27,19 +27,19 @@ class Guard:
     def add(self, group: int) -> None:
         """Watch over a process group."""
         self._groups.add(group)
-        self._tell(f"+{group}\n")
+        self._send(f"+{group}\n")
 
     def remove(self, group: int) -> None:
         """Stop watching a process group, which is gone."""
         self._groups.discard(group)
-        self._tell(f"-{group}\n")
+        self._send(f"-{group}\n")
 
     def keep(self) -> None:
         """Start a new guard where the old one was killed."""
         if self._process.poll() is not None:
             self._close_pipe()
             self._process = self._start()
-            self._tell("".join(f"+{group}\n" for group in self._groups))
+            self._send("".join(f"+{group}\n" for group in self._groups))
 
     def close(self) -> None:
         """End the guard; with groups left it kills them first."""
@@ -53,7 +53,7 @@ class Guard:
             argv, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, cwd="/", start_new_session=True, text=True
         )
 
-    def _tell(self, lines: str) -> None:
+    def _send(self, lines: str) -> None:
         if self._process.stdin:
             with suppress(BrokenPipeError):
                 self._process.stdin.write(lines)

@@ -53,7 +53,7 @@ def up(
     folder = open_folder(data)
     endpoint = _wait_for_other(folder)
     if endpoint:
-        on_progress(Progress("stack", PartState.READY, 0.0, f"{endpoint.url} (ran already)"))
+        on_progress(Progress("stack", PartState.READY, 0.0, f"{endpoint.url} (was already running)"))
         return endpoint
     if foreground:
         return supervise(folder, target, on_progress)
@@ -76,7 +76,7 @@ def down(data: Path = DEFAULT_DATA) -> bool:
 
 def supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
     """Run as the supervisor until told to stop; return where the stack was."""
-    with hold(folder):
+    with lock_folder(folder):
         return asyncio.run(_supervise(folder, target, on_progress))
 
 
@@ -163,7 +163,7 @@ def _wait_for_other(folder: Folder) -> Endpoint | None:
 
 
 @contextmanager
-def hold(folder: Folder) -> Iterator[None]:
+def lock_folder(folder: Folder) -> Iterator[None]:
     """Hold the folder; the kernel lets go of it when this process ends, so a lock is never stale."""
     with folder.lock.open("a+") as file:
         for _ in range(20):  # a look by is_locked holds it for an instant

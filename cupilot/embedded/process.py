@@ -41,7 +41,7 @@ class Process:
     command: Command
     log: Path
     gated: bool = False
-    """Whether its standard input is a pipe whose end lets it go on; otherwise it is empty."""
+    """True if its standard input is a pipe, and closing it lets the process continue; otherwise it is empty."""
     popen: subprocess.Popen[bytes] = field(init=False)
     log_start: int = field(init=False)
     """Where in the log this run begins."""

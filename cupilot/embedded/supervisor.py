@@ -24,7 +24,7 @@ from cupilot.embedded.process import group_exists, kill_group
 from cupilot.embedded.report import Endpoint, OnProgress, PartState, Progress, Status, load_status, save_status
 from cupilot.embedded.roles import Api, Cluster, Schema, Webhooks, make_workers, stack_settings
 from cupilot.embedded.servers import Chroma, Postgres, Valkey
-from cupilot.embedded.target import Choice
+from cupilot.embedded.target import TargetChoice
 
 HOUSEKEEPING_SECONDS = 5.0
 PREDECESSOR_SECONDS = 3.0
@@ -34,7 +34,7 @@ PREDECESSOR_SECONDS = 3.0
 class Supervisor:
     """One run of one stack."""
 
-    def __init__(self, folder: Folder, choice: Choice, on_progress: OnProgress) -> None:
+    def __init__(self, folder: Folder, choice: TargetChoice, on_progress: OnProgress) -> None:
         self._folder = folder
         self._choice = choice
         self._on_progress = on_progress

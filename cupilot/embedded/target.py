@@ -11,7 +11,7 @@ from cupilot.embedded.errors import StartFailed
 
 
 @dataclass(frozen=True)
-class Choice:
+class TargetChoice:
     """Target, and the reason why it was chosen."""
 
     target: Target
@@ -20,16 +20,16 @@ class Choice:
     reason: str
 
 
-def choose_target(wanted: Target | None) -> Choice:
+def choose_target(wanted: Target | None) -> TargetChoice:
     """Return the wanted target, or the best one here.
 
     Raise :class:`StartFailed` when ``cuda`` is wanted and unusable.
     """
     if wanted is Target.CPU:
-        return Choice(Target.CPU, (), "asked for")
+        return TargetChoice(Target.CPU, (), "asked for")
     report = find_gpus()
     if report.usable:
-        return Choice(Target.CUDA, report.usable, ", ".join(gpu.name for gpu in report.usable))
+        return TargetChoice(Target.CUDA, report.usable, ", ".join(gpu.name for gpu in report.usable))
     if wanted is Target.CUDA:
         raise StartFailed(f"no GPU can be used: {report.problem}", hint="cupilot doctor says what is missing")
-    return Choice(Target.CPU, (), report.problem or "no usable GPU")
+    return TargetChoice(Target.CPU, (), report.problem or "no usable GPU")

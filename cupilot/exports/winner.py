@@ -29,6 +29,19 @@ class ExportRefused(InvalidInput):
     code = "export_refused"
 
 
+def refuse_in_place(facts: ProblemFacts) -> None:
+    """Refuse a reference that changes its inputs, which earlier releases accepted: its kernel does not."""
+    inputs = {spec.name for spec in facts.with_role(Role.INPUT)}
+    for node in facts.graph.nodes:
+        in_place = node.op.startswith("aten.") and node.op.split(".")[1].endswith("_")
+        written = node.args[0] if in_place and node.args else None
+        if isinstance(written, dict) and written.get("ref") in inputs:
+            raise ExportRefused(
+                f"in_place_reference: the reference changes its input {written['ref']}, which its kernel does not",
+                hint="submit a reference that works on a copy, or returns the changed tensor",
+            )
+
+
 @dataclass(frozen=True)
 class Winner:
     """Proven kernel with its report, problem and source."""
@@ -50,6 +63,7 @@ class Winner:
                 "an imported file is not exported: it is in its own form already",
                 hint="GET /v1/jobs/{job}/result has it, with the evidence",
             )
+        refuse_in_place(report.preparation.facts)
         plan = candidate.kernel.plan.with_values(candidate.evaluation.tunables)
         kernel = Kernel(target=candidate.kernel.target, source=candidate.kernel.source, plan=plan)
         return cls(report, kernel, candidate.evaluation, report.preparation)

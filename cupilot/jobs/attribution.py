@@ -18,7 +18,7 @@ from cupilot.domain.strategy import Strategy
 from cupilot.jobs.budget import Exhausted, evaluations_left, no_evaluation
 from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.jobs.credits import credits_of, give_credit
+from cupilot.storage.jobs.credits import credits_of, store_credit
 from cupilot.storage.jobs.endings import end_job, stop_queued_work
 from cupilot.storage.jobs.progress import first_measurement, kernel_as_measured, steps_of, strategy_of
 from cupilot.storage.pool.rows import credit_entry
@@ -91,7 +91,7 @@ def end_when_done(session: Session, job: Job, winner: Candidate) -> None:
         _conclude(session, job, winner)
 
 
-def give_up_attribution(session: Session, job: Job, step: Step, message: str) -> None:
+def skip_attribution(session: Session, job: Job, step: Step, message: str) -> None:
     """Continue after an attribution step that failed for good: its technique's credit stays unknown."""
     winner = session.get_one(Candidate, step.candidate_id, populate_existing=True)
     if step.kind is StepKind.ATTRIBUTE:
@@ -121,7 +121,7 @@ def _conclude(session: Session, job: Job, winner: Candidate) -> None:
 def _not_measured(session: Session, winner: Candidate, step: Step, note: str) -> None:
     fields = {"technique": step.payload["technique"], "removed": step.payload["removed"]}
     credit = Credit.model_validate({**fields, "outcome": CreditOutcome.NOT_MEASURED, "note": note})
-    give_credit(session, winner, step.payload["position"], credit)
+    store_credit(session, winner, step.payload["position"], credit)
 
 
 def credit_of(credit: Credit, winner: Evaluation, without: Evaluation) -> Credit:

@@ -29,8 +29,8 @@ class Exhausted(StrEnum):
 _MESSAGES = {
     Exhausted.CANDIDATES: "all kernels that the budget allows have been evaluated",
     Exhausted.WALL: "the job's wall time is used up",
-    Exhausted.COST: "what the job has left for model calls does not pay for another one",
-    Exhausted.TEAM: "what the team has left for models in this period does not pay for another call",
+    Exhausted.COST: "the job's model budget does not pay for another call",
+    Exhausted.TEAM: "the team's model budget of this period does not pay for another call",
     Exhausted.GPU: "the job's GPU seconds are used up",
     Exhausted.TEAM_GPU: "the team's GPU seconds of this period are used up",
 }

@@ -96,9 +96,11 @@ def retry_job(
     if not old.state.final:
         raise Conflict(f"the job has not ended: {old.state.value}", hint="steer it, or cancel it first")
     if judges_a_file(session, old):
-        raise ImportedFile("the job judged a file, which does not go on", hint="judge the file again")
+        raise ImportedFile(
+            "the job judged an imported file, so there is no search to continue", hint="judge the file again"
+        )
     if old.state is JobState.SUCCEEDED:
-        raise Conflict("the job has succeeded", hint="fork one of its candidates to go on from there")
+        raise Conflict("the job has succeeded", hint="fork one of its candidates to continue from it")
     job, is_new = submit_job(
         session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash, author=author
     )

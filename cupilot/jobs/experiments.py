@@ -189,8 +189,8 @@ def _names(problems: Sequence[Problem]) -> list[str]:
 def _check_distinct(values: Sequence[object], what: str) -> None:
     if len(set(values)) != len(values):
         raise InvalidInput(
-            f"the same is listed twice in {what}",
-            hint="a job of the same seed is no second sample; add seeds instead",
+            f"{what} lists the same value twice",
+            hint="two jobs with the same seed are not two samples; add other seeds instead",
             where=f"body.{what}",
         )
 

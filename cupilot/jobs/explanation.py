@@ -15,15 +15,18 @@ KINDS_SHOWN = 3
 EXAMPLE_CHARACTERS = 240
 
 _TOO_WEAK = (
-    "The model does not keep the form that it is asked for: choose a more capable one, or agents hybrid or playbook,"
+    "The model's answers do not have the requested form: choose a more capable one, or agents hybrid or playbook,"
     " whose first kernels need no model. What it answered: cupilot calls JOB"
 )
-_SILENT = "The model gives no answers: run cupilot models test where the agent workers run; it says what to mend"
-_WRONG_KERNELS = (
-    "Kernels were written, but none was right: allow more repair rounds, choose a more capable model, or agents hybrid,"
-    " which begins from proven templates. What failed where: cupilot result JOB"
+_SILENT = (
+    "The model gives no answers: run cupilot models test where the agent workers run; it says what is wrong and how to"
+    " fix it"
 )
-_WRONG_TEMPLATES = "What failed where: cupilot result JOB"
+_WRONG_KERNELS = (
+    "Kernels were written, but none was correct: allow more repair rounds, choose a more capable model, or agents"
+    " hybrid, which begins with the playbook's kernels. What failed: cupilot result JOB"
+)
+_WRONG_TEMPLATES = "What failed: cupilot result JOB"
 
 
 def no_valid_kernel(session: Session, job: Job) -> str:

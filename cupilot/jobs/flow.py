@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.evolution.methods import MethodConfig, method_for, read_config
 from cupilot.domain.evolution.notes import Notes
-from cupilot.domain.evolution.pipeline import Course, End, Ending, Next, Outcome, Stage, first, following, step_key
+from cupilot.domain.evolution.pipeline import End, Ending, Next, Outcome, Pipeline, Stage, first, following, step_key
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.seeds import generation_rng
 from cupilot.domain.imported import ImportedKernel, visible_strategy
 from cupilot.domain.job import AgentKind
 from cupilot.domain.states import CandidateState, GenerationState, JobState, StepKind, StrategyOrigin
-from cupilot.jobs.attribution import give_up_attribution
+from cupilot.jobs.attribution import skip_attribution
 from cupilot.jobs.budget import Exhausted, evaluations_left, exhausted, money_reached, no_evaluation
 from cupilot.jobs.confirmation import begin_confirmation, conclude, reached_before
 from cupilot.jobs.explanation import no_strategies
@@ -35,8 +35,8 @@ from cupilot.storage.jobs.evolving import (
     choose_best,
     count_down,
     cut_short,
-    give_kernel,
-    give_strategy,
+    set_kernel,
+    set_strategy,
     set_survivors,
 )
 from cupilot.storage.jobs.progress import file_of, members, preparation_of, strategy_of
@@ -48,9 +48,9 @@ def config_of(job: Job) -> MethodConfig:
     return read_config(job.method)
 
 
-def course_of(job: Job, operator: Operator) -> Course:
-    """Return the course of the job's candidates of an operator."""
-    return method_for(config_of(job)).course(operator)
+def pipeline_of(job: Job, operator: Operator) -> Pipeline:
+    """Return the pipeline of the job's candidates of an operator."""
+    return method_for(config_of(job)).pipeline(operator)
 
 
 def begin_generation(
@@ -93,8 +93,8 @@ def begin_remeasurement(session: Session, job: Job, winner: uuid.UUID) -> None:
     generation = add_generation(session, job, 0, pending=1)
     candidate = add_candidate(session, job, generation, Operator.INITIAL)
     kept = add_strategy(session, job, strategy_of(session, earlier), StrategyOrigin.ALIGNMENT)
-    give_strategy(session, candidate, kept)
-    give_kernel(session, candidate, file_of(session, earlier.kernel_hash), repair_round=0)
+    set_strategy(session, candidate, kept)
+    set_kernel(session, candidate, file_of(session, earlier.kernel_hash), repair_round=0)
     begin_stage(session, job, candidate, Next(Stage.EVALUATE))
 
 
@@ -105,14 +105,14 @@ def begin_import(session: Session, job: Job, kernel_hash: str) -> None:
     generation = add_generation(session, job, 0, pending=1)
     candidate = add_candidate(session, job, generation, Operator.INITIAL)
     kept = add_strategy(session, job, visible_strategy(kernel), StrategyOrigin.ALIGNMENT)
-    give_strategy(session, candidate, kept)
-    give_kernel(session, candidate, kernel, repair_round=0)
+    set_strategy(session, candidate, kept)
+    set_kernel(session, candidate, kernel, repair_round=0)
     begin_stage(session, job, candidate, Next(Stage.EVALUATE))
 
 
 def advance(session: Session, job: Job, candidate: Candidate, done: Next, outcome: Outcome) -> None:
     """Queue the candidate's next stage, or end it."""
-    step = following(course_of(job, candidate.operator), done, outcome)
+    step = following(pipeline_of(job, candidate.operator), done, outcome)
     if isinstance(step, Next):
         begin_stage(session, job, candidate, step)
     else:
@@ -198,7 +198,7 @@ def fail_step(session: Session, job: Job, step: Step, reason: str, message: str)
     elif step.kind is StepKind.CONFIRM:
         conclude(session, job, reached_before(step), unconfirmed="not_confirmed")
     elif step.kind in (StepKind.ABLATE, StepKind.ATTRIBUTE):
-        give_up_attribution(session, job, step, message)
+        skip_attribution(session, job, step, message)
     elif step.candidate_id is None:
         assert step.generation_id is not None
         fail_generation(session, job, lock_generation(session, step.generation_id), reason, message)
@@ -216,14 +216,14 @@ def _ask_about(session: Session, job: Job, generation: Generation, candidate: Ca
     count_down(session, generation, +1)
     child = add_candidate(session, job, generation, Operator.MUTATION, [candidate.id])
     if candidate.strategy_id is not None:
-        give_strategy(session, child, session.get_one(StrategyRow, candidate.strategy_id))
-    begin_stage(session, job, child, first(course_of(job, child.operator)))
+        set_strategy(session, child, session.get_one(StrategyRow, candidate.strategy_id))
+    begin_stage(session, job, child, first(pipeline_of(job, child.operator)))
 
 
 def _begin_candidate(session: Session, job: Job, generation: Generation, proposal: Proposal) -> None:
     parents = [uuid.UUID(parent) for parent in proposal.parents]
     candidate = add_candidate(session, job, generation, proposal.operator, parents, notes=Notes.of(proposal))
-    begin_stage(session, job, candidate, first(course_of(job, proposal.operator)))
+    begin_stage(session, job, candidate, first(pipeline_of(job, proposal.operator)))
 
 
 def _cut(stop: StopReason, generation: Generation) -> bool:

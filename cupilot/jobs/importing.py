@@ -21,7 +21,7 @@ from cupilot.jobs.remeasuring import MAX_LABELS, ONE_KERNEL, ONE_MEASUREMENT
 from cupilot.jobs.submission import once, problem_of
 from cupilot.schemas import ImportRequest
 from cupilot.storage.db.tables.jobs import Job
-from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.jobs.jobs import extend_first_payload, first_payload, submit_job
 
 PAYLOAD = "imports"
@@ -84,7 +84,7 @@ def submit_import(
     request = request_hash or digest([PAYLOAD, kernel.content_hash(), spec.model_dump(mode="json")])
     job, is_new = submit_job(session, team, spec, idempotency_key=idempotency_key, request_hash=request, author=author)
     if is_new:
-        extend_first_payload(session, job, **{PAYLOAD: keep_kernel(session, kernel)})
+        extend_first_payload(session, job, **{PAYLOAD: store_kernel(session, kernel)})
     return job, is_new
 
 

@@ -18,8 +18,13 @@ from cupilot.storage.pool.rows import recall, remember
 
 
 def learn(session: Session, job: Job, row: EvaluationRow, evaluation: Evaluation, strategy: Strategy) -> None:
-    """Remember a measurement, with the strategy that the kernel was asked to follow."""
+    """Remember a measurement, with the strategy that the kernel was asked to follow.
+
+    Nothing is learned from a reference bound by the host, which any kernel beats.
+    """
     preparation = preparation_of(job)
+    if preparation.host_bound:
+        return
     placement = evaluation.placement or preparation.placement
     entry = entry_of(
         evaluation,
@@ -50,6 +55,8 @@ def correct(
 ) -> None:
     """Correct what was remembered of a measurement: to what the code really does, or to what a second one says."""
     entry = recall(session, row.id)
+    if entry is None:
+        return
     if strategy is not None:
         requested = entry.asked or entry.strategy
         changed = {"strategy": strategy, "asked": requested if requested.signature() != strategy.signature() else None}

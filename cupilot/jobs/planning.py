@@ -44,8 +44,8 @@ def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
 
 def _at_most(session: Session, team: UUID, spec: JobSpec) -> JobBound:
     return JobBound(
-        candidates=spec.method.most_candidates,
-        kernels=min(spec.method.most_kernels + spec.learning.most_kernels, spec.budgets.candidates),
+        candidates=spec.method.max_candidates,
+        kernels=min(spec.method.max_kernels + spec.learning.max_kernels, spec.budgets.candidates),
         wall_seconds=spec.budgets.wall_seconds,
         gpu_seconds=_gpu_seconds(session, team, spec),
         cost_usd=_cost_usd(session, team, spec),

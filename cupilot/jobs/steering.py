@@ -15,7 +15,7 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.steering import DirectiveKind
 from cupilot.storage.db.tables.jobs import Candidate, Directive, Generation, Job, StrategyRow
-from cupilot.storage.jobs.evolving import add_candidate, add_strategy, give_kernel, give_strategy
+from cupilot.storage.jobs.evolving import add_candidate, add_strategy, set_kernel, set_strategy
 from cupilot.storage.jobs.progress import kernel_of
 from cupilot.storage.jobs.steering import banned_in, banned_strategies, banned_techniques, in_force, mark_done
 from cupilot.storage.pool.techniques import enter_techniques
@@ -31,11 +31,11 @@ def add_injected(session: Session, job: Job, generation: Generation, directive: 
     candidate = add_candidate(session, job, generation, Operator.INJECTED)
     strategy = directive.strategy
     assert strategy is not None
-    give_strategy(session, candidate, add_strategy(session, job, strategy, StrategyOrigin.IDEA))
+    set_strategy(session, candidate, add_strategy(session, job, strategy, StrategyOrigin.IDEA))
     enter_techniques(session, job, [strategy], StrategyOrigin.IDEA)
     if directive.kernel_hash is not None:
         kernel: Kernel = kernel_of(session, directive.kernel_hash)
-        give_kernel(session, candidate, kernel, repair_round=0)
+        set_kernel(session, candidate, kernel, repair_round=0)
     mark_done(session, directive, candidate)
     return candidate
 

@@ -25,7 +25,7 @@ from cupilot.domain.experiments.statistics import (
     sign_test,
     signed_rank_test,
 )
-from cupilot.reports.outcomes import JobOutcome, Standing
+from cupilot.reports.outcomes import JobOutcome, OutcomeState
 from cupilot.schemas import (
     ArmReport,
     CellReport,
@@ -81,11 +81,11 @@ def _finished(outcomes: Iterable[JobOutcome]) -> list[JobOutcome]:
 
 
 def _is_finished(outcome: JobOutcome) -> bool:
-    return outcome.standing in (Standing.SOLVED, Standing.UNSOLVED)
+    return outcome.standing in (OutcomeState.SOLVED, OutcomeState.UNSOLVED)
 
 
 def _speed(outcome: JobOutcome) -> float | None:
-    return outcome.speedup.median if outcome.speedup and outcome.standing is Standing.SOLVED else None
+    return outcome.speedup.median if outcome.speedup and outcome.standing is OutcomeState.SOLVED else None
 
 
 def _speeds(outcomes: Iterable[JobOutcome]) -> list[float]:
@@ -100,7 +100,7 @@ def _arm(name: str, jobs: Sequence[JobOutcome]) -> ArmReport:
         jobs=len(jobs),
         finished=len(done),
         solved=len(_speeds(done)),
-        lost=sum(job.standing is Standing.LOST for job in jobs),
+        lost=sum(job.standing is OutcomeState.LOST for job in jobs),
         too_few=len(done) < MIN_SAMPLES,
         validity=sum(job.valid for job in done) / judged if judged else None,
         validity_interval=ratio_interval([(job.valid, job.judged) for job in done]),
@@ -293,10 +293,10 @@ def _convergence(arm: str, problem: str, outcomes: Sequence[JobOutcome]) -> list
 
 def _notes(experiment: ExperimentView, outcomes: Sequence[JobOutcome]) -> list[str]:
     notes = []
-    waiting = [outcome for outcome in outcomes if outcome.standing is Standing.OPEN]
+    waiting = [outcome for outcome in outcomes if outcome.standing is OutcomeState.OPEN]
     if waiting:
         notes.append(f"Not final: {len(waiting)} of {len(outcomes)} jobs are open; numbers will change.")
-    lost = [outcome for outcome in outcomes if outcome.standing is Standing.LOST]
+    lost = [outcome for outcome in outcomes if outcome.standing is OutcomeState.LOST]
     if lost:
         reasons = ", ".join(sorted({outcome.reason or outcome.state for outcome in lost}))
         notes.append(f"{len(lost)} jobs are left out, because they were cancelled or lost ({reasons}).")

@@ -10,7 +10,7 @@ from cupilot.domain.evaluation import Baseline, Comparison, Evaluation, Interval
 from cupilot.domain.imported import KernelKind, file_name
 from cupilot.domain.job import AgentKind
 from cupilot.domain.problem import NumericsPolicy, Target
-from cupilot.domain.roofline import NEAR_FLOOR
+from cupilot.domain.roofline import NEAR_FLOOR, Placement
 from cupilot.domain.states import JobState
 from cupilot.domain.strategy import Strategy
 from cupilot.schemas import CandidateView, JobView, KernelView, Report, Spending
@@ -23,7 +23,9 @@ BASELINE_NAMES = {
 
 SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
 """What a kernel's source is called where it is written out."""
-AFTER_QUARANTINE = "It comes of a kernel in quarantine, which beat the floor: read it before you use it."
+AFTER_QUARANTINE = (
+    "It was derived from a quarantined kernel, which was faster than the roofline bound: read it before you use it."
+)
 
 
 def factor(speedup: Interval) -> str:
@@ -88,21 +90,44 @@ def _steps_of_import(job: JobView, evaluation: Evaluation) -> list[str]:
 
 def _search_steps(job: JobView, share: float | None) -> list[str]:
     if share is not None and share >= NEAR_FLOOR:
-        return [f"Nothing under this policy: the kernel runs at {share:.0%} of what the device's peaks allow."]
+        return [f"Nothing under this policy: the kernel runs at {share:.0%} of what the measured peaks allow."]
     if job.state == JobState.BUDGET_EXHAUSTED:
         return [f"Raise the budget that ran out ({job.reason or 'see the job'}): the search was cut off."]
     if share is not None:
-        reached = f"the kernel runs at {share:.0%} of what the device's peaks allow"
+        reached = f"the kernel runs at {share:.0%} of what the measured peaks allow"
         return [f"Search longer (more generations, a larger population): {reached}."]
     return []
 
 
 def floor_share(evaluation: Evaluation) -> float | None:
-    """Return floor time over kernel time, 0 to 1; None where either is unknown."""
+    """Return floor over kernel time at the device's measured peaks, 0 to 1; None where either is unknown."""
+    known = _placed_time(evaluation)
+    return None if known is None else known[0].floor_us / known[1]
+
+
+def bound_words(evaluation: Evaluation) -> list[str]:
+    """Return the kernel's shares of what is possible, at the stated peaks of the device where they are known."""
+    known = _placed_time(evaluation)
+    if known is None:
+        return []
+    placement, kernel_us = known
+    peaks = "measured" if placement.stated is None else "stated"
+    words = [f"{placement.floor_share(kernel_us):.0%} of the speed that the device's {peaks} peaks allow"]
+    direct = placement.direct_share(kernel_us)
+    if direct is not None:
+        words.append(
+            f"{direct:.0%} of the speed at which the same peaks do the reference's operations as they are written: "
+            "counted directly, no bound and no measurement, since faster algorithms are known"
+        )
+    return words
+
+
+def _placed_time(evaluation: Evaluation) -> tuple[Placement, float] | None:
+    """Return the placement and the kernel's time in microseconds; None where either is unknown."""
     eager = evaluation.comparison(Baseline.EAGER)
     if eager is None or evaluation.placement is None or eager.kernel_us.median <= 0:
         return None
-    return evaluation.placement.floor_us / eager.kernel_us.median
+    return evaluation.placement, eager.kernel_us.median
 
 
 def _policy_steps(job: JobView, evaluation: Evaluation) -> list[str]:
@@ -120,6 +145,7 @@ def markdown(report: Report) -> str:
     sections = [
         f"# {job.problem.name} on {job.target.value}, policy {job.problem.policy.value}",
         report.headline,
+        "\n".join(f"**Warning**: {warning}." for warning in report.preparation.warnings),
         _comparisons(candidate.evaluation),
         _evidence(candidate.evaluation),
         _strategy(candidate),
@@ -211,9 +237,7 @@ def _evidence(evaluation: Evaluation | None) -> str:
         environment = evaluation.environment
         parts = [environment.device.name, *(item for item in (environment.driver, environment.cuda) if item)]
         lines.append(f"- measured on {', '.join(parts)}; torch {environment.torch}; sandbox {environment.sandbox}")
-    share = floor_share(evaluation)
-    if share is not None:
-        lines.append(f"- {share:.1%} of the speed that the device's measured peaks allow")
+    lines += [f"- {words}" for words in bound_words(evaluation)]
     return "## Evidence\n\n" + "\n".join(lines) if lines else ""
 
 

@@ -6,8 +6,8 @@ from cupilot.domain.evaluation import Interval, Verdict
 from cupilot.domain.value import Value, Vocabulary
 
 
-class Standing(Vocabulary):
-    """Standing of a job in comparisons."""
+class OutcomeState(Vocabulary):
+    """OutcomeState of a job in comparisons."""
 
     OPEN = "open"
     """Not final yet."""
@@ -31,7 +31,7 @@ class JobOutcome(Value):
     seed: int
     state: str
     reason: str | None = None
-    standing: Standing
+    standing: OutcomeState
     speedup: Interval | None = None
     """Of the best kernel over PyTorch eager, as measured last; None unless it is proven."""
     verdict: Verdict | None = None

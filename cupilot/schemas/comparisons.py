@@ -46,7 +46,7 @@ class StrategyDifference(Response):
     removed: list[str]
     changed: list[ChangedTechnique]
     reordered: bool
-    """Whether the techniques of both stand in another order."""
+    """True if both have the same techniques in a different order."""
 
 
 class PlanChange(Response):
@@ -91,7 +91,7 @@ class LeaderboardSummary(Response):
     name: str
     policy: NumericsPolicy
     builtin: bool = False
-    """Whether the problem ships with the service; of any other, only your own team's kernels stand here."""
+    """True if the problem ships with the service; of any other, only your own team's kernels stand here."""
     target: Target
     device: str
     """Model name, e.g. ``NVIDIA H200``."""
@@ -116,7 +116,7 @@ class LeaderboardEntry(Response):
 
     rank: int
     own: bool
-    """Whether it is your team's. Another team's stands here because that team has opened it to all, for a built-in
+    """True if it is your team's. Another team's stands here because that team has opened it to all, for a built-in
     problem."""
     team: str | None = None
     """Null for another team's, which is not named; a cluster admin sees it."""
@@ -144,7 +144,7 @@ class Leaderboard(Response):
     name: str
     policy: NumericsPolicy
     builtin: bool = False
-    """Whether the problem ships with the service; of any other, only your own team's kernels stand here."""
+    """True if the problem ships with the service; of any other, only your own team's kernels stand here."""
     device: str
     items: list[LeaderboardEntry]
     next_cursor: str | None = None

@@ -95,7 +95,7 @@ class ExperimentSummary(Response):
     name: str
     state: ExperimentStateText
     final: bool
-    """Whether all jobs are."""
+    """True if all jobs are final."""
     target: Target
     jobs: int
     finished: int

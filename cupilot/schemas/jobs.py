@@ -81,7 +81,7 @@ class JobRequest(Request):
     agents: AgentKind = AgentKind.PLAYBOOK
     budgets: Budgets = Budgets()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Everything random comes from it."""
+    """Seed of all random choices."""
     priority: Priority = Priority.NORMAL
     labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
     """For your own use; jobs can be listed by them."""
@@ -124,11 +124,16 @@ class PreparationSummary(Response):
     intensity: float
     """Operations per compulsory byte."""
     floor_us: float
-    """No correct kernel can take less time, by the device's measured peaks."""
+    """No correct kernel takes less time at the device's measured peaks: memory, and the best algorithms known."""
+    direct_us: float | None = None
+    """Time of the reference's operations as they are written, at the same peaks: no bound where a faster algorithm is
+    known. None of older jobs."""
     baseline_us: Interval
     """PyTorch eager under the policy."""
     device: str
     notes: list[str] = []
+    warnings: list[str] = []
+    """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
 
 
 class BestSummary(Response):
@@ -169,7 +174,7 @@ class JobView(Response):
     id: UUID
     state: JobStateText
     final: bool
-    """Whether nothing follows."""
+    """True if no further events follow."""
     reason: str | None = None
     """Machine-readable: why it ended as it did, or what it waits for."""
     message: str | None = None

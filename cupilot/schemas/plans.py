@@ -29,7 +29,7 @@ class JobGuess(Response):
     jobs: int
     """How many earlier jobs of your team it rests on, the newest ones: same target, method and kind of agents."""
     same_problem: bool
-    """Whether they worked on this very problem, rather than on any."""
+    """True if they worked on this very problem, rather than on any."""
     wall_seconds: float
     gpu_seconds: float
     cost_usd: float

@@ -17,7 +17,7 @@ class PoolEntryView(Response):
 
     id: UUID
     own: bool
-    """Whether your team has it; others' are shown only while they are shared, and only of built-in problems."""
+    """True if your team has it; others' are shown only while they are shared, and only of built-in problems."""
     sharing: Sharing
     measured_here: bool
     """False for an imported claim."""
@@ -34,7 +34,7 @@ class PoolPage(Response):
     """Give it as ``cursor`` to get the next page; null on the last."""
 
 
-class PoolSearch(Request):
+class PoolSearchRequest(Request):
     """A search by the problem of a prepared job of your team, or by a description."""
 
     job: UUID | None = None
@@ -44,20 +44,20 @@ class PoolSearch(Request):
     limit: Annotated[int, Field(ge=1, le=50)] = 8
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> PoolSearch:
+    def _one_of_both(self) -> PoolSearchRequest:
         if (self.job is None) == (self.question is None):
             raise ValueError("give exactly one of job and question")
         return self
 
 
-class PoolFound(PoolAnswer):
+class PoolSearchResult(PoolAnswer):
     """The pool's answer to a search."""
 
     question: PoolQuestion
     """As it was asked."""
 
 
-class PoolShare(Request):
+class PoolShareRequest(Request):
     """Your team's entries to share, or to withdraw."""
 
     sharing: Sharing
@@ -67,13 +67,13 @@ class PoolShare(Request):
     """All entries that this job made."""
 
     @model_validator(mode="after")
-    def _something(self) -> PoolShare:
+    def _something(self) -> PoolShareRequest:
         if bool(self.entries) == (self.job is not None):
             raise ValueError("give either entries or a job")
         return self
 
 
-class PoolShared(Response):
+class PoolShareResult(Response):
     """The result of sharing or withdrawing entries."""
 
     changed: int
@@ -90,7 +90,7 @@ class BadLine(Response):
     reason: str
 
 
-class PoolImported(Response):
+class PoolImportResult(Response):
     """The result of an import. Good lines are kept whatever the others are."""
 
     lines: int

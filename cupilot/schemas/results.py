@@ -42,7 +42,7 @@ class CandidateSummary(Response):
     """The fitter first."""
     repair_rounds: int
     survives: bool
-    """Whether selection kept it for the next generation."""
+    """True if selection kept it for the next generation."""
     created_at: datetime
     finished_at: datetime | None = None
 
@@ -110,8 +110,10 @@ class CandidateView(CandidateSummary):
     lineage: list[LineageEntry]
     """From the candidate itself up to its roots, newest first."""
     after_quarantine: bool = False
-    """Whether an ancestor beat the floor and is in quarantine: the kernel is the Revisor's answer about it, or comes of
+    """True if an ancestor beat the floor and is in quarantine: the kernel is the Revisor's answer about it, or comes of
     one, and ought to be read before it is used."""
+    warnings: list[str] = []
+    """Why a speedup on this problem says less than it seems; with any, no leaderboard lists it."""
 
 
 class ExportOffer(Response):

@@ -45,7 +45,7 @@ class WorkerView(Response):
     name: str
     kind: str
     alive: bool
-    """Whether it reported itself lately."""
+    """True if it reported itself lately."""
     healthy: bool
     note: str | None = None
     drained: str | None = None

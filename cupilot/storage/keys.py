@@ -51,26 +51,24 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     bootstrap = commands.add_parser("bootstrap", help="make the first cluster admin and print a key")
     bootstrap.add_argument("user")
-    bootstrap.add_argument("--team", default=OPERATORS, help="what the key is for; made where there is none")
+    bootstrap.add_argument("--team", default=OPERATORS, help="the key's team; created if it does not exist")
     bootstrap.add_argument(
-        "--again", action="store_true", help="also where there is a cluster admin: all keys are lost"
+        "--again", action="store_true", help="also if there is a cluster admin, for example because all keys are lost"
     )
-    create = commands.add_parser("create", help="print a new key of a team, which is made where there is none")
+    create = commands.add_parser("create", help="print a new key of a team; the team is created if it does not exist")
     create.add_argument("team")
     create.add_argument("name", help="what the key is for; the name of its service account")
     create.add_argument("--role", choices=[role.value for role in Role], default=Role.MEMBER.value)
     create.add_argument(
         "--scope",
         choices=[scope.value for scope in Scope],
-        help="what the key may be used for, also where the role gets wider (what the role may do)",
+        help="what the key may be used for, even if the role changes later (default: all that the role may do)",
     )
     for command in (bootstrap, create):
         command.add_argument(
             "--days", type=_lifetime, default=str(DAYS), help="until the key expires; 0 for never (90)"
         )
-    commands.add_parser("revoke", help="refuse a key from now on").add_argument(
-        "prefix", help="its start: cpk_12345678"
-    )
+    commands.add_parser("revoke", help="revoke a key").add_argument("prefix", help="its start: cpk_12345678")
     return parser
 
 
@@ -85,7 +83,7 @@ def _bootstrap(session: Session, options: argparse.Namespace) -> int:
     active = select(User.name).where(User.cluster_admin, User.disabled_at.is_(None))
     admin = session.scalars(active.order_by(User.created_at)).first()
     if admin is not None and not options.again:
-        sys.stderr.write(f"there is a cluster admin already: {admin}; --again makes another one all the same\n")
+        sys.stderr.write(f"there is a cluster admin already: {admin}; --again makes another one\n")
         return 1
     team, user = ensure_team(session, options.team), ensure_user(session, options.user)
     user.cluster_admin, user.disabled_at = True, None

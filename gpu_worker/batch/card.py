@@ -108,6 +108,7 @@ def _evaluator(options: CardOptions, batch: BatchFile) -> Evaluator:
         reuse=True,
         sweep=manifest.sweep,
         builder=options.builder,
+        compile_baseline=manifest.compile_baseline,
         autotune=manifest.autotune,
     )
     if evaluator.device.device_class != manifest.device_class:

@@ -1,108 +1,101 @@
-"""Runs a kernel against cases and checks everything that can be seen from outside: values, poison, guards, inputs,
-repeats."""
+"""Audits a kernel: blocks of launches like those that are timed, in which launches are compared with exact answers.
+
+Audits happen before timing (every law), between timed pairs and after them. An audited block differs in nothing that a
+kernel could see: its slots, laws and length are drawn at random, and only afterwards is looked at what one slot holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Sequence
 
 from cupilot.domain.evaluation import FailureKind, LawResult
-from cupilot.domain.problem import Role, TensorSpec
 from gpu_worker.judge import laws
+from gpu_worker.judge.blocks import Blocks
 from gpu_worker.judge.cases import Case, Cases
-from gpu_worker.judge.deviation import deviation
-from gpu_worker.judge.diagnosis import wrong_output
-from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
-from gpu_worker.judge.slots import Slots
+from gpu_worker.judge.comparison import Bounds, Comparer
+from gpu_worker.judge.fillings import weights
+from gpu_worker.judge.runner_link import KernelFailed
 
-
-@dataclass(frozen=True)
-class Bounds:
-    """Bounds on a kernel's error under each law."""
-
-    tolerances: Mapping[str, float]
-    reference_errors: Mapping[str, float]
+WHOLE_BLOCKS = 0.25
+"""Share of audited blocks that are as long as timed ones; the others are of any length up to that."""
 
 
 class Auditor:
-    """Checks one loaded kernel in one slot."""
+    """Audits one loaded kernel."""
 
     def __init__(
-        self, link: RunnerLink, slots: Slots, specs: Sequence[TensorSpec], cases: Cases, bounds: Bounds
+        self, blocks: Blocks, comparer: Comparer, cases: Cases, bounds: Bounds, admitted: Sequence[str]
     ) -> None:
-        self._link = link
-        self._slots = slots
-        self._outputs = [spec for spec in specs if spec.role is Role.OUTPUT]
+        """Audit under the laws that the problem was ``admitted`` with."""
+        self._blocks = blocks
+        self._comparer = comparer
         self._cases = cases
         self._bounds = bounds
+        self._admitted = admitted
+        self._random = random.Random()
 
-    def check(self, law: str, timeout: float) -> tuple[LawResult, float]:
-        """Run the kernel under a law; its result and the seconds of the launch. Raises :class:`KernelFailed`."""
+    def check(self, law: str, seconds: float, timeout: float | None = None) -> tuple[LawResult, float]:
+        """Audit the law's case in a block of launches that take about ``seconds``; also return how long one took.
+
+        ``timeout`` is for one launch. Raises :class:`KernelFailed`.
+        """
         case = self._cases.get(law)
-        seconds = self._launch(case, timeout)
-        error = self._compare(case)
+        error, took = self._block(case, self._length(seconds), timeout)
         result = LawResult(
             law=law,
             passed=True,
             error=error,
             tolerance=self._bounds.tolerances[law],
-            reference_error=self._bounds.reference_errors.get(law, 0.0),
+            reference_error=self._bounds.reference_error(law),
         )
-        return result, seconds
+        return result, took
 
-    def check_again(self, law: str, timeout: float) -> float:
-        """Run a law that passed once more, over other poison; the seconds of the launch."""
+    def check_again(self, law: str, seconds: float) -> None:
+        """Audit a law that passed once more, over other poison."""
         try:
-            _, seconds = self.check(law, timeout)
+            self.check(law, seconds)
         except KernelFailed as failure:
             if failure.kind in (FailureKind.WRONG_VALUE, FailureKind.UNWRITTEN_OUTPUT):
                 message = f"the second run on the same inputs failed where the first had passed: {failure}"
                 raise KernelFailed(FailureKind.NON_DETERMINISTIC, message, **failure.details) from failure
             raise
-        return seconds
 
-    def _launch(self, case: Case, timeout: float) -> float:
-        self._slots.fill(0, case.given)
-        self._slots.poison(0)
-        self._slots.settle()
-        seconds, _ = self._link.run([0], timeout)
-        broken = self._slots.broken_guard(0)
-        if broken is not None:
-            message = f"the kernel wrote outside of its buffers, next to {broken}"
-            raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, tensor=broken, law=case.law)
-        changed = self._slots.unchanged(0, case.given)
-        if changed is not None:
-            message = f"the kernel changed {changed}, which it is only given to read"
-            raise KernelFailed(FailureKind.INPUT_MUTATED, message, tensor=changed, law=case.law)
-        return seconds
+    def spot_check(self, seconds: float) -> None:
+        """Audit a block of fresh inputs, in which a launch under the law that was compared least is looked at."""
+        compared = self._comparer.compared
+        order = self._blocks.some_slots(self._length(seconds))
+        filling = self._blocks.fill(order, weights(self._admitted, compared))
+        self._blocks.run(order)
+        least = min(order, key=lambda slot: (compared[filling.laws[slot]], self._random.random()))
+        self._comparer.with_exact(least, filling)
+        self._blocks.probe(order)
+        self._blocks.refuse_trespass(filling)
+        self._blocks.release()
 
-    def _compare(self, case: Case) -> float:
-        tolerance = self._bounds.tolerances[case.law]
-        worst = 0.0
-        for index, (spec, expected, got) in enumerate(
-            zip(self._outputs, case.expected, self._slots.outputs(0), strict=True)
-        ):
-            error = deviation(expected, got)
-            if error > tolerance:
-                failure = wrong_output(
-                    spec, expected, got, self._slots.unwritten(0, index), tolerance=tolerance, law=case.law
-                )
-                raise _as_insensitive(failure) if case.law == laws.PERTURBED else failure
-            if expected.has_nan:
-                self._check_written(index, spec, case)
-            worst = max(worst, error)
-        return worst
+    def _length(self, seconds: float) -> int:
+        whole = self._blocks.length(seconds)
+        return whole if self._random.random() < WHOLE_BLOCKS else self._random.randint(1, whole)
 
-    def _check_written(self, index: int, spec: TensorSpec, case: Case) -> None:
-        """Poison is a NaN: where one is expected, an element that was never written looks right."""
-        missing = int(self._slots.unwritten(0, index).sum())
-        if missing:
-            message = f"{missing} elements of {spec.name} were never written, where NaN is expected"
-            raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, output=spec.name, law=case.law)
+    def _block(self, case: Case, length: int, timeout: float | None) -> tuple[float, float]:
+        """Run a block in which one random slot holds the case; return its error and the seconds of a launch."""
+        order = self._blocks.some_slots(length)
+        slot = self._random.choice(order)
+        filling = self._blocks.fill(order, weights(self._admitted, {}), {slot: (case.law, case.given)})
+        took = self._blocks.run(order, timeout)
+        error = self._comparer.with_case(slot, filling, case)
+        self._blocks.probe(order)
+        self._blocks.refuse_trespass(filling)
+        self._blocks.release()
+        return error, took.host / length
 
 
-def _as_insensitive(failure: KernelFailed) -> KernelFailed:
-    if failure.kind is not FailureKind.WRONG_VALUE:
-        return failure
-    message = f"single changed input elements do not move the output as they move the reference's: {failure}"
-    return KernelFailed(FailureKind.INSENSITIVE, message, **failure.details)
+def in_order(results: Sequence[LawResult], admitted: Sequence[str]) -> tuple[LawResult, ...]:
+    """Return results in the order in which laws were admitted."""
+    return tuple(sorted(results, key=lambda result: admitted.index(result.law)))
+
+
+def drawn_order(admitted: Sequence[str], chance: random.Random) -> list[str]:
+    """Return laws in the order in which they are audited: the problem's own first, whose failures say most."""
+    others = [law for law in admitted if law != laws.OWN]
+    return [laws.OWN, *chance.sample(others, len(others))]

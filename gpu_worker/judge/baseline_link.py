@@ -12,7 +12,6 @@ import torch
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role, TensorSpec
-from gpu_worker.judge.deviation import Selection
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.slots import Slots
@@ -31,14 +30,6 @@ class BaselineLink:
         self._given = [spec for spec in specs if spec.role is not Role.OUTPUT]
         self._slots: Slots | None = None
         self._mismatches = 0
-
-    @property
-    def answers_are_right(self) -> bool:
-        """Return whether what timed calls return is what the reference computes.
-
-        What writes to its inputs or its state may have been called before, to warm up.
-        """
-        return not (self._reference.writes_inputs or self._reference.changes_state)
 
     def use(self, count: int) -> None:
         """Reserve at least this many slots."""
@@ -84,17 +75,9 @@ class BaselineLink:
         """Run a block as :meth:`block` does, through the graph that was captured last."""
         return self._timed(messages.Replay())
 
-    def last(self) -> list[torch.Tensor]:
-        """Return the outputs of the last block's last call, in memory that the reference process can write."""
-        return self._reference.shared(messages.Last())
-
     def answer(self, slot: int) -> list[torch.Tensor]:
-        """Return the reference's outputs for a slot, not timed; memory as in :meth:`last`."""
-        return self._reference.shared(messages.Output(slot=slot))
-
-    def choices(self, slot: int) -> list[tuple[torch.Tensor, Selection | None]]:
-        """Return the reference's outputs for a slot, with what index outputs select from."""
-        return self._reference.choices(slot)
+        """Return the reference's outputs for a slot, in memory that the reference process can write; not timed."""
+        return self._reference.shared_outputs(slot)
 
     def _timed(self, question: messages.Block | messages.Replay) -> float | None:
         self._device.synchronize()

@@ -18,9 +18,6 @@ from gpu_worker.judge import laws
 from gpu_worker.judge.deviation import ABSOLUTE, Expected, largest, unit_of
 from gpu_worker.judge.reference_link import ReferenceLink
 
-PERTURBED_ELEMENTS = 64
-"""Single elements changed at once in each input: a kernel that skips 10 % of its input is missed once in 850 times."""
-
 PERTURBATION_STEPS = (1.0, 30.0, 1e3, 3e4, 1e6)
 """In units of the input's magnitude, tried in turn until the output visibly moves."""
 
@@ -56,13 +53,17 @@ class Case:
 class Cases:
     """The cases of one problem, by law."""
 
-    def __init__(self, reference: ReferenceLink, specs: Sequence[TensorSpec], budget_bytes: int) -> None:
+    def __init__(
+        self, reference: ReferenceLink, specs: Sequence[TensorSpec], budget_bytes: int, rounding: float = 0.0
+    ) -> None:
+        """Keep cases of up to so many bytes; ``rounding`` is the relative size of one rounding under the policy."""
         self._reference = reference
+        self._rounding = rounding
         self._specs = [spec for spec in specs if spec.role is not Role.OUTPUT]
         self._budget = budget_bytes
         self._seeds: dict[str, int] = {}
         self._kept: OrderedDict[str, Case] = OrderedDict()
-        self._steps: dict[str, float] = {}
+        self._step: float | None = None
         self._drawn: list[torch.Tensor] | None = None
 
     def get(self, law: str) -> Case:
@@ -89,21 +90,28 @@ class Cases:
     def expect(self, law: str, inputs: Sequence[torch.Tensor]) -> Case:
         """Return a case from given tensors: runs the reference in float64."""
         expected = [
-            Expected(values, ABSOLUTE if law == laws.INTEGERS else unit_of(values), selection)
+            Expected(values, ABSOLUTE if law == laws.INTEGERS else unit_of(values), selection, self._rounding)
             for values, selection in self._reference.run_selecting(inputs)
         ]
         return Case(law, tuple(inputs), tuple(expected))
 
+    @property
+    def step(self) -> float:
+        """Size of a perturbation that visibly moves the output; after :meth:`perturb`."""
+        return PERTURBATION_STEPS[0] if self._step is None else self._step
+
     def perturb(self, tolerance: float) -> bool:
         """Find a perturbation that visibly moves the output; False where no input element matters that much."""
+        if self._step is not None:
+            return True
         base = self.get(laws.OWN)
         self._make_room(laws.PERTURBED)
         for step in PERTURBATION_STEPS:
-            case = self.expect(laws.PERTURBED, self._perturbed_inputs(base, step))
+            case = self.expect(laws.PERTURBED, self._perturbed(step))
             if not finite(case) or case.shapes != base.shapes:
                 break
             if largest(base.expected, [item.values for item in case.expected]) > VISIBLE * tolerance:
-                self._steps[laws.PERTURBED] = step
+                self._step = step
                 self._kept[laws.PERTURBED] = case
                 return True
             del case  # before the next one takes as much memory
@@ -114,8 +122,7 @@ class Cases:
 
     def _make(self, law: str) -> Case:
         if law == laws.PERTURBED:
-            step = self._steps.get(law, PERTURBATION_STEPS[0])
-            return self.expect(law, self._perturbed_inputs(self.get(laws.OWN), step))
+            return self.expect(law, self._perturbed(self.step))
         return self.expect(law, self._given(law))
 
     def _given(self, law: str) -> list[torch.Tensor]:
@@ -132,24 +139,8 @@ class Cases:
             self._drawn = drawn
         return drawn
 
-    def _perturbed_inputs(self, base: Case, step: float) -> list[torch.Tensor]:
-        generator = torch.Generator().manual_seed(self._seed(laws.PERTURBED))
-        result, drawn = [], laws.drawn_role(self._specs)
-        for tensor, spec in zip(base.given, self._specs, strict=True):
-            if spec.role is not drawn or not tensor.is_floating_point() or 0 in tensor.stride():
-                result.append(tensor)
-                continue
-            values = tensor.reshape(-1).clone()
-            count = values.numel()
-            random_places = torch.randint(0, count, (min(PERTURBED_ELEMENTS, count),), generator=generator)
-            places = torch.tensor(sorted({0, count - 1, *random_places.tolist()}), device=tensor.device)
-            magnitude = laws.largest_magnitude(tensor) or 1.0
-            amounts = (torch.rand(places.numel(), generator=generator) + 0.5) * step * magnitude
-            signs = torch.randint(0, 2, (places.numel(),), generator=generator) * 2 - 1
-            values[places] += (amounts * signs).to(tensor.device, tensor.dtype)
-            moved = laws.keep_structure(tensor, values.reshape(tensor.shape))
-            result.append(laws.like(tensor, moved))
-        return result
+    def _perturbed(self, step: float) -> list[torch.Tensor]:
+        return laws.apply(laws.PERTURBED, self.get(laws.OWN).given, self._specs, self._seed(laws.PERTURBED), step)
 
 
 def finite(case: Case) -> bool:

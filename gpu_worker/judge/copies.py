@@ -33,3 +33,10 @@ def shortened(exact: torch.Tensor) -> torch.Tensor:
     if exact.dtype is torch.float64 and exact.numel() > EXACT_ELEMENTS:
         return exact.float()
     return exact
+
+
+def alike(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether two tensors have the same values, NaN where the other has it."""
+    if torch.equal(first, second):
+        return True
+    return bool(((first == second) | (first.isnan() & second.isnan())).all())

@@ -21,7 +21,7 @@ FLAT = 1e-5
 
 @dataclass(frozen=True)
 class Selection:
-    """Source that an index output selects from (``argmax`` and the like). Any index of an equal value is right."""
+    """Source that an index output selects from (``argmax`` and the like). Any index of a value as good is right."""
 
     values: torch.Tensor
     """Values that were selected from: float64, or float32 where there is much of it."""
@@ -53,6 +53,8 @@ class Expected:
     """Contiguous, in logical order; float64, or float32 for very large outputs."""
     unit: Unit
     selection: Selection | None = None
+    rounding: float = 0.0
+    """Relative difference of selected values that one rounding of the policy explains."""
 
     @property
     def integral(self) -> bool:
@@ -190,4 +192,6 @@ def _equally_good(expected: Expected, got: torch.Tensor) -> bool:
     for indices in (got, wanted):  # on a GPU, an index out of range would end this process's context
         if bool((indices < 0).any()) or bool((indices >= values.shape[dim]).any()):
             return False
-    return torch.equal(values.gather(dim, got), values.gather(dim, wanted))
+    mine, its = values.gather(dim, got).double(), values.gather(dim, wanted).double()
+    near = (mine - its).abs() <= expected.rounding * torch.maximum(mine.abs(), its.abs())
+    return bool((near | (mine == its)).all())  # infinities are equal, and no number apart

@@ -19,6 +19,7 @@ from gpu_worker.judge import laws
 from gpu_worker.judge.counting import products
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
+from gpu_worker.judge.structure import like
 
 ALLOWED_QUANTA = 0.25
 """Accepted error of the law ``integers``: no whole term hides in it, and no honest rounding comes near it."""
@@ -109,7 +110,7 @@ class _Proof:
         mine = self._given[place]
         total = [tensor.clone() for tensor in base]
         scale = max(_magnitude(tensor) for tensor in base)
-        for sign, tensor in ((1, other), (-1, laws.like(mine, mine + other)), (-1, laws.like(mine, mine * 0))):
+        for sign, tensor in ((1, other), (-1, like(mine, mine + other)), (-1, like(mine, mine * 0))):
             values = self._run({place: tensor})
             scale = max(scale, *(_magnitude(value) for value in values))
             for sum_, value in zip(total, values, strict=True):
@@ -130,7 +131,7 @@ class _Proof:
             return
         moved = flat.clone()
         moved[nonzero[nonzero.numel() // 2]] += 1
-        changed = self._run({place: laws.like(mine, moved.reshape(mine.shape))})
+        changed = self._run({place: like(mine, moved.reshape(mine.shape))})
         self._remember([after - before for after, before in zip(changed, base, strict=True)])
 
     def _check_signs(self) -> None:
@@ -143,14 +144,14 @@ class _Proof:
         for place in self._floats:
             mine = self._given[place]
             factors = laws.noise(mine, generator).add_(1).mul_(HEAVY_EXPONENT / 2).exp2_()
-            heavy[place] = laws.like(mine, mine.abs() * factors)
+            heavy[place] = like(mine, mine.abs() * factors)
         for tensor in self._run(heavy):
             if not float(tensor.min()) >= -AFFINE * _magnitude(tensor):
                 raise NotExact("its sums have terms of both signs, so that their partial sums are not bounded")
 
     def _largest_numbers(self) -> dict[int, torch.Tensor]:
         return {
-            place: laws.like(self._given[place], self._given[place].sign().abs() * laws.LARGEST_INTEGER)
+            place: like(self._given[place], self._given[place].sign().abs() * laws.LARGEST_INTEGER)
             for place in self._floats
         }
 

@@ -31,9 +31,7 @@ def check_facts(facts: ProblemFacts, most_bytes: int) -> None:
             raise InvalidFacts(f"the name {name[:100]!r}")
     if len(facts.scalars) > MAX_SCALARS or not all(math.isfinite(value) for value in facts.scalars.values()):
         raise InvalidFacts("its scalars")
-    for count in (facts.flops, facts.matmul_flops, facts.compulsory_bytes):
-        if not (math.isfinite(count) and count >= 0):
-            raise InvalidFacts("counts that are negative or infinite")
+    _check_counts(facts)
     if len(facts.op_class) > OP_CLASS_CHARACTERS:
         raise InvalidFacts("the name of its family")
     for node in facts.graph.nodes:
@@ -46,3 +44,11 @@ def check_facts(facts: ProblemFacts, most_bytes: int) -> None:
         layouts_from_json(layouts, most_bytes)
     except NotALayout as error:
         raise InvalidFacts(str(error)) from error
+
+
+def _check_counts(facts: ProblemFacts) -> None:
+    for count in (facts.flops, facts.matmul_flops, facts.compulsory_bytes):
+        if not (math.isfinite(count) and count >= 0):
+            raise InvalidFacts("counts that are negative or infinite")
+    if facts.least_matmul_flops is None or not 0 <= facts.least_matmul_flops <= facts.matmul_flops:
+        raise InvalidFacts("no least count, or one above the direct count")

@@ -1,36 +1,47 @@
 """Input laws: how the tensors that a kernel is given are drawn. Pure functions of an own draw and a generator.
 
-Integers keep the problem's own values, since they mean something (labels, indices). Zeros that the problem's own inputs
-have by construction (triangular, masked) stay zero, and symmetric matrices stay symmetric: a kernel may rely on such
-structure. Temporaries are small: inputs of 16 GB must leave room for a reference in float64.
+Integers keep the problem's own values, since they mean something (labels, indices); structure by construction stays
+(:mod:`gpu_worker.judge.structure`). Nothing stands at fixed places, so that only reading all of an input tells its law.
+Laws change values in place, with small temporaries: inputs of 16 GB must leave room for a reference in float64.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from cupilot.domain.problem import Role, TensorSpec
+from gpu_worker.judge.structure import Structure, like
 
 OWN = "own"
 PERTURBED = "perturbed"
 INTEGERS = "integers"
 WIDE_RANGE = "wide_range"
-
-STRUCTURAL_ZEROS = 0.1
-"""More zeros than this share cannot be chance in floating-point draws."""
+OFFSET = "offset"
 
 EXTREME = 64.0
 """Planted values are this many times the largest own one: far outside, yet exp() of a few survives in float32."""
 
 EXTREME_SHARE = 1e-3
+FEW_EXTREMES = 16
+
 TINY = 2.0**-8
 """Of parameters: those that scale a branch (LayerScale) begin at 1e-4 or 1e-6, weights of 2^16 inputs at this."""
 
 WIDE_EXPONENTS = 8.0
 """wide_range scales by 2^-8 to 2^8: five decimal digits of dynamic range."""
+
+OFFSET_EXPONENTS = {torch.float64: (6.0, 9.0), torch.float32: (6.0, 9.0), torch.float16: (4.0, 6.0)}
+"""The mean is so many powers of two times the spread: a variance as E[x^2] - E[x]^2 loses twice as many bits."""
+OFFSET_EXPONENTS_OTHERWISE = (1.0, 3.0)
+"""Of types with so few bits that a larger offset would leave nothing of the spread."""
+
+SPREAD_SAMPLE = 2**20
+"""First elements that an input's spread is measured on."""
 
 NOISE_PERIOD = 2**20 + 7
 """A prime: rows of usual lengths do not see the same noise twice."""
@@ -45,126 +56,164 @@ _MANTISSAS = {
     torch.bfloat16: (torch.int16, 7),
 }
 
-ROW_CONSTANTS = (-1.0, -0.5, 0.25, 0.5, 1.0)
-"""Few mantissa bits: sums of them are exact, so that equal rows test the algorithm and not the order of summation."""
+CONSTANT_ROWS = (0.25, 0.75)
+"""Least and largest share of rows that hold one value throughout."""
+
+ROW_CONSTANTS = 64
+"""Constants are random multiples of one over this, up to 1: sums of few bits are exact, so that equal rows test the
+algorithm and not the order of summation."""
 
 LARGEST_INTEGER = 2
 """The law ``integers`` draws from -2, -1, 1, 2: no term is silent, and sums stay exact for long."""
 
-FEWEST_IN_ORDER = 8
-CHANCE_IN_ORDER = 0.25
-"""Of rows of eight truth values drawn at random, one in eighteen happens to be in order."""
+PERTURBED_ELEMENTS = 64
+"""Single elements changed at once in each input: a kernel that skips 10 % of its input is missed once in 850 times."""
 
-LOOKED_AT = 2**22
-"""Elements of a tensor that are enough to see whether it is sorted."""
-
-Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+Transform = Callable[[torch.Tensor, torch.Generator], None]
+"""Changes the values of a contiguous tensor in place."""
 
 
-def signed(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return own magnitudes with random signs."""
-    return _with_noise(own, generator, lambda values, chance: chance.sign_().mul_(values))
+def signed(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Give values random signs."""
+    _with_noise(values, generator, lambda part, chance: part.mul_(chance.sign_()))
 
 
-def wide_range(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return own values times random powers of two."""
-    return _with_noise(own, generator, lambda values, chance: chance.mul_(WIDE_EXPONENTS).exp2_().mul_(values))
+def wide_range(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Multiply values by random powers of two."""
+    _with_noise(values, generator, lambda part, chance: part.mul_(chance.mul_(WIDE_EXPONENTS).exp2_()))
 
 
-def noise(pattern: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draw uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`."""
-    return _with_noise(pattern, generator, lambda _, chance: chance)
+def integers(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Replace values by whole numbers from -:data:`LARGEST_INTEGER` to it, but no zeros."""
 
-
-def _with_noise(
-    own: torch.Tensor,
-    generator: torch.Generator,
-    combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """Return ``combine(values, noise)`` over stretches of the flattened tensor, contiguous, in its shape.
-
-    PyTorch draws random numbers on one thread (9 ns each): whole tensors of them would be most of a preparation's time.
-    """
-    dtype = dtype or own.dtype
-    flat = own.reshape(-1)
-    block = torch.rand(min(flat.numel(), NOISE_PERIOD), generator=generator, device=own.device).mul_(2).sub_(1)
-    block = block.to(dtype)
-    result = torch.empty_like(flat, dtype=dtype)
-    size = NOISE_PERIODS * NOISE_PERIOD
-    for values, place in zip(torch.split(flat, size), torch.split(result, size), strict=True):
-        chance = block.repeat(-(-values.numel() // block.numel()))[: values.numel()]
-        place.copy_(combine(values, chance))
-    return result.reshape(own.shape)
-
-
-def planted_extremes(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return own values, but about one in a thousand, and always the first and the last, is far out of range."""
-    flat = own.flatten().clone()
-    count = max(2, int(flat.numel() * EXTREME_SHARE))
-    places = torch.randint(0, flat.numel(), (count,), generator=generator, device=own.device)
-    places[0], places[1] = 0, flat.numel() - 1
-    magnitude = EXTREME * largest_magnitude(own)
-    factors = 0.5 + torch.rand(count, generator=generator, device=own.device)
-    signs = torch.randint(0, 2, (count,), generator=generator, device=own.device) * 2 - 1
-    flat[places] = (factors * signs * magnitude).to(own.dtype)
-    return flat.reshape(own.shape)
-
-
-def constant_rows(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return own values, but every other row (of the last dimension, in random order) holds one value throughout."""
-    if own.dim() < 2:
-        return own.clone()
-    rows = own.reshape(-1, own.shape[-1]).clone()
-    chosen = torch.randperm(rows.shape[0], generator=generator, device=own.device)[: (rows.shape[0] + 1) // 2]
-    values = torch.tensor(ROW_CONSTANTS, dtype=own.dtype, device=own.device)
-    picks = torch.randint(0, len(ROW_CONSTANTS), (chosen.numel(), 1), generator=generator, device=own.device)
-    rows[chosen] = values[picks].expand(-1, rows.shape[1])
-    return rows.reshape(own.shape)
-
-
-def integers(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return whole numbers from -:data:`LARGEST_INTEGER` to it, but no zeros."""
-
-    def whole(_: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+    def whole(part: torch.Tensor, chance: torch.Tensor) -> None:
         size = chance.abs().mul_(LARGEST_INTEGER).floor_().clamp_max_(LARGEST_INTEGER - 1).add_(1)
-        return torch.where(chance < 0, -size, size)
+        part.copy_(torch.where(chance < 0, -size, size))
 
-    return _with_noise(own, generator, whole)
+    _with_noise(values, generator, whole)
 
 
-LAWS: dict[str, Transform] = {
+def planted_extremes(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Put values far out of range at random places: one, a few, or one in a thousand."""
+    many = max(1, int(values.numel() * EXTREME_SHARE))
+    chance = random.Random(generator.initial_seed())
+    count = chance.choice([1, chance.randint(1, FEW_EXTREMES), many])
+    _plant(values, count, EXTREME, generator, add=False)
+
+
+def perturbed(values: torch.Tensor, generator: torch.Generator, *, step: float) -> None:
+    """Move a few random elements by about ``step`` times the largest magnitude."""
+    _plant(values, PERTURBED_ELEMENTS, step, generator, add=True)
+
+
+def _plant(values: torch.Tensor, count: int, size: float, generator: torch.Generator, *, add: bool) -> None:
+    flat = values.view(-1)
+    count = min(count, flat.numel())
+    places = torch.randint(0, flat.numel(), (count,), generator=generator, device=flat.device)
+    factors = torch.rand(count, generator=generator, device=flat.device).add_(0.5).mul_(size)
+    signs = torch.randint(0, 2, (count,), generator=generator, device=flat.device).mul_(2).sub_(1)
+    largest = torch.linalg.vector_norm(flat, math.inf).to(factors.dtype)
+    amounts = (factors * signs * torch.where(largest > 0, largest, 1.0)).to(flat.dtype)
+    flat[places] = flat[places] + amounts if add else amounts
+
+
+def constant_rows(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Fill a random share of the rows (of the last dimension) with one value each."""
+    if values.dim() < 2:
+        return
+    rows = values.view(-1, values.shape[-1])
+    share = random.Random(generator.initial_seed()).uniform(*CONSTANT_ROWS)
+    order = torch.randperm(rows.shape[0], generator=generator, device=rows.device)
+    chosen = order[: max(1, round(share * rows.shape[0]))]
+    picks = torch.randint(1, ROW_CONSTANTS + 1, (chosen.numel(), 1), generator=generator, device=rows.device)
+    signs = torch.randint(0, 2, picks.shape, generator=generator, device=rows.device).mul_(2).sub_(1)
+    rows[chosen] = (picks * signs / ROW_CONSTANTS).to(rows.dtype).expand(-1, rows.shape[1])
+
+
+def offset(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Shift all values by one amount that is large against their spread; upwards where none is negative."""
+    exponents = OFFSET_EXPONENTS.get(values.dtype, OFFSET_EXPONENTS_OTHERWISE)
+    chance = random.Random(generator.initial_seed())
+    factor, sign = 2.0 ** chance.uniform(*exponents), chance.choice((-1.0, 1.0))
+    sample = values.view(-1)[:SPREAD_SAMPLE].double()
+    direction = torch.where((sample >= 0).all(), 1.0, sign)
+    values.add_((factor * sample.std(correction=0) * direction).to(values.dtype))
+
+
+LAWS: Mapping[str, Transform] = {
     "signed": signed,
     WIDE_RANGE: wide_range,
     "planted_extremes": planted_extremes,
     "constant_rows": constant_rows,
+    OFFSET: offset,
 }
 """Laws that are tried on every reference; :data:`INTEGERS` and :data:`PERTURBED` have conditions of their own."""
 
 
-def apply(law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], seed: int) -> list[torch.Tensor]:
+def transform(law: str, step: float) -> Transform | None:
+    """Return what a law does to values; ``step`` is for :data:`PERTURBED`. None for :data:`OWN`, which keeps them."""
+    if law == PERTURBED:
+        return partial(perturbed, step=step)
+    return {OWN: None, INTEGERS: integers, **LAWS}[law]
+
+
+def change(law: Transform, tensor: torch.Tensor, structure: Structure, generator: torch.Generator) -> None:
+    """Draw a tensor of any strides under a law, in place; its structure stays."""
+    for axis, stride in enumerate(tensor.stride()):
+        if stride == 0:  # expanded: several elements share a place
+            tensor = tensor.narrow(axis, 0, 1)
+    values = tensor if tensor.is_contiguous() else tensor.contiguous()
+    zeros = values == 0 if structure.zeros else None
+    law(values, generator)
+    if zeros is not None:
+        values.masked_fill_(zeros, 0)
+    if structure.symmetric:
+        values.copy_(values.triu() + values.triu(1).mT)
+    if values is not tensor:
+        tensor.copy_(values)
+
+
+def apply(
+    law: str, own: Sequence[torch.Tensor], specs: Sequence[TensorSpec], seed: int, step: float = 1.0
+) -> list[torch.Tensor]:
     """Return the given tensors under a law, from an own draw; strides and dtypes are kept.
 
-    Parameters and buffers move a little with every law; under :data:`INTEGERS` they are whole numbers too, and under
-    :data:`WIDE_RANGE` none is tiny. Of a problem whose inputs are integers throughout, the parameters are drawn so.
+    Parameters and buffers move a little with most laws (:func:`moved_state`); of a problem whose inputs are integers
+    throughout, the law draws the parameters. Those of :data:`OWN` and :data:`PERTURBED` stay what they are.
     """
-    if law == OWN:
+    action = transform(law, step)
+    if action is None:
         return list(own)
     generator = torch.Generator(device=own[0].device).manual_seed(seed)
-    transform = integers if law == INTEGERS else LAWS[law]
     drawn = drawn_role(specs)
     result = []
     for tensor, spec in zip(own, specs, strict=True):
         if not tensor.is_floating_point():
             result.append(tensor)
-        elif spec.role is Role.INPUT:
-            result.append(like(tensor, keep_structure(tensor, transform(tensor, generator))))
-        elif law == INTEGERS:
-            result.append(like(tensor, integers(tensor, generator)))
-        else:
-            moved = jitter(enlarged(tensor) if law == WIDE_RANGE else tensor, generator)
-            result.append(like(tensor, transform(moved, generator) if spec.role is drawn else moved))
+            continue
+        moves = spec.role is not Role.INPUT and law != PERTURBED
+        values = moved_state(law, tensor, generator) if moves else copied(tensor)
+        if spec.role is drawn:
+            change(action, values, Structure.of(tensor), generator)
+        result.append(values)
     return result
+
+
+def moved_state(law: str, state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a parameter or buffer as laws other than the problem's own give it.
+
+    Under :data:`INTEGERS` it holds whole numbers, under :data:`WIDE_RANGE` none is tiny.
+    """
+    if law != INTEGERS:
+        return like(state, jitter(enlarged(state) if law == WIDE_RANGE else state, generator))
+    whole = copied(state)
+    change(integers, whole, Structure(zeros=False, symmetric=False), generator)
+    return whole
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides, gaps included."""
+    return like(tensor, tensor.clone(memory_format=torch.contiguous_format))
 
 
 def drawn_role(specs: Sequence[TensorSpec]) -> Role | None:
@@ -178,8 +227,12 @@ def drawn_role(specs: Sequence[TensorSpec]) -> Role | None:
 
 def enlarged(state: torch.Tensor) -> torch.Tensor:
     """Return a parameter that is tiny throughout at the size of one: what it scales would be below every tolerance."""
-    size = largest_magnitude(state)
-    return state / size if 0 < size < TINY else state
+    return state / largest_magnitude(state) if tiny(state) else state
+
+
+def tiny(state: torch.Tensor) -> bool:
+    """Return whether all values of a parameter are tiny, and some are not zero."""
+    return state.is_floating_point() and 0 < largest_magnitude(state) < TINY
 
 
 def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -196,88 +249,31 @@ def jitter(state: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return moved + 0.3 * spread * noise(state, generator)
 
 
-def keep_structure(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Return ``new`` with the structural zeros and the symmetry of ``own``."""
-    if zero_share(own) > STRUCTURAL_ZEROS:
-        new = new.masked_fill(own == 0, 0)
-    if symmetric(own):
-        new = new.triu() + new.triu(1).mT
-    return new
+def noise(pattern: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Draw uniform numbers in [-1, 1) in the shape and dtype of ``pattern``; they repeat after :data:`NOISE_PERIOD`."""
+    result = torch.empty(pattern.shape, dtype=pattern.dtype, device=pattern.device)
+    _with_noise(result, generator, lambda part, chance: part.copy_(chance))
+    return result
 
 
-def zero_share(tensor: torch.Tensor) -> float:
-    """Share of elements that are zero."""
-    return 1.0 - int(tensor.count_nonzero()) / tensor.numel()
+def _with_noise(
+    values: torch.Tensor, generator: torch.Generator, combine: Callable[[torch.Tensor, torch.Tensor], object]
+) -> None:
+    """Call ``combine(part, noise)`` over stretches of a contiguous tensor; it changes the part in place.
 
-
-def zero_shares(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> dict[str, float]:
-    """Return the share of zeros of each floating input that is partly zero by construction."""
-    inputs = [
-        (spec.name, tensor)
-        for spec, tensor in zip(specs, tensors, strict=False)
-        if spec.role is Role.INPUT and tensor.is_floating_point()
-    ]
-    shares = {name: zero_share(tensor) for name, tensor in inputs}
-    return {name: share for name, share in shares.items() if share > STRUCTURAL_ZEROS}
+    PyTorch draws random numbers on one thread (9 ns each): whole tensors of them would be most of a preparation's time.
+    """
+    flat = values.view(-1)
+    block = torch.rand(min(flat.numel(), NOISE_PERIOD), generator=generator, device=flat.device).mul_(2).sub_(1)
+    block = block.to(flat.dtype)
+    for part in torch.split(flat, NOISE_PERIODS * NOISE_PERIOD):
+        chance = block.repeat(-(-part.numel() // block.numel()))[: part.numel()]
+        combine(part, chance)
 
 
 def largest_magnitude(tensor: torch.Tensor) -> float:
     """Return largest absolute value; NaN where there is one."""
     return float(torch.linalg.vector_norm(tensor.reshape(-1), math.inf))
-
-
-def symmetric(tensor: torch.Tensor) -> bool:
-    """Return whether the last two dimensions form matrices that equal their transposes."""
-    return tensor.dim() >= 2 and 1 < tensor.shape[-1] == tensor.shape[-2] and bool(torch.equal(tensor, tensor.mT))
-
-
-def belong_together(draws: Sequence[torch.Tensor]) -> bool:
-    """Return whether an element cannot come from another draw than its neighbours: where rows or columns are in order
-    (offsets, sorted labels, masks of lengths), or are the same integers in each draw (permutations, one-hot rows).
-    """
-    first, second = draws[:2]
-    for dim in {0, max(first.dim() - 1, 0)} if first.dim() else ():
-        first_rows, second_rows = (draw.movedim(dim, -1) for draw in (first, second))
-        if _in_order(first_rows) or (not first_rows.is_floating_point() and _same_values(first_rows, second_rows)):
-            return True
-    return False
-
-
-def _in_order(tensor: torch.Tensor) -> bool:
-    """Return whether some rows (chance makes few) rise or fall throughout; of a large tensor, a part is looked at."""
-    length = min(tensor.shape[-1], LOOKED_AT)
-    if length < FEWEST_IN_ORDER:
-        return False
-    while tensor.dim() > 2:
-        tensor = tensor[: max(1, LOOKED_AT // tensor[0].numel())].flatten(0, 1)
-    rows = tensor.reshape(-1, tensor.shape[-1])[: max(1, LOOKED_AT // length), :length]
-    before, after = rows[:, :-1], rows[:, 1:]
-    ordered = ((before <= after).all(-1) | (before >= after).all(-1)) & (rows[:, 0] != rows[:, -1])
-    return float(ordered.double().mean()) > CHANCE_IN_ORDER
-
-
-def _same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether each row of integers holds the same ones."""
-    return torch.equal(first.sum(-1), second.sum(-1)) and torch.equal(first.sort(-1).values, second.sort(-1).values)
-
-
-def like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Give ``values`` (a fresh tensor, which may be returned itself) storage of its own, with ``pattern``'s strides.
-
-    Gaps hold what the pattern has there.
-    """
-    if pattern.is_contiguous() and values.is_contiguous():
-        return values
-    span = 1 + sum((size - 1) * stride for size, stride in zip(pattern.shape, pattern.stride(), strict=True))
-    flat = pattern.as_strided((span,), (1,), pattern.storage_offset()).clone()
-    result = flat.as_strided(pattern.shape, pattern.stride())
-    if 0 in pattern.stride():  # expanded: several elements share a place; all must agree
-        for axis, stride in enumerate(pattern.stride()):
-            if stride == 0:
-                values = values.narrow(axis, 0, 1)
-                result = result.narrow(axis, 0, 1)
-    result.copy_(values)
-    return flat.as_strided(pattern.shape, pattern.stride())
 
 
 def round_mantissa(tensor: torch.Tensor, bits: int) -> torch.Tensor:
@@ -297,9 +293,6 @@ def nudge(tensor: torch.Tensor, relative: float, seed: int) -> torch.Tensor:
     if not tensor.is_floating_point():
         return tensor
     generator = torch.Generator(device=tensor.device).manual_seed(seed)
-
-    def moved(values: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
-        return chance.sign_().mul_(relative).add_(1.0).mul_(values)
-
-    nudged = _with_noise(tensor, generator, moved, torch.float64)
+    nudged = torch.empty(tensor.shape, dtype=torch.float64, device=tensor.device).copy_(tensor)
+    _with_noise(nudged, generator, lambda part, chance: part.mul_(chance.sign_().mul_(relative).add_(1.0)))
     return nudged if tensor.is_contiguous() else torch.empty_like(tensor, dtype=torch.float64).copy_(nudged)

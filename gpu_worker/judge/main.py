@@ -8,12 +8,14 @@ send.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import sys
 import traceback
 
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
+    gc.disable()  # until all is imported: looking for garbage in 400,000 new objects takes 0.3 of 1.7 s
 
 import torch
 
@@ -149,6 +151,7 @@ def _too_large(error: BaseException, *, judging: bool) -> Failure:
 
 def main() -> None:
     """Run the judge process."""
+    gc.enable()
     _, _, factory, options, descriptor = sys.argv
     device: JudgeDevice = load_factory(factory)(**json.loads(options))
     Judge(Channel.from_descriptor(int(descriptor)), device).serve()

@@ -65,8 +65,6 @@ class ReferenceLink:
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
-        self.writes_inputs = False
-        """True if forward changes its arguments, as an activation in place does; after :meth:`facts`."""
         self.changes_state = False
         """True if calls change parameters or buffers; after :meth:`settle`."""
 
@@ -88,7 +86,6 @@ class ReferenceLink:
         except (ValidationError, InvalidFacts) as error:
             raise UnusableReference(f"the facts of the reference make no sense: {str(error)[:500]}") from error
         self._specs, self.graph = facts.tensors, facts.graph
-        self.writes_inputs = answer.writes_inputs
         return facts.model_copy(update={"problem_hash": problem_hash, "policy": self._policy})
 
     def check_scalars(self) -> None:
@@ -139,6 +136,10 @@ class ReferenceLink:
             raise ReferenceLost("masks of other shapes")
         return dict(zip(names, self._tensors(answer), strict=True))
 
+    def operator_seconds(self, tensors: Sequence[torch.Tensor]) -> float:
+        """Return the time of a forward pass's operators by the reference process's clock."""
+        return self.ask(messages.OperatorTime(given=self._hand_over(tensors)), messages.Timed).seconds
+
     def settle(self, *, notice: bool = False) -> None:
         """Restore the first values of parameters and buffers; with ``notice``, note first whether calls moved them."""
         answer = self.ask(messages.Settle(notice=notice), messages.Settled)
@@ -155,16 +156,12 @@ class ReferenceLink:
         question = messages.Compile(given=layouts, baseline=baseline, mode=mode, seconds=seconds)
         return self.ask(question, messages.Compiled).reason
 
-    def choices(self, slot: int) -> list[tuple[torch.Tensor, Selection | None]]:
-        """Return the reference's outputs for a slot, with what index outputs select from."""
-        return self._with_selections(self.ask(messages.Choices(slot=slot), messages.SelectedTensors))
-
-    def shared(self, question: messages.Last | messages.Output) -> list[torch.Tensor]:
-        """Return the outputs that answer a question where the other process wrote them: they may change at any time.
+    def shared_outputs(self, slot: int) -> list[torch.Tensor]:
+        """Return the outputs for a slot where the other process wrote them: they may change at any time.
 
         For comparisons that copy what they look at; in the shapes of the facts.
         """
-        layouts, memory = self._answered(self.ask(question, messages.Tensors))
+        layouts, memory = self._answered(self.ask(messages.Output(slot=slot), messages.Tensors))
         outputs = [spec for spec in self._specs if spec.role is Role.OUTPUT]
         if [layout.shape for layout in layouts] != [spec.shape for spec in outputs]:
             raise UnusableReference("forward gives outputs of other shapes when it is called again")

@@ -20,6 +20,7 @@ from gpu_worker.judge.counting import bytes_read
 from gpu_worker.judge.deviation import Expected, largest, unit_of
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
+from gpu_worker.judge.structure import like
 
 LOOK_SECONDS = 1.0
 """For what no graph claims. What one claims is tried whatever it takes: three forward passes a tensor."""
@@ -165,4 +166,4 @@ def _changes(tensor: torch.Tensor, part: torch.Tensor) -> Iterator[torch.Tensor]
             lambda: torch.full_like(tensor, tensor.min().item()),
         ]
     for make in makers:
-        yield laws.like(tensor, torch.where(part, make(), tensor))
+        yield like(tensor, torch.where(part, make(), tensor))

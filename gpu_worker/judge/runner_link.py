@@ -85,6 +85,10 @@ class RunnerLink:
         self._ask(messages.Attach(slots.handle), _ACKNOWLEDGED, ATTACH_SECONDS, slots.descriptors)
         self._ask(messages.Bind(slots.offsets()), _ACKNOWLEDGED, ATTACH_SECONDS)
 
+    def reset(self) -> None:
+        """Make the kernel's static memory what it was after loading."""
+        self._ask(messages.Reset(), _ACKNOWLEDGED, LOAD_SECONDS)
+
     def capture(self, order: Sequence[int]) -> None:
         """Capture the plan, once for each slot, as one graph. Raises GraphUnavailable if that cannot be done."""
         reason = self._ask(messages.Capture(list(order)), _CAPTURED, LOAD_SECONDS).reason
@@ -107,9 +111,9 @@ class RunnerLink:
         self, command: messages.Run | messages.Replay, timeout: float, release: Release | None
     ) -> tuple[float, float]:
         started = time.perf_counter()
-        self._say(command)
+        self._send(command)
         released = release() if release is not None else None
-        data = self._hear(command, timeout)
+        data = self._receive(command, timeout)
         host = time.perf_counter() - (started if released is None else released)
         reported = self._accepted(data, _TIMED).seconds
         if not 0 <= reported < 1e6:
@@ -126,10 +130,10 @@ class RunnerLink:
         *,
         limit: int = ANSWER_BYTES,
     ) -> _T:
-        self._say(command, descriptors)
-        return self._accepted(self._hear(command, timeout, limit), answer)
+        self._send(command, descriptors)
+        return self._accepted(self._receive(command, timeout, limit), answer)
 
-    def _say(self, command: messages.Command, descriptors: Sequence[int] = ()) -> None:
+    def _send(self, command: messages.Command, descriptors: Sequence[int] = ()) -> None:
         if self._channel.pending():
             self._refuse_pending()
         try:
@@ -140,7 +144,7 @@ class RunnerLink:
             text = f"the kernel kept the runner from reading a command for {SEND_SECONDS:.0f} s ({command.op})"
             raise KernelFailed(FailureKind.TIMEOUT, text, seconds=SEND_SECONDS) from error
 
-    def _hear(self, command: messages.Command, timeout: float, limit: int = ANSWER_BYTES) -> Any:
+    def _receive(self, command: messages.Command, timeout: float, limit: int = ANSWER_BYTES) -> Any:
         """Return the next message, which is the answer to the command if its form is right."""
         try:
             data, _ = self._channel.receive(timeout, limit=limit)

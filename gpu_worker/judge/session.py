@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,19 +15,22 @@ from cupilot.domain.evaluation import Baseline, Comparison, Failure, FailureKind
 from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Role
 from gpu_worker.judge import counting, laws
 from gpu_worker.judge.admission import admit, precision_of
-from gpu_worker.judge.audit import Auditor, Bounds
+from gpu_worker.judge.audit import Auditor, drawn_order, in_order
 from gpu_worker.judge.baseline_link import BaselineLink
+from gpu_worker.judge.blocks import DECOY_SHARE, Blocks, Hold
 from gpu_worker.judge.cases import Cases
-from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, largest
+from gpu_worker.judge.comparison import Bounds, Comparer
+from gpu_worker.judge.deviation import largest
+from gpu_worker.judge.fillings import Fillings
+from gpu_worker.judge.host_time import is_host_bound
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.relevance import relevance
-from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
 from gpu_worker.judge.slots import Slots, slot_size
 from gpu_worker.judge.statistics import half_width, median_interval
-from gpu_worker.judge.timed_outputs import TIMED_FACTOR, OutputBounds
-from gpu_worker.judge.timing import DECOY_SHARE, Effort, Hold, PairedTimer
+from gpu_worker.judge.structure import zero_shares
+from gpu_worker.judge.timing import Effort, PairedTimer
 from gpu_worker.messages import judge as messages
 from gpu_worker.messages.judge import KernelOrder, TimingResult, VerificationResult
 from gpu_worker.signature import NotPortable
@@ -44,15 +48,21 @@ MAX_SLOTS = 512
 SLOTS_MEMORY_SHARE = 0.25
 CASES_MEMORY_SHARE = 0.5
 
+ROUNDINGS = 2.0
+"""Of two values of which either may be selected, each was rounded once."""
+
 BASELINE_SECONDS = 0.5
 MIN_LAUNCH_SECONDS = 10.0
 """A GPU takes 2 s to report a fault of many threads, and once took more than 5."""
 
 COMPILE_SECONDS = 150
-"""For torch.compile, which takes 20 to 40 s on two cores; without it there is no such baseline."""
+"""For torch.compile, which takes 6 to 40 s on two cores; without it there is no such baseline."""
 
 COMPILE_MODES = {Baseline.COMPILE: "default", Baseline.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 """Without Inductor's own graphs, which copy inputs that change: the timer puts both sides into graphs, or neither."""
+
+ALONE_SECONDS = 3600.0
+"""Stands for how long a launch takes until it is known: the first block has one."""
 
 IMPORT_SECONDS = 300.0
 """For importing a file: an extension of several CUDA sources takes minutes to compile."""
@@ -65,12 +75,6 @@ SLOWEST = 100.0
 
 HOPELESS = 0.7
 """Where nothing has to be beaten, a kernel that is certainly slower than this share of PyTorch's speed."""
-
-FEWEST_SHOWN = 3
-"""Laws under which a kernel has to have shown how exact it is: under one alone it may have been lucky."""
-
-SHOWN_FACTOR = 4.0
-"""Multiple of that error which a timed launch may have: of few numbers, errors differ from draw to draw."""
 
 CONFIRMED_PRECISION = 2 / 3
 """A confirmation measures until the interval is this much tighter than an evaluation's."""
@@ -86,10 +90,10 @@ Stage = Callable[[str, float], None]
 class _Loaded:
     """A kernel in its runner, ready to be launched."""
 
-    link: RunnerLink
-    hold: Hold
     device: JudgeDevice
-    slots: Slots
+    blocks: Blocks
+    comparer: Comparer
+    auditor: Auditor
     facts: dict[str, Any]
     """Facts that the runner reported."""
     launch_timeout: float
@@ -110,7 +114,9 @@ class Session:
         stage("the first forward pass", 120.0)
         self.facts: ProblemFacts = reference.facts(problem.content_hash())
         self._specs = self.facts.tensors
-        self._cases = Cases(reference, self._specs, int(CASES_MEMORY_SHARE * self._device.memory_bytes))
+        self._precision = precision_of(problem.policy, self._specs)
+        budget = int(CASES_MEMORY_SHARE * self._device.memory_bytes)
+        self._cases = Cases(reference, self._specs, budget, ROUNDINGS * self._precision.unit)
         self._pytorch = BaselineLink(reference, self._specs)
         stage("timing PyTorch", 120.0)
         try:
@@ -120,6 +126,7 @@ class Session:
             raise
         self._slots: dict[tuple[tuple[tuple[str, int], ...], int], Slots] = {}
         self._errors: dict[str, float] = {}
+        self._random = random.Random()
 
     def close(self) -> None:
         """Release all memory, and close the line to the reference."""
@@ -129,12 +136,13 @@ class Session:
         self._reference.close()
 
     @cached_property
-    def _rotation(self) -> Rotation:
+    def _fillings(self) -> Fillings:
         """Made when something is timed: while a problem is admitted, its memory is needed for the oracle."""
         input_bytes = sum(spec.nbytes for spec in self._specs if spec.role is not Role.OUTPUT)
         fits = POOL_DRAWS * input_bytes <= POOL_MEMORY_SHARE * self._device.memory_bytes
         draws = POOL_DRAWS if fits else FEWEST_DRAWS
-        return Rotation(self._reference, self._specs, [secrets.randbits(40) for _ in range(draws)])
+        seeds = [secrets.randbits(40) for _ in range(draws)]
+        return Fillings(self._reference, self._specs, seeds, lambda: self._cases.step)
 
     def admit(self) -> messages.Prepared:
         """Admit the problem: find its input distributions and tolerances, and time PyTorch."""
@@ -144,18 +152,21 @@ class Session:
         self._stage("looking for what does not matter", 120.0)
         inputs, graph = self._cases.get(laws.OWN).given, self.facts.graph
         irrelevant = relevance(self._reference, graph, self._specs, inputs)
-        zeros = laws.zero_shares(self._specs, inputs)
+        zeros = zero_shares(self._specs, inputs)
+        operators = self._reference.operator_seconds(inputs)
         least = counting.compulsory_bytes(graph, self._specs, zeros, irrelevant.whole, irrelevant.needless)
         self.facts = self.facts.model_copy(update={"compulsory_bytes": least})
         self._reference.release_memory()
         self._stage("timing PyTorch", 120.0)
+        baseline_us = self._time_baseline()
         return messages.Prepared(
             facts=self.facts,
             laws=tuple(item.law for item in admission.laws),
             tolerances={item.law: item.tolerance for item in admission.laws},
             admission=admission.nulls,
             notes=messages.short_notes([*admission.notes, *irrelevant.notes, *self._notes()]),
-            baseline_us=self._time_baseline(),
+            baseline_us=baseline_us,
+            host_bound=is_host_bound(baseline_us.median * 1e-6, operators, len(graph.nodes)),
         )
 
     def judge(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> messages.Judged:
@@ -167,10 +178,12 @@ class Session:
         verification, seconds = self._verify(order, loaded)
         if verification.failure is not None or verification.lost:
             return messages.Judged(verification=verification)
-        timing = self._time(order, loaded, verification.laws, seconds)
+        timing = self._time(order, loaded, seconds)
         if timing.failure is None and not timing.lost:
             self._reference.settle()
-        return messages.Judged(verification=verification, timing=timing)
+        compared = loaded.comparer.compared
+        counted = tuple(law.model_copy(update={"launches": compared[law.law]}) for law in verification.laws)
+        return messages.Judged(verification=verification.model_copy(update={"laws": counted}), timing=timing)
 
     def _load(self, order: KernelOrder, link: RunnerLink, hold: Hold) -> _Loaded:
         """Load the kernel in its runner, and give it slots."""
@@ -186,12 +199,18 @@ class Session:
         link.use(slots)
         timeout = max(MIN_LAUNCH_SECONDS, SLOWEST * self._baseline_seconds)
         first = FIRST_LAUNCH_SECONDS if order.imported else timeout
-        return _Loaded(link, hold, device, slots, facts, timeout, first)
+        if laws.PERTURBED in order.laws:
+            self._cases.perturb(order.tolerances[laws.OWN])
+        bounds = Bounds(order.tolerances, self._reference_error, self._precision)
+        blocks = Blocks(link, device, slots, self._fillings, hold=hold, launch_timeout=timeout)
+        comparer = Comparer(
+            slots, self._specs, reference=self._reference, pytorch=self._pytorch, cases=self._cases, bounds=bounds
+        )
+        auditor = Auditor(blocks, comparer, self._cases, bounds, order.laws)
+        return _Loaded(device, blocks, comparer, auditor, facts, timeout, first)
 
     def _verify(self, order: KernelOrder, loaded: _Loaded) -> tuple[VerificationResult, float]:
         """Check the kernel under each law, and the problem's own inputs twice; also return the seconds of a launch."""
-        bounds = Bounds(order.tolerances, {law: self._reference_error(law) for law in order.laws})
-        auditor = Auditor(loaded.link, loaded.slots, self._specs, self._cases, bounds)
         first, timeout = loaded.first_timeout, loaded.launch_timeout
         self._stage("auditing", first + 60.0 + (len(order.laws) + 2) * (timeout + 30.0))
         seconds = self._baseline_seconds
@@ -199,16 +218,20 @@ class Session:
         audited, ending = False, dict[str, Any]()
         try:
             if not order.screening:
-                for law in [laws.OWN] if order.only_timing else order.laws:
-                    result, seconds = auditor.check(law, timeout if results else first)
+                result, seconds = loaded.auditor.check(laws.OWN, ALONE_SECONDS, first)
+                results.append(result)
+                for law in [] if order.only_timing else drawn_order(order.laws, self._random)[1:]:
+                    result, took = loaded.auditor.check(law, seconds)
                     results.append(result)
+                    seconds = min(seconds, took)
                 audited = True
-                seconds = min(seconds, auditor.check_again(laws.OWN, timeout))
+                loaded.auditor.check_again(laws.OWN, seconds)
         except (KernelFailed, RunnerLost) as error:
             ending = _ending(error)
-        return VerificationResult(laws=tuple(results), audited=audited, facts=loaded.facts, **ending), seconds
+        kept = in_order(results, order.laws)
+        return VerificationResult(laws=kept, audited=audited, facts=loaded.facts, **ending), seconds
 
-    def _time(self, order: KernelOrder, loaded: _Loaded, verified: Sequence[LawResult], seconds: float) -> TimingResult:
+    def _time(self, order: KernelOrder, loaded: _Loaded, seconds: float) -> TimingResult:
         """Time the kernel, a launch of which takes about so many seconds, against each baseline."""
         self._stage("timing", 60.0 + 40 * loaded.launch_timeout)
         comparisons: list[Comparison] = []
@@ -216,14 +239,12 @@ class Session:
         ending: dict[str, Any] = {}
         try:
             timer = PairedTimer(
-                loaded.link,
+                loaded.blocks,
                 loaded.device,
-                self._pytorch,
-                slots=loaded.slots,
-                rotation=self._rotation,
-                bounds=self._output_bounds(order, verified),
-                hold=loaded.hold,
-                launch_timeout=loaded.launch_timeout,
+                pytorch=self._pytorch,
+                comparer=loaded.comparer,
+                auditor=loaded.auditor,
+                admitted=order.laws,
             )
             effort = self._effort(order)
             for baseline in order.baselines:
@@ -271,30 +292,6 @@ class Session:
             "tf32": "off" if policy is NumericsPolicy.FP32 else "on",
             "autocast": "bfloat16" if policy is NumericsPolicy.HALF else "off",
         }
-
-    def _output_bounds(self, order: KernelOrder, audited: Sequence[LawResult]) -> list[OutputBounds]:
-        tolerance = TIMED_FACTOR * order.tolerances[laws.OWN] + 2 * self._reference_error(laws.OWN)
-        for_few = min(tolerance, self._shown_accuracy(order, audited))
-        return [
-            OutputBounds(
-                expected.unit,
-                for_few if expected.values.numel() < MIN_SPREAD_ELEMENTS else tolerance,
-                ties=expected.selection is not None,
-            )
-            for expected in self._cases.get(laws.OWN).expected
-        ]
-
-    def _shown_accuracy(self, order: KernelOrder, audited: Sequence[LawResult]) -> float:
-        """Return how far a kernel's few numbers may err in timed launches, from how far they erred under the laws.
-
-        Of millions of terms a sample gives the sum to within a tolerance that is for any order of summation.
-        """
-        relative = [result for result in audited if result.law != laws.INTEGERS]
-        if len(relative) < FEWEST_SHOWN:
-            return math.inf
-        inherent = order.tolerances[laws.OWN] / precision_of(self._problem.policy, self._specs).factor
-        seen = max(result.error for result in relative) + inherent
-        return SHOWN_FACTOR * seen + 2 * max(result.reference_error for result in relative)
 
     def _reference_error(self, law: str) -> float:
         if law not in self._errors:
@@ -350,9 +347,8 @@ class Session:
         self._pytorch.use(count)
         times: list[float] = []
         end = time.monotonic() + BASELINE_SECONDS
-        state = self._rotation.choose_state()
         for slot in range(count):
-            self._rotation.fill(slots, slot, state)
+            self._fillings.fill(slots, slot, laws.OWN)
             self._pytorch.fill(slot, slots.storages(slot))
         while len(times) < 5 or (time.monotonic() < end and half_width(median_interval(times)) > 0.01):
             self._device.flush_cache()

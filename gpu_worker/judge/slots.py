@@ -18,7 +18,15 @@ from gpu_worker.targets.base import ALIGNMENT, JudgeDevice
 GUARD_BYTES = 1024
 """On both sides of every buffer: an unrolled vector loop that runs over writes a few hundred bytes."""
 
+GATHERED_SHARE = 4
+"""Of fewer slots than one in so many, the bytes are gathered before they are looked at."""
+
+DIGESTED_WORDS = 2**22
+"""So many words of eight bytes are multiplied at once, in all slots together."""
+
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MULTIPLIER = 0x5851F42D4C957F2D
+"""Of a linear congruential generator of 64 bits (Knuth): parts of a tensor do not count alike."""
 _WORKSPACE_POISON = 0xFF
 """A byte that makes every float type NaN and every integer -1."""
 
@@ -27,6 +35,10 @@ WATCHED_BYTES = 2**16
 
 FEWEST_WATCHED = 16
 """Of each tensor of each slot."""
+
+
+Digests = Mapping[str, Mapping[int, int]]
+"""By tensor and slot."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,7 @@ class Slots:
         self._device = device
         self._arena = device.allocate(count * self.slot_bytes)
         self._rows = self._arena.bytes.view(count, self.slot_bytes)
+        self._factors = _random_words(max(1, DIGESTED_WORDS // count), self._rows.device)
         self._guard = torch.randint(0, 256, (GUARD_BYTES,), dtype=torch.uint8).to(self._arena.bytes.device)
         self._poisons: dict[tuple[int, str], int] = {}
         self.renew()
@@ -103,12 +116,30 @@ class Slots:
         for storage, tensor in zip(self.storages(slot), tensors, strict=True):
             storage.copy_(flat_storage(tensor))
 
-    def unchanged(self, slot: int, tensors: Sequence[torch.Tensor]) -> str | None:
-        """Name of a given tensor that is not what :meth:`fill` wrote; None where all are."""
-        for spec, storage, tensor in zip(self._given, self.storages(slot), tensors, strict=True):
-            if not same_bytes(storage, flat_storage(tensor).contiguous()):
-                return spec.name
-        return None
+    def digests(self, order: Sequence[int]) -> Digests:
+        """Return a number for each given tensor of these slots, which tells whether a byte has changed since.
+
+        Sums of words times secret odd numbers, modulo 2^64: one changed word always shows, and several can hide each
+        other by chance only.
+        """
+        slots = list(range(self.count)) if len(order) > self.count // GATHERED_SHARE else list(order)
+        rows = self._rows if len(slots) == self.count else self._rows[slots]
+        return {spec.name: dict(zip(slots, self._digest(spec.name, rows), strict=True)) for spec in self._given}
+
+    def changed_since(self, slot: int, digests: Digests) -> str | None:
+        """Name of a given tensor of a slot that is not what it was when the digests were made; None where all are."""
+        row = self._rows[slot : slot + 1]
+        return next((name for name, before in digests.items() if self._digest(name, row) != [before[slot]]), None)
+
+    def _digest(self, name: str, rows: torch.Tensor) -> list[int]:
+        start, words = self._offsets[name], -(-self._sizes[name] // 8)
+        given = rows[:, start : start + 8 * words].view(torch.int64)
+        total = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        for part in torch.split(given, len(self._factors), 1):
+            sums = (part * self._factors[: part.shape[1]]).sum(1)
+            total.mul_(_MULTIPLIER).add_(sums)
+        digests: list[int] = total.tolist()
+        return digests
 
     def watch(self, order: Sequence[int]) -> Watch:
         """Remember random bytes of what these slots' kernels are given."""
@@ -208,15 +239,9 @@ def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((span,), (1,), tensor.storage_offset())
 
 
-def same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two flat tensors of one type and length are equal bit for bit: a NaN is unequal to itself.
-
-    By eight bytes where they lie so: by single bytes, looking at inputs of gigabytes took longer than timing them.
-    """
-    width = 8 // first.element_size()
-    aligned = all(place % width == 0 for place in (first.numel(), first.storage_offset(), second.storage_offset()))
-    words = torch.int64 if aligned else torch.uint8
-    return torch.equal(first.view(words), second.view(words))
+def _random_words(count: int, device: torch.device) -> torch.Tensor:
+    """Return random odd numbers of 64 bits."""
+    return torch.randint(-(2**63), 2**63 - 1, (count,), dtype=torch.int64).bitwise_or_(1).to(device)
 
 
 def _lay_out(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:

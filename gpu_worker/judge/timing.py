@@ -1,40 +1,37 @@
 """Times a kernel against a baseline in ABBA pairs of blocks, on fresh data, and verifies what the timed launches wrote.
 
 A block is a number of launches, each in a slot of its own, after the cache was flushed; a kernel block and a baseline
-block over the same slots make a pair. What the baseline gives for a few random slots is what the kernel must have
-written there. First launches are timed by themselves too: nobody can have worked ahead for them. All slots' inputs are
-watched, since data that a kernel has spoilt could make the baseline slow. While the baseline runs the runner is held,
-so that a kernel's background threads can slow nothing down.
+block over the same slots make a pair. Which launches are compared is drawn after the pair, and they are held to the
+tolerances of the laws that their slots were drawn under. Audits come between pairs and after them. First launches are
+timed by themselves too: nobody can have worked ahead for them. All slots' inputs are watched, since data that a kernel
+has spoilt could make the baseline slow. While the baseline runs the runner is held, so that a kernel's background
+threads can slow nothing down.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Interval
+from gpu_worker.judge.audit import Auditor
 from gpu_worker.judge.baseline_link import BaselineLink
-from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE, Clocks
+from gpu_worker.judge.blocks import Blocks, BlockTime, Filling
+from gpu_worker.judge.clocks import Clocks
 from gpu_worker.judge.cold_start import ColdStart
+from gpu_worker.judge.comparison import Comparer
 from gpu_worker.judge.conditions import BlockLog
-from gpu_worker.judge.deviation import Expected, Unit, deviation
-from gpu_worker.judge.rotation import Content, Rotation
-from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
-from gpu_worker.judge.slots import Slots, Watch
+from gpu_worker.judge.fillings import weights
+from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.judge.statistics import half_width, median_interval
-from gpu_worker.judge.timed_outputs import OutputBounds, timed_error
 from gpu_worker.targets.base import GraphUnavailable, JudgeDevice
-
-FLUSH_BELOW_CACHES = 8
-"""A block that touches less than this many last-level caches is preceded by a flush."""
 
 MIN_PAIRS = 6
 """The bootstrap of fewer pairs says little."""
@@ -42,15 +39,16 @@ MIN_PAIRS = 6
 CHECKED_LAUNCHES = 3
 """Of each pair. A kernel that saves the work of one launch in ten is caught within six pairs six times in seven."""
 
-PROBED_SLOTS = 8
-PROBED_ELEMENTS = 64
-HANDOVER_BLOCKS = 5
-DECOYS = 4
-"""Poisoned slots that no launch of a block is given. A launch that works for later ones, whose place it knows from
-earlier blocks, cannot tell them from those that come; slots with and without a launch change with each block."""
+WIDEST = 2.5
+"""Ratio of the ends of a speedup's interval above which nothing was measured."""
 
-DECOY_SHARE = 4
-"""At most one slot in so many is a decoy: where there are few, each is so large that working ahead saves nothing."""
+PATIENCE = 4.0
+"""Multiple of an effort's seconds after which an interval that is still wider ends the timing."""
+
+SPOT_CHECKS = 1
+"""Audits between a comparison's first pairs, at random; another follows the last pair."""
+
+HANDOVER_BLOCKS = 5
 
 
 @dataclass(frozen=True)
@@ -65,23 +63,8 @@ class Effort:
     """Stop when the speedup is certainly below this."""
     max_pairs: int = 200
     one_filling: bool = False
-    """Time all pairs on one filling of the slots; launches of the first alone are checked. What is found so is a hint,
-    and no result."""
-
-
-@dataclass
-class _Filling:
-    """Contents of some slots for the blocks to come."""
-
-    order: Sequence[int]
-    contents: Mapping[int, Content]
-    watch: Watch
-    checked: bool = False
-    """True if launches on it have been checked."""
-
-
-Hold = Callable[[bool], float | None]
-"""Stops or continues the runner; the moment since or until which it stands still, None where it holds no host code."""
+    """Time all pairs on one filling of the slots; launches of the first alone are checked, few pairs are enough, and
+    nothing is audited. What is found so is a hint, and no result."""
 
 
 class PairedTimer:
@@ -89,34 +72,29 @@ class PairedTimer:
 
     def __init__(
         self,
-        link: RunnerLink,
+        blocks: Blocks,
         device: JudgeDevice,
-        pytorch: BaselineLink,
         *,
-        slots: Slots,
-        rotation: Rotation,
-        bounds: Sequence[OutputBounds],
-        hold: Hold,
-        launch_timeout: float,
+        pytorch: BaselineLink,
+        comparer: Comparer,
+        auditor: Auditor,
+        admitted: Sequence[str],
     ) -> None:
-        self._link = link
+        """Time under the laws that the problem was ``admitted`` with."""
+        self._blocks = blocks
         self._device = device
         self._pytorch = pytorch
-        self._slots = slots
-        self._rotation = rotation
-        self._bounds = bounds
-        self._hold = hold
-        self._launch_timeout = launch_timeout
+        self._comparer = comparer
+        self._auditor = auditor
+        self._admitted = admitted
         self._random = random.Random()
         self._clocks = Clocks(device.shared)
-        self._graphs = False
-        """True if blocks go through graphs, those of both sides."""
-        self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
         self._baseline = Baseline.EAGER
         """The one under way."""
-        self._kept: _Filling | None = None
+        self._kept: Filling | None = None
         """The one filling, where all pairs are to be timed on it."""
-        self._blocks = BlockLog(device.state)
+        self._kept_is_checked = False
+        self._log = BlockLog(device.state)
         self.notes: list[str] = []
 
     def compare(self, baseline: Baseline, kernel_hint: float, effort: Effort) -> Comparison:
@@ -124,20 +102,19 @@ class PairedTimer:
 
         Where either side is so short that its launches would be part of its time, both go through graphs, or neither.
         """
-        self._graphs = False
+        self._blocks.graphs = False
         self._baseline = baseline
-        self._pytorch.use(self._slots.count)
-        self._kept = None
-        if effort.one_filling:
-            self._kept = self._fill(self._block_length(kernel_hint))
+        self._pytorch.use(self._blocks.slots.count)
+        self._kept = self._fill(self._blocks.length(kernel_hint)) if effort.one_filling else None
+        self._kept_is_checked = False
         kernel, reference = self._warm_up(kernel_hint)
         if min(kernel, reference) < self._device.graph_below_seconds:
             try:
-                self._graphs = True
+                self._blocks.graphs = True
                 return self._compare(baseline, self._warm_up(kernel), effort)
             except GraphUnavailable as reason:
-                self._graphs = False
-                self._hold(False)
+                self._blocks.graphs = False
+                self._blocks.release()
                 self.notes.append(f"{baseline.value}: timed by single launches: {reason}")
         return self._compare(baseline, (kernel, reference), effort)
 
@@ -145,34 +122,41 @@ class PairedTimer:
         """Return seconds a launch of kernel and baseline, of one pair, which is verified too."""
         reference: float | None = None
         while reference is None:
-            kernel, reference = self._pair(self._block_length(kernel_hint), 1, kernel_leads=True)
+            kernel, reference = self._pair(self._length(kernel_hint), 1, kernel_leads=True)
         return kernel or kernel_hint, reference
 
     def _compare(self, baseline: Baseline, seconds: tuple[float, float], effort: Effort) -> Comparison:
-        kernel_count, baseline_count = map(self._block_length, seconds)
+        kernel_count, baseline_count = map(self._length, seconds)
         kernel_times: list[float] = []
         baseline_times: list[float] = []
         self._clocks = Clocks(self._device.shared)
-        self._blocks.begin()
+        self._log.begin()
         cold_start = self._cold_start_of(baseline, kernel_count)
+        audits = self._random.sample(range(MIN_PAIRS), SPOT_CHECKS) if baseline is Baseline.EAGER else []
         started = time.monotonic()
         while True:
             leads = len(kernel_times) % 2 == 0
             kernel, reference = self._pair(kernel_count, baseline_count, kernel_leads=leads)
-            if not self._blocks.end_pair(timed=kernel is not None and reference is not None):
+            if not self._log.end_pair(timed=kernel is not None and reference is not None):
                 continue
             if kernel is not None and reference is not None:
                 kernel_times.append(kernel)
                 baseline_times.append(reference)
             self._clocks.check(len(kernel_times))
+            if audits and len(kernel_times) > audits[-1]:
+                audits.pop()
+                self._spot_check(seconds[0])
             if self._enough(kernel_times, baseline_times, time.monotonic() - started, effort):
                 if cold_start.lengths:
                     took = self._time_cold_start(kernel_count, cold_start.lengths)
                     cold_start.record(took, statistics.median(kernel_times))
                 if not cold_start.lengths:
                     break
-        if self._blocks.dropped_pairs:
-            dropped = self._blocks.dropped_pairs
+        if baseline is Baseline.EAGER:
+            self._spot_check(seconds[0])
+            _refuse_scatter(_speedup(kernel_times, baseline_times), len(kernel_times))
+        if self._log.dropped_pairs:
+            dropped = self._log.dropped_pairs
             self.notes.append(f"{baseline.value}: {dropped} pairs were dropped, the device was throttled")
         return Comparison(
             baseline=baseline,
@@ -181,9 +165,13 @@ class PairedTimer:
             speedup=_speedup(kernel_times, baseline_times),
             pairs=len(kernel_times),
             launches=len(kernel_times) * kernel_count,
-            graphs=self._graphs,
-            conditions=self._blocks.conditions(),
+            graphs=self._blocks.graphs,
+            conditions=self._log.conditions(),
         )
+
+    def _spot_check(self, seconds: float) -> None:
+        if self._kept is None:
+            self._auditor.spot_check(seconds)
 
     def _cold_start_of(self, baseline: Baseline, count: int) -> ColdStart:
         """Return the cold-start blocks to time: only beside eager, and not where one filling is timed repeatedly."""
@@ -197,173 +185,115 @@ class PairedTimer:
         """
         while True:
             filling = self._fill(count)
-            self._lay_decoys(filling.order)
             order = iter(filling.order)
             blocks = [list(itertools.islice(order, length)) for length in lengths]
-            took = [(self._kernel_block(block, filling.watch), len(block)) for block in blocks]
-            self._hold(False)
-            times = [seconds * length for seconds, length in took if seconds is not None]
+            times: list[float] = []
+            for block in blocks:
+                seconds = self._kernel_block(block, filling)
+                if seconds is not None:
+                    times.append(seconds * len(block))
+                self._comparer.with_pytorch(self._random.choice(block), filling)
+            self._blocks.release()
             if len(times) == len(lengths):
                 return times
             self._clocks.check(0)
 
     def handover_seconds(self) -> float:
         """Time copying one slot's outputs from memory to memory; return the median of blocks."""
-        count = self._slots.count
-        pairs = [(self._slots.outputs(slot), self._slots.outputs((slot + 1) % count)) for slot in range(count)]
+        slots = self._blocks.slots
+        count = slots.count
+        pairs = [(slots.outputs(slot), slots.outputs((slot + 1) % count)) for slot in range(count)]
         calls = [partial(_copy_all, into, source) for into, source in pairs]
-        self._hold(True)
+        self._blocks.stop()
         times = []
         for _ in range(HANDOVER_BLOCKS):
-            self._flush(count)
+            self._blocks.flush(count)
             times.append(self._device.baseline_seconds(calls) / count)
-        self._hold(False)
+        self._blocks.release()
         return statistics.median(times)
 
-    def _block_length(self, seconds: float) -> int:
-        most = len(self._kept.order) if self._kept else self._slots.count - self._decoys
-        return max(1, min(most, math.ceil(self._device.block_seconds / max(seconds, 1e-7))))
+    def _length(self, seconds: float) -> int:
+        length = self._blocks.length(seconds)
+        return min(length, len(self._kept.order)) if self._kept else length
 
     def _pair(self, kernel_count: int, baseline_count: int, *, kernel_leads: bool) -> tuple[float | None, float | None]:
         """Return seconds a launch of kernel and baseline (None: clocks disagree), on one filling of the slots."""
         filling = self._kept or self._fill(max(kernel_count, baseline_count))
-        self._hold(True)
-        order, watch = filling.order, filling.watch
-        kernel_order = order[:kernel_count]
-        decoys = [] if filling.checked else self._lay_decoys(kernel_order)
-        checked, *further = self._random.sample(kernel_order, min(CHECKED_LAUNCHES, kernel_count))
-        baseline_order = [*[slot for slot in order if slot != checked][: baseline_count - 1], checked]
-        if kernel_leads:
-            kernel = self._kernel_block(kernel_order, watch)
-            self._blocks.read()
-            reference = self._baseline_block(baseline_order)
-        else:
-            reference = self._baseline_block(baseline_order)
-            self._blocks.read()
-            kernel = self._kernel_block(kernel_order, watch)
-        self._blocks.read()
-        if not filling.checked:
-            self._refuse_work_ahead(decoys)
-            # a compiler's mistakes are not the kernel's
-            timed = self._baseline is Baseline.EAGER and self._pytorch.answers_are_right
-            self._verify(
-                checked, filling.contents[checked], self._pytorch.last() if timed else self._pytorch.answer(checked)
-            )
-            for slot in further:
-                self._verify(slot, filling.contents[slot], self._pytorch.answer(slot))
-        filling.checked = True
-        self._hold(False)
+        self._blocks.stop()
+        kernel_order = filling.order[:kernel_count]
+        baseline_order = self._random.sample(filling.order, baseline_count)
+        sides: list[Callable[[], float | None]] = [
+            partial(self._kernel_block, kernel_order, filling),
+            partial(self._baseline_block, baseline_order),
+        ]
+        times = []
+        for side in sides if kernel_leads else reversed(sides):
+            times.append(side())
+            self._log.read()
+        kernel, reference = times if kernel_leads else reversed(times)
+        if not self._kept_is_checked:
+            self._check_some(kernel_order, filling)
+        self._kept_is_checked = self._kept is not None
+        self._blocks.release()
         return kernel, reference
 
-    def _fill(self, count: int) -> _Filling:
-        """Return new mixtures in so many slots, taken at random."""
-        order = self._random.sample(range(self._slots.count), count)
-        self._hold(True)  # what lies in the slots is seen when the clock runs, and not before
-        return _Filling(order, self._prepare(order), self._slots.watch(order))
+    def _check_some(self, order: Sequence[int], filling: Filling) -> None:
+        """Compare some launches of a block: those under laws that were compared least, otherwise at random."""
+        compared = self._comparer.compared
+        shuffled = self._random.sample(order, len(order))
+        for _ in range(min(CHECKED_LAUNCHES, len(order))):
+            slot = min(shuffled, key=lambda slot: compared[filling.laws[slot]])
+            shuffled.remove(slot)
+            self._comparer.with_pytorch(slot, filling)
 
-    def _lay_decoys(self, kernel_order: Sequence[int]) -> list[int]:
-        """Poison some slots that the kernel's block leaves out."""
-        others = sorted(set(range(self._slots.count)) - set(kernel_order))
-        decoys = self._random.sample(others, min(self._decoys, len(others)))
-        for slot in decoys:
-            self._slots.poison(slot)
-        return decoys
+    def _fill(self, count: int) -> Filling:
+        """Fill so many slots, taken at random, on both sides."""
+        order = self._blocks.some_slots(count)
+        filling = self._blocks.fill(order, weights(self._admitted, self._comparer.compared))
+        for slot in filling.order:
+            self._pytorch.fill(slot, self._blocks.slots.storages(slot))
+        return filling
 
-    def _refuse_work_ahead(self, decoys: Sequence[int]) -> None:
-        if not all(self._slots.untouched(slot) for slot in decoys):
-            message = "the kernel wrote the output of a launch that never came: it works ahead of its turn"
-            raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
+    def _kernel_block(self, order: Sequence[int], filling: Filling) -> float | None:
+        block = self._blocks.run(order)
+        self._blocks.probe(order)
+        self._blocks.refuse_trespass(filling)
+        return self._agreed(block)
 
-    def _prepare(self, order: Sequence[int]) -> dict[int, Content]:
-        state = self._rotation.choose_state()
-        self._pytorch.assume(state)
-        contents = {}
-        for slot in order:
-            contents[slot] = self._rotation.fill(self._slots, slot, state)
-            self._slots.poison(slot)
-            self._pytorch.fill(slot, self._slots.storages(slot))
-        return contents
-
-    def _kernel_block(self, order: Sequence[int], watch: Watch) -> float | None:
-        timeout = self._launch_timeout * len(order)
-        if self._graphs:
-            self._link.capture(order)
-        self._flush(len(order))
-        release = partial(self._hold, False)
-        link = self._link
-        host, reported = link.replay(timeout, release) if self._graphs else link.run(order, timeout, release)
-        late = self._late(time.perf_counter())
-        self._probe(order)
-        self._refuse_change(self._slots.changed(watch))
-        seconds = self._device.kernel_seconds(host, reported, len(order))
-        if seconds is None or late > LATE_SECONDS + LATE_SHARE * host:
-            self._clocks.disagree(host, reported)
-            return None
-        return seconds / len(order)
-
-    def _late(self, answered: float) -> float:
-        """Stop the runner; return the seconds after its answer in which it could still work."""
-        stopped = self._hold(True)
-        return 0.0 if stopped is None else stopped - answered
+    def _agreed(self, block: BlockTime) -> float | None:
+        if block.seconds is None:
+            self._clocks.disagree(block.host, block.reported)
+        return block.seconds
 
     def _baseline_block(self, order: Sequence[int]) -> float | None:
-        if self._graphs:
+        if self._blocks.graphs:
             self._pytorch.capture(self._baseline.value, order)
-        self._flush(len(order))
-        seconds = self._pytorch.replay() if self._graphs else self._pytorch.block(self._baseline.value, order)
+        self._blocks.flush(len(order))
+        graphs = self._blocks.graphs
+        seconds = self._pytorch.replay() if graphs else self._pytorch.block(self._baseline.value, order)
         return None if seconds is None else seconds / len(order)
-
-    def _flush(self, launches: int) -> None:
-        if launches * self._slots.tensor_bytes < FLUSH_BELOW_CACHES * self._device.cache_bytes:
-            self._device.flush_cache()
-        self._device.synchronize()
-
-    def _probe(self, order: Sequence[int]) -> None:
-        """Look at once for outputs that are still to come, the last one's first."""
-        for slot in [order[-1], *self._random.sample(order, min(PROBED_SLOTS, len(order)))]:
-            if self._slots.probe_unwritten(slot, PROBED_ELEMENTS):
-                message = "a timed launch had not written its output when it was reported as done"
-                raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
-
-    @staticmethod
-    def _refuse_change(changed: str | None) -> None:
-        if changed is not None:
-            message = f"the kernel changed {changed} in a timed launch, which it is only given to read"
-            raise KernelFailed(FailureKind.INPUT_MUTATED, message, tensor=changed, law="timed")
-
-    def _verify(self, checked: int, content: Content, wanted: Sequence[torch.Tensor]) -> None:
-        self._refuse_change(self._rotation.intact(self._slots, checked, content))
-        for place, (values, got, bounds) in enumerate(
-            zip(wanted, self._slots.outputs(checked), self._bounds, strict=True)
-        ):
-            error = timed_error(values, got, bounds, self._random)
-            if error > bounds.tolerance and not (bounds.ties and self._equally_good(checked, place)):
-                message = (
-                    f"a timed launch gave wrong values (error {error:.3g} of the spread, allowed "
-                    f"{bounds.tolerance:.3g}) although the same kernel passed on other data: it seems to reuse results"
-                )
-                raise KernelFailed(FailureKind.WRONG_VALUE, message, law="timed", error=min(error, 1e300))
-            if self._slots.broken_guard(checked) is not None:
-                message = "a timed launch wrote outside of its buffers"
-                raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
-
-    def _equally_good(self, slot: int, place: int) -> bool:
-        """Return whether an output holds indices of values that are equal to those which the reference selects."""
-        values, selection = self._pytorch.choices(slot)[place]
-        expected = Expected(values, Unit(), selection)
-        return deviation(expected, self._slots.outputs(slot)[place]) == 0.0
 
     @staticmethod
     def _enough(kernel: Sequence[float], baseline: Sequence[float], elapsed: float, effort: Effort) -> bool:
+        """Return whether to stop."""
         count = len(kernel)
-        if count >= effort.max_pairs or (count >= 2 and elapsed > 2 * effort.seconds):
+        if count >= effort.max_pairs:
             return True
         if count < MIN_PAIRS:
             return False
-        if elapsed > effort.seconds:
-            return True
         speedup = _speedup(kernel, baseline)
-        return half_width(speedup) < effort.half_width or speedup.high < effort.hopeless
+        if speedup.high < effort.hopeless:
+            return True
+        if speedup.high > WIDEST * speedup.low and elapsed < PATIENCE * effort.seconds:
+            return False
+        return elapsed > effort.seconds or half_width(speedup) < effort.half_width
+
+
+def _refuse_scatter(speedup: Interval, pairs: int) -> None:
+    """Raise where the times of a comparison scatter too widely to mean anything."""
+    if speedup.high > WIDEST * speedup.low and pairs >= MIN_PAIRS:
+        message = f"the speedup scatters from {speedup.low:.3g} to {speedup.high:.3g} in {pairs} pairs of blocks"
+        raise KernelFailed(FailureKind.INFRASTRUCTURE, f"{message}: the machine is too busy to time a kernel")
 
 
 def _copy_all(into: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:

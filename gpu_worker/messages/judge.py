@@ -192,6 +192,7 @@ class Prepared(Message):
     admission: Annotated[dict[Name, StrictBool], Field(max_length=MAX_ITEMS)]
     notes: Notes
     baseline_us: Annotated[Interval, AfterValidator(_finite_interval)]
+    host_bound: StrictBool = False
 
 
 class Traced(Message):

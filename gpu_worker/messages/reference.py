@@ -113,6 +113,13 @@ class Reads(Question):
     names: list[str]
 
 
+class OperatorTime(Question):
+    """Time forward's operators, without what Python does between them; answered by :class:`Timed`."""
+
+    op: Literal["operator_time"] = "operator_time"
+    given: Layouts
+
+
 class Settle(Question):
     """Give parameters and buffers their first values again; answered by :class:`Settled`."""
 
@@ -181,12 +188,6 @@ class Replay(Question):
     op: Literal["replay"] = "replay"
 
 
-class Last(Question):
-    """Give the outputs of the last block's last call; answered by :class:`Tensors`."""
-
-    op: Literal["last"] = "last"
-
-
 class Output(Question):
     """Give the outputs for a slot, not timed; answered by :class:`Tensors`."""
 
@@ -194,16 +195,9 @@ class Output(Question):
     slot: int
 
 
-class Choices(Question):
-    """As :class:`Output`, with what index outputs select from; answered by :class:`SelectedTensors`."""
-
-    op: Literal["choices"] = "choices"
-    slot: int
-
-
 AnyQuestion: TypeAlias = (
-    Begin | Load | Trace | CheckScalars | Describe | Draw | Run | RunExact | RunSelecting | Reads | Settle | Assume
-    | Attach | Detach | Bind | Compile | Capture | Block | Replay | Last | Output | Choices
+    Begin | Load | Trace | CheckScalars | Describe | Draw | Run | RunExact | RunSelecting | Reads | OperatorTime
+    | Settle | Assume | Attach | Detach | Bind | Compile | Capture | Block | Replay | Output
 )  # fmt: skip
 QUESTIONS: TypeAdapter[AnyQuestion] = TypeAdapter(Annotated[AnyQuestion, Field(discriminator="op")])
 
@@ -221,8 +215,6 @@ class Facts(Answer):
 
     facts: dict[str, Any]
     """Of :class:`cupilot.domain.problem.ProblemFacts`; the size of the message bounds it."""
-    writes_inputs: StrictBool
-    """True if forward changes its arguments, as an activation in place does."""
 
 
 class Described(Answer):

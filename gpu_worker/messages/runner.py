@@ -65,8 +65,17 @@ class Replay:
     op: Literal["replay"] = "replay"
 
 
-Command: TypeAlias = Attach | Load | Bind | Run | Capture | Replay
-_COMMANDS: dict[str, type[Command]] = {command.op: command for command in (Attach, Load, Bind, Run, Capture, Replay)}
+@dataclass(frozen=True)
+class Reset:
+    """Make the kernel's static memory what it was after loading."""
+
+    op: Literal["reset"] = "reset"
+
+
+Command: TypeAlias = Attach | Load | Bind | Run | Capture | Replay | Reset
+_COMMANDS: dict[str, type[Command]] = {
+    command.op: command for command in (Attach, Load, Bind, Run, Capture, Replay, Reset)
+}
 
 # Answers
 

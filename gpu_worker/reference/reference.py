@@ -1,7 +1,7 @@
 """The user's reference: traced once, then callable under the policy and in float64.
 
 All tensors that a kernel is given (inputs, parameters, buffers) are one ordered list here, named by their specs: that
-is what cases and slots hold. A reference that writes to its arguments gets copies of them.
+is what cases and slots hold. A reference that writes to its arguments is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -17,16 +18,18 @@ from torch.utils import _pytree as pytree
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Graph, NumericsPolicy, ProblemFacts, Role, TensorSpec
-from gpu_worker.judge import counting, laws
-from gpu_worker.judge.copies import EXACT_ELEMENTS, copy_of, dense, in_float64, shortened
+from gpu_worker.judge import counting
+from gpu_worker.judge.copies import EXACT_ELEMENTS, alike, copy_of, dense, in_float64, shortened
 from gpu_worker.judge.deviation import Expected, Selection, deviation, unit_of
 from gpu_worker.judge.dtypes import DTYPES
 from gpu_worker.judge.refusal import UnusableReference, blaming_reference, out_of_memory
+from gpu_worker.judge.structure import zero_shares
 from gpu_worker.reference import loading
 from gpu_worker.reference.naming import argument_names
 from gpu_worker.reference.reads import ReadWatch
 from gpu_worker.reference.selections import SelectionWatch
 from gpu_worker.reference.trace import trace
+from gpu_worker.reference.watching import OperatorClock
 from gpu_worker.signature import Layout, Signature, TensorArgument
 from gpu_worker.targets.base import JudgeDevice
 
@@ -35,6 +38,8 @@ SEPARABLE = 1e-4
 between sizes, which costs 1e-6; batches that are not independent differ by a percent and more."""
 
 MOST_PIECES = 64
+
+OPERATOR_RUNS = 5
 
 _RESULT_DTYPES = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
 
@@ -64,8 +69,6 @@ class Reference:
         """Of the traced forward pass; empty until :meth:`facts`."""
         self.exact = True
         """False where the reference cannot run in float64; then float32 stands in for it."""
-        self.writes_inputs = False
-        """True if forward changes its arguments, as an activation in place does; after :meth:`facts`."""
         self.changes_state = False
         """True if calls change parameters or buffers, as an average that follows the inputs; after :meth:`notice`."""
         self._assumed: Sequence[torch.Tensor] = ()
@@ -80,12 +83,14 @@ class Reference:
         named |= {self._state_names[key]: tensor for key, tensor in state.items()}
         arguments = self._inputs.arguments(tensors)
         with self.device.policy(NumericsPolicy.FP32), blaming_reference("forward"):
-            graph, matmul_flops, outputs = trace(lambda: _outputs(self._functional(state, arguments)), named)
-        self.writes_inputs = any(tensor._version for tensor in tensors)
+            graph, matmul_flops, least_matmul_flops, outputs = trace(
+                lambda: _outputs(self._functional(state, arguments)), named
+            )
+        self._refuse_in_place(tensors)
         self.graph = graph
         self._output_dtypes = [tensor.dtype for tensor in outputs]
         specs = self._specs(outputs)
-        zeros = laws.zero_shares(specs, self._inputs.tensors)
+        zeros = zero_shares(specs, self._inputs.tensors)
         self._inputs = self._inputs.shapes_only()
         return ProblemFacts(
             problem_hash=problem_hash,
@@ -96,6 +101,7 @@ class Reference:
             op_class=counting.op_class(graph, tuple(tuple(tensor.shape) for tensor in outputs)),
             flops=counting.pointwise_flops(graph, specs) + matmul_flops,
             matmul_flops=matmul_flops,
+            least_matmul_flops=least_matmul_flops,
             compulsory_bytes=counting.compulsory_bytes(graph, specs, zeros),
         )
 
@@ -144,8 +150,7 @@ class Reference:
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the outputs under the policy, cast to the boundary's dtypes where autocast lowered them."""
         count = len(self._inputs.tensors)
-        inputs = [copy_of(tensor) for tensor in tensors[:count]] if self.writes_inputs else list(tensors[:count])
-        copies = [*inputs, *(copy_of(tensor) for tensor in tensors[count:])]
+        copies = [*tensors[:count], *(copy_of(tensor) for tensor in tensors[count:])]
         with self.device.policy(self.policy), blaming_reference("forward"):
             outputs = _outputs(self._functional(*self._split(copies)))
         return [tensor.to(dtype) for tensor, dtype in zip(outputs, self._output_dtypes, strict=True)]
@@ -258,19 +263,38 @@ class Reference:
     def caller(self, tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
         """Return the eager baseline on these input tensors, to be timed: the plain module call and nothing else.
 
-        The parameters are the module's own; ``tensors`` may be inputs alone or all given tensors. A model that writes
-        to its inputs gets copies of them, made now.
+        The parameters are the module's own; ``tensors`` may be inputs alone or all given tensors.
         """
         return self._caller(self._model, tensors)
 
     def _caller(self, model: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Callable[[], Any]:
-        inputs = list(tensors)[: len(self._inputs.tensors)]
-        arguments = self._inputs.arguments([copy_of(tensor) for tensor in inputs] if self.writes_inputs else inputs)
+        arguments = self._inputs.arguments(list(tensors)[: len(self._inputs.tensors)])
         return lambda: model(*arguments)
 
     def compiled(self, mode: str) -> Callable[[Sequence[torch.Tensor]], Callable[[], Any]]:
         """Return ``torch.compile`` of the module in this mode, as :meth:`caller`."""
         return partial(self._caller, torch.compile(self._model, mode=mode))
+
+    def operator_seconds(self, tensors: Sequence[torch.Tensor]) -> float:
+        """Return the median time of a forward pass's operators, without what Python does between them."""
+        times = []
+        for _ in range(OPERATOR_RUNS):
+            copies = [copy_of(tensor) for tensor in tensors]
+            clock = OperatorClock(self.device.synchronize)
+            with self.device.policy(self.policy), blaming_reference("forward"), clock:
+                self._functional(*self._split(copies))
+            times.append(clock.seconds)
+        return median(times)
+
+    def _refuse_in_place(self, traced: Sequence[torch.Tensor]) -> None:
+        """Refuse a forward that has changed the copies of its inputs: no kernel may, so an export would not."""
+        for name, before, after in zip(self._input_names, self._inputs.tensors, traced, strict=True):
+            if after._version or not alike(before, after):
+                raise UnusableReference(
+                    f"in_place_reference: forward changes its argument {name}, and a kernel may not write to its "
+                    "inputs; let forward work on a copy, or return the changed tensor too: "
+                    f"{name} = {name}.clone() as its first line"
+                )
 
     def outputs_of(self, result: Any) -> list[torch.Tensor]:
         """Return the output tensors of a :meth:`caller`'s result."""
@@ -289,13 +313,6 @@ class Reference:
             self.assume(self._assumed)
         with self.device.policy(self.policy):
             return self.caller(tensors)()
-
-    def choices(self, tensors: Sequence[torch.Tensor]) -> list[Chosen]:
-        """Answer as :meth:`answer` does, with what index outputs select from."""
-        watch = SelectionWatch()
-        with watch:
-            outputs = self.outputs_of(self.answer(tensors))
-        return [(tensor, watch.selection(tensor)) for tensor in outputs]
 
     def notice(self) -> None:
         """Note whether the calls until now have changed parameters or buffers."""

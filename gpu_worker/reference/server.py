@@ -50,7 +50,6 @@ class ReferenceServer:
         self.callers: dict[str, Caller] = {}
         """The calls that are timed, by the baseline's name."""
         self._graph: Callable[[], object] | None = None
-        self._last: Any = None
         """The result of the last call of the last block."""
 
     def serve(self) -> None:
@@ -116,7 +115,7 @@ class ReferenceServer:
     def _trace(self, question: messages.Trace) -> messages.Facts:
         facts = self.reference.facts(question.problem_hash)
         self._specs = facts.tensors
-        return messages.Facts(facts=facts.model_dump(mode="json"), writes_inputs=self.reference.writes_inputs)
+        return messages.Facts(facts=facts.model_dump(mode="json"))
 
     @_reply.register
     def _check_scalars(self, _: messages.CheckScalars) -> Answer:
@@ -154,11 +153,15 @@ class ReferenceServer:
         return messages.Tensors(results=self._deliver(masks))
 
     @_reply.register
+    def _operator_time(self, question: messages.OperatorTime) -> messages.Timed:
+        return messages.Timed(seconds=self.reference.operator_seconds(self._given(question.given)))
+
+    @_reply.register
     def _settle(self, question: messages.Settle) -> messages.Settled:
         if question.notice:
             self.reference.notice()
         self.reference.restore()
-        self._graph = self._last = None
+        self._graph = None
         return messages.Settled(changes_state=self.reference.changes_state)
 
     @_reply.register
@@ -170,7 +173,7 @@ class ReferenceServer:
     @_reply.register
     def _bind(self, question: messages.Bind) -> Answer:
         self._slots = question.slots
-        self._graph = self._last = None
+        self._graph = None
         return Answer()
 
     @_reply.register
@@ -207,17 +210,9 @@ class ReferenceServer:
             return messages.Timed(seconds=self._device.baseline_seconds([self._graph]))
 
     @_reply.register
-    def _give_last(self, _: messages.Last) -> messages.Tensors:
-        return messages.Tensors(results=self._deliver(self.reference.outputs_of(self._last)))
-
-    @_reply.register
     def _output(self, question: messages.Output) -> messages.Tensors:
         outputs = self.reference.outputs_of(self.reference.answer(self._slot_tensors(question.slot)))
         return messages.Tensors(results=self._deliver(outputs))
-
-    @_reply.register
-    def _choices(self, question: messages.Choices) -> messages.SelectedTensors:
-        return self._selected(self.reference.choices(self._slot_tensors(question.slot)))
 
     @_reply.register
     def _detach(self, _: messages.Detach) -> Answer:
@@ -277,15 +272,9 @@ class ReferenceServer:
         return [TensorLayout.of_spec(spec).view(memory, offsets[spec.name]) for spec in specs]
 
     def _calls(self, question: messages.Block | messages.Capture) -> list[Callable[[], object]]:
-        """Return one call for each slot; the last one's result is kept."""
+        """Return one call for each slot."""
         caller = self.callers[question.baseline]
-        calls = [caller(self._slot_tensors(slot)) for slot in question.order]
-        last = calls[-1]
-
-        def keep() -> None:
-            self._last = last()
-
-        return [*calls[:-1], keep]
+        return [caller(self._slot_tensors(slot)) for slot in question.order]
 
 
 @contextmanager

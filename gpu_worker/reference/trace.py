@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import JsonValue
 from torch.utils.flop_counter import flop_registry
 
 from cupilot.domain.problem import Graph, GraphNode
-from gpu_worker.judge.laws import STRUCTURAL_ZEROS, zero_share
+from gpu_worker.judge import fast_algorithms
 from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.structure import STRUCTURAL_ZEROS, zero_share
 from gpu_worker.reference.watching import ForwardWatch
 
 MAX_NODES = 20_000
 MAX_CONSTANT_ELEMENTS = 64
 """A longer tensor constant is not written into the graph."""
+
+
+class Traced(NamedTuple):
+    """One forward pass."""
+
+    graph: Graph
+    matmul_flops: float
+    """Operations of products and convolutions, counted directly."""
+    least_matmul_flops: float
+    """The same by the best algorithms known."""
+    outputs: list[torch.Tensor]
 
 
 class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
@@ -27,6 +39,7 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         super().__init__()
         self.nodes: list[GraphNode] = []
         self.matmul_flops = 0.0
+        self.least_matmul_flops = 0.0
         self._names = {id(tensor): name for name, tensor in named.items()}
         self._given = frozenset(self._names)
         self._alive: list[torch.Tensor] = list(named.values())  # an id is a name only while its tensor lives
@@ -40,8 +53,8 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         encoded_kwargs = {name: self._encode(argument) for name, argument in kwargs.items()}
         result = func(*args, **kwargs)
         count = _matrix_flops(func)
-        if count is not None and not self._structured(func, args):
-            self.matmul_flops += float(count(*args, **kwargs, out_val=result))
+        if count is not None:
+            self._count_product(func, args, kwargs, float(count(*args, **kwargs, out_val=result)))
         self._record(str(func), encoded, encoded_kwargs, _tensors(result) + self._aliases(func, args, kwargs, result))
         return result
 
@@ -50,18 +63,26 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         known = self._names.get(id(tensor))
         return known if known is not None else self._constant(tensor)
 
-    def _structured(self, func: Any, args: Sequence[Any]) -> bool:
-        """Count a product with a given matrix that is mostly zeros by construction; False for any other call.
+    def _count_product(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dense: float) -> None:
+        """Count a product that takes ``dense`` operations where nothing is known to be zero."""
+        name, arguments = str(func._overloadpacket).removeprefix("aten."), _by_name(func, args, kwargs)
+        direct = self._structured(name, args, dense)
+        if arguments.get("is_causal"):
+            direct *= fast_algorithms.causal_share(arguments["query"].shape[-2], arguments["key"].shape[-2])
+        self.matmul_flops += direct
+        self.least_matmul_flops += fast_algorithms.operations(name, arguments, direct)
+
+    def _structured(self, name: str, args: Sequence[Any], dense: float) -> float:
+        """Return operations of a product, less those with what is zero by construction in a given matrix.
 
         Only products of what is not zero are work: a kernel that skips the other half of a triangle is honest.
         """
-        if str(func._overloadpacket) not in ("aten.mm", "aten.bmm"):
-            return False
+        if name not in ("mm", "bmm"):
+            return dense
         if not any(id(tensor) in self._given and zero_share(tensor) > STRUCTURAL_ZEROS for tensor in args[:2]):
-            return False
+            return dense
         first, second = ((tensor != 0).double() for tensor in args[:2])
-        self.matmul_flops += 2.0 * float((first.sum(-2) * second.sum(-1)).sum())
-        return True
+        return 2.0 * float((first.sum(-2) * second.sum(-1)).sum())
 
     def _record(
         self, op: str, args: tuple[JsonValue, ...], kwargs: dict[str, JsonValue], results: Sequence[torch.Tensor]
@@ -117,15 +138,14 @@ class Tracer(ForwardWatch):  # type: ignore[no-untyped-call]  # torch's own
         return self._names[id(tensor)]
 
 
-def trace(
-    call: Callable[[], Sequence[torch.Tensor]], named: Mapping[str, torch.Tensor]
-) -> tuple[Graph, float, list[torch.Tensor]]:
-    """Return graph of the forward pass that ``call`` makes, its matrix-product operations, and the output tensors."""
+def trace(call: Callable[[], Sequence[torch.Tensor]], named: Mapping[str, torch.Tensor]) -> Traced:
+    """Trace the forward pass that ``call`` makes on named tensors."""
     tracer = Tracer(named)
     with tracer:
         outputs = list(call())
     names = tuple(tracer.name(tensor) for tensor in outputs)
-    return Graph(nodes=tuple(tracer.nodes), outputs=names), tracer.matmul_flops, outputs
+    graph = Graph(nodes=tuple(tracer.nodes), outputs=names)
+    return Traced(graph, tracer.matmul_flops, tracer.least_matmul_flops, outputs)
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
@@ -136,12 +156,18 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return []
 
 
+def _by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by the names of its schema, those left out at their defaults."""
+    schema = func._schema.arguments
+    given = dict(zip((argument.name for argument in schema), args, strict=False))
+    return {argument.name: argument.default_value for argument in schema} | given | dict(kwargs)
+
+
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    tensors: list[torch.Tensor] = []
-    for index, argument in enumerate(func._schema.arguments):
+    arguments, tensors = _by_name(func, args, kwargs), list[torch.Tensor]()
+    for argument in func._schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[index] if index < len(args) else kwargs.get(argument.name)
-            tensors += _tensors(value)
+            tensors += _tensors(arguments[argument.name])
     return tensors
 
 

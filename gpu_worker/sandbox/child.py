@@ -204,9 +204,9 @@ class Child:
         return family.stop() if family else time.perf_counter()
 
     def thaw(self) -> float:
-        """Let the program go on; see :meth:`Family.go_on`."""
+        """Let the program go on; see :meth:`Family.resume`."""
         family = self._whole_family()
-        return family.go_on() if family else time.perf_counter()
+        return family.resume() if family else time.perf_counter()
 
     def processes(self) -> int:
         """Return number of processes that live in the sandbox now."""

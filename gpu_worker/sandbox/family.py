@@ -40,7 +40,7 @@ class Family:
             stopped |= running
         return moment
 
-    def go_on(self) -> float:
+    def resume(self) -> float:
         """Continue all; return the moment before that, when all of them were known."""
         stopped, self._known = self._known, self._started()
         moment = time.perf_counter()

@@ -5,11 +5,11 @@ Three filters; filters of one process add up, and the strictest answer counts.
 ``base_filter``     around every sandboxed program: refuses what none of them needs (tracing, mounting, new namespaces,
                     network sockets, memory that no limit counts, optionally new processes).
 ``kernel_filter``   around a loaded cpu kernel: an allow list of what computing threads need; any other call kills the
-                    process with SIGSYS, which the supervisor reports as a policy breach.
+                    process with SIGSYS, which the supervisor reports as a policy breach. No memory becomes executable.
 ``loading_filter``  around a cpu kernel while its library is loaded and the library's constructors run: the allow list
-                    and what the dynamic loader needs, which is reading files.
+                    and what the dynamic loader needs, which is reading files and mapping the library's own code.
 
-Instruction encoding: linux/bpf_common.h, linux/seccomp.h; syscall numbers: asm/unistd_64.h and asm-generic/unistd.h.
+Instruction encoding: linux/bpf_common.h, linux/seccomp.h.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import platform
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
+
+from gpu_worker.sandbox.system_calls import number
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _JUMP_EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
@@ -37,6 +39,7 @@ _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
+_PROT_WRITE, _PROT_EXEC = 0x2, 0x4
 _MAP_SHARED = 0x01  # also a bit of MAP_SHARED_VALIDATE
 _MAP_ANONYMOUS = 0x20
 _MAP_GROWSDOWN = 0x0100
@@ -56,50 +59,6 @@ _CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* flag but CLONE_NEWTIME, which sh
 _AF_UNIX = 1
 _FIONBIO = 0x5421  # Python's sockets set their blocking mode with it
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-
-# name: (x86_64, aarch64); -1 where the architecture has none
-_NUMBERS: dict[str, tuple[int, int]] = {
-    "read": (0, 63), "write": (1, 64), "open": (2, -1), "close": (3, 57), "stat": (4, -1), "fstat": (5, 80),
-    "lstat": (6, -1), "poll": (7, -1), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215),
-    "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139),
-    "ioctl": (16, 29), "readv": (19, 65), "writev": (20, 66), "access": (21, -1), "select": (23, -1),
-    "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233), "nanosleep": (35, 101), "getpid": (39, 172),
-    "socket": (41, 198), "sendto": (44, 206), "recvfrom": (45, 207), "sendmsg": (46, 211), "recvmsg": (47, 212),
-    "clone": (56, 220), "fork": (57, -1), "vfork": (58, -1), "exit": (60, 93), "uname": (63, 160), "fcntl": (72, 25),
-    "readlink": (89, -1), "gettimeofday": (96, 169), "getrlimit": (97, 163), "getrusage": (98, 165),
-    "sysinfo": (99, 179), "ptrace": (101, 117), "getppid": (110, 173), "sigaltstack": (131, 132),
-    "arch_prctl": (158, -1), "pivot_root": (155, 41), "mount": (165, 40), "umount2": (166, 39), "gettid": (186, 178),
-    "time": (201, -1), "futex": (202, 98), "sched_setaffinity": (203, 122), "sched_getaffinity": (204, 123),
-    "set_tid_address": (218, 96), "restart_syscall": (219, 128), "clock_gettime": (228, 113),
-    "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "tgkill": (234, 131),
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "openat": (257, 56),
-    "newfstatat": (262, 79), "readlinkat": (267, 78), "faccessat": (269, 48), "ppoll": (271, 73),
-    "unshare": (272, 97), "set_robust_list": (273, 99), "get_robust_list": (274, 100), "perf_event_open": (298, 241),
-    "prlimit64": (302, 261), "open_by_handle_at": (304, 265), "getcpu": (309, 168), "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271), "setns": (308, 268), "getrandom": (318, 278), "bpf": (321, 280),
-    "userfaultfd": (323, 282), "membarrier": (324, 283), "statx": (332, 291), "rseq": (334, 293),
-    "pread64": (17, 67), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
-    "semop": (65, 193), "semctl": (66, 191), "shmdt": (67, 197), "msgget": (68, 186), "msgsnd": (69, 189),
-    "msgrcv": (70, 188), "msgctl": (71, 187), "syslog": (103, 116), "uselib": (134, -1), "personality": (135, 92),
-    "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "vhangup": (153, 58),
-    "modify_ldt": (154, -1), "prctl": (157, 167), "adjtimex": (159, 171), "chroot": (161, 51), "acct": (163, 89),
-    "settimeofday": (164, 170), "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142),
-    "sethostname": (170, 161), "setdomainname": (171, 162), "iopl": (172, -1), "ioperm": (173, -1),
-    "init_module": (175, 105), "delete_module": (176, 106), "quotactl": (179, 60), "nfsservctl": (180, 42),
-    "lookup_dcookie": (212, 18), "semtimedop": (220, 192), "clock_settime": (227, 112), "mq_open": (240, 180),
-    "mq_unlink": (241, 181), "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183), "mq_notify": (244, 184),
-    "mq_getsetattr": (245, 185), "kexec_load": (246, 104), "ioprio_set": (251, 30), "migrate_pages": (256, 238),
-    "move_pages": (279, 239), "fanotify_init": (300, 262), "name_to_handle_at": (303, 264),
-    "clock_adjtime": (305, 266), "kcmp": (312, 272), "finit_module": (313, 273), "sched_setattr": (314, 274),
-    "seccomp": (317, 277), "memfd_create": (319, 279), "kexec_file_load": (320, 294), "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "process_madvise": (440, 440),
-    "mount_setattr": (442, 442), "quotactl_fd": (443, 443), "memfd_secret": (447, 447), "process_mrelease": (448, 448),
-    "open_tree_attr": (467, 467), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
-    "connect": (42, 203), "kill": (62, 129), "setpgid": (109, 154), "setsid": (112, 157), "tkill": (200, 130),
-    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "io_uring_setup": (425, 425),
-    "clone3": (435, 435), "faccessat2": (439, 439), "futex_waitv": (449, 449),
-}  # fmt: skip
 
 _NEVER = (
     "ptrace", "process_vm_readv", "process_vm_writev", "mount", "umount2", "pivot_root", "add_key", "request_key",
@@ -130,7 +89,7 @@ The kernel takes these ids as 32-bit integers, so the low half of the argument i
 _SIGNAL_ARGUMENTS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
 
 _KERNEL_ALLOWED = (
-    "read", "write", "readv", "writev", "close", "fstat", "lseek", "poll", "ppoll", "select", "mprotect",
+    "read", "write", "readv", "writev", "close", "fstat", "lseek", "poll", "ppoll", "select",
     "munmap", "madvise", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
     "sched_yield", "sched_getaffinity", "nanosleep", "clock_nanosleep", "clock_gettime",
     "clock_getres", "gettimeofday", "time", "getpid", "getppid", "gettid", "getcpu", "getrandom", "getrusage",
@@ -204,7 +163,7 @@ def base_filter(
 @cache
 def kernel_filter() -> bytes:
     """Return the filter around a loaded cpu kernel: an allow list, everything else is SIGSYS."""
-    program = _computing()
+    program = _computing(())
     for name in _KERNEL_HIDDEN:
         program += _on(name, [_answer(_ERRNO | errno.EACCES)])
     program += _on("open", _when_bits(1, _WRITE_FLAGS, _KILL_PROCESS, _ERRNO | errno.EACCES))
@@ -214,13 +173,16 @@ def kernel_filter() -> bytes:
 
 
 @cache
-def loading_filter() -> bytes:
+def loading_filter(code: tuple[tuple[int, int], ...]) -> bytes:
     """Return the filter around a cpu kernel that is being loaded: as :func:`kernel_filter`, and files may be read.
+
+    ``code``: file offset and length of the mappings with machine code that the library has; others are refused, so that
+    a constructor cannot map the library's data as code.
 
     It also lets :func:`install` add the stricter filter. A constructor may keep the loader from doing that; it then
     still has no more than what is allowed here.
     """
-    program = _computing()
+    program = _computing(code)
     for name in (*_KERNEL_HIDDEN, "pread64"):
         program += _on(name, [_answer(_ALLOW)])
     program += _on("open", _when_bits(1, _WRITE_FLAGS, _KILL_PROCESS, _ALLOW))
@@ -231,13 +193,14 @@ def loading_filter() -> bytes:
     return _pack(program)
 
 
-def _computing() -> list[_Instruction]:
-    """Allow what a kernel may do both while it is loaded and while it runs."""
+def _computing(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
+    """Allow what a kernel may do both while it is loaded and while it runs; ``code`` may be mapped as executable."""
     program = _prologue()
     for name in _KERNEL_ALLOWED:
         program += _on(name, [_answer(_ALLOW)])
     program += _own_only()
-    program += _on("mmap", [*_unlimited_mappings(_KILL_PROCESS, shared=True), _answer(_ALLOW)])
+    program += _on("mprotect", _when_bits(2, _PROT_EXEC, _KILL_PROCESS, _ALLOW))
+    program += _on("mmap", [*_unlimited_mappings(_KILL_PROCESS, shared=True), *_code_mappings(code), _answer(_ALLOW)])
     # with an old size of 0, mremap doubles a shared mapping
     program += _on("mremap", _when_zero(1, _KILL_PROCESS, _ALLOW))
     program += _on("ioctl", _when_equal(1, _FIONBIO, _ALLOW, _ERRNO | errno.ENOTTY))
@@ -282,6 +245,22 @@ def _unlimited_mappings(refusal: int, *, shared: bool) -> list[_Instruction]:
     return [*program, _reload()]
 
 
+def _code_mappings(code: Sequence[tuple[int, int]]) -> list[_Instruction]:
+    """Kill at executable mappings but those of a file with one of these offsets and lengths, never writable."""
+    known: list[_Instruction] = []
+    for offset, length in code:
+        known += [_load(5), (_JUMP_EQUAL, 0, 3, offset), _load(1), (_JUMP_EQUAL, 0, 1, length), _answer(_ALLOW)]
+    checks = [
+        *(_load_high(1), (_JUMP_EQUAL, 1, 0, 0), _answer(_KILL_PROCESS)),
+        *(_load_high(5), (_JUMP_EQUAL, 1, 0, 0), _answer(_KILL_PROCESS)),
+        *(_load(2), (_JUMP_ANY_BIT, 0, 1, _PROT_WRITE), _answer(_KILL_PROCESS)),
+        *(_load(3), (_JUMP_ANY_BIT, 0, 1, _MAP_ANONYMOUS), _answer(_KILL_PROCESS)),
+        *known,
+        _answer(_KILL_PROCESS),
+    ]
+    return [_load(2), (_JUMP_ANY_BIT, 0, len(checks), _PROT_EXEC), *checks]
+
+
 def _personality() -> list[_Instruction]:
     """Allow to ask for it, and to switch address randomisation off, which NVRTC's precompiled headers need."""
     return [
@@ -306,7 +285,7 @@ def install(program: bytes) -> None:
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
     # SECCOMP_FILTER_FLAG_TSYNC, for threads that the binary's constructors started
-    if libc.syscall(_number("seccomp"), _SECCOMP_SET_MODE_FILTER, 1, ctypes.byref(header)) != 0:
+    if libc.syscall(number("seccomp"), _SECCOMP_SET_MODE_FILTER, 1, ctypes.byref(header)) != 0:
         raise OSError(ctypes.get_errno(), "seccomp(SECCOMP_SET_MODE_FILTER)")
 
 
@@ -325,15 +304,10 @@ def _prologue() -> list[_Instruction]:
 
 def _on(name: str, actions: Sequence[_Instruction]) -> list[_Instruction]:
     """Run ``actions`` if the call is ``name``; the number is in the accumulator before and after."""
-    number = _number(name)
-    if number < 0:
+    call = number(name)
+    if call < 0:
         return []
-    return [(_JUMP_EQUAL, 0, len(actions), number), *actions]
-
-
-def _number(name: str) -> int:
-    x86_64, aarch64 = _NUMBERS[name]
-    return x86_64 if platform.machine() == "x86_64" else aarch64
+    return [(_JUMP_EQUAL, 0, len(actions), call), *actions]
 
 
 def _when_equal(argument: int, value: int, then: int, otherwise: int) -> list[_Instruction]:
@@ -353,7 +327,7 @@ def _when_zero(argument: int, then: int, otherwise: int) -> list[_Instruction]:
     return [
         _load(argument),
         (_JUMP_EQUAL, 0, 3, 0),
-        (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument + 4),
+        _load_high(argument),
         (_JUMP_EQUAL, 0, 1, 0),
         _answer(then),
         _answer(otherwise),
@@ -372,6 +346,10 @@ def _reload() -> _Instruction:
 
 def _load(argument: int) -> _Instruction:
     return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument)  # low half; both architectures are little endian
+
+
+def _load_high(argument: int) -> _Instruction:
+    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument + 4)
 
 
 def _answer(action: int) -> _Instruction:

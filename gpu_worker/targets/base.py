@@ -94,7 +94,7 @@ class DeviceState:
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counters:
     """Hardware counters of a kernel; empty where the machine has none, or lends none."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class HostTarget(RunnerHost, Protocol):
         """Return further inferred metrics (e.g. occupancy) for the profile; empty where there are none."""
         ...
 
-    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counters:
         """Read the zone's metrics from hardware counters, over a replay of the kernel; empty where there are none."""
         ...
 
@@ -357,6 +357,10 @@ class RunnerDevice(Protocol):
 
     def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
         """Take slots as {tensor or workspace name: byte offset in the arena}, and prepare argument lists."""
+        ...
+
+    def reset(self) -> None:
+        """Make the binary's static memory what it was after loading."""
         ...
 
     def run(self, order: Sequence[int]) -> float:

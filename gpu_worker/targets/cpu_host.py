@@ -19,12 +19,21 @@ from cupilot.domain.problem import Target, TensorSpec
 from cupilot.domain.roofline import Zone
 from gpu_worker.sandbox.files import python_folders
 from gpu_worker.targets import cpu_peaks
-from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program
+from gpu_worker.targets.base import Access, BuildFacts, Counters, MemoryWatch, Program
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
 
 SPIN_COUNT = "30000"
 """Rounds (about 0.1 to 0.5 ms) that idle OpenMP threads spin before they sleep: long enough for back-to-back launches,
 short enough that the threads of one side do not disturb the other's next block. The same for kernel and baseline."""
+
+_COMPILING = {
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+"""Let ``torch.compile`` prepare only for the one or two C++ kernels that a problem needs. By default it first builds a
+program for each vector width (6 s of a core), precompiles headers for kernels to come (4 s) and starts a process that
+imports torch once more (2 s). What it compiles is the same."""
 
 _ARCH_FLAGS = (("avx512f", "avx512"), ("avx2", "avx2"), ("avx", "avx"), ("asimd", "neon"))
 
@@ -46,7 +55,7 @@ class CpuHost:
         available = sorted(os.sched_getaffinity(0))
         self.threads: int | None = threads or len(available)
         if not 1 <= self.threads <= len(available):
-            raise InvalidInput(f"{threads} threads wanted, but the machine lends {len(available)} cores")
+            raise InvalidInput(f"{threads} threads requested, but only {len(available)} cores are available")
         self.cpus: tuple[int, ...] | None = tuple(available[: self.threads])
         self.toolchain = CpuToolchain()
         self.device = _device(self.threads)
@@ -64,11 +73,10 @@ class CpuHost:
     def judge_access(self) -> Access:
         """Return torch and the packages of this project; the one OpenMP team size that kernels get too.
 
-        torch.compile takes the widest vectors that the processor has, and does not first build and load a program a
-        width: six of the ten seconds of a core that a compilation takes. A compiler that knew too little of them would
-        leave the job without this baseline; each that PyTorch's headers need knows them all.
+        A compiler that knew too few vector widths would leave the job without the torch.compile baseline; each that
+        PyTorch's headers need knows them all.
         """
-        return Access(read_only=python_folders(), environment={**self._openmp(), "TORCHINDUCTOR_VEC_ISA_OK": "1"})
+        return Access(read_only=python_folders(), environment={**self._openmp(), **_COMPILING})
 
     def runner_access(self) -> Access:
         """Return the interpreter, without site-packages being used."""
@@ -103,16 +111,16 @@ class CpuHost:
             return {}
         return {f"{name}_pct": 100.0 * facts.instructions.get(name, 0) / total for name in families}
 
-    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:  # noqa: ARG002
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counters:  # noqa: ARG002
         """Return nothing: virtual machines and containers seldom lend the counters of a CPU."""
-        return Counted()
+        return Counters()
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:  # noqa: ARG002
         """Return nothing: guard zones and the runner's own death show bad accesses here."""
         return MemoryWatch()
 
     def healthy(self) -> bool:
-        """Return a CPU survives its kernels."""
+        """Return True: a CPU survives its kernels."""
         return True
 
     def _openmp(self) -> dict[str, str]:

@@ -8,12 +8,14 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpu_worker.sandbox import seccomp
 from gpu_worker.targets.base import RunnerError
+from gpu_worker.targets.elf import Image, InvalidElf
 
-_SYSTEM_LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1")
+_SYSTEM_LIBRARIES = ("libm.so.6", "libmvec.so.1", "libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1")
 
 Call = tuple[Callable[..., None], tuple[ctypes.c_void_p, ...]]
 
@@ -26,6 +28,8 @@ class CpuRunner:
         self._base = 0
         self._launches: list[tuple[Callable[..., None], tuple[str, ...]]] = []
         self._slots: list[list[Call]] = []
+        self._statics: list[tuple[int, bytes]] = []
+        """Address and first contents of the library's writable memory."""
 
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Map the judge's memory file. Populated at once: first touches are not the kernel's cost."""
@@ -39,17 +43,28 @@ class CpuRunner:
     def load(self, binary: str, launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Load the library, look its functions up, then give up every right that computing does not need.
 
-        The library's constructors run while it is loaded, so rights are given up in two steps.
+        The library's constructors run while it is loaded, so rights are given up in two steps. No memory may be written
+        and then executed: what the disassembly showed is all that runs.
         """
         _load_system_libraries()
-        seccomp.install(seccomp.loading_filter())
+        image = _checked(Path(binary))
+        seccomp.install(seccomp.loading_filter(image.code_maps()))
         try:
             library = ctypes.CDLL(binary)
         except OSError as error:
             raise RunnerError("launch_error", f"the binary cannot be loaded: {error}") from error
         self._launches = [(_function(library, launch["kernel"]), tuple(launch["args"])) for launch in launches]
+        base = _base_address(self._launches[0][0])
+        self._statics = [
+            (base + start, ctypes.string_at(base + start, size)) for start, size in image.writable_places()
+        ]
         seccomp.install(seccomp.kernel_filter())
         return {}
+
+    def reset(self) -> None:
+        """Write the library's first contents back: static variables are what they were after its constructors ran."""
+        for address, contents in self._statics:
+            ctypes.memmove(address, contents, len(contents))
 
     def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
         """Turn offsets into argument lists."""
@@ -68,6 +83,36 @@ class CpuRunner:
             for function, arguments in calls:
                 function(*arguments)
         return time.perf_counter() - started
+
+
+def _checked(binary: Path) -> Image:
+    """Return a library's image; refuse one that could run code that no disassembly shows."""
+    try:
+        image = Image.read(binary.read_bytes())
+        reason = image.writable_code() or image.unnamed_code()
+    except InvalidElf as error:
+        raise RunnerError("launch_error", f"the binary cannot be loaded: {error}") from error
+    if reason is not None:
+        raise RunnerError("policy_breach", f"the binary may run code that is not in its disassembly: {reason}")
+    return image
+
+
+class _Symbol(ctypes.Structure):
+    """``Dl_info`` of dladdr(3)."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _base_address(function: Callable[..., None]) -> int:
+    """Return the address at which the function's library is mapped."""
+    symbol = _Symbol()
+    ctypes.CDLL(None).dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(symbol))  # type: ignore[arg-type]
+    return int(symbol.base)
 
 
 def _load_system_libraries() -> None:

@@ -132,6 +132,9 @@ class ImportedRunner:
         check_state(_parameters(self._model), _buffers(self._model), signature)
         return {}
 
+    def reset(self) -> None:
+        """Do nothing: what a file keeps between calls is state of a Python process."""
+
     def bind(self, slots: Sequence[Mapping[str, int]]) -> None:
         """Make views of each slot's tensors, in the places where the file wants them."""
         self._slots = [self._bound(slot) for slot in slots]

@@ -14,14 +14,14 @@ from cupilot.domain.problem import NumericsPolicy, Problem, Target
 from cupilot.domain.roofline import Zone
 from gpu_worker.build import Builder
 from gpu_worker.sandbox.sandbox import Sandbox
-from gpu_worker.targets.base import Counted
+from gpu_worker.targets.base import Counters
 from gpu_worker.targets.cuda import counters
 from gpu_worker.targets.registry import open_host
 from tests.gpu import kernels, problems
 
 pytestmark = pytest.mark.gpu
 
-Count = Callable[[Zone], Counted]
+Count = Callable[[Zone], Counters]
 
 
 @pytest.fixture(scope="module")

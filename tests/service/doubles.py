@@ -125,7 +125,7 @@ def preparation(one: Problem, where: Device | None = None) -> Preparation:
         peaks=peaks,
         environment=Environment(device=where),
         baseline_us=Interval(low=9.9, median=10.0, high=10.1),
-        laws=("own",),
+        laws=("own", "signed", "wide_range"),
         tolerances={"own": 1e-6},
         admission={"zeros": True},
     )
@@ -178,7 +178,7 @@ class ScriptedJudge:
     """Answers at once, or holds a call until it is let go or cancelled."""
 
     invalid: bool = False
-    """Whether references are refused."""
+    """True if references are refused."""
     hold: threading.Event | None = None
     """Calls wait for it."""
     held: threading.Event = field(default_factory=threading.Event)

@@ -1,4 +1,4 @@
-"""A small operator, as users bring theirs."""
+"""A small operator, as users bring theirs, and settings of a stack whose jobs are short."""
 
 RELU = """import torch
 
@@ -15,3 +15,6 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+
+SHORT_JOBS = {"CUPILOT_COMPILE_BASELINE": "false", "CUPILOT_SWEEP_POINTS": "0"}
+"""For tests that want a measured kernel and no more: no comparison with ``torch.compile``, no other tunables."""

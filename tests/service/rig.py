@@ -27,7 +27,7 @@ from cupilot.storage.queue.steps import AGENTS_QUEUE, device_queue
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, problem, strategy
 from workers.dispatcher import dispatch
 from workers.relay import Relay
-from workers.steps import do_step
+from workers.steps import run_step
 from workers.tools import Tools
 
 Message = tuple[str, list[Any], str]
@@ -95,7 +95,7 @@ class Rig:
         """Take one message, as a worker would."""
         step, attempt = message[1]
         worker = "agent-1" if message[2].startswith(AGENTS_QUEUE) else "gpu-1"
-        do_step(uuid.UUID(step), attempt, worker, self.tools, lambda: draining)
+        run_step(uuid.UUID(step), attempt, worker, self.tools, lambda: draining)
         self._beat()
 
     def _beat(self) -> None:

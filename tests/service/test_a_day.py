@@ -29,7 +29,7 @@ from cupilot.embedded.servers import start_postgres
 from cupilot.schemas import JobView
 from migrations import downgrade
 from tests.service.faults.stack import ran_through
-from tests.service.operators import RELU
+from tests.service.operators import RELU, SHORT_JOBS
 from tests.service.processes import ROOT, wait_until
 from tests.service.receiver import Receiver
 
@@ -102,9 +102,9 @@ class Person:
 def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
     for name in [name for name in os.environ if name.startswith("CUPILOT_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CUPILOT_WEBHOOK_NETWORKS", "127.0.0.0/8")
-    monkeypatch.setenv("CUPILOT_REDISPATCH_SECONDS", "5")
+    given = {"HOME": str(tmp_path), "CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8", "CUPILOT_REDISPATCH_SECONDS": "5"}
+    for name, value in (given | SHORT_JOBS).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_op.py").write_text(RELU)
     (tmp_path / "strategy.json").write_text(json.dumps(STRATEGY))
@@ -171,6 +171,7 @@ def ann_wants_to_hear_of_jobs(ann: Person, receiver: Receiver) -> dict[str, Any]
 
 def bob_submits_twice_and_one_job_begins(bob: Person) -> str:
     what = ("submit", "my_op.py", "--label", "model=llama", "--idempotency-key", "day-1", "--generations", "2")
+    what += ("--attribute", "0")
     job = bob(*what, "--population", "3").strip()
     assert bob(*what, "--population", "3").strip() == job
     assert bob.json(*what, "--population", "4", leaves=2)["error"]["code"] == "idempotency_mismatch"

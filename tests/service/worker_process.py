@@ -1,4 +1,4 @@
-"""A real Celery worker with the test doubles: ``python -m tests.service.worker_process agent|gpu NAME``.
+"""A process of the service, forked: a scheduler, or a Celery worker with the test doubles.
 
 The pool is none, so that no test here needs Chroma. ``CUPILOT_TEST_SLOW`` makes each call of the judge take so many
 seconds (it can be cancelled meanwhile). ``CUPILOT_TEST_CARD`` is the uid of the card that a GPU worker claims to have;
@@ -7,16 +7,19 @@ without it, the worker has a CPU.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from cupilot.domain.hardware import Device
 from cupilot.domain.problem import Target
 from cupilot.settings import Settings, settings
 from cupilot.storage.db.engine import Database
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, strategy
+from workers.__main__ import main
 from workers.devices import StepCancelled
 from workers.tools import Tools
 from workers.worker import run_worker
@@ -57,6 +60,17 @@ def served() -> Device:
     return device() if card is None else device(Target.CUDA, "sm_90", uid=card)
 
 
-if __name__ == "__main__":
-    role, name = sys.argv[1:3]
-    run_worker(settings(), served() if role == "gpu" else None, concurrency=1, name=name, tools=scripted)
+def run_role(role: str, name: str, environment: Mapping[str, str], log: Path) -> None:
+    """Be the process of a role (``scheduler``, ``agent`` or ``gpu``), as if it had been started for it."""
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("ab") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    try:
+        if role == "scheduler":
+            sys.argv = ["workers", "scheduler"]
+            sys.exit(main())
+        run_worker(settings(), served() if role == "gpu" else None, concurrency=1, name=name, tools=scripted)
+    finally:
+        atexit._run_exitfuncs()  # which a forked process does not

@@ -153,6 +153,7 @@ class Exporter:
                 expires_at=expires_at,
                 software=cupilot.__version__,
                 sweep=self._settings.sweep_points,
+                compile_baseline=self._settings.compile_baseline,
                 autotune=self._settings.max_autotune,
                 steps=tuple(steps),
             )

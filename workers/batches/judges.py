@@ -22,7 +22,7 @@ from cupilot.storage.db.engine import Database
 from cupilot.storage.db.transitions import Stale
 from cupilot.storage.queue.steps import Claim
 from workers.judge import Judge
-from workers.stages import Infrastructure
+from workers.stages import InfrastructureFailure
 from workers.tools import Tools
 
 if TYPE_CHECKING:
@@ -117,13 +117,13 @@ class AnsweringJudge(BatchJudge):
     def _answer(self, asked: Asked) -> BatchRecord:
         """Return the record.
 
-        Raises :class:`Stale` where the step asks something else by now, and :class:`Infrastructure` where the machine
-        gave no answer.
+        Raises :class:`Stale` where the step asks something else by now, and :class:`InfrastructureFailure` where the
+        machine gave no answer.
         """
         if not asked.question.same_subject(self._question):
             raise Stale("the step asks for something else than what was exported")
         if self._record.failure is not None:
-            raise Infrastructure(self._record.failure.message)
+            raise InfrastructureFailure(self._record.failure.message)
         return self._record
 
 
@@ -155,8 +155,8 @@ def _asked(
 
 
 def _no_agents(kind: AgentKind, claim: Claim) -> NoReturn:  # noqa: ARG001
-    raise Infrastructure("a batch has no agents")
+    raise InfrastructureFailure("a batch has no agents")
 
 
 def _no_pool() -> StrategyPool:
-    raise Infrastructure("a batch has no strategy pool")
+    raise InfrastructureFailure("a batch has no strategy pool")

@@ -36,7 +36,7 @@ from cupilot.storage.queue.batches import (
 )
 from cupilot.storage.queue.steps import Claim, return_from_batch
 from workers.batches.judges import AnsweringJudge, batch_tools
-from workers.steps import do_claimed
+from workers.steps import run_claimed
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def _settle(settings: Settings, database: Database, row: BatchStep, claim: Claim
     hold = BatchHold(row.batch_id, row.step_id)
     about = {"job": claim.job_id, "step": claim.step_id, "key": claim.key, "attempt": claim.attempt}
     with log_context(**about), tracing.span(f"settle {claim.kind.value}", parent=claim.trace, batch=str(row.batch_id)):
-        outcome = do_claimed(claim, tools, hold, lambda: False)
+        outcome = run_claimed(claim, tools, hold, lambda: False)
         tracing.note(outcome=outcome)
         if outcome == "stale":
             with database.transaction() as session:

@@ -15,8 +15,8 @@ from cupilot.domain.strategy import Strategy
 from cupilot.jobs.attribution import end_when_done
 from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.jobs.credits import give_credit
-from cupilot.storage.jobs.evolving import add_strategy, keep_kernel
+from cupilot.storage.jobs.credits import store_credit
+from cupilot.storage.jobs.evolving import add_strategy, store_kernel
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import kernel_as_measured, preparation_of, strategy_of
 from cupilot.storage.queue.steps import Claim, add_step, device_queue
@@ -64,7 +64,7 @@ def store(session: Session, job: Job, step: Step, ablations: list[Ablation]) -> 
             left -= 1
             _measure(session, job, winner, position, ablation)
         else:
-            give_credit(session, winner, position, _unmeasured(ablation))
+            store_credit(session, winner, position, _unmeasured(ablation))
     end_when_done(session, job, winner)
 
 
@@ -88,7 +88,7 @@ def _measure(session: Session, job: Job, winner: Candidate, position: int, ablat
             "technique": ablation.technique,
             "removed": list(ablation.removed),
             "way": ablation.way.value,
-            "kernel": keep_kernel(session, ablation.kernel),
+            "kernel": store_kernel(session, ablation.kernel),
             "strategy": str(strategy.id),
         },
     )

@@ -17,8 +17,8 @@ from cupilot.jobs.attribution import credit_of, end_when_done
 from cupilot.jobs.learning import learn
 from cupilot.storage.db.tables.jobs import Job, StrategyRow
 from cupilot.storage.db.tables.queue import Step
-from cupilot.storage.jobs.credits import give_credit
-from cupilot.storage.jobs.evolving import keep_evaluation
+from cupilot.storage.jobs.credits import store_credit
+from cupilot.storage.jobs.evolving import store_evaluation
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import evaluation_of, kernel_of, preparation_of
 from cupilot.storage.queue.steps import Claim
@@ -53,14 +53,14 @@ def work(step: AttributeInput, tools: Tools, cancelled: Callable[[], bool]) -> E
 def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> None:
     """Keep the measurement and the credit; the pool learns from the kernel as from any other."""
     winner = candidate_of(session, step)
-    row = keep_evaluation(session, job, winner, step, evaluation, purpose=EvaluationPurpose.ATTRIBUTE)
+    row = store_evaluation(session, job, winner, step, evaluation, purpose=EvaluationPurpose.ATTRIBUTE)
     strategy = session.get_one(StrategyRow, uuid.UUID(step.payload["strategy"]))
     learn(session, job, row, evaluation, strategy.body)
     assert winner.evaluation_id is not None
     known = {name: step.payload[name] for name in ("technique", "removed", "way")}
     unmeasured = Credit.model_validate({**known, "outcome": CreditOutcome.NOT_MEASURED})
     credit = credit_of(unmeasured, evaluation_of(session, winner.evaluation_id), evaluation)
-    give_credit(session, winner, step.payload["position"], credit, row)
+    store_credit(session, winner, step.payload["position"], credit, row)
     end_when_done(session, job, winner)
 
 

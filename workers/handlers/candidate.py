@@ -29,11 +29,11 @@ from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.experiments.experiments import pool_cutoff
 from cupilot.storage.jobs.evolving import (
     add_evaluation,
+    add_notes,
     add_strategy,
-    give_alignment,
-    give_kernel,
-    give_notes,
-    give_strategy,
+    set_alignment,
+    set_kernel,
+    set_strategy,
 )
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import file_of, has_kernel, notes_of, preparation_of, strategies_of, strategy_of
@@ -114,7 +114,7 @@ def store_settled(session: Session, job: Job, step: Step, settled: Settled) -> N
     """Store what was settled, unless the job has it already, and continue."""
     candidate, outcome = candidate_of(session, step), settled.outcome
     if settled.notes:
-        give_notes(session, candidate, **settled.notes)
+        add_notes(session, candidate, **settled.notes)
     if _is_duplicate(session, job, settled):
         outcome = Duplicate()
     else:
@@ -144,7 +144,7 @@ def store_judgement(session: Session, job: Job, step: Step, judgement: Judgement
     """Keep the measurement, or what was wrong with the conversion; learn from it, and go on."""
     candidate, evaluation = candidate_of(session, step), judgement.evaluation
     if judgement.notes:
-        give_notes(session, candidate, **judgement.notes)
+        add_notes(session, candidate, **judgement.notes)
     if evaluation is not None:
         weight = config_of(job).utilisation_weight
         purpose = EvaluationPurpose.EVALUATE
@@ -168,15 +168,15 @@ def _is_duplicate(session: Session, job: Job, settled: Settled) -> bool:
 
 def _store_parts(session: Session, job: Job, step: Step, candidate: Candidate, settled: Settled) -> None:
     if settled.repair is not None:
-        give_notes(session, candidate, repairs=(*notes_of(candidate).repairs, settled.repair))
+        add_notes(session, candidate, repairs=(*notes_of(candidate).repairs, settled.repair))
     if settled.strategy is not None:
         assert settled.origin is not None
-        give_strategy(session, candidate, add_strategy(session, job, settled.strategy, settled.origin))
+        set_strategy(session, candidate, add_strategy(session, job, settled.strategy, settled.origin))
         _enter(session, job, settled.strategy, settled.origin)
     if settled.kernel is not None:
-        give_kernel(session, candidate, settled.kernel, repair_round=step.payload["round"])
+        set_kernel(session, candidate, settled.kernel, repair_round=step.payload["round"])
     if settled.alignment is not None:
-        _give_alignment(session, job, candidate, settled.alignment)
+        _set_alignment(session, job, candidate, settled.alignment)
 
 
 def _enter(session: Session, job: Job, strategy: Strategy, origin: StrategyOrigin) -> None:
@@ -185,10 +185,10 @@ def _enter(session: Session, job: Job, strategy: Strategy, origin: StrategyOrigi
         enter_techniques(session, job, [strategy], origin)
 
 
-def _give_alignment(session: Session, job: Job, candidate: Candidate, alignment: Alignment) -> None:
+def _set_alignment(session: Session, job: Job, candidate: Candidate, alignment: Alignment) -> None:
     """Keep both strategies: the one that was asked for and the one that the code follows, also in the pool."""
     row = add_strategy(session, job, alignment.strategy, StrategyOrigin.ALIGNMENT)
-    give_alignment(session, candidate, row, alignment.fidelity)
+    set_alignment(session, candidate, row, alignment.fidelity)
     enter_techniques(session, job, [alignment.strategy], StrategyOrigin.ALIGNMENT)
     correct(session, session.get_one(EvaluationRow, candidate.evaluation_id), strategy=alignment.strategy)
 

@@ -18,12 +18,12 @@ from cupilot.domain.job import JobSpec
 from cupilot.domain.pool import PoolMatch
 from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.strategy import Strategy
-from cupilot.jobs.flow import begin_stage, course_of, fail_generation
+from cupilot.jobs.flow import begin_stage, fail_generation, pipeline_of
 from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_generation, record_event
 from cupilot.storage.experiments.experiments import pool_cutoff
-from cupilot.storage.jobs.evolving import add_candidate, add_strategy, count_down, give_strategy
+from cupilot.storage.jobs.evolving import add_candidate, add_strategy, count_down, set_strategy
 from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import preparation_of, strategies_of
 from cupilot.storage.jobs.steering import banned_techniques
@@ -118,13 +118,13 @@ def store(session: Session, job: Job, step: Step, result: InitialiseResult) -> N
         return
     new = answer.new(strategies_of(session, job.id))
     if not new:
-        fail_generation(session, job, generation, "no_strategies", "the agents know nothing more to try")
+        fail_generation(session, job, generation, "no_strategies", "the agents proposed no further strategy")
         return
     candidates = _add_candidates(session, job, step, generation, new)
     enter_techniques(session, job, [initial.strategy for initial in answer.strategies], StrategyOrigin.IDEA)
     count_down(session, generation, len(candidates) - 1)
     for candidate in candidates:
-        begin_stage(session, job, candidate, first(course_of(job, Operator.INITIAL)))
+        begin_stage(session, job, candidate, first(pipeline_of(job, Operator.INITIAL)))
 
 
 INITIALISE = Handler(load, work, store)
@@ -139,7 +139,7 @@ def _add_candidates(
         parents = [seeds[place % len(seeds)]] if seeds else []
         candidate = add_candidate(session, job, generation, Operator.INITIAL, parents)
         origin = StrategyOrigin(initial.source.value)
-        give_strategy(session, candidate, add_strategy(session, job, initial.strategy, origin, initial.pool_entry))
+        set_strategy(session, candidate, add_strategy(session, job, initial.strategy, origin, initial.pool_entry))
         candidates.append(candidate)
     return candidates
 

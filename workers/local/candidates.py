@@ -37,7 +37,7 @@ from cupilot.domain.strategy import Strategy
 from cupilot.domain.technique import catalogue
 from workers.local.judge import Judge, RetryingJudge
 from workers.local.pool import LocalPool
-from workers.stages import Check, Evaluate, Infrastructure, Judgement
+from workers.stages import Check, Evaluate, InfrastructureFailure, Judgement
 
 TEAM = "local"
 
@@ -153,12 +153,12 @@ class Candidates:
     def run(self, candidate: Candidate) -> None:
         """Take a candidate to its end."""
         started = time.monotonic()
-        course = method_for(self.spec.method).course(candidate.proposal.operator)
-        stage: Next | End = first(course)
+        pipeline = method_for(self.spec.method).pipeline(candidate.proposal.operator)
+        stage: Next | End = first(pipeline)
         while isinstance(stage, Next):
             try:
-                stage = following(course, stage, self._run_stage(candidate, stage))
-            except Infrastructure:
+                stage = following(pipeline, stage, self._run_stage(candidate, stage))
+            except InfrastructureFailure:
                 ending = Ending.EVALUATED if candidate.evaluation else Ending.FAILED
                 stage = End(ending, FailureKind.INFRASTRUCTURE.value)
         candidate.end = stage
@@ -180,13 +180,13 @@ class Candidates:
         if settled.repair is not None:
             candidate.note(repairs=(*candidate.notes.repairs, settled.repair))
         if settled.strategy is not None:
-            self._give_strategy(candidate, settled.strategy)
+            self._set_strategy(candidate, settled.strategy)
         if settled.kernel is not None:
             self.kernels.add(kernel_key(settled.kernel))
             candidate.written = settled.kernel
         if settled.alignment is not None:
             candidate.alignment = settled.alignment
-            self._give_strategy(candidate, settled.alignment.strategy)
+            self._set_strategy(candidate, settled.alignment.strategy)
             self._learn(candidate)
         return settled.outcome
 
@@ -205,7 +205,7 @@ class Candidates:
             self._learn(candidate)
         return judgement.outcome
 
-    def _give_strategy(self, candidate: Candidate, strategy: Strategy) -> None:
+    def _set_strategy(self, candidate: Candidate, strategy: Strategy) -> None:
         candidate.strategy = strategy
         self.tried.append(strategy)
 

@@ -56,7 +56,7 @@ class LocalJob:
     pool: LocalPool
     listener: Listener
     confirms: bool = True
-    """Whether the best kernel is measured again in fresh processes."""
+    """True if the best kernel is measured again in fresh processes."""
     result: PreparationResult | None = None
     evolved: Candidates | None = None
     """All that was evolved; None where the problem cannot be used."""

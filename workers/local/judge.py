@@ -10,7 +10,7 @@ from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Preparat
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Problem
-from workers.stages import Infrastructure
+from workers.stages import InfrastructureFailure
 
 INFRASTRUCTURE_ATTEMPTS = 3
 
@@ -67,5 +67,5 @@ def retried(ask: Callable[[], Answer]) -> Answer | None:
 
 def _answer(answer: Answer | None) -> Answer:
     if answer is None:
-        raise Infrastructure(f"the machine failed {INFRASTRUCTURE_ATTEMPTS} times")
+        raise InfrastructureFailure(f"the machine failed {INFRASTRUCTURE_ATTEMPTS} times")
     return answer

@@ -100,6 +100,8 @@ class Manifest(Value):
     """Version of the service that exported it."""
     sweep: int | None = None
     """Values of a kernel's tunables that may be tried; None for what suits the target."""
+    compile_baseline: bool = True
+    """Whether confirmations compare with ``torch.compile``."""
     autotune: bool | None = None
     """Whether confirmations compare with ``torch.compile max-autotune``; None for what suits the target."""
     steps: Annotated[tuple[BatchEntry, ...], Field(min_length=1, max_length=MAX_STEPS)]

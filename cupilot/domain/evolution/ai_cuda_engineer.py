@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from cupilot.domain.evolution.pipeline import Course, Stage
+from cupilot.domain.evolution.pipeline import Pipeline, Stage
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.selection import near_floor, ranked
 from cupilot.domain.value import Value
@@ -64,14 +64,14 @@ class AiCudaEngineerConfig(Value):
         return 1 + self.generations + (1 if self.compositions else 0)
 
     @property
-    def most_candidates(self) -> int:
+    def max_candidates(self) -> int:
         """The translation, the optimisations, the compositions."""
         return 1 + self.generations * self.proposals + self.compositions
 
     @property
-    def most_kernels(self) -> int:
+    def max_kernels(self) -> int:
         """The same with every repair of the translation."""
-        return self.most_candidates + self.retries
+        return self.max_candidates + self.retries
 
 
 class AiCudaEngineer:
@@ -112,8 +112,8 @@ class AiCudaEngineer:
             return StopReason.NEAR_FLOOR
         return StopReason.GENERATIONS if generation + 1 >= self.config.rounds else None
 
-    def course(self, operator: Operator) -> Course:
-        """Return the course: the translation is converted first and mended; nothing else is."""
+    def pipeline(self, operator: Operator) -> Pipeline:
+        """Return the pipeline: the translation is converted first and mended; nothing else is."""
         if operator is Operator.TRANSLATION:
-            return Course(Stage.CONVERT, repair_rounds=self.config.retries, alignment=False)
-        return Course(Stage.WRITE, repair_rounds=0, alignment=False)
+            return Pipeline(Stage.CONVERT, repair_rounds=self.config.retries, alignment=False)
+        return Pipeline(Stage.WRITE, repair_rounds=0, alignment=False)

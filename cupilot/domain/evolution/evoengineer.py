@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from cupilot.domain.evolution.pipeline import Course, Stage
+from cupilot.domain.evolution.pipeline import Pipeline, Stage
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.selection import near_floor, ranked
 from cupilot.domain.value import Value
@@ -53,14 +53,14 @@ class EvoEngineerConfig(Value):
         return min(self.generations, -(-self.samples // self.samplers))
 
     @property
-    def most_candidates(self) -> int:
+    def max_candidates(self) -> int:
         """Proposed at most, over all generations."""
         return min(self.samples, self.rounds * self.samplers)
 
     @property
-    def most_kernels(self) -> int:
+    def max_kernels(self) -> int:
         """The same: nothing is mended."""
-        return self.most_candidates
+        return self.max_candidates
 
 
 class EvoEngineerFreeConfig(EvoEngineerConfig):
@@ -92,7 +92,7 @@ class EvoEngineerFullConfig(EvoEngineerConfig):
 
 
 class _EvoEngineer:
-    """The common part of the variants: sizes, stops, the course of a candidate."""
+    """The common part of the variants: sizes, stops, the pipeline of a candidate."""
 
     def __init__(self, config: EvoEngineerConfig, kept: int) -> None:
         self._config = config
@@ -112,9 +112,9 @@ class _EvoEngineer:
             return StopReason.SAMPLES
         return StopReason.GENERATIONS if generation + 1 >= self._config.generations else None
 
-    def course(self, operator: Operator) -> Course:  # noqa: ARG002 - every operator writes, and nothing is mended
+    def pipeline(self, operator: Operator) -> Pipeline:  # noqa: ARG002 - every operator writes, and nothing is mended
         """Write, measure, and that is all."""
-        return Course(Stage.WRITE, repair_rounds=0, alignment=False)
+        return Pipeline(Stage.WRITE, repair_rounds=0, alignment=False)
 
     def _count(self, generation: int) -> int:
         """Return proposals of a generation; the last one takes what is left of the samples."""

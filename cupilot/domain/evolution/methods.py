@@ -20,7 +20,7 @@ from cupilot.domain.evolution.evoengineer import (
     EvoEngineerInsight,
     EvoEngineerInsightConfig,
 )
-from cupilot.domain.evolution.pipeline import Course
+from cupilot.domain.evolution.pipeline import Pipeline
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.sce import Sce, SceConfig
 
@@ -30,7 +30,7 @@ DEFAULT = "sce"
 class Method(Protocol):
     """Evolution method: four pure functions.
 
-    A driver's round: ``propose`` from the survivors, run the candidates, each along its operator's ``course``,
+    A driver's round: ``propose`` from the survivors, run the candidates, each along its operator's ``pipeline``,
     ``select`` from survivors plus candidates, ``should_stop``, and again.
     """
 
@@ -46,7 +46,7 @@ class Method(Protocol):
         """Return why no generation should follow the finished ``generation``, or None."""
         ...
 
-    def course(self, operator: Operator) -> Course:
+    def pipeline(self, operator: Operator) -> Pipeline:
         """Return how a candidate of this operator goes from proposal to end."""
         ...
 

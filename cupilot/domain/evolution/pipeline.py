@@ -1,6 +1,6 @@
 """Decide a candidate's next stage from the outcome of the last one. Pure; runs no stage itself.
 
-A method gives each of its operators a :class:`Course`: the stage that it opens with, how often it may be mended,
+A method gives each of its operators a :class:`Pipeline`: the stage that it opens with, how often it may be mended,
 whether its strategy is aligned. After the opening, all go the same way::
 
     strategy crossover:   cross -> translate   \\
@@ -102,7 +102,7 @@ class End:
     reason: str | None = None
     """Machine-readable: why it ended like this, where that is not plain from the evaluation."""
     question: bool = False
-    """Whether its kernel beat the floor, and the Revisor is to be asked about it: once, in a new candidate."""
+    """True if its kernel is faster than the roofline bound: the Revisor is asked about it once, in a new candidate."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
-class Refused:
+class AgentFailed:
     """An agent failed at its task, or the Revisor stopped repairing."""
 
     reason: str
@@ -124,7 +124,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Mistaken:
+class WrongConversion:
     """A conversion that does not compute what the reference does."""
 
 
@@ -136,48 +136,48 @@ class Judged:
     failure: FailureKind | None = None
 
 
-Outcome = Done | Duplicate | Refused | Mistaken | Judged
+Outcome = Done | Duplicate | AgentFailed | WrongConversion | Judged
 
 
 @dataclass(frozen=True)
-class Course:
-    """Course of an operator's candidates from proposal to end."""
+class Pipeline:
+    """Pipeline of an operator's candidates from proposal to end."""
 
     opening: Stage
     repair_rounds: int
     """Times that a candidate's kernel may be mended, and its conversion, where it has one."""
     alignment: bool
-    """Whether the strategy of a kernel that counts is aligned with its code."""
+    """True if the strategy of a kernel that counts is aligned with its code."""
     questions: bool = False
-    """Whether a kernel that beat the floor is asked about while repair rounds are left."""
+    """True if the Revisor is asked about a kernel faster than the roofline bound while repair rounds are left."""
 
 
-def first(course: Course) -> Next:
+def first(pipeline: Pipeline) -> Next:
     """Return the stage that a candidate begins with."""
-    return Next(course.opening)
+    return Next(pipeline.opening)
 
 
-def following(course: Course, done: Next, outcome: Outcome) -> Next | End:
+def following(pipeline: Pipeline, done: Next, outcome: Outcome) -> Next | End:
     """Return what comes after the stage ``done`` that came to ``outcome``.
 
     Raises ValueError where the outcome cannot be one of that stage, and for an infrastructure failure, which is to
     be tried again rather than recorded.
     """
     if (done.stage is Stage.EVALUATE) != isinstance(outcome, Judged) or (
-        isinstance(outcome, Mistaken) and done.stage is not Stage.CHECK
+        isinstance(outcome, WrongConversion) and done.stage is not Stage.CHECK
     ):
         raise ValueError(f"{outcome} is no outcome of {done.stage.value}")
     match outcome:
         case Judged():
-            return _after_evaluation(course, done.round, outcome)
-        case Mistaken():
-            again = done.round < course.repair_rounds
+            return _after_evaluation(pipeline, done.round, outcome)
+        case WrongConversion():
+            again = done.round < pipeline.repair_rounds
             return Next(Stage.CONVERT, done.round + 1) if again else End(Ending.FAILED, NOT_CONVERTED)
         case Done():
             return _after_agent(done)
         case Duplicate():
             return _without_new_kernel(done, End(Ending.DUPLICATE, f"duplicate_{_made_by(done.stage)}"))
-        case Refused():
+        case AgentFailed():
             return _without_new_kernel(done, End(Ending.FAILED, outcome.reason))
 
 
@@ -186,16 +186,16 @@ def step_key(ordinal: int, stage: Next) -> str:
     return f"c{ordinal}/{stage.stage.value}/{stage.round}"
 
 
-def _after_evaluation(course: Course, repair_round: int, judged: Judged) -> Next | End:
+def _after_evaluation(pipeline: Pipeline, repair_round: int, judged: Judged) -> Next | End:
     if judged.failure is FailureKind.INFRASTRUCTURE:
         raise ValueError("an infrastructure failure says nothing about the candidate; try the evaluation again")
     if judged.verdict.counts:
-        return Next(Stage.ALIGN, repair_round) if course.alignment else End(Ending.EVALUATED)
-    if _repairable(judged) and repair_round < course.repair_rounds:
+        return Next(Stage.ALIGN, repair_round) if pipeline.alignment else End(Ending.EVALUATED)
+    if _repairable(judged) and repair_round < pipeline.repair_rounds:
         return Next(Stage.REVISE, repair_round + 1)
     # Only strategies of kernels that count are ever crossed or reused as good; those of failures stay as asked for,
     # which is what the pool has to warn of.
-    question = course.questions and repair_round < course.repair_rounds and _beat_the_floor(judged)
+    question = pipeline.questions and repair_round < pipeline.repair_rounds and _beat_the_floor(judged)
     return End(Ending.EVALUATED, question=question)
 
 

@@ -34,7 +34,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from cupilot.domain.evolution.pipeline import Course, Stage
+from cupilot.domain.evolution.pipeline import Pipeline, Stage
 from cupilot.domain.evolution.population import Member, Operator, Proposal, StopReason
 from cupilot.domain.evolution.selection import elite, near_floor, ranked, tournament
 from cupilot.domain.value import Value, Vocabulary
@@ -87,14 +87,14 @@ class SceConfig(Value):
         return self.epochs * self.generations
 
     @property
-    def most_candidates(self) -> int:
+    def max_candidates(self) -> int:
         """Proposed at most, over all generations; elites leave room for fewer."""
         return self.population * self.rounds
 
     @property
-    def most_kernels(self) -> int:
+    def max_kernels(self) -> int:
         """The same with every repair that they may have."""
-        return self.most_candidates * (1 + self.repair_rounds)
+        return self.max_candidates * (1 + self.repair_rounds)
 
 
 class Sce:
@@ -137,17 +137,17 @@ class Sce:
             return StopReason.NEAR_FLOOR
         return StopReason.GENERATIONS if generation + 1 >= self.config.rounds else None
 
-    def course(self, operator: Operator) -> Course:
+    def pipeline(self, operator: Operator) -> Pipeline:
         """Return how a candidate of this operator goes; all may be mended, and are aligned unless that is switched off.
 
         No proposal is a ``mutation``: that is the Revisor's answer about a kernel that beat the floor, one round and no
         more.
         """
         if operator is Operator.MUTATION:
-            return Course(Stage.REVISE, repair_rounds=0, alignment=self.config.alignment)
+            return Pipeline(Stage.REVISE, repair_rounds=0, alignment=self.config.alignment)
         opening = {Operator.CROSSOVER: Stage.CROSS, Operator.CODE_CROSSOVER: Stage.MERGE}
         stage = opening.get(operator, Stage.TRANSLATE)
-        return Course(stage, self.config.repair_rounds, self.config.alignment, questions=True)
+        return Pipeline(stage, self.config.repair_rounds, self.config.alignment, questions=True)
 
     def _crossovers(
         self, population: Sequence[Member], pairs: set[frozenset[str]], wanted: int, rng: Random

@@ -166,7 +166,7 @@ def shared(budgets: Budgets, total: Total | None, jobs: int) -> Budgets:
         values[name] = min(values[name], floor(share) if isinstance(values[name], int) else share)
     if values["candidates"] < 1:
         raise InvalidInput(
-            f"a total of {total.candidates} candidates does not go round {jobs} jobs",
+            f"a total of {total.candidates} candidates is too few for {jobs} jobs",
             hint="raise the total, or ask for fewer arms, problems or seeds",
             where="body.total.candidates",
         )

@@ -112,7 +112,7 @@ class ProvenForward:
     constructor: Callable[[], Any]
     """The reference's ``get_init_inputs``."""
     differentiable = True
-    """Whether to leave it to the reference where a gradient is wanted."""
+    """True if the reference is to run where a gradient is required."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -153,7 +153,7 @@ class ProvenForward:
         device = tensors[0].device
         reason = outside(type(self).spec, tensors) or type(self).trouble(str(device))
         if reason is None and self._left_to_the_reference(tensors):
-            reason = "a gradient is wanted, autocast is on, or the module is in another mode"
+            reason = "a gradient is required, autocast is on, or the module is in another mode"
         return reason
 
     def _left_to_the_reference(self, tensors: list[torch.Tensor]) -> bool:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.quota import Quota
 from cupilot.storage.db.base import Json
-from cupilot.storage.db.json_text import to_json
+from cupilot.storage.db.json_columns import to_json
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 from cupilot.storage.db.tables.webhooks import WebhookEndpoint

@@ -85,13 +85,13 @@ def _unpacked(cursor: str) -> str:
 
 def _no_cursor() -> InvalidInput:
     return InvalidInput(
-        "this is not a cursor of this service", hint="use next_cursor of the page before", where="query.cursor"
+        "this is not a cursor of this service", hint="use next_cursor of the previous page", where="query.cursor"
     )
 
 
 def _other_list() -> InvalidInput:
     return InvalidInput(
-        "the cursor is of a list in another order",
-        hint="ask for the order of the page before, or begin without a cursor",
+        "the cursor belongs to a list in another order",
+        hint="use the order of the previous page, or start without a cursor",
         where="query.cursor",
     )

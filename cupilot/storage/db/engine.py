@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from cupilot.domain.errors import Unavailable
 from cupilot.settings import Settings
 from cupilot.settings import settings as environment_settings
-from cupilot.storage.db.json_text import to_json
+from cupilot.storage.db.json_columns import to_json
 
 CONNECTIONS = 5
 """That a process keeps where it does not say otherwise; it may open as many again while they are busy."""
@@ -82,7 +82,9 @@ class Database:
                 raise Unavailable("the database does not answer", hint="try again in a moment") from error
             except DBAPIError as error:
                 if error.connection_invalidated:
-                    raise Unavailable("the database went away", hint="try again in a moment") from error
+                    raise Unavailable(
+                        "the connection to the database was lost", hint="try again in a moment"
+                    ) from error
                 raise
 
     def ready(self) -> None:

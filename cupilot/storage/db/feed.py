@@ -30,7 +30,7 @@ takes it that a team's events lie evenly, and reads all that others had before a
 FINAL_KINDS = frozenset(f"job.{state.value}" for state in JobState if state.final)
 
 
-def settled(session: Session) -> int:
+def last_settled_id(session: Session) -> int:
     """Return an id up to which no event can be added any more. Ask before reading events, not in the same query."""
     return int(session.execute(select(func.events_settled())).scalar_one())
 

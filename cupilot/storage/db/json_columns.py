@@ -1,11 +1,14 @@
 """JSONB columns that hold domain values: validated when they are written and when they are read.
 
 A value is stored as its ``model_dump(mode="json")``. Queries address parts of it by path, like parts of any JSONB
-column; :func:`part` reads such a part as a value of its own.
+column; :func:`part` reads such a part as a value of its own. :func:`to_json` writes JSON that Postgres accepts: JSONB
+takes neither infinite numbers nor all characters of messages.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from functools import cache
 from typing import Any
 
@@ -15,7 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
 
 
-class JsonOf(TypeDecorator[Any]):
+class ValidatedJson(TypeDecorator[Any]):
     """JSONB of a type that pydantic validates. ``None`` is SQL's NULL.
 
     With ``empty_is_none`` it is ``{}`` instead, for a column that may not be NULL.
@@ -49,9 +52,33 @@ class JsonOf(TypeDecorator[Any]):
 
 def part(path: ColumnElement[Any], kind: Any) -> ColumnElement[Any]:
     """Return a path into a JSONB column as an expression whose results are validated as ``kind``."""
-    return type_coerce(path, JsonOf(kind))
+    return type_coerce(path, ValidatedJson(kind))
 
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def to_json(value: Any) -> str:
+    """Return JSON of ``value``. A number that is not finite becomes ``"Infinity"``, ``"-Infinity"`` or ``"NaN"``, which
+    pydantic reads as a float again; U+0000 and lone surrogates become U+FFFD.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_storable(value), allow_nan=False)
+    # Only these escapes can stand for what Postgres refuses; most documents have none and are not walked.
+    return json.dumps(_storable(value)) if "\\u0000" in text or "\\ud" in text else text
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value

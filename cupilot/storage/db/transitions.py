@@ -126,26 +126,28 @@ def move_step(
     to: StepState,
     *,
     attempt: int,
-    held: float | None = None,
+    busy_seconds: float | None = None,
     values: Mapping[str, Any] | None = None,
     event: str | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> None:
     """Change the state of a step of a locked job, provided that it is still at ``attempt`` (the fencing token).
 
-    ``held`` are the seconds for which its worker had it, by that one's own clock, which nobody sets; of a worker that
-    cannot be asked it is None, and then the database's clock counts, no further than the lease went, and nothing of a
-    batch, which held the step without a device. ``values`` are further columns; ``event`` names the event where the
-    state's name does not say enough.
+    ``busy_seconds`` is how long the worker had the step, by the worker's monotonic clock. None for a worker that cannot
+    be asked: the database's clock counts then, up to the end of the lease, and 0 for a batch, which held the step
+    without a device. ``values`` are further columns; ``event`` names the event where the state's name does not say
+    enough.
     """
     changes: dict[str, Any] = dict(values or {})
     was_running = step.state is StepState.RUNNING
     was_batched = was_running and step.batch_id is not None
-    if was_batched and held is None:
-        held = 0.0
+    if was_batched and busy_seconds is None:
+        busy_seconds = 0.0
     if was_running:
         until = func.least(func.clock_timestamp(), Step.lease_expires_at)
-        changes["busy_seconds"] = Step.busy_seconds + (_seconds(until - Step.started_at) if held is None else held)
+        changes["busy_seconds"] = Step.busy_seconds + (
+            _seconds(until - Step.started_at) if busy_seconds is None else busy_seconds
+        )
     before = step.busy_seconds
     if to is StepState.QUEUED:
         changes |= {"dispatched_at": None}

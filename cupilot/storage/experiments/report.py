@@ -18,7 +18,7 @@ from cupilot.domain.hardware import Environment
 from cupilot.domain.problem import Target
 from cupilot.domain.states import CandidateState, JobState
 from cupilot.reports.experiment import summarise
-from cupilot.reports.outcomes import JobOutcome, Standing
+from cupilot.reports.outcomes import JobOutcome, OutcomeState
 from cupilot.schemas import ExperimentReport
 from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.tables.experiments import Experiment
@@ -94,12 +94,12 @@ def _problem(spec: ExperimentSpec, position: int) -> str:
     return spec.problems[spec.cells()[position].problem]
 
 
-def _standing(job: Job, speedup: Interval | None) -> Standing:
+def _standing(job: Job, speedup: Interval | None) -> OutcomeState:
     if not job.state.final:
-        return Standing.OPEN
+        return OutcomeState.OPEN
     if job.state is JobState.CANCELLED or (job.state is JobState.FAILED and job.reason in BLAMELESS):
-        return Standing.LOST
-    return Standing.UNSOLVED if speedup is None else Standing.SOLVED
+        return OutcomeState.LOST
+    return OutcomeState.UNSOLVED if speedup is None else OutcomeState.SOLVED
 
 
 def _tallies(session: Session, experiment: Experiment) -> Mapping[uuid.UUID, _Tally]:

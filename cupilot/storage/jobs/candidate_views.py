@@ -18,6 +18,7 @@ from cupilot.storage.db.cursor import cut, decode_key, encode_key
 from cupilot.storage.db.tables.jobs import Candidate, CandidateParent, EvaluationRow, Generation, KernelRow, StrategyRow
 from cupilot.storage.jobs.credits import credits_of
 from cupilot.storage.jobs.jobs import get_job
+from cupilot.storage.jobs.progress import warnings_of
 
 Order = Literal["ordinal", "speedup"]
 """The order in which they were made, or the fastest first."""
@@ -72,7 +73,7 @@ def _fastest_first(session: Session, query: _Listed, job: UUID, after: int | Non
         last = select(Candidate.speedup).where(Candidate.job_id == job, Candidate.ordinal == after)
         row = session.execute(last).one_or_none()
         if row is None:
-            raise InvalidInput(f"the job has no candidate {after} to go on after", where="query.after")
+            raise InvalidInput(f"the job has no candidate {after} to continue after", where="query.after")
         query = query.where(place < (row.speedup or 0.0, -after))
     return query.order_by(Candidate.speedup.desc().nulls_last(), Candidate.ordinal)
 
@@ -92,7 +93,7 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         strategy=_strategy(session, candidate.strategy_id),
         aligned_strategy=_strategy(session, candidate.aligned_strategy_id),
         fidelity=candidate.fidelity,
-        **_noted(candidate),
+        **_note_fields(candidate),
         kernel=_kernel(session, candidate.kernel_hash),
         evaluation=_evaluation(session, candidate.evaluation_id),
         credits=credits_of(session, candidate.id),
@@ -100,10 +101,11 @@ def candidate_view(session: Session, team: UUID, job_id: UUID, reference: str) -
         after_quarantine=any(
             ancestor.verdict is Verdict.QUARANTINED for ancestor in lineage if ancestor.candidate != candidate.id
         ),
+        warnings=warnings_of(session, job.id),
     )
 
 
-def _noted(candidate: Candidate) -> dict[str, Any]:
+def _note_fields(candidate: Candidate) -> dict[str, Any]:
     notes = candidate.notes
     return {
         "name": notes.name or None,

@@ -13,7 +13,7 @@ from cupilot.storage.db.tables.jobs import Candidate, CreditRow, EvaluationRow
 from cupilot.storage.db.transitions import record_event
 
 
-def give_credit(
+def store_credit(
     session: Session, candidate: Candidate, position: int, credit: Credit, evaluation: EvaluationRow | None = None
 ) -> None:
     """Store a technique's credit; a second one for the same technique is ignored."""

@@ -117,19 +117,19 @@ def add_strategy(
     return row
 
 
-def give_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> None:
+def set_strategy(session: Session, candidate: Candidate, row: StrategyRow) -> None:
     """Set the strategy that the candidate is asked to follow."""
     _set(session, candidate, strategy_id=row.id)
 
 
-def give_kernel(session: Session, candidate: Candidate, kernel: Kernel | ImportedKernel, *, repair_round: int) -> str:
+def set_kernel(session: Session, candidate: Candidate, kernel: Kernel | ImportedKernel, *, repair_round: int) -> str:
     """Set the candidate's code; return its hash."""
-    kept = keep_kernel(session, kernel)
+    kept = store_kernel(session, kernel)
     _set(session, candidate, kernel_hash=kept, repair_rounds=repair_round)
     return kept
 
 
-def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
+def store_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
     """Store a kernel, once for all that arrive at it, again where retention emptied it; return its hash."""
     row = {
         "hash": kernel.content_hash(),
@@ -146,12 +146,12 @@ def keep_kernel(session: Session, kernel: Kernel | ImportedKernel) -> str:
     return kernel.content_hash()
 
 
-def give_notes(session: Session, candidate: Candidate, **fields: Any) -> None:
+def add_notes(session: Session, candidate: Candidate, **fields: Any) -> None:
     """Add to what is noted of the candidate; fields of :class:`cupilot.domain.evolution.notes.Notes`."""
     _set(session, candidate, notes=Notes.model_validate({**dict(candidate.notes), **fields}))
 
 
-def give_alignment(session: Session, candidate: Candidate, row: StrategyRow, fidelity: float) -> None:
+def set_alignment(session: Session, candidate: Candidate, row: StrategyRow, fidelity: float) -> None:
     """Set the strategy that the candidate's code really follows."""
     _set(session, candidate, aligned_strategy_id=row.id, fidelity=fidelity)
 
@@ -167,7 +167,7 @@ def add_evaluation(
     utilisation_weight: float,
 ) -> EvaluationRow:
     """Store a measurement and set the candidate's verdict by it."""
-    row = keep_evaluation(session, job, candidate, step, evaluation, purpose=purpose)
+    row = store_evaluation(session, job, candidate, step, evaluation, purpose=purpose)
     placement = evaluation.placement or preparation_of(job).placement
     _set(
         session,
@@ -189,7 +189,7 @@ def add_evaluation(
     return row
 
 
-def keep_evaluation(
+def store_evaluation(
     session: Session, job: Job, candidate: Candidate, step: Step, evaluation: Evaluation, *, purpose: EvaluationPurpose
 ) -> EvaluationRow:
     """Store a measurement, and charge the job for it."""

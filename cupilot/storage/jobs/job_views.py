@@ -27,12 +27,13 @@ from cupilot.schemas import (
 )
 from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
-from cupilot.storage.db.feed import events_after, settled
+from cupilot.storage.db.feed import events_after, last_settled_id
 from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.jobs.call_views import spending
 from cupilot.storage.jobs.jobs import get_job, problem_of
+from cupilot.storage.jobs.progress import warnings_of
 from cupilot.storage.jobs.wall_time import wall_seconds
 
 Order = Literal["newest", "oldest"]
@@ -144,12 +145,12 @@ def _conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
 def list_events(session: Session, team: UUID, job_id: UUID, *, after: int, limit: int) -> EventPage:
     """Return a job's events with ids above ``after``, in order; none that a later page would have to go back for."""
     job = get_job(session, team, job_id)
-    return _event_page(events_after(session, after, settled(session), limit, job=job.id), after)
+    return _event_page(events_after(session, after, last_settled_id(session), limit, job=job.id), after)
 
 
 def list_team_events(session: Session, team: UUID, *, after: int, limit: int) -> EventPage:
     """Return a page of the events of all jobs of a team."""
-    return _event_page(events_after(session, after, settled(session), limit, team=team), after)
+    return _event_page(events_after(session, after, last_settled_id(session), limit, team=team), after)
 
 
 def event_view(row: Event) -> EventView:
@@ -294,9 +295,11 @@ def _preparation(session: Session, job: Job) -> PreparationSummary | None:
         zone=placement.zone,
         intensity=placement.intensity,
         floor_us=placement.floor_us,
+        direct_us=placement.direct_us,
         baseline_us=baseline_us,
         device=device,
         notes=notes,
+        warnings=warnings_of(session, job.id),
     )
 
 

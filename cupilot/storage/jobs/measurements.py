@@ -34,7 +34,7 @@ def check_measurable(candidate: Candidate) -> None:
     if candidate.kernel_hash is None or not judged:
         standing = verdict.value if verdict else candidate.state.value
         raise NothingToMeasure(
-            f"candidate {candidate.ordinal} is {standing}: it proves nothing",
+            f"candidate {candidate.ordinal} is {standing}: it is not a result",
             hint="audited and reproduced kernels are measured again, and quarantined ones",
             where="candidate",
         )

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Uuid, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from cupilot.domain.caveats import problem_warnings
 from cupilot.domain.errors import Pruned
 from cupilot.domain.evaluation import Evaluation, Preparation
 from cupilot.domain.evolution import fitness
@@ -20,6 +21,7 @@ from cupilot.domain.imported import ImportedFile, ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.states import EvaluationPurpose, StepKind, StepState
 from cupilot.domain.strategy import Strategy
+from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.tables.jobs import (
     Candidate,
     CandidateParent,
@@ -37,12 +39,21 @@ MEASURING = (StepKind.EVALUATE, StepKind.ATTRIBUTE)
 
 
 @dataclass(frozen=True)
-class Round:
+class MeasuredKernel:
     """One kernel of a candidate that was measured."""
 
     strategy: Strategy
     kernel: Kernel
     evaluation: Evaluation
+
+
+def warnings_of(session: Session, job_id: uuid.UUID) -> list[str]:
+    """Return :attr:`Preparation.warnings` of a job; none before it is prepared."""
+    query = select(
+        part(Job.preparation["laws"], tuple[str, ...]), func.coalesce(Job.preparation["host_bound"].astext, "false")
+    ).where(Job.id == job_id, Job.preparation.is_not(None))
+    row = session.execute(query).one_or_none()
+    return [] if row is None else list(problem_warnings(row[0], host_bound=row[1] == "true"))
 
 
 def preparation_of(job: Job) -> Preparation:
@@ -209,7 +220,7 @@ def evaluation_of(session: Session, evaluation_id: uuid.UUID) -> Evaluation:
     return session.get_one(EvaluationRow, evaluation_id).body
 
 
-def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
+def rounds_of(session: Session, candidate: Candidate) -> list[MeasuredKernel]:
     """Return every kernel of the candidate that was measured, in order: the first and each repair."""
     asked = cast(Step.payload["strategy"].astext, Uuid)  # the other way about, no index would be of use
     query = (
@@ -220,7 +231,8 @@ def rounds_of(session: Session, candidate: Candidate) -> list[Round]:
         .order_by(Step.payload["round"].as_integer())
     )
     return [
-        Round(strategy, kernel_of(session, row.kernel_hash), row.body) for strategy, row in session.execute(query).all()
+        MeasuredKernel(strategy, kernel_of(session, row.kernel_hash), row.body)
+        for strategy, row in session.execute(query).all()
     ]
 
 

@@ -46,7 +46,7 @@ def _of(session: Session, team: UUID, job: JobView, candidate: CandidateView) ->
     evaluation, verdict = candidate.evaluation, candidate.verdict
     if evaluation is None or verdict is None or not verdict.counts:
         raise NotProven(
-            f"candidate {candidate.ordinal} is {verdict.value if verdict else candidate.state}: it proves nothing",
+            f"candidate {candidate.ordinal} is {verdict.value if verdict else candidate.state}: it is not a result",
             hint="only audited and reproduced kernels count as results",
             where="candidate",
         )

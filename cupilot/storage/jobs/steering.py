@@ -21,7 +21,7 @@ from cupilot.storage.db.engine import notify
 from cupilot.storage.db.tables.jobs import Candidate, Directive, Generation, Job, StrategyRow
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job, move_job, record_event
-from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.jobs.jobs import get_job
 from cupilot.storage.people.quotas import check_resume
 
@@ -45,12 +45,12 @@ def pause_job(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, author: s
         return job
     _refuse_ended(job)
     move_job(session, job, JobState.PAUSED, reason="pause_requested", message=f"paused by {author}")
-    _call_back(session, job)
+    _recall_published_steps(session, job)
     notify(session)
     return job
 
 
-def _call_back(session: Session, job: Job) -> None:
+def _recall_published_steps(session: Session, job: Job) -> None:
     """Recall published steps that no worker has claimed: the scheduler publishes them again after a resume.
 
     The rows are locked in the order of their ids, as the dispatcher locks them, so that the two cannot deadlock.
@@ -174,7 +174,7 @@ def add_injection(
         author,
         kind=DirectiveKind.INJECT,
         strategy=strategy,
-        kernel_hash=keep_kernel(session, kernel) if kernel else None,
+        kernel_hash=store_kernel(session, kernel) if kernel else None,
         candidate_id=source.id if source else None,
     )
 
@@ -195,7 +195,9 @@ def lift(session: Session, team_id: uuid.UUID, job_id: uuid.UUID, directive_id: 
     if directive.lifted_at is not None:
         return directive
     if directive.done_at is not None:
-        raise Conflict("it has become a candidate already", hint="ban the candidate's strategy instead")
+        raise Conflict(
+            "the injected strategy has already become a candidate", hint="ban the candidate's strategy instead"
+        )
     directive.lifted_at = func.now()
     session.flush()
     session.refresh(directive)

@@ -77,7 +77,7 @@ def step_log(session: Session, team: UUID, job_id: UUID, step_id: UUID) -> str:
         raise NotFound("the job has no such step", hint="list them with GET .../steps", where="step")
     if job.pruned_at is not None:
         raise Pruned("the step's log", job.pruned_at)
-    text = "\n".join(_told(session, job, *row)) + "\n"
+    text = "\n".join(_log_lines(session, job, *row)) + "\n"
     if len(text) > MAX_LOG_CHARACTERS:
         text = text[:MAX_LOG_CHARACTERS] + f"\n(cut: {len(text) - MAX_LOG_CHARACTERS} characters more)\n"
     return text
@@ -99,7 +99,7 @@ def _view(step: Step, candidate: int | None) -> StepView:
     )
 
 
-def _told(session: Session, job: Job, step: Step, candidate: int | None) -> Iterator[str]:
+def _log_lines(session: Session, job: Job, step: Step, candidate: int | None) -> Iterator[str]:
     yield f"job        {job.id}"
     yield f"step       {step.key} ({step.kind.value}), {step.id}"
     if candidate is not None:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.states import JobState
 from cupilot.storage.db.tables.jobs import Job
-from cupilot.storage.db.tables.queue import SchedulerLook
+from cupilot.storage.db.tables.queue import SchedulerTick
 
 TAKE_OUT = text("""
 WITH begun AS (
@@ -53,7 +53,7 @@ work: a worker that is started before the scheduler may have claimed a step when
 
 
 @dataclass(frozen=True)
-class Look:
+class Tick:
     """Last look of a scheduler: whose it was, and when by the database's clock, in seconds since 1970."""
 
     scheduler: uuid.UUID
@@ -82,18 +82,18 @@ def database_seconds(session: Session) -> float:
     return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
 
-def last_look(session: Session) -> Look | None:
+def last_tick(session: Session) -> Tick | None:
     """Return the last look of a scheduler in charge, locked so that only one acts on it; None before the first."""
-    query = select(SchedulerLook.scheduler, func.extract("epoch", SchedulerLook.at)).with_for_update()
+    query = select(SchedulerTick.scheduler, func.extract("epoch", SchedulerTick.at)).with_for_update()
     row = session.execute(query).one_or_none()
-    return None if row is None else Look(row[0], float(row[1]))
+    return None if row is None else Tick(row[0], float(row[1]))
 
 
-def note_look(session: Session, look: Look) -> None:
+def record_tick(session: Session, look: Tick) -> None:
     """Write down that a scheduler looked."""
     values = {"scheduler": look.scheduler, "at": func.to_timestamp(look.at)}
-    row = insert(SchedulerLook).values(single=True, **values)
-    session.execute(row.on_conflict_do_update(index_elements=[SchedulerLook.single], set_=values))
+    row = insert(SchedulerTick).values(single=True, **values)
+    session.execute(row.on_conflict_do_update(index_elements=[SchedulerTick.single], set_=values))
 
 
 def shift_wall_time(session: Session, seconds: float) -> None:

@@ -25,7 +25,7 @@ from cupilot.storage.queue.steps import Claim, lock_claimed
 
 
 @dataclass(frozen=True)
-class Begun:
+class RecordedCall:
     """Recorded call."""
 
     id: uuid.UUID
@@ -33,7 +33,7 @@ class Begun:
     """What is known already; None where the call is to be made now."""
 
 
-def begin_call(session: Session, claim: Claim, call: Call) -> Begun:
+def begin_call(session: Session, claim: Claim, call: Call) -> RecordedCall:
     """Record that the claimed step makes this call now, or find the stored answer where it was answered before.
 
     A step's earlier attempt asked for the same purpose, if perhaps in other words (what the job has tried meanwhile is
@@ -48,15 +48,15 @@ def begin_call(session: Session, claim: Claim, call: Call) -> Begun:
     rows = _rows(session, claim, call)
     for row in rows:
         if isinstance(row.response, Answer):
-            return Begun(row.id, row.response)
+            return RecordedCall(row.id, row.response)
     answered = _answer_of_team(session, job, call) if job.budgets.reuse_answers else None
     row = _row(job, claim, call, len(rows))
     if answered is not None:
         session.add(_answered_before(row, answered))
-        return Begun(row.id, answered)
+        return RecordedCall(row.id, answered)
     check_budgets(session, job, call)
     session.add(row)
-    return Begun(row.id, None)
+    return RecordedCall(row.id, None)
 
 
 def answer_call(session: Session, call_id: uuid.UUID, answer: Answer) -> None:

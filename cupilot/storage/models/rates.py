@@ -50,7 +50,7 @@ def settle(session: Session, model: str, *, taken: int, used: int) -> None:
     _change(session, model, lambda row, _: setattr(row, "tokens", row.tokens + taken - used))
 
 
-def hold_off(session: Session, model: str, seconds: float) -> None:
+def back_off(session: Session, model: str, seconds: float) -> None:
     """Keep all workers from calling the model for so long: the provider told one of them to wait."""
 
     def hold(row: LlmRate, now: datetime) -> None:

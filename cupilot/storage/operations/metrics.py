@@ -1,6 +1,6 @@
 """Read the numbers behind ``/metrics`` from the tables: every replica of the API reports the same ones.
 
-Two looks with different prices. :func:`present` reads what is open now, through partial indexes; :func:`totals` sums
+Two queries of different cost. :func:`open_work` reads what is open now, through partial indexes; :func:`totals` sums
 over everything that ever was, and is asked for less often. Names and types of metrics are the API's business.
 """
 
@@ -37,11 +37,11 @@ class QueueNow:
     waiting: int
     """In the backlog."""
     oldest_seconds: float
-    """Age of the oldest step that nobody works on; 0 where there is none."""
+    """Age of the oldest step in the backlog; 0 where there is none."""
 
 
 @dataclass(frozen=True)
-class Present:
+class OpenWork:
     """Open work of the service now."""
 
     jobs: Mapping[str, int]
@@ -88,14 +88,14 @@ class Totals:
     cost_usd: Mapping[str, float]
     """Money for models by team name."""
     jobs_pruned: int
-    """Jobs whose details retention has taken."""
+    """Jobs whose details were pruned."""
     builds: Mapping[tuple[str, str], int]
     """Kernels measured within :data:`LATELY`, by queue and by how their build came: ``made`` meanwhile, ``ahead`` of
     their turn, ``known`` from the cache."""
 
 
-def present(session: Session) -> Present:
-    """Return what is open now."""
+def open_work(session: Session) -> OpenWork:
+    """Return the open work of the service."""
     state = case((WorkerRow.healthy.is_(False), "unhealthy"), (is_live(session), "live"), else_="silent")
     workers = session.execute(
         select(WorkerRow.kind, state, func.count(), func.sum(WorkerRow.slots)).group_by(WorkerRow.kind, state)
@@ -115,7 +115,7 @@ def present(session: Session) -> Present:
         .join(WebhookEndpoint, WebhookEndpoint.id == WebhookDelivery.endpoint_id)
         .where(WebhookDelivery.finished_at.is_(None), WebhookEndpoint.enabled)
     ).scalar_one()
-    return Present(
+    return OpenWork(
         jobs={job.value: count for job, count in session.execute(select(Job.state, func.count()).group_by(Job.state))},
         queues=_queues(session),
         workers={(kind.value, health): count for kind, health, count, _ in workers},

@@ -103,7 +103,7 @@ def person(session: Session, name: str) -> User:
     """Return the person of this name; raises :class:`NotFound`."""
     user = session.scalars(select(User).where(User.name == name, User.team_id.is_(None))).one_or_none()
     if user is None:
-        hint = f"a cluster admin makes them known: cupilot user create {name}"
+        hint = f"a cluster admin can create the user: cupilot user create {name}"
         raise NotFound(f"no user {name}", hint=hint)
     return user
 
@@ -112,7 +112,9 @@ def member(session: Session, team: Team, name: str) -> tuple[User, Membership]:
     """Return somebody in the team by name, a service account before a person; raises :class:`NotFound`."""
     matches = [pair for pair in members_of(session, team) if pair[0].name == name]
     if not matches:
-        raise NotFound(f"no {name} in team {team.name}", hint=f"put them in: cupilot team add {team.name} {name}")
+        raise NotFound(
+            f"{name} is not a member of team {team.name}", hint=f"add the user: cupilot team add {team.name} {name}"
+        )
     return min(matches, key=lambda pair: pair[0].team_id is None)
 
 
@@ -205,15 +207,15 @@ def make_key(
         caller.needs(Role.ADMIN)
         owner, _ = member(session, home, user)
     if owner.cluster_admin and owner.id != caller.user_id and not caller.rules:
-        raise ClusterAdminOnly("only a cluster admin may make a key for one")
+        raise ClusterAdminOnly("only a cluster admin may make a key for a cluster admin")
     caller.needs(scope.role)
     left = _lifetime_left(session, caller)
     if left is not None and (lifetime is None or lifetime > left):
         if not shorten:
             raise KeyOutlivesMaker(
-                f"the key that asks expires in {left / timedelta(days=1):.2f} days, and makes none that lives longer",
-                hint="leave expires_days (--days) out for one that expires together with it, or have a key that lives "
-                "longer make it: those who run the service have one, or make it with cupilot.storage.keys",
+                f"your key expires in {left / timedelta(days=1):.2f} days and cannot make a key that expires later",
+                hint="leave expires_days (--days) out to get a key that expires with yours, or ask the service's "
+                "operators for a longer one (python -m cupilot.storage.keys)",
                 where="expires_days",
             )
         lifetime = left

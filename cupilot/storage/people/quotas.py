@@ -45,7 +45,7 @@ def check_queue(session: Session, team_id: uuid.UUID, *, coming: int = 0) -> Non
     if quota.max_queued_jobs is not None and queued > quota.max_queued_jobs:
         raise QuotaExceeded(
             f"the team's queue is full: its limit is {quota.max_queued_jobs}",
-            hint="wait until one begins, cancel one, or ask those who run the service for more",
+            hint="wait until a job begins, cancel one, or ask the service's operators for a larger quota",
             where="quota.max_queued_jobs",
         )
 
@@ -61,7 +61,7 @@ def check_resume(session: Session, job: Job) -> None:
     """Raise :class:`QuotaExceeded` where a locked, paused job may not go on now."""
     if not takes_running_slot(session, job):
         raise QuotaExceeded(
-            "the team runs as many jobs as it may, or has used its GPU seconds of this period",
+            "the team has reached its limit of running jobs, or has used up its GPU seconds of this period",
             hint="GET /v1/quota says which; pause or cancel another job, or wait for the next period",
             where="quota",
         )
@@ -102,7 +102,7 @@ def note_held_back(session: Session) -> None:
     """Write on each queued job whether it waits for its team's quota, and for which."""
     used_up = Job.team_id.in_(_without_gpu())
     _note(session, "gpu_quota", "the team's GPU seconds of this period are used up", used_up)
-    message = "the team runs as many jobs as it may"
+    message = "the team has reached its limit of running jobs"
     _note(session, "running_quota", message, ~used_up & ~may_begin())
 
 

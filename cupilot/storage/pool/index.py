@@ -149,12 +149,14 @@ class StrategyPool:
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         if time.monotonic() < self._away_until:
-            raise Unavailable("the strategy pool did not answer just now", hint="it is asked again in a few seconds")
+            raise Unavailable(
+                "the strategy pool did not answer a moment ago", hint="the service asks it again in a few seconds"
+            )
         response = self._connected().request(method, path, json=body)
         if response.status_code == httpx.codes.NOT_FOUND:
             raise _NoCollection(response.text)
         if response.status_code in _REFUSED:
-            raise ValueError(f"Chroma refused the request: {response.text[:500]}")
+            raise ValueError(f"Chroma rejected the request: {response.text[:500]}")
         if response.is_error:
             raise _Fault(response.text or f"status {response.status_code}")
         return response.json()

@@ -1,7 +1,8 @@
 """Leaderboards: proven kernels for one problem on one model of device, the fastest first.
 
 Only kernels that count stand here, each once, with its latest measurement, and none that its team has measured since
-without that it counted; no imported files, whose policy cannot be read from machine code and whose times hold a copy.
+without that it counted; no imported files, whose policy cannot be read from machine code and whose times hold a copy;
+no problems that tell too little about their kernels (fewer than three input laws, or a reference bound by the host).
 A team sees its own, and of built-in problems what other teams have opened to all
 (:attr:`cupilot.domain.pool.Sharing.OPEN`): of those the numbers and the techniques, never whose they are, the source,
 or the job. What another team measured on a reference of its own it never sees, not even where it submitted the same
@@ -19,6 +20,7 @@ from sqlalchemy import ColumnElement, Row, Subquery, Text, and_, cast, func, or_
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain import problems
+from cupilot.domain.caveats import FEWEST_LAWS
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Baseline, FailureKind, Verdict
 from cupilot.domain.imported import KernelKind
@@ -42,12 +44,12 @@ _DEVICE = EvaluationRow.body["environment"]["device"]["name"].astext
 
 
 @dataclass(frozen=True)
-class Onlooker:
+class BoardViewer:
     """Reader of a board: a team, or whoever may see all."""
 
     team: UUID
     everything: bool = False
-    """Whether every team's kernels are shown, with their teams: for cluster admins."""
+    """True if every team's kernels are shown, with their teams: for cluster admins."""
 
     def sees(self) -> ColumnElement[bool]:
         """Return the condition that a candidate, joined with its job and problem, may be shown."""
@@ -68,7 +70,7 @@ class Onlooker:
         return func.coalesce(own, func.min(board.builtin), func.min(board.name))
 
     def place(self) -> ColumnElement[int]:
-        """Rank candidates of the same kernel on a board, of which the first is shown: the onlooker's own, then
+        """Rank candidates of the same kernel on a board, of which the first is shown: the viewer's own, then
         the latest.
 
         Who sees everything sees each team's.
@@ -84,12 +86,12 @@ class Onlooker:
 
 
 def list_leaderboards(
-    session: Session, onlooker: Onlooker, *, cursor: str | None = None, after: int = 0, limit: int
+    session: Session, viewer: BoardViewer, *, cursor: str | None = None, after: int = 0, limit: int
 ) -> LeaderboardList:
     """Return a board for each problem and device model with a visible kernel that counts, by name; behind
     ``cursor``, or after the first ``after``."""
-    standing = _standing(onlooker).c
-    name, target = onlooker.name(standing), cast(standing.target, Text)
+    standing = _standing(viewer).c
+    name, target = viewer.name(standing), cast(standing.target, Text)
     place = func.row_number().over(order_by=(name, standing.problem, standing.device, target))
     boards = (
         select(
@@ -130,7 +132,7 @@ def list_leaderboards(
 
 def leaderboard(
     session: Session,
-    onlooker: Onlooker,
+    viewer: BoardViewer,
     problem: str,
     *,
     device: str | None,
@@ -143,9 +145,9 @@ def leaderboard(
     NotFound where no kernel that may be seen counts for it (on that device).
     """
     with suppress(NotFound):
-        problem = get_problem(session, onlooker.team, problem).hash
-    device, name, policy, builtin = _board(session, onlooker, problem, device)
-    standing = _standing(onlooker).c
+        problem = get_problem(session, viewer.team, problem).hash
+    device, name, policy, builtin = _board(session, viewer, problem, device)
+    standing = _standing(viewer).c
     # Not by candidate: a kernel that is measured again keeps its place, unless it is faster or slower now.
     rank = func.row_number().over(order_by=(standing.speedup.desc(), standing.kernel, standing.owner))
     ranked = (
@@ -179,13 +181,13 @@ def leaderboard(
         policy=policy,
         builtin=_is_builtin(problem, builtin),
         device=device,
-        items=[_entry(onlooker, row) for row in rows],
+        items=[_entry(viewer, row) for row in rows],
         next_cursor=following,
         next_after=rows[-1][0] if following else None,
     )
 
 
-def _standing(onlooker: Onlooker) -> Subquery:
+def _standing(viewer: BoardViewer) -> Subquery:
     """Return, for every kernel on every visible board, the candidate by which it stands there."""
     ranked = (
         select(
@@ -200,7 +202,7 @@ def _standing(onlooker: Onlooker) -> Subquery:
             Job.team_id.label("owner"),
             Job.target,
             _DEVICE.label("device"),
-            onlooker.place().label("place"),
+            viewer.place().label("place"),
         )
         .select_from(Candidate)
         .join(Job, Job.id == Candidate.job_id)
@@ -209,10 +211,17 @@ def _standing(onlooker: Onlooker) -> Subquery:
         .outerjoin(BuiltinProblem, BuiltinProblem.hash == ProblemRow.hash)
         .where(Candidate.verdict.in_(COUNTS), Candidate.speedup.is_not(None), _DEVICE.is_not(None))
         .where(func.coalesce(_KIND, "") != KernelKind.IMPORTED.value)
-        .where(onlooker.sees(), ~_refuted())
+        .where(_is_ranked(), viewer.sees(), ~_refuted())
         .subquery()
     )
     return select(ranked).where(ranked.c.place == 1).subquery()
+
+
+def _is_ranked() -> ColumnElement[bool]:
+    """Return whether the job's problem tells enough about its kernels (:attr:`Preparation.warnings`)."""
+    laws = func.jsonb_array_length(Job.preparation["laws"])
+    host_bound = func.coalesce(Job.preparation["host_bound"].astext, "false")
+    return and_(func.coalesce(laws, 0) >= FEWEST_LAWS, host_bound != "true")
 
 
 def _refuted() -> ColumnElement[bool]:
@@ -245,12 +254,12 @@ def _is_builtin(problem_hash: str, recorded: str | None) -> bool:
 
 
 def _board(
-    session: Session, onlooker: Onlooker, problem: str, device: str | None
+    session: Session, viewer: BoardViewer, problem: str, device: str | None
 ) -> tuple[str, str, NumericsPolicy, str | None]:
     """Return device, name, policy and built-in name of the problem of the board that is meant."""
-    standing = _standing(onlooker).c
+    standing = _standing(viewer).c
     query = (
-        select(standing.device, onlooker.name(standing), standing.policy, func.min(standing.builtin))
+        select(standing.device, viewer.name(standing), standing.policy, func.min(standing.builtin))
         .where(standing.problem == problem)
         .group_by(standing.device, standing.policy)
     )
@@ -258,13 +267,13 @@ def _board(
     devices = sorted({row[0] for row in rows})
     if not devices:
         raise NotFound(
-            f"no kernel that you may see counts for problem {problem[:80]!r} there",
-            hint="GET /v1/leaderboards lists what there is",
+            f"there is no proven kernel that you may see for problem {problem[:80]!r} on that device",
+            hint="GET /v1/leaderboards lists all leaderboards",
             where="problem",
         )
     if len(devices) > 1:
         raise NotFound(
-            f"there is one leaderboard for each of {len(devices)} devices",
+            f"the problem has one leaderboard for each of {len(devices)} devices",
             hint=f"name the device: {', '.join(devices[:5])}",
             where="query.device",
         )
@@ -272,13 +281,13 @@ def _board(
     return devices[0], name, policy, builtin
 
 
-def _entry(onlooker: Onlooker, ranked: Row[int, Candidate, EvaluationRow, Team, Strategy]) -> LeaderboardEntry:
+def _entry(viewer: BoardViewer, ranked: Row[int, Candidate, EvaluationRow, Team, Strategy]) -> LeaderboardEntry:
     rank, candidate, row, team, strategy = ranked
     evaluation = row.body
     eager, compiled = evaluation.comparison(), evaluation.comparison(Baseline.COMPILE)
     assert eager is not None
-    own = team.id == onlooker.team
-    is_named = own or onlooker.everything
+    own = team.id == viewer.team
+    is_named = own or viewer.everything
     return LeaderboardEntry(
         rank=rank,
         own=own,

@@ -41,7 +41,7 @@ class Group:
     similarity: float
     """That entry's."""
     counted: bool
-    """Whether any entry counts."""
+    """True if any entry counts."""
     weight: float
     total: float
     """Weighted sum of the gains."""

@@ -39,14 +39,17 @@ def remember(session: Session, entry: PoolEntry, sharing: Sharing | None = None)
     session.execute(row.on_conflict_do_update(index_elements=["id"], set_=values))
 
 
-def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry:
-    """Return the pool's entry of an evaluation."""
-    return session.get_one(PoolRow, evaluation_id, populate_existing=True).body
+def recall(session: Session, evaluation_id: uuid.UUID) -> PoolEntry | None:
+    """Return the pool's entry of an evaluation; None where nothing was learned from it."""
+    row = session.get(PoolRow, evaluation_id, populate_existing=True)
+    return None if row is None else row.body
 
 
 def credit_entry(session: Session, evaluation_id: uuid.UUID, credits: Sequence[Credit]) -> None:
-    """Store the credits of the techniques in an entry's strategy."""
+    """Store the credits of the techniques in an entry's strategy, where the pool has one."""
     entry = recall(session, evaluation_id)
+    if entry is None:
+        return
     remember(session, entry.model_copy(update={"credits": tuple(credits)}))
 
 

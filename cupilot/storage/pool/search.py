@@ -20,13 +20,13 @@ from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.pool import (
     ANONYMOUS_NAME,
     FAILURE_GAIN,
+    MatchReasons,
     PoolAnswer,
     PoolEntry,
     PoolMatch,
     PoolQuestion,
     Sharing,
     TechniqueAdvice,
-    Why,
     unfit,
 )
 from cupilot.domain.strategy import Strategy
@@ -258,7 +258,7 @@ def _counts(session: Session, rows: Subquery, key: Any, keys: Sequence[str]) -> 
     return by_key
 
 
-def _why(ranked: Ranked, near: Similarity | None, counts: Iterable[Sequence[Any]]) -> Why:
+def _why(ranked: Ranked, near: Similarity | None, counts: Iterable[Sequence[Any]]) -> MatchReasons:
     tries = wins = imported = shared = 0
     failures: dict[str, int] = {}
     for failure, from_outside, foreign, number, counted in counts:
@@ -268,7 +268,7 @@ def _why(ranked: Ranked, near: Similarity | None, counts: Iterable[Sequence[Any]
         tries, wins, shared = tries + number, wins + counted, shared + (number if foreign else 0)
         if failure is not None:
             failures[failure] = failures.get(failure, 0) + number
-    return Why(
+    return MatchReasons(
         embedding=near.meaning if near else None,
         lexical=near.words if near else 0.0,
         tries=tries,

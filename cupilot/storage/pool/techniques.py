@@ -21,7 +21,7 @@ from cupilot.domain.errors import InvalidInput
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.pool import FAILURE_GAIN
 from cupilot.domain.problem import Target
-from cupilot.domain.standing import LearnedTechnique, Place, Record, Standing, Sums, effect_of
+from cupilot.domain.standing import GainSums, LearnedTechnique, Place, Record, Standing, effect_of
 from cupilot.domain.states import StrategyOrigin
 from cupilot.domain.strategy import MAX_MEANING, Strategy
 from cupilot.domain.technique import catalogue
@@ -42,7 +42,7 @@ class UnknownTechnique(InvalidInput):
 
     def __init__(self, technique: str, near: Sequence[str]) -> None:
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        hint += "GET /v1/techniques lists all; any_name bans it all the same"
+        hint += "GET /v1/techniques lists all; any_name bans it anyway"
         super().__init__(f"no technique is called {technique}", hint=hint, where="technique")
 
 
@@ -110,10 +110,10 @@ def records(
     key = (uses.c.technique, uses.c.target)
     place = (uses.c.problem_hash, uses.c.device_class)
     query = select(*key, *place, func.min(uses.c.op_class), func.count(uses.c.gain), *_sums(uses))
-    used: dict[Key, dict[tuple[str, str], Sums]] = defaultdict(dict)
+    used: dict[Key, dict[tuple[str, str], GainSums]] = defaultdict(dict)
     wins: dict[Key, list[tuple[int, str, str]]] = defaultdict(list)
     for technique, target, problem, device, op_class, won, *sums in session.execute(query.group_by(*key, *place)):
-        used[technique, target][problem, device] = Sums(*sums)
+        used[technique, target][problem, device] = GainSums(*sums)
         wins[technique, target].append((won, problem, op_class))
     everything = _everything(session, team, {problem for places in used.values() for problem, _ in places}, before)
     failures = _failures(session, uses)
@@ -166,12 +166,12 @@ def _each(team: uuid.UUID, names: Collection[str], before: datetime | None) -> S
 
 def _everything(
     session: Session, team: uuid.UUID, problems: Collection[str], before: datetime | None
-) -> dict[tuple[str, str, str], Sums]:
+) -> dict[tuple[str, str, str], GainSums]:
     """Return all entries of these problems, by target, problem and class of device."""
     rows = _entries(team, before).where(PoolRow.problem_hash.in_(problems)).subquery("rows")
     key = (rows.c.target, rows.c.problem_hash, rows.c.device_class)
     return {
-        (target, problem, device): Sums(*sums)
+        (target, problem, device): GainSums(*sums)
         for target, problem, device, *sums in session.execute(select(*key, *_sums(rows)).group_by(*key))
     }
 

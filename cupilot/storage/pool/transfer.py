@@ -26,7 +26,7 @@ from cupilot.domain.value import in_utc
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import KernelRow
 from cupilot.storage.db.tables.pool import PoolRow
-from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.pool.references import ensure_reference, reference_of
 from cupilot.storage.pool.rows import remember
 
@@ -46,7 +46,7 @@ Position = tuple[datetime, uuid.UUID]
 
 
 @dataclass(frozen=True)
-class Bad:
+class InvalidLine:
     """A line that is no entry."""
 
     line: int
@@ -60,10 +60,10 @@ class Imported:
     lines: int
     added: int
     known: int
-    bad: tuple[Bad, ...]
+    bad: tuple[InvalidLine, ...]
 
 
-class _BadLine(ValueError):
+class _LineError(ValueError):
     """The line is no entry; the message says why."""
 
 
@@ -122,7 +122,7 @@ def import_lines(
     """Take lines into the team's pool, privately; those that it has already stay as they are."""
     good: dict[uuid.UUID, PoolEntry] = {}
     kernels: dict[str, Kernel] = {}
-    bad: list[Bad] = []
+    bad: list[InvalidLine] = []
     number = repeated = 0
     for place, line in enumerate(lines, first_line):
         if not line.strip():
@@ -130,8 +130,8 @@ def import_lines(
         number += 1
         try:
             entry, kernel = _entry(line, team, source)
-        except _BadLine as error:
-            bad.append(Bad(place, str(error)))
+        except _LineError as error:
+            bad.append(InvalidLine(place, str(error)))
             continue
         repeated += uuid.UUID(entry.id) in good
         good[uuid.UUID(entry.id)] = entry
@@ -143,7 +143,7 @@ def import_lines(
     for reference in sorted({reference_of(entry) for entry in new}, key=lambda entry: entry.id):
         ensure_reference(session, reference)
     for key in sorted(kernels.keys() & {entry.kernel_hash for entry in new}):
-        keep_kernel(session, kernels[key])
+        store_kernel(session, kernels[key])
     for entry in new:
         remember(session, entry, Sharing.PRIVATE)
     return Imported(number, len(new), len(existing) + repeated, tuple(bad))
@@ -158,22 +158,22 @@ def _known(session: Session, team: uuid.UUID, entries: dict[uuid.UUID, PoolEntry
 
 def _entry(line: str, team: uuid.UUID, source: str) -> tuple[PoolEntry, Kernel | None]:
     if len(line.encode()) > MAX_LINE_BYTES + MAX_KERNEL_BYTES:
-        raise _BadLine(f"longer than {MAX_LINE_BYTES + MAX_KERNEL_BYTES} bytes")
+        raise _LineError(f"longer than {MAX_LINE_BYTES + MAX_KERNEL_BYTES} bytes")
     if "\\u0000" in line or "\0" in line:
-        raise _BadLine("contains the character U+0000")
+        raise _LineError("contains the character U+0000")
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _BadLine(f"not JSON: {error}") from error
+        raise _LineError(f"not JSON: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("entry"), dict):
-        raise _BadLine(f'not an entry: an object with "format": {FORMAT} and an "entry"')
+        raise _LineError(f'not an entry: an object with "format": {FORMAT} and an "entry"')
     told_entry = json.dumps({**data["entry"], "team": str(team)})
     if len(told_entry.encode()) > MAX_LINE_BYTES:
-        raise _BadLine(f"the entry is longer than {MAX_LINE_BYTES} bytes")
+        raise _LineError(f"the entry is longer than {MAX_LINE_BYTES} bytes")
     try:
         entry = PoolEntry.model_validate_json(told_entry)
     except (ValidationError, ValueError) as error:
-        raise _BadLine(_first_problem(error)) from error
+        raise _LineError(_first_problem(error)) from error
     _check(entry)
     kernel = _kernel(data.get("kernel"), entry)
     original = entry.provenance.imported_id or entry.id
@@ -194,11 +194,11 @@ def _kernel(data: object, entry: PoolEntry) -> Kernel | None:
     try:
         kernel = Kernel.model_validate(data)
     except (ValidationError, ValueError) as error:
-        raise _BadLine(f"kernel: {_first_problem(error)}") from error
+        raise _LineError(f"kernel: {_first_problem(error)}") from error
     if kernel.content_hash() != entry.kernel_hash:
-        raise _BadLine("kernel: its hash is not the entry's kernel_hash")
+        raise _LineError("kernel: its hash is not the entry's kernel_hash")
     if kernel.target is not entry.target:
-        raise _BadLine(f"kernel: for {kernel.target.value}, the entry is about {entry.target.value}")
+        raise _LineError(f"kernel: for {kernel.target.value}, the entry is about {entry.target.value}")
     return kernel
 
 
@@ -207,25 +207,27 @@ def _check(entry: PoolEntry) -> None:
         try:
             uuid.UUID(value)
         except ValueError as error:
-            raise _BadLine(f"{name}: not a UUID") from error
+            raise _LineError(f"{name}: not a UUID") from error
     counts = entry.verdict.counts
     if counts != (entry.speedup is not None):
-        raise _BadLine(f"speedup: {'missing from' if counts else 'not of'} a kernel that is {entry.verdict.value}")
+        raise _LineError(
+            f"speedup: {'required for' if counts else 'not allowed for'} a kernel that is {entry.verdict.value}"
+        )
     if entry.speedup is not None and not (isfinite(entry.speedup) and 0 < entry.speedup <= MAX_SPEEDUP):
-        raise _BadLine(f"speedup: {entry.speedup} is not between 0 and {MAX_SPEEDUP:g}")
+        raise _LineError(f"speedup: {entry.speedup} is not between 0 and {MAX_SPEEDUP:g}")
     if counts and entry.failure is not None:
-        raise _BadLine("failure: of a kernel that counts")
+        raise _LineError("failure: not allowed for a kernel that counts")
     try:
         made = datetime.fromisoformat(entry.created_at)
         moment = in_utc(made)
     except ValueError as error:
-        raise _BadLine("created_at: not a time in ISO 8601") from error
+        raise _LineError("created_at: not a time in ISO 8601") from error
     if made.tzinfo is None:
-        raise _BadLine("created_at: has no time zone")
+        raise _LineError("created_at: has no time zone")
     if moment > datetime.now(UTC) + AHEAD:
-        raise _BadLine("created_at: lies in the future")
+        raise _LineError("created_at: lies in the future")
     if not entry.op_class or len(entry.op_class) > 64 or len(entry.problem_name) > 200:
-        raise _BadLine("op_class or problem_name: empty or too long")
+        raise _LineError("op_class or problem_name: empty or too long")
 
 
 def _first_problem(error: ValueError) -> str:

@@ -15,7 +15,7 @@ from cupilot.domain.attribution import Credit
 from cupilot.domain.errors import Conflict, NotFound
 from cupilot.domain.pool import PoolQuestion, Sharing, question_of
 from cupilot.domain.problem import Target
-from cupilot.schemas import PoolEntryView, PoolPage, PoolShared, PoolStatistics, TechniqueStatistics
+from cupilot.schemas import PoolEntryView, PoolPage, PoolShareResult, PoolStatistics, TechniqueStatistics
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.cursor import decode_cursor, encode_cursor
 from cupilot.storage.db.json_columns import part
@@ -67,7 +67,7 @@ def entry_view(session: Session, team: uuid.UUID, entry: uuid.UUID) -> PoolEntry
     """Return one entry; NotFound where the team has none such and nobody shares it."""
     row = session.scalars(_visible(team).where(PoolRow.id == entry)).one_or_none()
     if row is None:
-        raise NotFound("the pool has no such entry", hint="GET /v1/pool/entries lists what there is", where="entry")
+        raise NotFound("the pool has no such entry", hint="GET /v1/pool/entries lists all entries", where="entry")
     return _view(session, row, team)
 
 
@@ -89,7 +89,7 @@ def question_of_job(session: Session, team: uuid.UUID, job_id: uuid.UUID, limit:
 
 def share_entries(
     session: Session, team: uuid.UUID, sharing: Sharing, *, entries: list[uuid.UUID], job: uuid.UUID | None
-) -> PoolShared:
+) -> PoolShareResult:
     """Share or withdraw entries of the team, but for those that may not be. NotFound where one is not the team's."""
     query = scoped(select(PoolRow), team)
     if job is not None:
@@ -105,7 +105,7 @@ def share_entries(
     before = Counter(row.sharing for row in changed)
     note(session, "pool.sharing", before, Counter({sharing.value: len(changed)}))
     share(session, changed, sharing)
-    return PoolShared(changed=len(changed), withheld=len(rows) - len(allowed))
+    return PoolShareResult(changed=len(changed), withheld=len(rows) - len(allowed))
 
 
 def statistics(session: Session, team: uuid.UUID) -> PoolStatistics:

@@ -37,12 +37,12 @@ def take_card(session: Session, device: Device | None, worker: str) -> None:
         "expires_at": _until(session),
         "since": case((is_own, CardLease.since), else_=func.now()),
     }
-    taken = row.on_conflict_do_update(index_elements=["uid"], set_=values, where=is_own | _run_out(session))
+    taken = row.on_conflict_do_update(index_elements=["uid"], set_=values, where=is_own | _expired(session))
     if session.execute(taken.returning(CardLease.uid)).one_or_none() is None:
         raise _taken(session, device.uid)
 
 
-def keep_card(session: Session, worker: str) -> bool:
+def renew_card(session: Session, worker: str) -> bool:
     """Renew the lease of the card that a worker has; False where it has none, or lost it to another worker."""
     renewed = (
         update(CardLease)
@@ -54,7 +54,7 @@ def keep_card(session: Session, worker: str) -> bool:
     return session.execute(renewed).first() is not None
 
 
-def give_card_back(session: Session, worker: str) -> None:
+def release_card(session: Session, worker: str) -> None:
     """End the lease of a worker that stops, so that the next one need not wait for its end."""
     session.execute(delete(CardLease).where(CardLease.worker == worker))
 
@@ -63,7 +63,7 @@ def _until(session: Session) -> ColumnElement[datetime]:
     return func.now() + timedelta(seconds=settings_of(session).lease_seconds)
 
 
-def _run_out(session: Session) -> ColumnElement[bool]:
+def _expired(session: Session) -> ColumnElement[bool]:
     """Return whether a lease has expired, or ends later than any given since the database's clock was set back."""
     longest = timedelta(seconds=2 * settings_of(session).lease_seconds)
     return ~CardLease.expires_at.between(func.now(), func.now() + longest)
@@ -75,5 +75,5 @@ def _taken(session: Session, uid: str) -> CardTaken:
     return CardTaken(
         f"card {uid} is held{holder}",
         hint="a card has one worker: end that one, or give this one another card with --device; "
-        f"the lease of a dead worker runs out after {settings_of(session).lease_seconds:g} s (CUPILOT_LEASE_SECONDS)",
+        f"the lease of a dead worker expires after {settings_of(session).lease_seconds:g} s (CUPILOT_LEASE_SECONDS)",
     )

@@ -15,7 +15,7 @@ from cupilot.domain.hardware import Device
 from cupilot.domain.states import StepState, WorkerKind
 from cupilot.storage.db.engine import notify, settings_of
 from cupilot.storage.db.tables.queue import Drain, Step, WorkerRow
-from cupilot.storage.queue.cards import give_card_back, take_card
+from cupilot.storage.queue.cards import release_card, take_card
 
 SCHEDULER_LOCK = 0x6375_7069_0000_0001
 """Key of the Postgres advisory lock that the scheduler in charge holds ("cupi" and a number)."""
@@ -90,7 +90,7 @@ def beat(session: Session, name: str) -> WorkerRow | None:
     return row
 
 
-def untaken_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.UUID, int]:
+def unclaimed_steps(session: Session, name: str, *, limit: int = 20) -> dict[uuid.UUID, int]:
     """Return how often steps have been sent that the worker has room for and has not taken, of the oldest ones.
 
     Those that avoid its device are not expected of it.
@@ -122,7 +122,7 @@ def mark_unhealthy(session: Session, name: str, note: str) -> None:
 def forget_worker(session: Session, name: str) -> None:
     """Remove a worker that has stopped in good order; one that was not healthy stays visible for a while."""
     session.execute(delete(WorkerRow).where(WorkerRow.name == name, WorkerRow.healthy))
-    give_card_back(session, name)
+    release_card(session, name)
     notify(session)
 
 

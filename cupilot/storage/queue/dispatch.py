@@ -21,7 +21,7 @@ from cupilot.storage.db.engine import settings_of
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.db.tables.queue import Outbox, Step
 from cupilot.storage.people.quotas import may_begin
-from cupilot.storage.queue.fairness import in_turn, step_seconds, touched
+from cupilot.storage.queue.fairness import fair_order, published_or_claimed, step_seconds
 from cupilot.storage.queue.steps import LONGEST_RETRY
 
 STEP_TOPIC = "step"
@@ -50,7 +50,7 @@ def loads(session: Session) -> Mapping[str, Load]:
     query = (
         select(Step.queue, running, published)
         .join(Job, Job.id == Step.job_id)
-        .where(Step.finished_at.is_(None), touched())
+        .where(Step.finished_at.is_(None), published_or_claimed())
         .where(or_(Job.state != JobState.PAUSED, Step.state == StepState.RUNNING))
         .group_by(Step.queue)
     )
@@ -60,8 +60,8 @@ def loads(session: Session) -> Mapping[str, Load]:
 
 def _queues_with_waiting(session: Session) -> Sequence[str]:
     """Walk from queue to queue along the index, so that the steps between are not read."""
-    first = select(func.min(Step.queue).label("queue")).where(_waits()).cte("queues", recursive=True)
-    beyond = select(func.min(Step.queue)).where(_waits(), Step.queue > first.c.queue).scalar_subquery()
+    first = select(func.min(Step.queue).label("queue")).where(_is_unpublished()).cte("queues", recursive=True)
+    beyond = select(func.min(Step.queue)).where(_is_unpublished(), Step.queue > first.c.queue).scalar_subquery()
     queues = first.union_all(select(beyond).where(first.c.queue.is_not(None)))
     return session.scalars(select(queues.c.queue).where(queues.c.queue.is_not(None))).all()
 
@@ -69,12 +69,14 @@ def _queues_with_waiting(session: Session) -> Sequence[str]:
 def dispatch_ready(session: Session, queue: str, free: int) -> int:
     """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; return how many."""
     before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
-    ready = _waits() & or_(Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back)
-    query = in_turn(_goes_on(), ready, queue, step_seconds(session, queue), free)
+    ready = _is_unpublished() & or_(
+        Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back
+    )
+    query = fair_order(_may_run(), ready, queue, step_seconds(session, queue), free)
     return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
 
 
-def next_up(session: Session, queue: str, kinds: Sequence[StepKind], count: int) -> Sequence[uuid.UUID]:
+def next_steps(session: Session, queue: str, kinds: Sequence[StepKind], count: int) -> Sequence[uuid.UUID]:
     """Return the steps of these kinds that a queue's workers will get next, the nearest first.
 
     Only looked at: neither locked nor changed, so that whoever asks has no claim to them.
@@ -83,13 +85,15 @@ def next_up(session: Session, queue: str, kinds: Sequence[StepKind], count: int)
     sent = (
         select(Step.id)
         .join(Job, Job.id == Step.job_id)
-        .where(_goes_on(), Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatches > 0, wanted)
+        .where(_may_run(), Step.state == StepState.QUEUED, Step.queue == queue, Step.dispatches > 0, wanted)
         .order_by(Step.dispatched_at)
         .limit(count)
     )
     steps = [*session.scalars(sent)]
     if len(steps) < count:
-        waiting = in_turn(_goes_on(), _waits() & wanted, queue, step_seconds(session, queue), count - len(steps))
+        waiting = fair_order(
+            _may_run(), _is_unpublished() & wanted, queue, step_seconds(session, queue), count - len(steps)
+        )
         steps += [step for step in session.scalars(waiting) if step not in steps]
     return steps
 
@@ -100,8 +104,8 @@ def exportable(session: Session, queue: str, count: int, job: uuid.UUID | None) 
     Also those with a message on its way: whoever claims one first has it. Of one ``job`` where it is given.
     """
     ready = (Step.state == StepState.QUEUED) & or_(Step.not_before.is_(None), Step.not_before <= func.now())
-    jobs = _goes_on() if job is None else _goes_on() & (Job.id == job)
-    return session.scalars(in_turn(jobs, ready, queue, step_seconds(session, queue), count)).all()
+    jobs = _may_run() if job is None else _may_run() & (Job.id == job)
+    return session.scalars(fair_order(jobs, ready, queue, step_seconds(session, queue), count)).all()
 
 
 def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:
@@ -239,12 +243,12 @@ def prune_sent(session: Session) -> None:
     session.execute(delete(Outbox).where(Outbox.sent_at < func.now() - SENT_KEPT))
 
 
-def _waits() -> ColumnElement[bool]:
+def _is_unpublished() -> ColumnElement[bool]:
     """Return the condition on a step: it is in Postgres only."""
     return (Step.state == StepState.QUEUED) & Step.dispatched_at.is_(None)
 
 
-def _goes_on() -> ColumnElement[bool]:
+def _may_run() -> ColumnElement[bool]:
     """Return the condition on a job: its steps may be done."""
     return and_(
         Job.finished_at.is_(None),

@@ -39,7 +39,9 @@ def step_seconds(session: Session, queue: str) -> float:
     return FIRST_GUESS_SECONDS if average is None else float(average)
 
 
-def in_turn(jobs: ColumnElement[bool], ready: ColumnElement[bool], queue: str, step_seconds: float, count: int) -> Any:
+def fair_order(
+    jobs: ColumnElement[bool], ready: ColumnElement[bool], queue: str, step_seconds: float, count: int
+) -> Any:
     """Return a query for the ids of the next ``count`` steps of a queue, in the order in which they go.
 
     ``jobs`` and ``ready`` are the conditions on jobs that may go on and on steps that wait. Of each job only as many
@@ -100,7 +102,7 @@ def _jobs(queue: str, step_seconds: float) -> CTE:
         (Step.dispatched_at.is_not(None), Step.busy_seconds + step_seconds),
         else_=Step.busy_seconds,
     )
-    counted = or_((Step.queue == queue) & Step.finished_at.is_(None) & touched(), and_(*_lately(queue)))
+    counted = or_((Step.queue == queue) & Step.finished_at.is_(None) & published_or_claimed(), and_(*_lately(queue)))
     return (
         select(Job.id.label("job_id"), Job.team_id, cast(func.sum(seconds), Double).label("seconds"))
         .join(Step, Step.job_id == Job.id)
@@ -110,7 +112,7 @@ def _jobs(queue: str, step_seconds: float) -> CTE:
     )
 
 
-def touched() -> ColumnElement[bool]:
+def published_or_claimed() -> ColumnElement[bool]:
     """Return the condition that an open step was published or claimed; all others have used nothing."""
     return or_(Step.state == StepState.RUNNING, Step.dispatched_at.is_not(None), Step.busy_seconds > 0)
 

@@ -27,7 +27,7 @@ from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import Stale, lock_generation, lock_job, move_job, move_step, record_event
 from cupilot.storage.people.quotas import takes_running_slot
-from cupilot.storage.queue.cards import keep_card
+from cupilot.storage.queue.cards import renew_card
 from cupilot.storage.queue.cluster import another_serves, device_of
 
 AGENTS_QUEUE = "agents"
@@ -77,7 +77,7 @@ class Claim:
     """When this process took it, by its own clock."""
 
     @property
-    def held(self) -> float:
+    def busy_seconds(self) -> float:
         """Seconds since then: what is charged for it."""
         return time.monotonic() - self.since
 
@@ -155,7 +155,7 @@ def claim_step(
         decline_step(session, step_id, attempt)
         return None
     needs_card = batch is None and step.kind.on_device and job.target is Target.CUDA
-    if needs_card and not keep_card(session, owner):
+    if needs_card and not renew_card(session, owner):
         decline_step(session, step_id, attempt, after=LEFT_TO_OTHERS)
         return None
     if _left_to_others(session, step, owner):
@@ -242,7 +242,13 @@ def release_step(session: Session, claim: Claim) -> None:
     _, step = lock_claimed(session, claim)
     values = {"max_attempts": Step.max_attempts + 1}
     move_step(
-        session, step, StepState.QUEUED, attempt=claim.attempt, held=claim.held, values=values, event="step.released"
+        session,
+        step,
+        StepState.QUEUED,
+        attempt=claim.attempt,
+        busy_seconds=claim.busy_seconds,
+        values=values,
+        event="step.released",
     )
 
 
@@ -256,7 +262,13 @@ def return_from_batch(session: Session, step: Step, reason: str) -> None:
 
 
 def retry_step(
-    session: Session, step: Step, error: Mapping[str, Any], *, after: timedelta, event: str, held: float | None = None
+    session: Session,
+    step: Step,
+    error: Mapping[str, Any],
+    *,
+    after: timedelta,
+    event: str,
+    busy_seconds: float | None = None,
 ) -> None:
     """Queue a running step again, not before ``after`` has passed; the attempt is charged. The job is locked.
 
@@ -266,7 +278,14 @@ def retry_step(
     not_before = func.now() + min(after, LONGEST_RETRY)
     values = {"not_before": not_before, "error": dict(error), "avoids": device_of(session, step.lease_owner)}
     move_step(
-        session, step, StepState.QUEUED, attempt=step.attempt, held=held, values=values, event=event, data=dict(error)
+        session,
+        step,
+        StepState.QUEUED,
+        attempt=step.attempt,
+        busy_seconds=busy_seconds,
+        values=values,
+        event=event,
+        data=dict(error),
     )
 
 

@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from cupilot.domain import webhooks
 from cupilot.domain.errors import Conflict, NotFound
 from cupilot.schemas import EventView
-from cupilot.storage.db.feed import CHANNEL, events_after, settled
-from cupilot.storage.db.json_text import to_json
+from cupilot.storage.db.feed import CHANNEL, events_after, last_settled_id
+from cupilot.storage.db.json_columns import to_json
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Event
 from cupilot.storage.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookPosition
@@ -154,7 +154,7 @@ def redeliver(session: Session, row: WebhookEndpoint, delivery: uuid.UUID) -> We
     _check_enabled(row)
     message = get_delivery(session, row, delivery, lock=True)
     if message.finished_at is None:
-        raise Conflict("the message is still being delivered", hint="its log says when it is tried again")
+        raise Conflict("the message is still being delivered", hint="its log shows the time of the next attempt")
     message.outcome, message.finished_at = None, None
     message.max_attempts = message.attempts + webhooks.MAX_ATTEMPTS
     message.next_attempt_at = func.now()
@@ -175,7 +175,7 @@ def get_delivery(session: Session, row: WebhookEndpoint, delivery: uuid.UUID, *,
 
 def fan_out(session: Session) -> bool:
     """Make deliveries of what happened since the last time; whether there is more."""
-    up_to = settled(session)
+    up_to = last_settled_id(session)
     position = _position(session)
     if up_to <= position.event_id:
         return False
@@ -333,7 +333,7 @@ def _position(session: Session) -> WebhookPosition:
 def _ensure_position(session: Session) -> None:
     """Set the first position to the newest settled event, where there is none yet."""
     if session.get(WebhookPosition, 1) is None:
-        first = insert(WebhookPosition).values(id=1, event_id=settled(session))
+        first = insert(WebhookPosition).values(id=1, event_id=last_settled_id(session))
         session.execute(first.on_conflict_do_nothing())
 
 

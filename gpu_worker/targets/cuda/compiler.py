@@ -89,6 +89,7 @@ def inspect(folder: str, nvdisasm: str) -> bool:
     import subprocess
 
     from gpu_worker.targets.cuda import sass
+    from gpu_worker.targets.elf import Image
 
     done = subprocess.run(
         [nvdisasm, "--print-code", "--no-dataflow", f"{folder}/{BINARY}"],
@@ -99,13 +100,18 @@ def inspect(folder: str, nvdisasm: str) -> bool:
     )
     if done.returncode != 0:
         raise CompilerFault(f"nvdisasm: {done.stderr.strip()[:500]}")
+    instructions = sass.families(done.stdout)
+    with open(f"{folder}/{BINARY}", "rb") as file:
+        held = sum(section.size for section in Image.read(file.read()).code_sections()) // sass.INSTRUCTION_BYTES
+    if held != instructions.get("instructions", 0):
+        raise CompilerFault(f"nvdisasm shows {instructions.get('instructions', 0)} of {held} instructions")
     resources = sass.resources(_read(f"{folder}/{RESOURCES}"))
     facts = {
         "registers": resources.registers,
         "stack_bytes": resources.stack_bytes,
         "spill_bytes": resources.spill_bytes,
         "shared_bytes": resources.shared_bytes,
-        "instructions": sass.families(done.stdout),
+        "instructions": instructions,
     }
     sys.stdout.write(json.dumps(facts) + "\n")
     return True

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from cupilot.domain.roofline import Zone
-from gpu_worker.targets.base import Counted
+from gpu_worker.targets.base import Counters
 
 _DURATION = "gpu__time_duration.sum"
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
@@ -141,7 +141,7 @@ def forbidden(said: str) -> bool:
     return "ERR_NVGPUCTRPERM" in said
 
 
-def read(table: str, asked: Mapping[str, str]) -> Counted:
+def read(table: str, asked: Mapping[str, str]) -> Counters:
     """Return metrics of a launch sequence from ``ncu``'s table: sums, or means weighted by duration; empty without one.
 
     What the table has no column for, or ``n/a`` in all rows of it, is missing: this ``ncu`` or device does not know it.
@@ -152,7 +152,7 @@ def read(table: str, asked: Mapping[str, str]) -> Counted:
     durations = [_number(row.get(_DURATION)) or 0.0 for row in rows]
     total = sum(durations)
     if not total:
-        return Counted()
+        return Counters()
     metrics: dict[str, float] = {"kernel_time_us": total * 1e-3}
     missing: list[str] = []
     for name, counter in asked.items():
@@ -171,7 +171,7 @@ def read(table: str, asked: Mapping[str, str]) -> Counted:
             metrics[name] = sum(value for value, _ in known)
         else:
             metrics[name] = sum(value * time for value, time in known) / (sum(time for _, time in known) or 1.0)
-    return Counted(metrics, tuple(missing))
+    return Counters(metrics, tuple(missing))
 
 
 def _number(text: str | None) -> float | None:

@@ -39,6 +39,6 @@ class HeadStart:
         wanted = min(MARGIN * max(self._recent, default=0.0), self._longest)
         return max(1, math.ceil(wanted / self._flush_seconds))
 
-    def saw(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """Record how long a block's submission took the host."""
         self._recent.append(seconds)

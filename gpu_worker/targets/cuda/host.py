@@ -21,7 +21,7 @@ from cupilot.domain.problem import Target, TensorSpec
 from cupilot.domain.roofline import Zone
 from gpu_worker.sandbox.limits import Limits
 from gpu_worker.sandbox.sandbox import Sandbox
-from gpu_worker.targets.base import Access, BuildFacts, Counted, MemoryWatch, Program
+from gpu_worker.targets.base import Access, BuildFacts, Counters, MemoryWatch, Program
 from gpu_worker.targets.cuda import installation, replays
 from gpu_worker.targets.cuda.nvcc import toolchain
 from gpu_worker.targets.cuda.nvml import Nvml
@@ -51,7 +51,7 @@ class CudaHost:
         ``builder`` is what kernels are compiled by, one of :data:`gpu_worker.targets.cuda.nvcc.BUILDERS`.
         """
         if threads is not None:
-            raise InvalidInput("threads are for the cpu target")
+            raise InvalidInput("--threads is for the cpu target only")
         self._nvml = Nvml(device)
         self.device = _describe(self._probe_program())
         self.toolchain = toolchain(self.device.arch, builder)
@@ -114,13 +114,13 @@ class CudaHost:
         warps = min(self.device.registers_per_unit // per_warp, self.device.threads_per_unit // 32)
         return {"register_occupancy_pct": 100.0 * warps / (self.device.threads_per_unit // 32)}
 
-    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counted:
+    def measured_profile(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec], zone: Zone) -> Counters:
         """Return the zone's metrics, over a replay in a process of its own; empty where the machine gives none."""
-        return replays.profile(replays.Watched(binary, plan, tensors), self._access(), zone)
+        return replays.profile(replays.ReplayedKernel(binary, plan, tensors), self._access(), zone)
 
     def watched_memory(self, binary: Path, plan: ResolvedPlan, tensors: Sequence[TensorSpec]) -> MemoryWatch:
         """Replay the kernel under compute-sanitizer, and return its findings."""
-        return replays.watched_memory(replays.Watched(binary, plan, tensors), self._access())
+        return replays.watched_memory(replays.ReplayedKernel(binary, plan, tensors), self._access())
 
     def healthy(self) -> bool:
         """Return whether a fresh process can use the GPU; asked after a fault."""

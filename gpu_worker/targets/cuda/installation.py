@@ -78,7 +78,7 @@ def nvcc_version() -> str:
     done = subprocess.run([nvcc(), "--version"], capture_output=True, text=True, timeout=30, check=False)
     version = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
     if done.returncode != 0 or version is None:
-        raise Unavailable(f"nvcc does not say its version: {(done.stderr or done.stdout).strip()[:200]}")
+        raise Unavailable(f"the version of nvcc cannot be read: {(done.stderr or done.stdout).strip()[:200]}")
     return f"nvcc {version[1]}"
 
 

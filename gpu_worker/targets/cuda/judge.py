@@ -181,7 +181,7 @@ class CudaJudge:
         for call in calls:
             call()
         end.record()
-        self._head_start.saw(time.perf_counter() - submitting)
+        self._head_start.record(time.perf_counter() - submitting)
         return _seconds(start, end)
 
     def _flush_seconds(self) -> float:

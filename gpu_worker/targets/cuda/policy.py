@@ -10,14 +10,18 @@ from collections.abc import Collection, Mapping
 
 from cupilot.domain.problem import DType, NumericsPolicy
 
+_COMPUTED_CALL = "calls of computed addresses (of a function pointer or a virtual function), whose code cannot be read"
+
 _FORBIDDEN: dict[NumericsPolicy, dict[str, str]] = {
     NumericsPolicy.FP32: {
+        "computed_call": _COMPUTED_CALL,
         "tensor_core": "tensor-core instructions",
         "half_arithmetic": "half-precision arithmetic",
         "half_narrowing": "conversions to a 16-bit float",
         "approximate_function": "approximate sines, cosines or hyperbolic tangents (of an intrinsic such as __sinf)",
     },
     NumericsPolicy.TF32: {
+        "computed_call": _COMPUTED_CALL,
         "tensor_f16": "fp16 or bf16 tensor-core instructions",
         "tensor_f8": "fp8 tensor-core instructions",
         "tensor_int": "integer tensor-core instructions",

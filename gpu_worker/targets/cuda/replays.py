@@ -20,7 +20,7 @@ from gpu_worker.sandbox import private_user
 from gpu_worker.sandbox.child import Finished
 from gpu_worker.sandbox.limits import TORCH_THREADS, Limits
 from gpu_worker.sandbox.sandbox import Sandbox
-from gpu_worker.targets.base import Access, Counted, MemoryWatch, Program
+from gpu_worker.targets.base import Access, Counters, MemoryWatch, Program
 from gpu_worker.targets.cuda import counters, sanitizer
 from gpu_worker.targets.cuda.toolchain import python_program
 
@@ -32,7 +32,7 @@ WARM_UP_REPLAYS = 2
 
 
 @dataclass(frozen=True)
-class Watched:
+class ReplayedKernel:
     """A kernel to be watched."""
 
     binary: Path
@@ -40,7 +40,7 @@ class Watched:
     tensors: Sequence[TensorSpec]
 
 
-def profile(watched: Watched, access: Access, zone: Zone) -> Counted:
+def profile(watched: ReplayedKernel, access: Access, zone: Zone) -> Counters:
     """Return the zone's metrics from hardware counters; see :func:`gpu_worker.targets.cuda.counters.of_zone`.
 
     An ``ncu`` that gives no table for them, and was neither forbidden to nor too slow, is asked for those that every
@@ -48,7 +48,7 @@ def profile(watched: Watched, access: Access, zone: Zone) -> Counted:
     """
     ncu = counters.profiler()
     if ncu is None:
-        return Counted()
+        return Counters()
     names = [launch.kernel for launch in watched.plan.launches]
     wanted = counters.of_zone(zone)
     with _replay(watched, access, ncu, WARM_UP_REPLAYS + 1) as run:
@@ -62,7 +62,7 @@ def profile(watched: Watched, access: Access, zone: Zone) -> Counted:
     return counted
 
 
-def watched_memory(watched: Watched, access: Access) -> MemoryWatch:
+def watched_memory(watched: ReplayedKernel, access: Access) -> MemoryWatch:
     """Return the failure that the first of compute-sanitizer's tools finds, if one does."""
     checker = sanitizer.checker()
     if checker is None:
@@ -70,9 +70,9 @@ def watched_memory(watched: Watched, access: Access) -> MemoryWatch:
     notes: list[str] = []
     with _replay(watched, access, checker, 1) as run:
         for tool in sanitizer.TOOLS:
-            doubt = sanitizer.doubt(tool, watched.plan)
+            doubt = sanitizer.discount_reason(tool, watched.plan)
             if doubt is not None:
-                notes.append(f"compute-sanitizer, {tool}: not asked: {doubt}")
+                notes.append(f"compute-sanitizer, {tool}: not run: {doubt}")
                 continue
             report = run(lambda argv, tool=tool: sanitizer.command(checker, tool, argv))  # type: ignore[misc]
             finding = sanitizer.read(report.stdout)
@@ -95,7 +95,7 @@ _Wrap = Callable[[Sequence[str]], tuple[str, ...]]
 
 
 @contextmanager
-def _replay(watched: Watched, access: Access, tool: Path, times: int) -> Iterator[Callable[[_Wrap], Finished]]:
+def _replay(watched: ReplayedKernel, access: Access, tool: Path, times: int) -> Iterator[Callable[[_Wrap], Finished]]:
     with tempfile.TemporaryDirectory(prefix="cupilot-replay-") as folder:
         specification = Path(folder) / "replay.json"
         specification.write_text(json.dumps(_specification(watched, times)), encoding="utf-8")
@@ -109,7 +109,7 @@ def _replay(watched: Watched, access: Access, tool: Path, times: int) -> Iterato
         yield lambda wrap: Sandbox().run(Program(wrap(argv), access), Limits(processes=TORCH_THREADS), WATCHED_SECONDS)
 
 
-def _specification(watched: Watched, times: int) -> dict[str, object]:
+def _specification(watched: ReplayedKernel, times: int) -> dict[str, object]:
     inputs = [spec for spec in watched.tensors if spec.role is not Role.OUTPUT]
     sizes = {spec.name: spec.storage_elements * spec.dtype.itemsize for spec in watched.tensors}
     return {

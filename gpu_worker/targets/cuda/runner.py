@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from gpu_worker.targets.base import RunnerError
 from gpu_worker.targets.cuda import driver, tensor_maps
 from gpu_worker.targets.cuda.head_start import FLUSHES_TIMED, RUNNER_SECONDS, HeadStart
+from gpu_worker.targets.elf import Image
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -113,6 +114,8 @@ class CudaRunner:
         self._launches: tuple[Mapping[str, Any], ...] = ()
         self._slots: list[list[driver.PreparedLaunch]] = []
         self._graph: driver.Graph | None = None
+        self._cubin = b""
+        self._places: tuple[Mapping[str, int], ...] = ()
 
     def _open(self) -> _Gpu:
         """Return the GPU, opened by the first command, so that a failure to do so is an answer."""
@@ -145,13 +148,29 @@ class CudaRunner:
         self._open()
         self._forget_graph()
         self._slots, self._launches, self._functions = [], (), {}
-        if self._module is not None:
-            self._module.unload()
-        self._module = driver.Module(Path(binary).read_bytes())
-        kernels = [self._prepare(self._module, launch) for launch in launches]
-        self._launches = tuple(launches)
+        self._cubin = Path(binary).read_bytes()
+        self._places = ()
+        kernels = self._load(launches)
         occupancies = [kernel["occupancy_pct"] for kernel in kernels if "occupancy_pct" in kernel]
         return {"kernels": kernels, **({"occupancy_pct": min(occupancies)} if occupancies else {})}
+
+    def _load(self, launches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        if self._module is not None:
+            self._module.unload()
+        self._functions = {}
+        self._module = driver.Module(self._cubin)
+        kernels = [self._prepare(self._module, launch) for launch in launches]
+        self._launches = tuple(launches)
+        return kernels
+
+    @_reported_as_plan
+    def reset(self) -> None:
+        """Load a cubin that has static variables anew: they are initialised again."""
+        if not Image.read(self._cubin).device_variables():
+            return
+        self._forget_graph()
+        self._load(self._launches)
+        self.bind(self._places)
 
     def _prepare(self, module: driver.Module, launch: Mapping[str, Any]) -> dict[str, Any]:
         name = launch["kernel"]
@@ -196,6 +215,7 @@ class CudaRunner:
         if self._arena is None or not self._launches:
             raise RunnerError("infrastructure", "bind before attach and load")
         self._forget_graph()
+        self._places = tuple(slots)
         self._slots = [[self._bound(launch, slot) for launch in self._launches] for slot in slots]
 
     def _bound(self, launch: Mapping[str, Any], slot: Mapping[str, int]) -> driver.PreparedLaunch:
@@ -252,7 +272,7 @@ class CudaRunner:
         submitting = time.perf_counter()
         submit()
         gpu.end.record(gpu.stream)
-        gpu.head_start.saw(time.perf_counter() - submitting)
+        gpu.head_start.record(time.perf_counter() - submitting)
         seconds = gpu.seconds()
         driver.reset_persisting_cache()  # lines that the kernel asked to keep would be missing in PyTorch's next block
         return seconds

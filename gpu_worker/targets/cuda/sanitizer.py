@@ -51,11 +51,12 @@ def checker() -> Path | None:
     return None if program is None else Path(program)
 
 
-def doubt(tool: str, plan: ResolvedPlan) -> str | None:
+def discount_reason(tool: str, plan: ResolvedPlan) -> str | None:
     """Return why a finding of the tool would not count for a kernel that is launched so; None where it counts."""
     largest = max((math.prod(launch.cluster) for launch in plan.launches), default=1)
     if tool == "synccheck" and largest > SYNCCHECK_LARGEST_CLUSTER:
-        return f"it errs about barriers in clusters of more than {SYNCCHECK_LARGEST_CLUSTER} blocks (here {largest})"
+        trusted = SYNCCHECK_LARGEST_CLUSTER
+        return f"it reports false errors for barriers in clusters of more than {trusted} blocks (here {largest})"
     return None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)([^;]*);")
+_REGISTER = re.compile(r"\s*U?R\d")
 _SPILL = re.compile(r"^(?:ptxas.*?| +)(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", re.M)
 _REGISTERS = re.compile(r"^ptxas.*?Used (\d+) registers", re.M)
 _SHARED = re.compile(r"^ptxas.*?Used .*?(\d+) bytes smem", re.M)
@@ -47,6 +48,9 @@ _TENSOR_COPIES = {"UTMALDG": "tma_load", "UTMASTG": "tma_store", "UTMAREDG": "tm
 _VECTOR = {"global_load": "vector_load_128", "global_store": "vector_store_128"}
 _HINTS = {".CONSTANT": "read_only_load", ".EF": "streaming"}
 """Hints of an access to global memory to the caches: by the read-only path; to be evicted first."""
+INSTRUCTION_BYTES = 16
+"""From Volta on."""
+
 _CLOCKS = ("SR_CLOCK", "SR_GLOBALTIMER")
 _HALF_TYPES = (".F16", ".BF16", ".E4M3", ".E5M2", ".E2M1", ".E2M3", ".E3M2")
 
@@ -80,7 +84,8 @@ def families(disassembly: str) -> dict[str, int]:
 
     ``tensor_core`` counts every matrix instruction and ``tensor_<type>`` its operand types (``f16`` covers bf16).
     ``half_arithmetic`` leaves out what compilers emit for other ends: HFMA2 that only materialises a constant, and
-    HADD2 that only widens to fp32. ``half_narrowing`` counts conversions to a 16-bit or smaller float.
+    HADD2 that only widens to fp32. ``half_narrowing`` counts conversions to a 16-bit or smaller float, and
+    ``computed_call`` calls of an address in a register, which may be data that is no section of code.
     """
     counts: Counter[str] = Counter()
     for opcode, operands in _INSTRUCTION.findall(disassembly):
@@ -96,6 +101,8 @@ def _families_of(opcode: str, operands: str) -> Iterable[str]:
         yield "clock_read"
     if root.endswith("MMA"):
         yield from ("tensor_core", f"tensor_{_tensor_type(root, modifiers)}")
+    elif root == "CALL" and _REGISTER.match(operands):
+        yield "computed_call"
     elif root in _HALF_ROOTS and not _is_constant_or_widening(root, modifiers, operands):
         yield "half_arithmetic"
     elif root in _CONVERSIONS and _narrows(modifiers):

@@ -29,7 +29,7 @@ class Line:
     job: JobState = JobState.SUCCEEDED
     """In which state the job that the path names has to be."""
     shared: bool = False
-    """Whether what the path names is the same for all teams, so that no team is a stranger to it."""
+    """True if what the path names is the same for all teams, so that no team is a stranger to it."""
 
 
 EXPERIMENT = {

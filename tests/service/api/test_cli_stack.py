@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cupilot.cli.app import app
 from cupilot.domain.webhooks import verify
 from cupilot.embedded import stack as embedded
 from cupilot.schemas import Report
-from tests.service.operators import RELU
+from tests.service.operators import RELU, SHORT_JOBS
 from tests.service.processes import wait_until
 from tests.service.receiver import Receiver
 
@@ -25,12 +27,12 @@ pytestmark = pytest.mark.service
 class Home:
     """A folder of a user who has no server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data: Path) -> None:
         self.folder = folder
-        self.data = folder / "data"
+        self.data = data
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("CUPILOT_")}
         self.environment |= {"HOME": str(folder), "CUPILOT_DATA": str(self.data)}
-        self.environment |= {"CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8"}
+        self.environment |= {"CUPILOT_WEBHOOK_NETWORKS": "127.0.0.0/8", **SHORT_JOBS}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """The command, running."""
@@ -45,15 +47,26 @@ class Home:
         )
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
+        """Run the command as a process; exit code, standard output, standard error."""
         with self.start(*arguments) as process:
             out, err = process.communicate()
             return process.returncode, out, err
 
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Run the command in this process; exit code, standard output, standard error."""
+        done = CliRunner().invoke(app, list(arguments), env=self.environment)
+        return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for one stack after the other, so that its database is made once."""
+    return tmp_path_factory.mktemp("stack") / "data"
+
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home(tmp_path)
+def home(tmp_path: Path, data: Path, alone: None) -> Iterator[Home]:  # noqa: ARG001 - an empty folder and home
+    home = Home(tmp_path, data)
     yield home
     embedded.down(home.data)
 
@@ -61,41 +74,38 @@ def home(tmp_path: Path) -> Iterator[Home]:
 def test_up_detached_is_found_without_an_address_delivers_webhooks_and_down_ends_it(
     home: Home, receiver: Receiver
 ) -> None:
+    """After it the stack runs in the foreground, until it is interrupted."""
     code, out, err = home.run("up", "--detach", "--target", "cpu", "--json")
     assert code == 0, err
     url = json.loads(out)["url"]
-    code, out, _ = home.run("version", "--json")
+    code, out, _ = home("version", "--json")
     assert (code, json.loads(out)["url"]) == (0, url)
-    code, out, err = home.run("up", "--detach", "--json")
+    code, out, err = home("up", "--detach", "--json")
     assert (code, json.loads(out)["url"]) == (0, url), err
-    code, out, err = home.run("webhooks", "add", receiver.url, "--event", "job.*", "--json")
+    code, out, err = home("webhooks", "add", receiver.url, "--event", "job.*", "--json")
     assert code == 0, err
     secret = json.loads(out)["secret"]
-    code, job, err = home.run("submit", "softmax", "--label", "kept=yes")
+    code, job, err = home("submit", "softmax", "--label", "kept=yes")
     assert code == 0, err
     wait_until(lambda: receiver.got, "the job's first event arrives")
     headers, body = receiver.got[0]
     verify(secret, headers, body)
     assert json.loads(body)["data"]["job"] == job.strip()
-    assert home.run("cancel", "last")[0] == 0
+    assert home("cancel", "last")[0] == 0
     code, out, _ = home.run("down", "--json")
     assert (code, json.loads(out)["stopped"]) == (0, True)
-    code, _, err = home.run("list")
+    code, _, err = home("list")
     assert code == 3
     assert "cupilot up" in err
     assert embedded.running(home.data) is None
 
-    home.run("up", "--detach", "--target", "cpu")
-    code, out, _ = home.run("list", "--label", "kept=yes")
-    assert code == 0
-    assert job.strip() in out
-
-
-def test_up_in_the_foreground_runs_until_it_is_interrupted(home: Home) -> None:
     with home.start("up", "--target", "cpu") as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("ready at http://127.0.0.1:")
-        assert home.run("problems")[0] == 0
+        assert home("problems")[0] == 0
+        code, out, _ = home("list", "--label", "kept=yes")
+        assert code == 0
+        assert job.strip() in out
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert process.returncode == 0
@@ -111,6 +121,7 @@ def test_evolve_needs_nothing_but_a_file_and_leaves_nothing_running(home: Home) 
     report = Report.model_validate_json(out)
     assert report.candidate.verdict is not None
     assert report.candidate.verdict.counts
+    assert "not compared with torch.compile" in report.headline, "CUPILOT_COMPILE_BASELINE is false here"
     assert (home.folder / "cupilot-results" / str(report.job.id) / "kernel.cpp").exists()
     assert "stopping the embedded stack" in err
     assert embedded.running(home.data) is None

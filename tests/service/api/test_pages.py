@@ -155,9 +155,9 @@ def test_empty_and_failed_jobs_have_a_page(world: World, browser: httpx.Client, 
     with world.database.transaction() as session:
         story = Story(session, team.id).prepare()
         story.candidate(story.generation(0), rejected(FailureKind.COMPILE_ERROR))
-        failed = story.end(JobState.FAILED, reason="no_valid_kernel", message="none was right").id
+        failed = story.end(JobState.FAILED, reason="no_valid_kernel", message="none was correct").id
     text = shown(browser, f"/ui/jobs/{failed}")
-    assert "none was right" in text
+    assert "none was correct" in text
     assert 'http-equiv="refresh"' not in text
 
 

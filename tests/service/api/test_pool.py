@@ -27,7 +27,7 @@ from cupilot.domain.problem import Target
 from cupilot.settings import Settings
 from cupilot.storage.db.tables.jobs import KernelRow
 from cupilot.storage.db.tables.pool import PoolRow
-from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.pool.rows import remember
 from cupilot.storage.pool.transfer import MAX_KERNEL_BYTES, MAX_LINE_BYTES, line_of
 from tests.service.api.world import Team, World, live
@@ -123,7 +123,7 @@ def _with_kernel(world: World, team: Team, source: str) -> tuple[PoolEntry, Kern
     )
     kernel = Kernel(target=Target.CUDA, source=source, plan=plan)
     with world.database.transaction() as session:
-        keep_kernel(session, kernel)
+        store_kernel(session, kernel)
     return _of_kernel(world, team, kernel), kernel
 
 

@@ -15,8 +15,9 @@ from cupilot.domain.problem import Problem, Target
 from cupilot.domain.problems import load
 from cupilot.domain.states import JobState
 from cupilot.exports import ExportFormat
+from cupilot.reports.job import markdown
 from cupilot.schemas import ImportRequest, JobRequest, ProblemInput
-from cupilot.storage.db.tables.jobs import EvaluationRow
+from cupilot.storage.db.tables.jobs import EvaluationRow, Job
 from cupilot.storage.db.tables.people import Team as TeamRow
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user
 from cupilot.storage.pool.rows import remember
@@ -51,6 +52,25 @@ def test_the_fastest_kernel_stands_first_and_only_what_counts_stands_there(clien
     rest = client.leaderboard(board.problem, cursor=first.next_cursor)
     assert [entry.rank for entry in first.items + rest.items] == [1, 2, 3]
     assert list(client.ranked(board.problem, device="Test CPU")) == found.items
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"laws": ("own",)}, "of the input laws only"), ({"host_bound": True}, "host")]
+)
+def test_problems_that_prove_little_warn_and_stand_nowhere(
+    world: World, client: Client, job: str, changes: dict[str, object], words: str
+) -> None:
+    with world.database.transaction() as session:
+        row = session.get_one(Job, uuid.UUID(job))
+        assert row.preparation is not None
+        row.preparation = row.preparation.model_copy(update=changes)
+    assert client.leaderboards().items == []
+    told = client.get(job)
+    assert told.preparation is not None
+    [warning] = told.preparation.warnings
+    assert words in warning
+    assert client.candidate(job, "0").warnings == [warning]
+    assert warning in markdown(client.best(job))
 
 
 def test_another_teams_kernels_stand_nowhere(world: World, client: Client, job: str) -> None:

@@ -18,7 +18,7 @@ from cupilot.storage.db.tables.jobs import Event, Job, KernelRow
 from cupilot.storage.db.tables.models import LlmCall
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job, move_job
-from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.operations import retention
 from cupilot.storage.operations.retention import prune_some
 from tests.service.api.world import Story, Team, World, code_of, evolved, rejected
@@ -142,7 +142,7 @@ def test_a_source_that_somebody_needs_stays_and_one_that_comes_again_is_kept_aga
     assert prune_all(world) == [running]
     with world.database.transaction() as session:
         assert not session.get_one(KernelRow, LOSER).source
-        keep_kernel(session, code_of(2))
+        store_kernel(session, code_of(2))
     with world.database.transaction() as session:
         kept = session.get_one(KernelRow, LOSER)
         assert (kept.source, kept.pruned_at) == ("// candidate 2\n", None)

@@ -32,7 +32,7 @@ from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Candidate, CandidateParent, EvaluationRow, Generation, Job, StrategyRow
 from cupilot.storage.db.transitions import lock_job, move_candidate, move_generation, move_job
-from cupilot.storage.jobs.evolving import keep_kernel
+from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.jobs.jobs import submit_job
 from cupilot.storage.people.teams import create_api_key, ensure_team, ensure_user, set_role
 from cupilot.storage.queue.steps import add_step
@@ -213,7 +213,7 @@ class Story:
 
     def _evaluated(self, candidate: Candidate, evaluation: Evaluation) -> None:
         code = code_of(candidate.ordinal)
-        keep_kernel(self.session, code)
+        store_kernel(self.session, code)
         step = add_step(
             self.session, self.job, StepKind.EVALUATE, f"c{candidate.ordinal}/evaluate", candidate=candidate
         )
@@ -255,7 +255,7 @@ def preparation() -> Preparation:
         peaks=peaks(),
         environment=Environment(device=DEVICE),
         baseline_us=comparison().baseline_us,
-        laws=("own",),
+        laws=("own", "signed", "wide_range"),
         tolerances={"own": 1e-6},
         admission={"zeros": True},
     )

@@ -23,6 +23,7 @@ from cupilot.embedded.errors import StartFailed
 from cupilot.embedded.report import Endpoint, PartState, Progress
 from cupilot.schemas import JobRequest, ProblemInput
 from tests.living import runs, still_running
+from tests.service.operators import SHORT_JOBS
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
@@ -58,7 +59,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of one stack. Tests leave it whole; it need not run."""
     folder = tmp_path_factory.mktemp("shared") / "a folder with spaces"
     with pytest.MonkeyPatch.context() as environment:
-        for name, value in SECRETS.items():
+        for name, value in (SECRETS | SHORT_JOBS).items():
             environment.setenv(name, value)
         yield folder
         embedded.down(folder)
@@ -116,7 +117,16 @@ def _request() -> JobRequest:
     return JobRequest(problem=ProblemInput(source=SOURCE, name="relu"), target=Target.CPU)
 
 
-def test_nothing_is_lost_over_down_and_up(stack: Path) -> None:
+def _assert_takes_jobs(endpoint: Endpoint) -> None:
+    """Submit a job, and cancel it: its work would slow down the tests that follow."""
+    with Client(endpoint.url, endpoint.api_key) as client:
+        job = client.submit(_request())
+        assert job.problem.name == "relu"
+        client.cancel(job.id)
+
+
+def test_nothing_is_lost_over_down_a_start_that_fails_and_up(stack: Path) -> None:
+    """A part that cannot start is named with its last words, and nothing stays."""
     data, first = stack, _up(stack)
     with Client(first.url, first.api_key) as client:
         job = client.submit(_request())
@@ -126,10 +136,20 @@ def test_nothing_is_lost_over_down_and_up(stack: Path) -> None:
     assert embedded.running(data) is None
     assert not embedded.down(data)
 
+    version = data / "postgres/PG_VERSION"
+    version.write_text("9\n")
+    with pytest.raises(StartFailed, match="postgres did not start") as failure:
+        _up(data)
+    assert "incompatible" in (failure.value.hint or "")
+    assert not embedded.status(data).running
+    assert {part.pid for part in embedded.status(data).parts} == {None}
+    version.write_text("18\n")
+
     second = _up(data)
     assert second == first
     with Client(second.url, second.api_key) as client:
         assert client.get(job.id).problem.name == "relu"
+        client.cancel(job.id)
 
 
 def test_a_running_stack_is_found_and_left_as_it_is(stack: Path) -> None:
@@ -165,6 +185,7 @@ def test_a_killed_supervisor_leaves_no_orphan_and_the_next_one_starts(stack: Pat
     assert _alive(children) == []
     with Client(second.url, second.api_key) as client:
         assert client.get(job.id).problem.name == "relu"
+        client.cancel(job.id)
 
 
 @pytest.mark.parametrize("name", ["postgres", "valkey", "chroma", "api", "scheduler", "agent", "gpu-cpu", "webhooks"])
@@ -184,49 +205,12 @@ def test_a_killed_part_is_started_again(stack: Path, name: str) -> None:
     after = _names(data)
     assert after.pop(name) != before.pop(name)
     assert embedded.running(data) == endpoint
-    with Client(endpoint.url, endpoint.api_key) as client:
-        assert client.submit(_request()).problem.name == "relu"
+    _assert_takes_jobs(endpoint)
 
 
-def test_two_stacks_do_not_disturb_each_other(data: Path, stack: Path) -> None:
-    one, two = _up(data), _up(stack)
-    assert one.url != two.url
-    with Client(one.url, one.api_key) as client:
-        job = client.submit(_request())
-        assert [listed.id for listed in client.list().items] == [job.id]
-    with Client(two.url, two.api_key) as client:
-        assert job.id not in {listed.id for listed in client.list().items}
-    embedded.down(data)
-    assert embedded.running(stack) == two
-    _eventually(lambda: {part.state for part in embedded.status(stack).parts} == {PartState.READY})
-
-
-def test_a_part_that_cannot_start_is_named_with_its_last_words_and_nothing_stays(stack: Path) -> None:
-    data = stack
-    embedded.down(data)
-    version = data / "postgres/PG_VERSION"
-    version.write_text("9\n")
-    with pytest.raises(StartFailed, match="postgres did not start") as failure:
-        _up(data)
-    assert "incompatible" in (failure.value.hint or "")
-    assert not embedded.status(data).running
-    assert {part.pid for part in embedded.status(data).parts} == {None}
-    version.write_text("18\n")
-    _up(data)
-
-
-def test_a_lost_database_gets_the_same_key_again(stack: Path) -> None:
-    data, first = stack, _up(stack)
-    embedded.down(data)
-    shutil.rmtree(data / "postgres")
-    second = _up(data)
-    assert second.api_key == first.api_key
-    with Client(second.url, second.api_key) as client:
-        assert client.list().items == []
-
-
-def test_a_stack_in_the_foreground_ends_with_sigterm(data: Path) -> None:
+def test_a_stack_in_the_foreground_ends_with_sigterm_and_another_is_not_disturbed(data: Path, stack: Path) -> None:
     """With Ctrl-C it is the command line that is tested: ``tests/service/api/test_cli_stack.py``."""
+    two = _up(stack)
     code = """
 import sys
 from pathlib import Path
@@ -241,6 +225,14 @@ embedded.up(Path(sys.argv[1]), foreground=True, target=Target.CPU, on_progress=s
         for line in running.stdout:
             if line == "stack ready\n":
                 break
+        one = embedded.running(data)
+        assert one is not None
+        assert one.url != two.url
+        with Client(one.url, one.api_key) as client:
+            job = client.submit(_request())
+            assert [listed.id for listed in client.list().items] == [job.id]
+        with Client(two.url, two.api_key) as client:
+            assert job.id not in {listed.id for listed in client.list().items}
         processes = _processes(data)
         running.terminate()
         said = running.stdout.read().splitlines()
@@ -250,6 +242,18 @@ embedded.up(Path(sys.argv[1]), foreground=True, target=Target.CPU, on_progress=s
     assert {"api", "scheduler", "agent", "gpu-cpu"} <= set(order[:-3]), "webhooks, too, if it had been started"
     assert set(order[-3:-1]) == {"valkey", "chroma"}
     assert order[-1] == "postgres"
+    assert embedded.running(stack) == two
+    _eventually(lambda: {part.state for part in embedded.status(stack).parts} == {PartState.READY})
+
+
+def test_a_lost_database_gets_the_same_key_again(stack: Path) -> None:
+    data, first = stack, _up(stack)
+    embedded.down(data)
+    shutil.rmtree(data / "postgres")
+    second = _up(data)
+    assert second.api_key == first.api_key
+    with Client(second.url, second.api_key) as client:
+        assert client.list().items == []
 
 
 def test_processes_see_only_the_secrets_they_need(stack: Path) -> None:

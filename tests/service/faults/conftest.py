@@ -1,4 +1,4 @@
-"""One stack a module: short leases, few attempts' patience, so that recovery takes seconds rather than minutes."""
+"""One stack a module: short leases, many attempts and short jobs, so that recovery takes seconds, not minutes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.faults.stack import Stack, adopt_orphans
+from tests.service.operators import SHORT_JOBS
 
 QUICK = {
     "CUPILOT_LEASE_SECONDS": "6",
@@ -15,15 +16,17 @@ QUICK = {
     "CUPILOT_REDISPATCH_SECONDS": "4",
     "CUPILOT_STEP_ATTEMPTS": "12",
     "CUPILOT_PREPARE_TIMEOUT_SECONDS": "30",
+    **SHORT_JOBS,
 }
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """A stack with the settings above, changed by the module's own ``SETTINGS``."""
     adopt_orphans()
     data: Path = tmp_path_factory.mktemp("stack")
     with pytest.MonkeyPatch.context() as environment:
-        for name, value in QUICK.items():
+        for name, value in (QUICK | getattr(request.module, "SETTINGS", {})).items():
             environment.setenv(name, value)
         running = Stack(data)
     try:

@@ -42,7 +42,7 @@ def wait_until(true: Callable[[], bool], what: str, seconds: float = PATIENCE_SE
 
 
 def ran_through(job: JobView) -> bool:
-    """Whether a job did all of its work.
+    """Return whether a job did all of its work.
 
     On a machine too busy for steady timing the judge may find no kernel that it can vouch for; that is a result too.
     """
@@ -84,7 +84,7 @@ class Stack:
         return found[0]
 
     def all_ready(self) -> bool:
-        """Whether every part does its work."""
+        """Return whether every part does its work."""
         status = embedded.status(self.data)
         return status.running and all(part.state in (PartState.READY, PartState.DONE) for part in status.parts)
 

@@ -14,9 +14,6 @@ from tests.service.faults.stack import Stack, ran_through, wait_until
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 SEED = 20260725
-ROUNDS = 14
-"""Every kind of victim once, and some twice."""
-
 SMALL = """
 import torch
 import torch.nn as nn
@@ -28,7 +25,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(256, 1024)]
+    return [torch.randn(64, 256)]
 
 
 def get_init_inputs():
@@ -43,6 +40,7 @@ def submit(stack: Stack, number: int) -> UUID:
         problem={"name": f"chaos {number}", "source": SMALL.format(body=body)},
         target="cpu",
         method={"population": 2, "generations": 2, "elites": 1},
+        learning={"cheap_attribution": False},
         seed=number,
     )
 
@@ -64,13 +62,13 @@ def jobs(stack: Stack) -> list[UUID]:
     workers = [part for part in parts if part.startswith(("gpu", "agent"))]
     victims = [*parts, "flush", "flush", *(f"{worker} child" for worker in workers)]
     assert {"api", "scheduler", "agent", "postgres", "valkey", "chroma"} <= set(parts)
-    plan = rng.sample(victims, len(victims)) + rng.choices(victims, k=max(0, ROUNDS - len(victims)))
+    plan = rng.sample(victims, len(victims))
     submitted: list[UUID] = []
     hit: Counter[str] = Counter()
     for number, victim in enumerate(plan):
         if len([job for job in submitted if not stack.client.get(job).final]) < 2:
             submitted.append(submit(stack, number))
-        time.sleep(rng.uniform(0.5, 3.0))
+        time.sleep(rng.uniform(0.3, 2.0))
         deadline = time.monotonic() + 60
         while not hurt(stack, victim, rng) and time.monotonic() < deadline:
             time.sleep(0.1)

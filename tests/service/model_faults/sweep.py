@@ -80,9 +80,9 @@ class Asked:
     usd: float
     """What it charges for it."""
     answered: bool
-    """Whether a whole completion was sent."""
+    """True if a whole completion was sent."""
     reached: bool
-    """Whether the process that asked lived to take it."""
+    """True if the process that asked lived to take it."""
 
 
 @dataclass
@@ -217,7 +217,7 @@ class FaultyRig(Rig):
         self.worker = worker
         self.points: Sequence[Point] = ()
         self.rotate = False
-        """Whether each step dies at one of the points in turn, rather than at all of them."""
+        """True if each step dies at one of the points in turn, rather than at all of them."""
         self.timeout = 300.0
         self.kills: Counter[str] = Counter()
         self._struck: dict[str, list[list[str]]] = {}

@@ -20,9 +20,9 @@ from typing import Any
 
 import agents.llm.gateway
 import workers.steps
+from agents.llm.assembly import hybrid, llm
 from agents.llm.gateway import Gateway
 from agents.llm.models import Model, RoleModels
-from agents.llm.players import hybrid, llm
 from agents.llm.transport import TransportError, complete, parameters
 from cupilot.domain.job import AgentKind
 from cupilot.domain.model_call import Answer, Call
@@ -58,7 +58,7 @@ class Order:
         self.called = False
 
     def due(self, purpose: str, point: Point) -> bool:
-        """Whether to die here."""
+        """Return whether to die here."""
         return point in self._points and (purpose, point) not in self._struck
 
     def reach(self, purpose: str, point: Point) -> None:
@@ -124,7 +124,7 @@ def do(order: Order, api_base: str) -> None:
         judge=ScriptedJudge,
         pool=lambda: pool,  # type: ignore[arg-type,return-value]
     )
-    workers.steps.do_step(order.step, order.attempt, "llm-1", tools, lambda: False)
+    workers.steps.run_step(order.step, order.attempt, "llm-1", tools, lambda: False)
 
 
 def model(api_base: str, timeout: float = 300.0) -> Model:

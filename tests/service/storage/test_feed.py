@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from cupilot.settings import Settings
 from cupilot.storage.db import feed
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.feed import events_after, settled
+from cupilot.storage.db.feed import events_after, last_settled_id
 from cupilot.storage.db.tables.jobs import Event, Job
 from cupilot.storage.db.transitions import record_event
 from tests.service.rig import Rig
@@ -37,7 +37,7 @@ def _append(session: Session, job: uuid.UUID, *kinds: str) -> None:
 
 def _kinds(database: Database, after: int = 0) -> tuple[list[str], int]:
     with database.transaction() as session:
-        rows = events_after(session, after, settled(session), 10_000)
+        rows = events_after(session, after, last_settled_id(session), 10_000)
     return [event.kind for event, _ in rows], rows[-1][0].id if rows else after
 
 
@@ -127,7 +127,7 @@ def test_a_teams_pages_hold_all_of_its_events_in_order(
             _append(session, job, "one")
     monkeypatch.setattr(feed, "WINDOW", window)
     with database.transaction() as session:
-        team, up_to = session.get_one(Job, small[0]).team_id, settled(session)
+        team, up_to = session.get_one(Job, small[0]).team_id, last_settled_id(session)
         everything = events_after(session, 0, up_to, 1_000)
         pages, last = [], 0
         while page := events_after(session, last, up_to, limit, team=team):
@@ -152,5 +152,5 @@ def test_a_team_reads_little_of_what_others_had_before_it(
         team = session.get_one(Job, mine[0]).team_id
     monkeypatch.setattr(feed, "WINDOW", 100)
     with rows_read(database, "events") as counts, database.transaction() as session:
-        assert len(events_after(session, 0, settled(session), 30, team=team)) == 30
+        assert len(events_after(session, 0, last_settled_id(session), 30, team=team)) == 30
     assert max(counts) <= 200, counts

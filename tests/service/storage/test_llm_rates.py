@@ -54,15 +54,15 @@ def test_a_call_larger_than_the_bucket_is_let_through_alone(database: Database) 
 def test_a_clock_set_back_prolongs_no_pause(database: Database) -> None:
     take(database)
     with database.transaction() as session:
-        llm_rates.hold_off(session, "m", 30.0)
+        llm_rates.back_off(session, "m", 30.0)
     later(database, -3_600.0)
     assert 0.0 < take(database) <= 31.0
 
 
 def test_what_the_provider_asked_one_worker_all_obey(database: Database) -> None:
     with database.transaction() as session:
-        llm_rates.hold_off(session, "m", 30.0)
-        llm_rates.hold_off(session, "m", 5.0)
+        llm_rates.back_off(session, "m", 30.0)
+        llm_rates.back_off(session, "m", 5.0)
     assert 20.0 < take(database) <= 30.0
     later(database, 31.0)
     assert take(database) == 0.0

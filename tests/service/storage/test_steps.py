@@ -20,7 +20,7 @@ from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.steps import Claim, claim_step, lock_claimed, release_step, renew_lease, still_wanted
 from tests.service.rig import Rig
 from workers.reaper import reap
-from workers.steps import do_step
+from workers.steps import run_step
 
 pytestmark = pytest.mark.service
 
@@ -119,11 +119,11 @@ def test_a_worker_that_lost_its_lease_stores_nothing(rig: Rig) -> None:
         expire(rig, step.id)
         reap(rig.database)
         rig.make_ready(step.id)
-        do_step(step.id, 1, "quick", rig.tools, lambda: False)
+        run_step(step.id, 1, "quick", rig.tools, lambda: False)
         return evaluate(*arguments, **named)  # type: ignore[arg-type]
 
     rig.judge.evaluate = slow  # type: ignore[assignment,method-assign]
-    do_step(step.id, 0, "slow", rig.tools, lambda: False)
+    run_step(step.id, 0, "slow", rig.tools, lambda: False)
     with rig.database.transaction() as session:
         count = session.execute(select(func.count()).where(EvaluationRow.step_id == step.id)).scalar_one()
     assert count == 1

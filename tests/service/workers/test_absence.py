@@ -13,7 +13,7 @@ from cupilot.domain.states import JobState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Event, Job
-from cupilot.storage.db.tables.queue import SchedulerLook, Step
+from cupilot.storage.db.tables.queue import SchedulerTick, Step
 from cupilot.storage.jobs.job_views import job_view
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.steering import pause_job, resume_job
@@ -56,7 +56,7 @@ def let_pass(rig: Rig, seconds: float) -> None:
         Job: (Job.created_at, Job.started_at, Job.paused_at),
         Step: (Step.dispatched_at, Step.started_at, Step.finished_at, Step.lease_expires_at, Step.not_before),
         Event: (Event.created_at,),
-        SchedulerLook: (SchedulerLook.at,),
+        SchedulerTick: (SchedulerTick.at,),
     }
     with rig.database.transaction() as session:
         for table, columns in moments.items():
@@ -99,7 +99,7 @@ def shown(rig: Rig, job_id: uuid.UUID) -> float:
 
 
 def goes_on(rig: Rig, job_id: uuid.UUID) -> bool:
-    """Whether a scheduler that has looked leaves the job alone, to its end."""
+    """Return whether a scheduler that has looked leaves the job alone, to its end."""
     end_overtime(rig.database)
     reap(rig.database)
     for step in rig.steps(job_id):
@@ -139,7 +139,7 @@ def test_a_step_whose_worker_went_too_is_wall_time_to_the_end_of_its_lease(rig: 
 
 def test_a_restart_within_a_lease_is_wall_time_as_ever(rig: Rig, job_id: uuid.UUID) -> None:
     with rig.database.transaction() as session:
-        session.execute(update(SchedulerLook).values(at=func.clock_timestamp() - timedelta(seconds=SILENCE)))
+        session.execute(update(SchedulerTick).values(at=func.clock_timestamp() - timedelta(seconds=SILENCE)))
     ClockWatch(SILENCE + SLOW).look(rig.database)
     assert rig.job(job_id).paused_seconds == 0
 

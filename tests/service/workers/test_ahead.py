@@ -20,12 +20,12 @@ from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.operations.metrics import totals
 from cupilot.storage.people.teams import ensure_team
-from cupilot.storage.queue.dispatch import next_up
+from cupilot.storage.queue.dispatch import next_steps
 from cupilot.storage.queue.drains import SERVICE, begin_drain, end_drain
 from cupilot.storage.queue.steps import AGENTS_QUEUE
 from tests.service.rig import Message, Rig
 from workers.reaper import end_cancelled
-from workers.steps import do_step
+from workers.steps import run_step
 
 pytestmark = pytest.mark.service
 
@@ -68,8 +68,8 @@ def test_waiting_kernels_are_built_and_their_steps_stay_as_they_are(rig: Rig) ->
     first, *published = all_translated(rig)
     before = {step.id: (step.state, step.attempt, step.dispatches, step.lease_owner) for step in rig.steps(job_id)}
     with rig.database.transaction() as session:
-        coming = next_up(session, first[2], [StepKind.EVALUATE], 3)
-        assert next_up(session, first[2], [StepKind.CONFIRM], 3) == []
+        coming = next_steps(session, first[2], [StepKind.EVALUATE], 3)
+        assert next_steps(session, first[2], [StepKind.CONFIRM], 3) == []
     sent = {message[1][0] for message in (first, *published)}
     assert len(coming) == 3
     assert {str(each) for each in coming[: len(sent)]} == sent, "what is on its way comes first"
@@ -112,7 +112,7 @@ def test_builds_end_with_a_worker_that_has_to_end(rig: Rig) -> None:
     ending = threading.Event()
     step, attempt = first[1]
     arguments = (uuid.UUID(step), attempt, "gpu-1", rig.tools, ending.is_set)
-    working = threading.Thread(target=do_step, args=arguments)
+    working = threading.Thread(target=run_step, args=arguments)
     working.start()
     until(lambda: len(set(rig.judge.ahead)) == 2, working)
     ending.set()

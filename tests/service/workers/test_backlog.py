@@ -18,7 +18,7 @@ from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.progress import rounds_of
 from cupilot.storage.jobs.steering_views import quota_view
-from cupilot.storage.queue.cluster import untaken_steps
+from cupilot.storage.queue.cluster import unclaimed_steps
 from tests.service.doubles import strategy
 from tests.service.rig import REDISPATCH, Rig
 from tests.service.rows import rows_read
@@ -59,7 +59,7 @@ def test_a_tick_reads_few_of_the_steps_that_wait(rig: Rig) -> None:
 def test_a_heartbeat_reads_none_of_them(rig: Rig) -> None:
     rig.publish()
     with rows_read(rig.database) as counts, rig.database.transaction() as session:
-        assert len(untaken_steps(session, "gpu-1")) == 2
+        assert len(unclaimed_steps(session, "gpu-1")) == 2
     assert max(counts) <= 10, counts
 
 

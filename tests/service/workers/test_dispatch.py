@@ -249,7 +249,7 @@ def test_a_cuda_job_goes_to_the_class_with_the_most_room(rig: Rig) -> None:
 
 
 def test_a_cuda_job_that_has_no_class_yet_goes_to_another_one_when_its_own_has_left(rig: Rig) -> None:
-    """Whether it had been sent there or not."""
+    """Return whether it had been sent there or not."""
     jobs = [rig.submit(target=Target.CUDA) for _ in range(3)]
     _gpu(rig, "sm_80")
     assert len(rig.publish()) == 2

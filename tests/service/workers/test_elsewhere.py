@@ -12,13 +12,13 @@ from cupilot.domain.states import JobState, StepState, WorkerKind
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.queue import Step, WorkerRow
-from cupilot.storage.queue.cluster import mark_unhealthy, register_worker, untaken_steps
+from cupilot.storage.queue.cluster import mark_unhealthy, register_worker, unclaimed_steps
 from cupilot.storage.queue.drains import begin_drain
 from cupilot.storage.queue.steps import claim_step
 from tests.service.doubles import device, strategy
 from tests.service.rig import Rig
 from workers.reaper import reap
-from workers.steps import do_step
+from workers.steps import run_step
 
 pytestmark = pytest.mark.service
 
@@ -43,7 +43,7 @@ def attempt_by(rig: Rig, step: Step, worker: str) -> Step:
     with rig.database.transaction() as session:
         session.execute(update(WorkerRow).values(heartbeat_at=func.now()))
         attempt = session.get_one(Step, step.id).attempt
-    do_step(step.id, attempt, worker, rig.tools, lambda: False)
+    run_step(step.id, attempt, worker, rig.tools, lambda: False)
     with rig.database.transaction() as session:
         return session.get_one(Step, step.id)
 
@@ -100,7 +100,7 @@ def test_the_same_device_tries_again_where_there_is_no_other(rig: Rig, alone: st
             mark_unhealthy(session, "gpu-2", "lost")
         elif alone == "drained":
             begin_drain(session, "gpu-2", "upgrade")
-    do_step(step.id, 1, "gpu-1", rig.tools, lambda: False)
+    run_step(step.id, 1, "gpu-1", rig.tools, lambda: False)
     assert rig.judge.calls.count("evaluate lost") == 2
 
 
@@ -109,20 +109,25 @@ def test_a_worker_does_not_neglect_what_avoids_its_device(rig: Rig) -> None:
     step = failed_on_gpu_1(rig)
     with rig.database.transaction() as session:
         session.execute(update(Step).where(Step.id == step.id).values(dispatches=9))
-        assert step.id not in untaken_steps(session, "gpu-1")
-        assert untaken_steps(session, "gpu-2")[step.id] == 9
+        assert step.id not in unclaimed_steps(session, "gpu-1")
+        assert unclaimed_steps(session, "gpu-2")[step.id] == 9
+
+
+@pytest.fixture
+def sound(database: Database, settings: Settings) -> Rig:
+    """A rig all of whose kernels can be measured."""
+    return Rig(database, settings, [strategy("t1"), strategy("t2")])
 
 
 def confirmation(rig: Rig) -> tuple[uuid.UUID, Step]:
     """The confirmation of a kernel that was measured on gpu-1's device."""
     job_id = rig.submit()
-    while rig.step_or_none(job_id, "confirm/0") is None:
-        for message in rig.publish():
-            rig.do(message)
+    rig.run_until(job_id, "confirm/0")
     return job_id, rig.step(job_id, "confirm/0")
 
 
-def test_a_time_is_confirmed_on_another_device(rig: Rig) -> None:
+def test_a_time_is_confirmed_on_another_device(sound: Rig) -> None:
+    rig = sound
     add_worker(rig)
     job_id, step = confirmation(rig)
     assert step.avoids == HERE
@@ -131,7 +136,8 @@ def test_a_time_is_confirmed_on_another_device(rig: Rig) -> None:
     assert rig.job(job_id).state is JobState.SUCCEEDED
 
 
-def test_a_time_is_confirmed_on_the_same_device_where_there_is_no_other(rig: Rig) -> None:
+def test_a_time_is_confirmed_on_the_same_device_where_there_is_no_other(sound: Rig) -> None:
+    rig = sound
     job_id, step = confirmation(rig)
     assert attempt_by(rig, step, "gpu-1").state is StepState.SUCCEEDED
     assert rig.job(job_id).state is JobState.SUCCEEDED

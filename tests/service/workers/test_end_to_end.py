@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from cupilot.domain import problems
-from cupilot.domain.evaluation import Verdict
+from cupilot.domain.evaluation import Baseline, Verdict
 from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.job import Learning
+from cupilot.domain.problem import Problem
 from cupilot.domain.states import JobState
 from cupilot.embedded.servers import Running, start_chroma
 from cupilot.settings import Settings
@@ -24,6 +25,7 @@ from cupilot.storage.db.tables.pool import PoolRow
 from cupilot.storage.jobs.jobs import submit_job
 from cupilot.storage.jobs.progress import evaluation_of, preparation_of
 from cupilot.storage.people.teams import ensure_team
+from tests.service.operators import RELU
 from tests.service.rig import job_spec
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
@@ -41,6 +43,7 @@ def service(settings: Settings, database: Database, tmp_path: Path) -> Iterator[
         "CUPILOT_REDIS_URL": settings.redis_url.get_secret_value(),
         "CUPILOT_CHROMA_URL": chroma.url,
         "CUPILOT_WORK_DIR": str(tmp_path / "work"),
+        "CUPILOT_SWEEP_POINTS": "0",
         "PYTHONPATH": str(ROOT),
     }
     roles = (["scheduler"], ["agent"], ["gpu", "--target", "cpu"])
@@ -59,7 +62,9 @@ def service(settings: Settings, database: Database, tmp_path: Path) -> Iterator[
 @pytest.mark.usefixtures("service")
 def test_a_softmax_evolves_to_an_audited_kernel(database: Database) -> None:
     spec = job_spec(
-        problem=problems.load("softmax"), method=SceConfig(population=2, generations=1, elites=1, repair_rounds=1)
+        problem=Problem(name="softmax", source=RELU.replace("torch.relu(x)", "torch.softmax(x, dim=1)")),
+        method=SceConfig(population=2, generations=1, elites=1, repair_rounds=1),
+        learning=Learning(cheap_attribution=False),
     )
     with database.transaction() as session:
         team = ensure_team(session, "blue")
@@ -80,6 +85,7 @@ def test_a_softmax_evolves_to_an_audited_kernel(database: Database) -> None:
         assert best.fidelity is not None
         evaluation = evaluation_of(session, best.evaluation_id)
         assert evaluation.environment is not None
+        assert evaluation.comparison(Baseline.COMPILE) is not None
         preparation = preparation_of(session.get_one(Job, job.id))
         assert evaluation.environment.device.uid == preparation.environment.device.uid
         learned = session.scalars(select(PoolRow)).all()

@@ -19,7 +19,7 @@ from cupilot.domain.job import AgentKind, Budgets
 from cupilot.domain.problem import Target
 from cupilot.domain.states import LlmCallState, WorkerKind
 from cupilot.jobs.experiments import ClassesDiffer, draft
-from cupilot.reports.outcomes import Standing
+from cupilot.reports.outcomes import OutcomeState
 from cupilot.schemas import ExperimentRequest, ProblemInput
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
@@ -86,7 +86,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
     with database.transaction() as session:
         early = experiment_report(session, team, experiment)
     assert not early.experiment.final
-    assert {one.standing for one in early.outcomes} == {Standing.OPEN}
+    assert {one.standing for one in early.outcomes} == {OutcomeState.OPEN}
     assert {one.claim for one in early.comparisons} == {"too few pairs to say"}
 
     work(rig)
@@ -98,7 +98,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
     assert report.experiment.state == "finished"
     turns = ["short", "long"], ["long", "short"]
     assert begun == [arm for block in (0, 1, 1, 0, 0, 1) for arm in turns[block]]
-    assert {one.standing for one in report.outcomes} == {Standing.SOLVED}
+    assert {one.standing for one in report.outcomes} == {OutcomeState.SOLVED}
     assert [(one.finished, one.solved, one.lost) for one in report.arms] == [(6, 6, 0), (6, 6, 0)]
     (comparison,) = report.comparisons
     assert (comparison.subject, comparison.reference, comparison.blocks) == ("long", "short", 6)
@@ -170,7 +170,7 @@ def test_cancel_while_jobs_run_ends_each_of_them_once(database: Database, settin
     with database.transaction() as session:
         report = experiment_report(session, team, experiment)
     assert report.experiment.state == "cancelled"
-    assert {one.standing for one in report.outcomes} == {Standing.LOST}
+    assert {one.standing for one in report.outcomes} == {OutcomeState.LOST}
     for one in report.outcomes:
         assert rig.events(uuid.UUID(one.job)).count("job.cancelled") == 1
 

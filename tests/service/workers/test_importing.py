@@ -30,7 +30,7 @@ from cupilot.storage.jobs.jobs import job_spec
 from cupilot.storage.jobs.progress import file_of, kernel_of
 from cupilot.storage.jobs.report_views import report
 from cupilot.storage.people.teams import ensure_team
-from cupilot.storage.pool.leaderboards import Onlooker, leaderboard
+from cupilot.storage.pool.leaderboards import BoardViewer, leaderboard
 from cupilot.storage.pool.views import list_entries
 from tests.service.doubles import PlacedJudge, problem
 from tests.service.rig import Rig
@@ -112,12 +112,12 @@ def test_it_stands_beside_other_kernels_but_on_no_leaderboard(rig: Rig) -> None:
     rig.run()
     team = rig.job(theirs.id).team_id
     with rig.database.transaction() as session, pytest.raises(NotFound):
-        leaderboard(session, Onlooker(team), problem().content_hash(), device=None, after=0, limit=5)
+        leaderboard(session, BoardViewer(team), problem().content_hash(), device=None, after=0, limit=5)
     ours = rig.submit(method=ONE_KERNEL, budgets=ONE_MEASUREMENT)
     rig.run()
     with rig.database.transaction() as session:
         found = compare_candidates(session, team, str(ours), str(theirs.id))
-        board = leaderboard(session, Onlooker(team), problem().content_hash(), device=None, after=0, limit=50)
+        board = leaderboard(session, BoardViewer(team), problem().content_hash(), device=None, after=0, limit=50)
     assert found.relative_speedup is not None
     assert found.relative_speedup.median > 1
     assert [str(item.job) for item in board.items] == [str(ours)]

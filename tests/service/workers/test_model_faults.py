@@ -200,7 +200,7 @@ def test_a_paid_answer_waits_for_a_database_that_is_away_and_is_charged_once(dat
                 yield session
             if away:
                 away.pop()
-                raise Unavailable("the database went away")
+                raise Unavailable("the connection to the database was lost")
 
     ledger = StepLedger(database, late.claim(), sleep=lambda _: None)
     assert ledger.begin(call()) is None

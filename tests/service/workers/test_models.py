@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import func, select
 
 from agents.interface import Attempt, Briefing
+from agents.llm.assembly import hybrid, llm
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import Model, RoleModels
-from agents.llm.players import hybrid, llm
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, Budgets
 from cupilot.domain.states import JobState, LlmCallState, StepKind, WorkerKind

@@ -19,7 +19,7 @@ from cupilot.storage.db.tables.jobs import Candidate, Job
 from cupilot.storage.jobs.jobs import request_cancel
 from cupilot.storage.jobs.measurements import measurements
 from cupilot.storage.operations.views import quarantine
-from cupilot.storage.pool.leaderboards import Onlooker, leaderboard, list_leaderboards
+from cupilot.storage.pool.leaderboards import BoardViewer, leaderboard, list_leaderboards
 from tests.service import doubles
 from tests.service.doubles import PlacedJudge, device, strategy
 from tests.service.rig import Rig
@@ -33,7 +33,7 @@ def rig(database: Database, settings: Settings) -> Rig:
 
 
 def _winner(rig: Rig) -> Candidate:
-    job = rig.submit()
+    job = rig.submit(method=SceConfig(population=2, generations=1, elites=1))
     rig.run()
     return next(one for one in rig.candidates(job) if one.id == rig.job(job).best_candidate_id)
 
@@ -150,13 +150,13 @@ class Boards:
             self.rig.run()
         return self.rig.job(again.id)
 
-    def shown(self, onlooker: Onlooker | None = None) -> dict[str, list[float]]:
+    def shown(self, viewer: BoardViewer | None = None) -> dict[str, list[float]]:
         """Speedups by device, where list and board agree."""
         with self.rig.database.transaction() as session:
-            onlooker = onlooker or Onlooker(self.team)
+            viewer = viewer or BoardViewer(self.team)
             found = {}
-            for one in list_leaderboards(session, onlooker, after=0, limit=10).items:
-                board = leaderboard(session, onlooker, one.problem, device=one.device, after=0, limit=10)
+            for one in list_leaderboards(session, viewer, after=0, limit=10).items:
+                board = leaderboard(session, viewer, one.problem, device=one.device, after=0, limit=10)
                 found[one.device] = [entry.speedup.median for entry in board.items]
                 assert (one.kernels, one.best_speedup) == (len(board.items), board.items[0].speedup.median)
         return found
@@ -171,14 +171,14 @@ def boards(database: Database, settings: Settings, monkeypatch: pytest.MonkeyPat
 def test_a_kernel_that_fails_later_stands_on_no_board_until_it_counts_again(boards: Boards, mind: str) -> None:
     assert boards.shown() == {"test device": [1.5]}
     assert boards.measured_again(mind).state is JobState.FAILED
-    assert boards.shown() == boards.shown(Onlooker(uuid.uuid4(), everything=True)) == {}
+    assert boards.shown() == boards.shown(BoardViewer(uuid.uuid4(), everything=True)) == {}
     assert boards.measured_again("t3").state is JobState.SUCCEEDED
     assert boards.shown() == {"test device": [1.3]}
 
 
 def test_list_and_board_show_the_latest_value_and_not_the_highest(boards: Boards) -> None:
     boards.measured_again("t2")
-    assert boards.shown() == boards.shown(Onlooker(uuid.uuid4(), everything=True)) == {"test device": [1.2]}
+    assert boards.shown() == boards.shown(BoardViewer(uuid.uuid4(), everything=True)) == {"test device": [1.2]}
 
 
 def test_a_failure_of_the_machine_says_nothing_about_a_kernel(boards: Boards) -> None:

@@ -52,7 +52,7 @@ class Module:
         return tuple(_imports(self))
 
     def within(self, *folders: str) -> bool:
-        """Whether the file lies in one of these folders, or is one of these files."""
+        """Return whether the file lies in one of these folders, or is one of these files."""
         return any(str(self) == folder or str(self).startswith(folder.rstrip("/") + "/") for folder in folders)
 
     def calls(self, *methods: str) -> list[int]:

@@ -58,7 +58,7 @@ def test_only_storage_imports_database_libraries_inside_cupilot(modules: list[Mo
 
 
 def _passes_sessions_on(module: Module, imported: Import) -> bool:
-    """Whether the life of a job takes a session for the repositories that it calls; it holds no query of its own."""
+    """Check that the life of a job only passes sessions on to repositories and holds no query of its own."""
     return module.within("cupilot/jobs") and imported.name == "sqlalchemy.orm.Session"
 
 

@@ -210,7 +210,7 @@ def test_a_method_is_chosen_and_its_parameters_set() -> None:
         (["--method", "evoengineer-free", "--population", "4"], "has no parameter 'population'"),
         (["--method", "ai-cuda-engineer", "--without", "alignment"], "has no parameter 'alignment'"),
         (["--set", "crossover=words"], "method.crossover"),
-        (["--set", "crossover"], "sets nothing"),
+        (["--set", "crossover"], "is not an assignment"),
         (["--set", "population=two"], "method.population"),
     ],
 )

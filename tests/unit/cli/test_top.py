@@ -53,9 +53,9 @@ def _answers() -> list[Answer]:
     return [Answer(body=json.dumps(CLUSTER).encode()), Answer(body=json.dumps({"items": [SUMMARY]}).encode())]
 
 
-def _picture(jobs: int = 1, workers: int = 1) -> top.Picture:
+def _picture(jobs: int = 1, workers: int = 1) -> top.Snapshot:
     cluster = ClusterView.model_validate({**CLUSTER, "workers": [WORKER] * workers})
-    return top.Picture(NOW, cluster, [JobSummary.model_validate(SUMMARY)] * jobs)
+    return top.Snapshot(NOW, cluster, [JobSummary.model_validate(SUMMARY)] * jobs)
 
 
 def _drawn(width: int, height: int, **more: Any) -> list[str]:

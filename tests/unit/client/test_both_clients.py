@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from cupilot.client import ApiError, AsyncClient, Client, ConflictError, NotFoundError, RejectedError, UnreachableError
-from cupilot.client.definitions import Scripted, Streamed, call
+from cupilot.client.definitions import ResultMethod, StreamMethod, call
 from cupilot.client.protocol import Call
 from cupilot.schemas import VersionView
 from tests.unit.client.scripted import Answer, Script, serve
@@ -68,7 +68,7 @@ def test_both_clients_have_every_method() -> None:
         name
         for base in Client.__mro__
         for name, item in vars(base).items()
-        if isinstance(item, Scripted | Streamed) and not name.startswith("_")
+        if isinstance(item, ResultMethod | StreamMethod) and not name.startswith("_")
     }
     assert {"submit", "wait", "follow", "best", "cluster", "all_jobs"} <= defined
     for name in defined:

@@ -69,7 +69,7 @@ def test_the_home_folder_is_used_where_the_present_one_has_no_stack(
 
 
 def test_nothing_to_be_found_is_said() -> None:
-    with pytest.raises(NoServer, match="no server is known"):
+    with pytest.raises(NoServer, match="no server is configured"):
         find_endpoint()
     Path(".cupilot").mkdir()
     Path(".cupilot/url").write_bytes(b"\xff\xfe")

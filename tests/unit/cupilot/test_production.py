@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -99,29 +100,59 @@ def test_keys_and_prompts_are_not_sent_in_the_clear_to_others(url: str, fine: bo
         check_model_urls(["https://fine.example.com", url])
 
 
-@pytest.mark.parametrize(
-    ("command", "changes", "said"),
-    [
-        (["api"], {"CUPILOT_REDIS_URL": "redis://redis/0"}, "CUPILOT_REDIS_URL has no password"),
-        (["api"], {"OPENAI_API_KEY": "sk-hunter2"}, "OPENAI_API_KEY"),
-        (["api"], {"CUPILOT_API_PORT": "many"}, "CUPILOT_API_PORT: Input should be a valid integer"),
-        (["workers", "webhooks"], {"CUPILOT_LLM_API_KEY": "sk-hunter2"}, "CUPILOT_LLM_API_KEY"),
-        (
-            ["workers", "agent"],
-            {"CUPILOT_LLM_MODEL": "openai/m", "CUPILOT_LLM_API_BASE": "http://api.example.com/v1"},
-            "without TLS",
-        ),
-        (["migrations"], {"CUPILOT_DATABASE_URL": "postgresql://cupilot:cupilot@db/x"}, "CUPILOT_DATABASE_URL"),
-    ],
-)
-def test_a_process_says_what_is_wrong_and_ends(command: list[str], changes: dict[str, str], said: str) -> None:
-    environment = {f"CUPILOT_{name.upper()}": value for name, value in SAFE.items()} | changes
-    process = [sys.executable, "-m", *command]
+RUN_IN_TURN = """
+import contextlib, io, json, os, runpy, sys
+from cupilot.settings import settings
+
+for module, arguments, environment in json.loads(sys.argv[1]):
+    os.environ.clear()
+    os.environ.update(environment)
+    settings.cache_clear()
+    sys.argv = [module, *arguments]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            message = end.code if isinstance(end.code, str) else ""
+            print(json.dumps([1 if message else end.code, said.getvalue() + message]))
+"""
+"""Start processes of the service as ``python -m`` would, one after the other: importing one takes seconds."""
+
+ENDS = [
+    ("api", [], {"CUPILOT_REDIS_URL": "redis://redis/0"}, "CUPILOT_REDIS_URL has no password"),
+    ("api", [], {"OPENAI_API_KEY": "sk-hunter2"}, "OPENAI_API_KEY"),
+    ("api", [], {"CUPILOT_API_PORT": "many"}, "CUPILOT_API_PORT: Input should be a valid integer"),
+    ("workers", ["webhooks"], {"CUPILOT_LLM_API_KEY": "sk-hunter2"}, "CUPILOT_LLM_API_KEY"),
+    (
+        "workers",
+        ["agent"],
+        {"CUPILOT_LLM_MODEL": "openai/m", "CUPILOT_LLM_API_BASE": "http://api.example.com/v1"},
+        "without TLS",
+    ),
+    ("migrations", [], {"CUPILOT_DATABASE_URL": "postgresql://cupilot:cupilot@db/x"}, "CUPILOT_DATABASE_URL"),
+]
+
+
+def test_a_process_says_what_is_wrong_and_ends() -> None:
+    safe = {f"CUPILOT_{name.upper()}": value for name, value in SAFE.items()}
+    processes = [(module, arguments, safe | changes) for module, arguments, changes, _ in ENDS]
+    command = [sys.executable, "-c", RUN_IN_TURN, json.dumps(processes)]
+    done = subprocess.run(command, env=safe, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [code for code, _ in ended] == [1] * len(ENDS), done.stderr
+    for (_, stderr), (*_, said) in zip(ended, ENDS, strict=True):
+        assert said in stderr
+        assert "Traceback" not in stderr
+        assert "hunter2" not in stderr
+
+
+def test_a_process_that_ends_so_prints_nothing_else() -> None:
+    environment = {f"CUPILOT_{name.upper()}": value for name, value in SAFE.items()} | ENDS[-1][2]
+    process = [sys.executable, "-m", "migrations"]
     done = subprocess.run(process, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert ENDS[-1][3] in done.stderr
     assert "Traceback" not in done.stderr
-    assert "hunter2" not in done.stderr
 
 
 def test_the_embedded_stack_is_not_production(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cupilot.domain.data_sheets import StatedPeaks, stated_peaks
+from cupilot.domain.hardware import Peaks
 from cupilot.domain.problem import NumericsPolicy
-from cupilot.domain.roofline import Zone, place, place_counts
+from cupilot.domain.roofline import Placement, Work, Zone, place, place_work
 from tests.unit.cupilot.factories import facts, peaks
 
 MEGABYTE = 10**6
+
+
+def place_counts(
+    flops: float,
+    matmul_flops: float,
+    size: int,
+    policy: NumericsPolicy,
+    measured: Peaks,
+    *,
+    least: float | None = None,
+    stated: StatedPeaks | None = None,
+) -> Placement:
+    work = Work(flops, matmul_flops, matmul_flops if least is None else least, size, policy)
+    return place_work(work, measured, stated)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +86,40 @@ def test_the_floor_is_never_below_either_limit(flops: float, share: float, size:
     placement = place_counts(flops, flops * share, size, policy, peaks())
     assert placement.floor_us >= max(placement.memory_floor_us, placement.compute_floor_us)
     assert placement.ridge_tensor >= placement.ridge_scalar
+
+
+def test_the_floor_counts_the_best_algorithm_and_the_direct_count_stands_beside_it() -> None:
+    placement = place_counts(1e8, 1e8, MEGABYTE, NumericsPolicy.FP32, peaks(), least=2e7)
+    assert placement.floor_us == placement.compute_floor_us == pytest.approx(2_000.0)
+    assert placement.direct_us == pytest.approx(10_000.0)
+    assert placement.zone is Zone.COMPUTE
+    assert (placement.floor_share(4_000.0), placement.direct_share(4_000.0)) == pytest.approx((0.5, 2.5))
+    plain = place_counts(1e8, 0.0, MEGABYTE, NumericsPolicy.FP32, peaks())
+    assert plain.direct_share(20_000.0) is None
+
+
+def test_cards_compare_by_stated_peaks_and_physics_takes_the_higher() -> None:
+    """The test device does 1 GB/s and 10 GFLOP/s; its maker says twice the one and half of the other."""
+    sheet = StatedPeaks(2e9, 5e9, None, None, "a data sheet")
+    slow = place_counts(MEGABYTE, 0.0, MEGABYTE, NumericsPolicy.FP32, peaks(), stated=sheet)
+    assert (slow.floor_us, slow.physical_us) == pytest.approx((1000.0, 500.0))
+    assert slow.floor_share(1000.0) == pytest.approx(0.5)
+    fast = place_counts(1e8, 0.0, MEGABYTE, NumericsPolicy.FP32, peaks(), stated=sheet)
+    assert fast.stated is not None
+    assert (fast.floor_us, fast.physical_us, fast.stated.floor_us) == pytest.approx((10_000.0, 10_000.0, 20_000.0))
+
+
+def test_records_from_before_have_one_floor() -> None:
+    fields = place_counts(1e8, 0.0, MEGABYTE, NumericsPolicy.FP32, peaks()).model_dump()
+    for name in ("direct_us", "limit_us", "stated"):
+        del fields[name]
+    old = Placement.model_validate(fields)
+    assert old.physical_us == old.floor_us
+    assert old.direct_share(10_000.0) is None
+
+
+def test_a_data_sheet_is_of_one_model() -> None:
+    sheet = stated_peaks("NVIDIA H200")
+    assert sheet is not None
+    assert (sheet.bandwidth, sheet.fp32, sheet.tf32, sheet.half) == (4.8e12, 67e12, 494.5e12, 989.5e12)
+    assert stated_peaks("NVIDIA A100-SXM4-40GB MIG 1g.5gb") is None

@@ -8,13 +8,13 @@ from math import exp, log
 import pytest
 
 from cupilot.domain.pool import FAILURE_GAIN
-from cupilot.domain.standing import Place, Record, Standing, Sums, effect_of
+from cupilot.domain.standing import GainSums, Place, Record, Standing, effect_of
 from cupilot.domain.strategy import Strategy, TechniqueUse
 
 
-def sums(speedups: Sequence[float | None]) -> Sums:
+def sums(speedups: Sequence[float | None]) -> GainSums:
     gains = [FAILURE_GAIN if one is None else log(one) for one in speedups]
-    return Sums(len(gains), sum(gains), sum(one * one for one in gains))
+    return GainSums(len(gains), sum(gains), sum(one * one for one in gains))
 
 
 def place(used: Sequence[float | None], without: Sequence[float | None]) -> Place:

@@ -64,7 +64,7 @@ def test_a_map_is_the_tensors_own_innermost_first() -> None:
 
 def test_boxes_follow_the_tunables() -> None:
     assert of(values={"TILE": 64}).box == (64, 8)
-    with pytest.raises(InvalidTensorMap, match=r"box\[0\] is 512; 1 to 256"):
+    with pytest.raises(InvalidTensorMap, match=r"box\[0\] is 512; it must be 1 to 256"):
         of(values={"TILE": 512})
 
 
@@ -97,9 +97,9 @@ def test_types_without_a_name_of_the_drivers_are_taken_for_one_as_wide() -> None
         ({"tensor": "y"}, "tensor", "tensor", "unknown tensor 'y'"),
         ({"tensor": "number"}, "rank", "dims", "0 dimensions"),
         ({"tensor": "image", "box": ("8",) * 6}, "rank", "dims", "6 dimensions; 1 to 5"),
-        ({"box": ("32",)}, "rank", "box", "box has 1 entries for 2"),
-        ({"strides": ("4", "4")}, "rank", "strides", "strides has 2 entries for 1"),
-        ({"element_strides": ("1",)}, "rank", "element_strides", "1 entries for 2"),
+        ({"box": ("32",)}, "rank", "box", "box has 1 entries; 2 are expected"),
+        ({"strides": ("4", "4")}, "rank", "strides", "strides has 2 entries; 1 are expected"),
+        ({"element_strides": ("1",)}, "rank", "element_strides", "1 entries; 2 are expected"),
         ({"tensor": "scratch", "dtype": "float32"}, "rank", "dims", "needs dims"),
         ({"tensor": "scratch", "dims": ("64", "64")}, "element", "dtype", "needs a dtype"),
         ({"dtype": "bfloat16"}, "element", "dtype", "not as wide"),
@@ -107,14 +107,14 @@ def test_types_without_a_name_of_the_drivers_are_taken_for_one_as_wide() -> None
         ({"dtype": "tfloat32"}, "policy", "dtype", "the policy fp32 does not allow"),
         ({"dims": ("0", "8")}, "dimension", "dims", r"dims\[0\] is 0"),
         ({"tensor": "turned", "box": ("4", "4")}, "inner_stride", "dims", "lie 100 apart"),
-        ({"tensor": "odd", "box": ("4", "4")}, "stride", "strides", "28 bytes; a multiple of 16"),
+        ({"tensor": "odd", "box": ("4", "4")}, "stride", "strides", "28 bytes; it must be a multiple of 16"),
         ({"strides": ("0 - 204",)}, "stride", "strides", "-816 bytes"),
         ({"box": ("32", "257")}, "box", "box", r"box\[1\] is 257"),
         ({"box": ("256", "0")}, "box", "box", r"box\[1\] is 0"),
         ({"box": ("256", "256")}, "box", "box", "262144 bytes; shared memory holds"),
-        ({"box": ("6", "8")}, "inner_box", "box", "24 bytes; a multiple of 16"),
+        ({"box": ("6", "8")}, "inner_box", "box", "24 bytes; it must be a multiple of 16"),
         ({"swizzle": "64B"}, "swizzle", "box", "128 bytes; at most 64 with swizzle 64B"),
-        ({"element_strides": ("1", "9")}, "element_stride", "element_strides", "is 9; 1 to 8"),
+        ({"element_strides": ("1", "9")}, "element_stride", "element_strides", "is 9; it must be 1 to 8"),
         ({"dims": ("X_COLS", "X_ROWS + 1")}, "reach", "dims", "reaches 82416 bytes from .* 'x', which has 81600"),
         ({"dims": ("X_COLS + 1", "X_ROWS"), "strides": ("X_COLS",)}, "reach", "dims", "reaches 81604"),
         ({"strides": ("208",)}, "reach", "dims", "which has 81600"),

@@ -1,4 +1,4 @@
-"""Whether an object is one that Kubernetes' API accepts: known fields of the right types, none missing.
+"""Check that an object is one that Kubernetes' API accepts: known fields of the right types, none missing.
 
 Goes by the models of the official client, generated from the API's own description. It is installed with Chroma.
 """

@@ -1,4 +1,4 @@
-"""Whether an object of KEDA or of the Prometheus operator is one that their custom resource definitions accept.
+"""Check that an object of KEDA or of the Prometheus operator is one that their custom resource definitions accept.
 
 The fields, types and patterns are those of ``keda.sh/v1alpha1`` (kedacore/keda, config/crd/bases, as of
 controller-gen 0.16) and ``monitoring.coreos.com/v1`` (prometheus-operator 0.84, example/prometheus-operator-crd), told

@@ -101,6 +101,16 @@ def test_no_model_library_beside_untrusted_kernels(role: str) -> None:
     assert "torch" in _packages(role)
 
 
+@pytest.mark.parametrize("role", ["api", "agents"])
+def test_chroma_is_asked_over_http(role: str) -> None:
+    assert "httpx" in _packages(role)
+    assert "chromadb" not in _packages(role)
+
+
+def test_the_api_needs_no_broker_library() -> None:
+    assert _packages("api").isdisjoint({"celery", "kombu", "litellm"})
+
+
 def test_model_keys_go_to_the_agents_only() -> None:
     with_keys = {name for name, service in SERVICES.items() if "env_file" in service}
     assert with_keys == {"agents"}
@@ -112,7 +122,10 @@ def test_model_keys_go_to_the_agents_only() -> None:
 def test_services_build_a_stage_and_run_a_module_that_it_holds(name: str) -> None:
     service = OURS[name]
     role = service["build"]["target"]
-    assert service["build"] == {"context": ".", "dockerfile": "deploy/Dockerfile", "target": role}
+    build = {"context": ".", "dockerfile": "deploy/Dockerfile", "target": role}
+    if role in {"cpu", "gpu"}:
+        build["args"] = {"COMMIT": "${COMMIT:-}"}
+    assert service["build"] == build
     assert service["image"] == f"cupilot-{role}"
     module = _modules(service["command"])
     assert module in _rooms(role)

@@ -213,9 +213,9 @@ def test_the_tours_commands_are_typed_as_they_must_be() -> None:
     text = (ROOT / "docs/a-day.md").read_text(encoding="utf-8")
     typed = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) for line in TYPED.findall(block)]
     assert len(typed) > 30
+    whole: Any = typer.main.get_command(pytest.importorskip("cupilot.cli.app").app)
     for line in typed:
-        command: Any = typer.main.get_command(pytest.importorskip("cupilot.cli.app").app)
-        words = shlex.split(line)
+        command, words = whole, shlex.split(line)
         while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
         command.make_context("cupilot", words)

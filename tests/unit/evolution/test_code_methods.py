@@ -150,9 +150,9 @@ def test_an_optimiser_is_shown_the_best_from_slow_to_fast() -> None:
 
 def test_only_the_translation_is_converted_and_mended() -> None:
     method = method_for(AiCudaEngineerConfig())
-    assert method.course(Operator.TRANSLATION).opening is Stage.CONVERT
-    assert method.course(Operator.TRANSLATION).repair_rounds == 10
-    assert [method.course(one).repair_rounds for one in (Operator.OPTIMISATION, Operator.COMPOSITION)] == [0, 0]
+    assert method.pipeline(Operator.TRANSLATION).opening is Stage.CONVERT
+    assert method.pipeline(Operator.TRANSLATION).repair_rounds == 10
+    assert [method.pipeline(one).repair_rounds for one in (Operator.OPTIMISATION, Operator.COMPOSITION)] == [0, 0]
 
 
 @pytest.mark.parametrize("name", CONFIGS)

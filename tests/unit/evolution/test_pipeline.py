@@ -10,17 +10,17 @@ from cupilot.domain.evaluation import FailureKind, Verdict
 from cupilot.domain.evolution.methods import CONFIGS, MethodConfig, method_for
 from cupilot.domain.evolution.pipeline import (
     REPAIRABLE,
-    Course,
+    AgentFailed,
     Done,
     Duplicate,
     End,
     Ending,
     Judged,
-    Mistaken,
     Next,
     Outcome,
-    Refused,
+    Pipeline,
     Stage,
+    WrongConversion,
     first,
     following,
     step_key,
@@ -30,7 +30,7 @@ from cupilot.domain.evolution.sce import Sce, SceConfig
 from cupilot.domain.states import CandidateState, StepKind
 
 CONFIG = SceConfig(repair_rounds=2)
-COURSE = Sce(CONFIG).course(Operator.INITIAL)
+COURSE = Sce(CONFIG).pipeline(Operator.INITIAL)
 WRONG = Judged(Verdict.REJECTED, FailureKind.WRONG_VALUE)
 GOOD = Judged(Verdict.AUDITED)
 TOO_FAST = Judged(Verdict.QUARANTINED, FailureKind.BELOW_FLOOR)
@@ -38,18 +38,18 @@ TOO_FAST = Judged(Verdict.QUARANTINED, FailureKind.BELOW_FLOOR)
 judgements = st.builds(
     Judged, st.sampled_from(Verdict), st.none() | st.sampled_from(sorted(set(FailureKind) - {"infrastructure"}))
 )
-answers = st.sampled_from([Done(), Duplicate(), Refused("gave_up")])
+answers = st.sampled_from([Done(), Duplicate(), AgentFailed("gave_up")])
 
 
 def run(config: SceConfig, operator: Operator, outcomes: list[Outcome]) -> tuple[list[str], Next | End]:
     """Stages gone through with these outcomes, and what stands at the end."""
-    course = Sce(config).course(operator)
-    at: Next | End = first(course)
+    pipeline = Sce(config).pipeline(operator)
+    at: Next | End = first(pipeline)
     path: list[str] = []
     for outcome in outcomes:
         assert isinstance(at, Next)
         path.append(at.stage.value)
-        at = following(course, at, outcome)
+        at = following(pipeline, at, outcome)
     return path, at
 
 
@@ -72,7 +72,7 @@ def test_repair_rounds_run_out() -> None:
 
 def test_without_alignment_a_good_kernel_ends_at_once() -> None:
     config = CONFIG.model_copy(update={"alignment": False})
-    assert following(Sce(config).course(Operator.INITIAL), Next(Stage.EVALUATE), GOOD) == End(Ending.EVALUATED)
+    assert following(Sce(config).pipeline(Operator.INITIAL), Next(Stage.EVALUATE), GOOD) == End(Ending.EVALUATED)
 
 
 @pytest.mark.parametrize("kind", sorted(set(FailureKind) - REPAIRABLE - {FailureKind.INFRASTRUCTURE}))
@@ -104,14 +104,14 @@ def test_the_answer_about_it_has_one_round_and_is_asked_about_no_more() -> None:
 
 
 def test_an_answer_without_a_kernel_of_its_own_measured_nothing() -> None:
-    assert run(CONFIG, Operator.MUTATION, [Refused("gave_up")])[1] == End(Ending.FAILED, "gave_up")
+    assert run(CONFIG, Operator.MUTATION, [AgentFailed("gave_up")])[1] == End(Ending.FAILED, "gave_up")
     assert run(CONFIG, Operator.MUTATION, [Duplicate()])[1] == End(Ending.DUPLICATE, "duplicate_kernel")
 
 
 @pytest.mark.parametrize("config", [kind() for kind in CONFIGS.values() if kind is not SceConfig])
 def test_methods_that_mend_nothing_ask_nothing(config: MethodConfig) -> None:
     for operator in (Operator.REWRITE, Operator.MUTATION, Operator.TRANSLATION):
-        end = following(method_for(config).course(operator), Next(Stage.EVALUATE), TOO_FAST)
+        end = following(method_for(config).pipeline(operator), Next(Stage.EVALUATE), TOO_FAST)
         assert end == End(Ending.EVALUATED)
 
 
@@ -138,7 +138,7 @@ def test_a_duplicate_ends_the_candidate(stage: Stage, end: End) -> None:
     ],
 )
 def test_a_refusal_ends_the_candidate_with_its_reason(stage: Stage, ending: Ending) -> None:
-    assert following(COURSE, Next(stage, 1), Refused("no_template")) == End(ending, "no_template")
+    assert following(COURSE, Next(stage, 1), AgentFailed("no_template")) == End(ending, "no_template")
 
 
 def test_an_infrastructure_failure_is_no_outcome() -> None:
@@ -159,15 +159,17 @@ openings = st.sampled_from([Stage.CROSS, Stage.TRANSLATE, Stage.MERGE, Stage.WRI
 def test_every_candidate_ends_within_its_rounds_and_keeps_what_was_measured(
     opening: Stage, rounds: int, alignment: bool, data: st.DataObject
 ) -> None:
-    course = Course(opening, rounds, alignment)
-    at: Next | End = first(course)
+    pipeline = Pipeline(opening, rounds, alignment)
+    at: Next | End = first(pipeline)
     seen: list[Next] = []
     while isinstance(at, Next):
         assert at not in seen
         seen.append(at)
         assert len(seen) <= 2 * (rounds + 1) + 1 + 2 + 2 * rounds + 2
-        possible = {Stage.EVALUATE: judgements, Stage.CHECK: answers | st.just(Mistaken())}.get(at.stage, answers)
-        at = following(course, at, data.draw(possible))
+        possible = {Stage.EVALUATE: judgements, Stage.CHECK: answers | st.just(WrongConversion())}.get(
+            at.stage, answers
+        )
+        at = following(pipeline, at, data.draw(possible))
     stages = [step.stage for step in seen]
     assert stages.count(Stage.REVISE) <= rounds
     assert stages.count(Stage.CONVERT) <= rounds + 1
@@ -177,18 +179,18 @@ def test_every_candidate_ends_within_its_rounds_and_keeps_what_was_measured(
 
 
 def test_a_conversion_is_written_again_until_it_is_right() -> None:
-    course = Course(Stage.CONVERT, repair_rounds=1, alignment=False)
-    assert first(course) == Next(Stage.CONVERT)
-    assert following(course, Next(Stage.CONVERT), Done()) == Next(Stage.CHECK)
-    assert following(course, Next(Stage.CHECK), Mistaken()) == Next(Stage.CONVERT, 1)
-    assert following(course, Next(Stage.CHECK, 1), Mistaken()) == End(Ending.FAILED, "not_converted")
-    assert following(course, Next(Stage.CHECK, 1), Done()) == Next(Stage.WRITE)
-    assert following(course, Next(Stage.WRITE), Done()) == Next(Stage.EVALUATE)
+    pipeline = Pipeline(Stage.CONVERT, repair_rounds=1, alignment=False)
+    assert first(pipeline) == Next(Stage.CONVERT)
+    assert following(pipeline, Next(Stage.CONVERT), Done()) == Next(Stage.CHECK)
+    assert following(pipeline, Next(Stage.CHECK), WrongConversion()) == Next(Stage.CONVERT, 1)
+    assert following(pipeline, Next(Stage.CHECK, 1), WrongConversion()) == End(Ending.FAILED, "not_converted")
+    assert following(pipeline, Next(Stage.CHECK, 1), Done()) == Next(Stage.WRITE)
+    assert following(pipeline, Next(Stage.WRITE), Done()) == Next(Stage.EVALUATE)
 
 
 def test_only_a_check_finds_a_conversion_mistaken() -> None:
     with pytest.raises(ValueError, match="no outcome of"):
-        following(COURSE, Next(Stage.TRANSLATE), Mistaken())
+        following(COURSE, Next(Stage.TRANSLATE), WrongConversion())
 
 
 def test_keys_name_candidate_stage_and_round() -> None:

@@ -19,7 +19,7 @@ from cupilot.domain.problem import Target
 from cupilot.reports.canvas import Format
 from cupilot.reports.experiment import summarise, switches_of
 from cupilot.reports.figures import FigureName, figure
-from cupilot.reports.outcomes import JobOutcome, Standing
+from cupilot.reports.outcomes import JobOutcome, OutcomeState
 from cupilot.reports.spreadsheet import Table, table
 from cupilot.reports.words import bundle, claim, markdown
 from cupilot.schemas import ExperimentReport, ExperimentView
@@ -73,7 +73,7 @@ def outcome(arm: str, problem: str, seed: int, speed: float | None, **changes: A
         "problem": problem,
         "seed": seed,
         "state": "succeeded" if speed else "failed",
-        "standing": Standing.SOLVED if speed else Standing.UNSOLVED,
+        "standing": OutcomeState.SOLVED if speed else OutcomeState.UNSOLVED,
         "speedup": Interval(low=speed * 0.99, median=speed, high=speed * 1.01) if speed else None,
         "judged": 4,
         "valid": 3 if speed else 0,
@@ -141,8 +141,8 @@ def test_no_kernel_is_a_loss_but_no_ratio() -> None:
 def test_open_lost_and_mismatched_jobs_are_left_out() -> None:
     of = arms()
     rows = [outcome(arm.name, "gelu", seed, 2.0) for seed in range(6) for arm in of]
-    rows[0] = outcome(of[0].name, "gelu", 0, None, standing=Standing.OPEN, state="evolving")
-    rows[2] = outcome(of[0].name, "gelu", 1, None, standing=Standing.LOST, state="failed", reason="worker_lost")
+    rows[0] = outcome(of[0].name, "gelu", 0, None, standing=OutcomeState.OPEN, state="evolving")
+    rows[2] = outcome(of[0].name, "gelu", 1, None, standing=OutcomeState.LOST, state="failed", reason="worker_lost")
     rows[4] = outcome(of[0].name, "gelu", 2, 2.0, device_class="other")
     found = summarise(view(of, 6, final=False), rows)
     assert found.comparisons[0].blocks == 3
@@ -156,7 +156,7 @@ def test_open_lost_and_mismatched_jobs_are_left_out() -> None:
 def test_an_arm_tells_its_wall_time_and_the_money_that_its_cost_leaves_out() -> None:
     of = arms()
     rows = [outcome(arm.name, "gelu", seed, 2.0, wall_seconds=10.0**seed) for seed in range(3) for arm in of]
-    lost = {"standing": Standing.LOST, "state": "cancelled", "cost_usd": 0.25, "wall_seconds": 9e9}
+    lost = {"standing": OutcomeState.LOST, "state": "cancelled", "cost_usd": 0.25, "wall_seconds": 9e9}
     rows.append(outcome(of[0].name, "gelu", 3, None, reserved_usd=0.75, **lost))
     rows[0] = rows[0].model_copy(update={"reserved_usd": 0.125})
     found = summarise(view(of, 4), rows)

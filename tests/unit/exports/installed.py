@@ -40,7 +40,8 @@ def imported(folder: Path, name: str) -> Iterator[ModuleType]:
 
 def run(folder: Path, *command: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """A program in the folder, which is not to find this repository."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    settings = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, **settings}
     return subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout,
         check=False,

@@ -13,7 +13,7 @@ import pytest
 from cupilot.domain.kernel import ResolvedLaunch, ResolvedPlan
 from cupilot.domain.roofline import Zone
 from gpu_worker.sandbox.child import Finished
-from gpu_worker.targets.base import Access, Counted
+from gpu_worker.targets.base import Access, Counters
 from gpu_worker.targets.cuda import counters, replays
 
 ASKED = {
@@ -81,7 +81,7 @@ def test_zones_ask_what_matters_there() -> None:
 
 
 def test_counters_of_a_sequence_are_summed_or_weighted_by_time() -> None:
-    assert counters.read(TABLE, ASKED) == Counted(
+    assert counters.read(TABLE, ASKED) == Counters(
         {"kernel_time_us": 4.0, "dram_throughput_pct": pytest.approx(70.0), "dram_read_bytes": 1024.0}
     )
 
@@ -90,13 +90,13 @@ def test_counters_of_a_sequence_are_summed_or_weighted_by_time() -> None:
 def test_a_kernel_without_loads_has_no_efficiency_of_loads(name: str) -> None:
     asked = {name: counters.of_zone(Zone.MEMORY)[name]}
     text = f'"ID","gpu__time_duration.sum","{asked[name]}"\n"","ns","%"\n"0","1000","0"\n'
-    assert counters.read(text, asked) == Counted({"kernel_time_us": 1.0})
+    assert counters.read(text, asked) == Counters({"kernel_time_us": 1.0})
     assert counters.read(f'{text}"1","3000","50"\n', asked).metrics[name] == 50.0
 
 
 @pytest.mark.parametrize("text", ["", "==ERROR== ERR_NVGPUCTRPERM\n", "\n".join(TABLE.splitlines()[:3])])
 def test_without_counters_there_is_no_measured_profile(text: str) -> None:
-    assert counters.read(text, counters.COMMON) == Counted()
+    assert counters.read(text, counters.COMMON) == Counters()
 
 
 def test_what_a_profiler_does_not_know_is_missing_and_costs_nothing_else() -> None:
@@ -141,12 +141,12 @@ def finished(stdout: str, *, timed_out: bool = False) -> Finished:
     return Finished(code=0, stdout=stdout, stderr="", timed_out=timed_out)
 
 
-def profiled(monkeypatch: pytest.MonkeyPatch, *answers: Finished) -> tuple[Counted, list[str]]:
+def profiled(monkeypatch: pytest.MonkeyPatch, *answers: Finished) -> tuple[Counters, list[str]]:
     profiler = Profiler(answers)
     monkeypatch.setattr(counters, "profiler", lambda: Path("/ncu"))
     monkeypatch.setattr(replays, "_replay", profiler.replay)
     launch = ResolvedLaunch(kernel="softmax_rows", grid=(1, 1, 1), block=(32, 1, 1), args=("x", "out"))
-    watched = replays.Watched(Path("/kernel.cubin"), ResolvedPlan(launches=(launch,), workspace={}), ())
+    watched = replays.ReplayedKernel(Path("/kernel.cubin"), ResolvedPlan(launches=(launch,), workspace={}), ())
     return replays.profile(watched, Access(), Zone.MEMORY), profiler.asked
 
 
@@ -165,5 +165,5 @@ def test_a_profiler_that_may_not_or_takes_too_long_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch, answer: Finished
 ) -> None:
     found, asked = profiled(monkeypatch, answer)
-    assert found == Counted()
+    assert found == Counters()
     assert len(asked) == 1

@@ -140,12 +140,12 @@ def test_every_reported_kind_is_one_of_the_domain() -> None:
 def test_a_head_start_lasts_as_long_as_recent_submissions() -> None:
     start = HeadStart(flush_seconds=25e-6, longest=1e-3)
     assert start.flushes() == 1  # the cache is flushed at any rate
-    start.saw(100e-6)
+    start.record(100e-6)
     assert start.flushes() * 25e-6 >= 100e-6
-    start.saw(30e-3)
+    start.record(30e-3)
     assert start.flushes() == 40, "a reference that waits within its calls would be waited for twice"
     for _ in range(RECENT):
-        start.saw(10e-6)
+        start.record(10e-6)
     assert start.flushes() == 1
 
 

@@ -23,7 +23,7 @@ def test_a_replay_has_every_buffer_and_fills_only_what_a_kernel_is_given() -> No
         TensorSpec(name="out", role=Role.OUTPUT, dtype=DType.FLOAT32, shape=(4,), strides=(1,)),
     )
     launch = ResolvedLaunch(kernel="k", args=("x", "index", "out", "scratch"), grid=(4, 1, 1), block=(32, 1, 1))
-    watched = replays.Watched(
+    watched = replays.ReplayedKernel(
         Path("/b/kernel.bin"), ResolvedPlan(launches=(launch,), workspace={"scratch": 64}), tensors
     )
     replay = Replay(**replays._specification(watched, times=3))  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, plan: ResolvedPlan = NO_LAUNCHES, *
 
     monkeypatch.setattr(replays, "_replay", replay)
     monkeypatch.setattr(sanitizer, "checker", lambda: Path("/compute-sanitizer"))
-    return replays.watched_memory(replays.Watched(Path("/k"), plan, ()), Access())
+    return replays.watched_memory(replays.ReplayedKernel(Path("/k"), plan, ()), Access())
 
 
 def test_what_a_checkers_silence_is_worth_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,67 +17,21 @@ import psutil
 import pytest
 
 from cupilot.domain.evaluation import Baseline, Evaluation, FailureKind, Preparation, Verdict
-from cupilot.domain.kernel import Kernel, LaunchPlan
 from cupilot.domain.problem import Problem, Target
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.judge.timing import MIN_PAIRS
+from gpu_worker.messages.judge import Judged, KernelOrder, Unusable
 from gpu_worker.phases import Phases
 from gpu_worker.sandbox.child import Child
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import Program
 from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.turns import Cancelled
+from gpu_worker.warm_judge import WarmJudge
 from tests.living import still_running
+from tests.unit.gpu_worker.lines import KERNEL, PLAN, PROBLEM, SLOW_KERNEL, SOURCE, kernel
 
 pytestmark = pytest.mark.judge
-
-SOURCE = """
-import torch
-import torch.nn as nn
-
-class Model(nn.Module):
-    def forward(self, x):
-        return x * 2.0 + 1.0
-
-def get_inputs():
-    return [torch.rand(64, 512)]
-
-def get_init_inputs():
-    return []
-"""
-PROBLEM = Problem(name="line", source=SOURCE)
-KERNEL = r"""
-#include "problem.h"
-extern "C" void run(const float* x, float* out) {
-  #pragma omp parallel for simd
-  for (long i = 0; i < X_SIZE; ++i) out[i] = x[i] * 2.0f + 1.0f;
-}
-"""
-SLOW_KERNEL = KERNEL.replace("#pragma omp parallel for simd", "for (volatile long k = 0; k < 2000000000; k = k + 1) {}")
-PLAN = {"launches": [{"kernel": "run", "args": ["x", "out"]}]}
-
-
-def kernel(source: str = KERNEL, plan: dict[str, object] | None = None) -> Kernel:
-    return Kernel(target=Target.CPU, source=source, plan=LaunchPlan.model_validate(plan or PLAN))
-
-
-@pytest.fixture(scope="module")
-def work_dir(request: pytest.FixtureRequest) -> Path:
-    assert request.config.cache is not None
-    return Path(request.config.cache.mkdir("gpu_worker"))
-
-
-@pytest.fixture(scope="module")
-def evaluator(work_dir: Path) -> Iterator[Evaluator]:
-    with Evaluator(Target.CPU, work_dir, autotune=True) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def preparation(evaluator: Evaluator) -> Preparation:
-    result = evaluator.prepare(PROBLEM)
-    assert result.preparation is not None, result.failure
-    return Preparation.model_validate_json(result.preparation.model_dump_json())
 
 
 def test_a_preparation_says_what_is_known(preparation: Preparation, evaluator: Evaluator) -> None:
@@ -152,7 +105,7 @@ def children(name: str) -> list[psutil.Process]:
 
 
 def busy(runner: psutil.Process) -> bool:
-    """Whether a runner has computed for longer than it takes to start."""
+    """Return whether a runner has computed for longer than it takes to start."""
     try:
         return sum(runner.cpu_times()[:2]) > 1.0
     except psutil.Error:
@@ -201,25 +154,6 @@ def test_a_kernel_that_is_slower_than_the_incumbent_is_timed_no_further(
     assert min(one.comparisons[0].pairs for one in results) <= MIN_PAIRS
 
 
-def test_a_kernel_is_reproduced_although_autotuning_broke_the_judge(
-    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = Phases.stage
-
-    def killing(phases: Phases, name: str) -> None:
-        if "max-autotune" in name:
-            max(children("judge/main.py"), key=psutil.Process.create_time).kill()
-        stage(phases, name)
-
-    monkeypatch.setattr(Phases, "stage", killing)
-    with Evaluator(Target.CPU, work_dir, autotune=True) as evaluator:
-        result = evaluator.confirm(PROBLEM, preparation, kernel())
-    assert result.verdict.counts, result.failure
-    assert result.build is not None
-    assert "no torch.compile max-autotune baseline: the judge ended while compiling" in result.build.log
-    assert Baseline.MAX_AUTOTUNE not in [one.baseline for one in result.comparisons]
-
-
 def test_the_next_kernels_runner_is_started_while_one_is_audited(
     work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -245,41 +179,13 @@ def test_the_next_kernels_runner_is_started_while_one_is_audited(
     assert not list(tmp_path.glob("cupilot-runner-*"))
 
 
-def test_a_spare_runner_that_cannot_start_harms_no_kernel_under_way(
-    work_dir: Path, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(CpuHost, "starts_runners_ahead", True)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    start = Sandbox.start
-    failing = {2, 3, 5}
-    begun: list[int] = []
-
-    def short(sandbox: Sandbox, program: Program, *more: Any) -> Child:
-        if any("gpu_worker/runner.py" in word for word in program.argv):
-            begun.append(len(begun) + 1)
-            if begun[-1] in failing:
-                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        return start(sandbox, program, *more)
-
-    monkeypatch.setattr(Sandbox, "start", short)
-    with Evaluator(Target.CPU, work_dir) as evaluator:
-        results = [evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + f"// {place}\n")) for place in range(4)]
-        assert [len(children("gpu_worker/runner.py")) > 0, len(list(tmp_path.glob("cupilot-runner-*")))] == [True, 1]
-    assert [one.verdict for one in (results[0], results[2], results[3])] == [Verdict.AUDITED] * 3
-    failure = results[1].failure
-    assert failure is not None, "without a spare it starts one, once"
-    assert (failure.kind, "Cannot allocate memory" in failure.message) == (FailureKind.INFRASTRUCTURE, True)
-    assert begun == [1, 2, 3, 4, 5, 6, 7], "a kernel's own and the next one's, of which the second and fifth failed"
-    assert not list(tmp_path.glob("cupilot-runner-*"))
-
-
 def test_a_killed_supervisor_leaves_no_process(work_dir: Path, preparation: Preparation, tmp_path: Path) -> None:
     (tmp_path / "preparation.json").write_text(preparation.model_dump_json())
     code = f"""
 import sys
 from pathlib import Path
 from cupilot.domain.evaluation import Preparation
-from tests.unit.gpu_worker.test_evaluator import PROBLEM, SLOW_KERNEL, kernel
+from tests.unit.gpu_worker.lines import PROBLEM, SLOW_KERNEL, kernel
 from cupilot.domain.problem import Target
 from gpu_worker.evaluator import Evaluator
 known = Preparation.model_validate_json(Path({str(tmp_path / "preparation.json")!r}).read_text())
@@ -295,6 +201,58 @@ with Evaluator(Target.CPU, Path({str(work_dir)!r})) as evaluator:
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
     assert still_running(started) == []
+
+
+def test_a_spare_runner_that_cannot_start_harms_no_kernel_under_way(
+    evaluator: Evaluator, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(CpuHost, "starts_runners_ahead", True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    start = Sandbox.start
+    failing = {2, 3, 5}
+    begun: list[int] = []
+
+    def short(sandbox: Sandbox, program: Program, *more: Any) -> Child:
+        if any("gpu_worker/runner.py" in word for word in program.argv):
+            begun.append(len(begun) + 1)
+            if begun[-1] in failing:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return start(sandbox, program, *more)
+
+    monkeypatch.setattr(Sandbox, "start", short)
+    results = [evaluator.evaluate(PROBLEM, preparation, kernel(KERNEL + f"// {place}\n")) for place in range(4)]
+    assert [len(children("gpu_worker/runner.py")) > 0, len(list(tmp_path.glob("cupilot-runner-*")))] == [True, 1]
+    evaluator.close()
+    assert [one.verdict for one in (results[0], results[2], results[3])] == [Verdict.AUDITED] * 3
+    failure = results[1].failure
+    assert failure is not None, "without a spare it starts one, once"
+    assert (failure.kind, "Cannot allocate memory" in failure.message) == (FailureKind.INFRASTRUCTURE, True)
+    assert begun == [1, 2, 3, 4, 5, 6, 7], "a kernel's own and the next one's, of which the second and fifth failed"
+    assert not list(tmp_path.glob("cupilot-runner-*"))
+
+
+def test_a_kernel_is_reproduced_although_autotuning_broke_the_judge(
+    evaluator: Evaluator, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, judge = Phases.stage, WarmJudge.judge
+
+    def without_compile(warm: WarmJudge, order: KernelOrder, *more: Any) -> Judged | Unusable:
+        """Save the time of the other baseline that has to be compiled."""
+        baselines = tuple(baseline for baseline in order.baselines if baseline is not Baseline.COMPILE)
+        return judge(warm, order.model_copy(update={"baselines": baselines}), *more)
+
+    def killing(phases: Phases, name: str) -> None:
+        if "max-autotune" in name:
+            max(children("judge/main.py"), key=psutil.Process.create_time).kill()
+        stage(phases, name)
+
+    monkeypatch.setattr(Phases, "stage", killing)
+    monkeypatch.setattr(WarmJudge, "judge", without_compile)
+    result = evaluator.confirm(PROBLEM, preparation, kernel())
+    assert result.verdict.counts, result.failure
+    assert result.build is not None
+    assert "no torch.compile max-autotune baseline: the judge ended while compiling" in result.build.log
+    assert Baseline.MAX_AUTOTUNE not in [one.baseline for one in result.comparisons]
 
 
 def test_a_confirmation_uses_fresh_processes_and_says_whether_times_agree(

@@ -9,6 +9,7 @@ import torch
 
 from cupilot.domain.problem import DType, Role
 from gpu_worker.judge import laws
+from gpu_worker.judge.structure import belong_together
 from tests.unit.gpu_worker.records import spec
 
 X = spec("x", (64, 128))
@@ -43,20 +44,51 @@ def test_integers_keep_their_meaning_and_parameters_move(law: str) -> None:
     assert bool((bias != 0).float().mean() > 0.9)
 
 
+def drawn(law: str, seed: int = 3) -> torch.Tensor:
+    return laws.apply(law, [own()[0]], [X], seed)[0]
+
+
 def test_what_each_law_does() -> None:
     x = own()[0]
-    generator = torch.Generator().manual_seed(3)
-    signs = laws.signed(x, generator)
+    signs = drawn("signed")
     assert torch.equal(signs.abs(), x)
     assert 0.4 < float((signs < 0).float().mean()) < 0.6
-    wide = laws.wide_range(x, generator)
+    wide = drawn("wide_range")
     assert float(wide.max() / wide.median()) > 30
-    planted = laws.planted_extremes(x, generator)
-    assert float(planted.flatten()[0].abs()) > 30 * float(x.max())
-    assert float(planted.flatten()[-1].abs()) > 30 * float(x.max())
-    assert float((planted != x).float().mean()) < 0.01
-    rows = laws.constant_rows(x, generator)
-    assert int((rows == rows[:, :1]).all(dim=1).sum()) == 32
+    whole = drawn("integers")
+    assert set(whole.unique().tolist()) == {-2.0, -1.0, 1.0, 2.0}
+
+
+def test_an_offset_is_large_against_the_spread_and_upwards_where_nothing_is_negative() -> None:
+    x = own()[0]
+    for seed in range(20):
+        shifted = drawn("offset", seed)
+        assert 60 < float(shifted.mean() / x.std()) < 600
+        assert torch.allclose(shifted - shifted.mean(), x - x.mean(), atol=1e-4)
+
+
+@pytest.mark.parametrize("law", ["planted_extremes", "perturbed"])
+def test_single_elements_are_changed_at_random_places(law: str) -> None:
+    """Ends are as safe as all other places: who looks at a few elements does not see which law it is."""
+    x = own()[0]
+    places = [(drawn(law, seed) != x).flatten().nonzero().flatten().tolist() for seed in range(50)]
+    assert max(map(len, places)) <= laws.PERTURBED_ELEMENTS
+    assert len(set(map(len, places))) > 1 or law == "perturbed", "one, a few, many"
+    assert len({place for some in places for place in some}) > 100
+    assert sum(0 in some for some in places) < 10
+
+
+def test_constant_rows_hold_many_constants_and_are_of_any_number() -> None:
+    counts, values = set(), set()
+    for seed in range(20):
+        rows = drawn("constant_rows", seed)
+        same = (rows == rows[:, :1]).all(dim=1)
+        counts.add(int(same.sum()))
+        values |= set(rows[same, 0].tolist())
+    assert len(counts) > 5
+    assert min(counts) >= 16
+    assert max(counts) <= 48
+    assert len(values) > 50
 
 
 def test_structure_survives() -> None:
@@ -117,4 +149,4 @@ APART: dict[str, Callable[[], torch.Tensor]] = {
 def test_what_belongs_together_is_told_from_what_does_not(name: str) -> None:
     torch.manual_seed(3)
     draw = (TOGETHER | APART)[name]
-    assert laws.belong_together([draw(), draw(), draw()]) is (name in TOGETHER)
+    assert belong_together([draw(), draw(), draw()]) is (name in TOGETHER)

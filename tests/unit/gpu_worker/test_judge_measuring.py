@@ -5,28 +5,30 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
 
-from cupilot.domain.evaluation import Baseline, FailureKind, Span
+from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Span
 from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws
 from gpu_worker.judge.admission import PRECISIONS, Admission, admit, run_on_half
-from gpu_worker.judge.audit import Auditor, Bounds
+from gpu_worker.judge.audit import Auditor
 from gpu_worker.judge.baseline_link import BaselineLink
+from gpu_worker.judge.blocks import Blocks, Filling
 from gpu_worker.judge.cases import Cases
 from gpu_worker.judge.clocks import Clocks, clock_lies
+from gpu_worker.judge.comparison import Bounds, Comparer
 from gpu_worker.judge.deviation import largest
+from gpu_worker.judge.fillings import Fillings
 from gpu_worker.judge.refusal import UnusableReference
-from gpu_worker.judge.rotation import Rotation
 from gpu_worker.judge.runner_link import KernelFailed, Release
 from gpu_worker.judge.slots import Slots
 from gpu_worker.judge.statistics import half_width, median_interval
-from gpu_worker.judge.timed_outputs import WINDOW_ELEMENTS, WINDOWS, OutputBounds, windows_of
-from gpu_worker.judge.timing import Effort, PairedTimer, _Filling
+from gpu_worker.judge.timing import MIN_PAIRS, Effort, PairedTimer
+from gpu_worker.judge.windows import WINDOW_ELEMENTS, WINDOWS, windows_of
 from gpu_worker.targets.base import DeviceState, GraphUnavailable
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.gpu_worker.served import Served
@@ -71,6 +73,51 @@ class Subject:
         return Slots(self.device, self.specs, {}, count)
 
 
+class Bench:
+    """What judges one kernel, which is a Python function."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        body: Body,
+        tolerances: Mapping[str, float] | None = None,
+        *,
+        clock: float = 1.0,
+        block: float | None = None,
+        hold: Callable[[bool], float | None] = lambda _: None,
+    ) -> None:
+        """Without ``tolerances`` under the problem's own law alone; ``clock`` and ``block`` are the link's."""
+        tolerances = tolerances or {laws.OWN: 1e-4}
+        self.slots = subject.slots()
+        self.link = PythonLink(self.slots, body, clock, block)
+        pytorch = BaselineLink(subject.reference, subject.specs)
+        bounds = Bounds(tolerances, lambda _: 0.0, PRECISIONS[subject.policy])
+        fillings = Fillings(subject.reference, subject.specs, [1, 2, 3], lambda: subject.cases.step)
+        self.blocks = Blocks(
+            self.link,  # type: ignore[arg-type]
+            subject.device,
+            self.slots,
+            fillings,
+            hold=hold,
+            launch_timeout=5.0,
+        )
+        self.comparer = Comparer(
+            self.slots, subject.specs, reference=subject.reference, pytorch=pytorch, cases=subject.cases, bounds=bounds
+        )
+        self.auditor = Auditor(self.blocks, self.comparer, subject.cases, bounds, list(tolerances))
+        self.timer = PairedTimer(
+            self.blocks,
+            subject.device,
+            pytorch=pytorch,
+            comparer=self.comparer,
+            auditor=self.auditor,
+            admitted=list(tolerances),
+        )
+
+    def compare(self, baseline: Baseline, seconds: float, effort: Effort) -> Comparison:
+        return self.timer.compare(baseline, seconds, effort)
+
+
 class PythonLink:
     """Runs a Python function on the slots as a runner would run a kernel."""
 
@@ -82,7 +129,10 @@ class PythonLink:
         self._block = block
         self.uncapturable = ""
         self.captures: list[list[int]] = []
-        self.runs = self.replays = 0
+        self.runs = self.replays = self.resets = 0
+
+    def reset(self) -> None:
+        self.resets += 1
 
     def capture(self, order: Sequence[int]) -> None:
         if self.uncapturable:
@@ -250,14 +300,14 @@ def test_problems_that_cannot_be_judged_are_refused(expression: str, words: str)
 
 def audit(subject: Subject, body: Body) -> KernelFailed | None:
     admission = subject.admit()
-    bounds = Bounds({item.law: item.tolerance for item in admission.laws}, {})
-    slots = subject.slots()
-    auditor = Auditor(PythonLink(slots, body), slots, subject.specs, subject.cases, bounds)  # type: ignore[arg-type]
+    auditor = Bench(subject, body, {item.law: item.tolerance for item in admission.laws}).auditor
     try:
         for item in admission.laws:
             result, _ = auditor.check(item.law, 1.0)
             assert result.passed
         auditor.check_again(laws.OWN, 1.0)
+        for _ in admission.laws:
+            auditor.spot_check(1e-3)
     except KernelFailed as failure:
         return failure
     return None
@@ -284,13 +334,11 @@ def _guesser_is_caught_as() -> FailureKind | None:
     def body(given: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         outputs[0].fill_(float(given[0][:-2].double().mean()))
 
-    slots = subject.slots()
-    bounds = Bounds({item.law: item.tolerance for item in subject.admit().laws}, {})
-    if laws.PERTURBED not in bounds.tolerances:
+    tolerances = {item.law: item.tolerance for item in subject.admit().laws}
+    if laws.PERTURBED not in tolerances:
         return None  # in one draw of a hundred the changed mean is another draw's, so that a constant would pass
-    auditor = Auditor(PythonLink(slots, body), slots, subject.specs, subject.cases, bounds)  # type: ignore[arg-type]
     try:
-        auditor.check(laws.PERTURBED, 1.0)
+        Bench(subject, body, tolerances).auditor.check(laws.PERTURBED, 1.0)
     except KernelFailed as caught:
         return caught.kind
     return None
@@ -331,28 +379,10 @@ def test_spoilt_runs_are_named(spoil: Body, kind: FailureKind) -> None:
     assert failure.kind is kind
 
 
-def timer(
-    subject: Subject, body: Body, clock: float = 1.0, held: list[bool] | None = None, block: float | None = None
-) -> PairedTimer:
-    slots = subject.slots()
-    rotation = Rotation(subject.reference, subject.specs, [1, 2, 3])
-    own = subject.cases.get(laws.OWN)
-    return PairedTimer(
-        PythonLink(slots, body, clock, block),  # type: ignore[arg-type]
-        subject.device,
-        BaselineLink(subject.reference, subject.specs),
-        slots=slots,
-        rotation=rotation,
-        bounds=[OutputBounds(item.unit, 1e-4, ties=False) for item in own.expected],
-        hold=(held if held is not None else []).append,
-        launch_timeout=5.0,
-    )
-
-
 QUICK = Effort(seconds=0.2, half_width=0.5, hopeless=0.0)
 
-UNPAIRED = 2
-"""Blocks of the kernel beside those of pairs: one shows how long a launch takes; with few slots, one starts cold."""
+UNPAIRED = 4
+"""Blocks of the kernel beside those of pairs: one shows how long a launch takes, one starts cold, two are audits."""
 
 
 def test_paired_timing_tells_slow_from_equal() -> None:
@@ -363,11 +393,11 @@ def test_paired_timing_tells_slow_from_equal() -> None:
         time.sleep(0.02)
 
     held: list[bool] = []
-    equal = timer(subject, softmax, held=held).compare(Baseline.EAGER, 1e-3, QUICK)
-    slower = timer(subject, slow).compare(Baseline.EAGER, 2e-2, QUICK)
+    equal = Bench(subject, softmax, hold=held.append).compare(Baseline.EAGER, 1e-3, QUICK)
+    slower = Bench(subject, slow).compare(Baseline.EAGER, 2e-2, QUICK)
     assert slower.speedup.median < equal.speedup.median
     assert slower.kernel_us.median > 20_000
-    assert equal.pairs >= 2
+    assert equal.pairs >= MIN_PAIRS
     assert True in held
     assert held[-1] is False
 
@@ -384,15 +414,15 @@ def test_a_launch_that_works_for_those_to_come_is_caught(eager: bool) -> None:
             time.sleep(0.02)
             done.update(slots.outputs(slot)[0].data_ptr() for slot in range(slots.count))
 
-    timed = timer(subject, ahead)
-    slots = cast("PythonLink", timed._link)._slots
-    fill = timed._fill
+    timed = Bench(subject, ahead)
+    slots = timed.slots
+    fill = timed.blocks.fill
 
-    def fill_and_forget(count: int) -> _Filling:
+    def fill_and_forget(*arguments: Any) -> Filling:
         done.clear()
-        return fill(count)
+        return fill(*arguments)
 
-    timed._fill = fill_and_forget  # type: ignore[method-assign]
+    timed.blocks.fill = fill_and_forget  # type: ignore[method-assign]
     baseline = Baseline.EAGER if eager else Baseline.COMPILE
     subject.served.server.callers[Baseline.COMPILE.value] = subject.served.server.callers[Baseline.EAGER.value]
     if not eager:
@@ -413,13 +443,13 @@ def test_screening_fills_once_and_checks_the_first_launches() -> None:
         seen.add(given[0].numpy().tobytes())
         softmax(given, outputs)
 
-    timed = timer(subject, looks)
+    timed = Bench(subject, looks)
     found = timed.compare(Baseline.EAGER, 1e-3, screening)
     assert found.pairs == 4
-    assert len(seen) <= cast("PythonLink", timed._link)._slots.count
+    assert len(seen) <= timed.slots.count
     assert found.launches > len(seen), "later blocks run on what the first was given"
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, lambda _, outputs: outputs[0].fill_(1 / 64)).compare(Baseline.EAGER, 1e-3, screening)
+        Bench(subject, lambda _, outputs: outputs[0].fill_(1 / 64)).compare(Baseline.EAGER, 1e-3, screening)
     assert caught.value.kind is FailureKind.WRONG_VALUE
 
 
@@ -455,8 +485,8 @@ class Graphs:
 def test_both_sides_go_through_graphs_or_neither(fault: str) -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     graphs = Graphs(subject.device, works=fault != "baseline")
-    timed = timer(subject, softmax)
-    link = cast("PythonLink", timed._link)
+    timed = Bench(subject, softmax)
+    link = timed.link
     link.uncapturable = "cooperative" if fault == "kernel" else ""
     found = timed.compare(Baseline.EAGER, 1e-3, QUICK)
     assert found.graphs is not bool(fault)
@@ -465,14 +495,14 @@ def test_both_sides_go_through_graphs_or_neither(fault: str) -> None:
     assert (link.replays if found.graphs else plain - 1) >= found.pairs
     assert graphs.replays[0] is False
     assert graphs.replays[-found.pairs :] == [found.graphs] * found.pairs
-    assert len(timed.notes) == bool(fault)
+    assert len(timed.timer.notes) == bool(fault)
 
 
 def test_wrong_results_of_a_graph_are_caught() -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     Graphs(subject.device)
-    timed = timer(subject, softmax)
-    link = cast("PythonLink", timed._link)
+    timed = Bench(subject, softmax)
+    link = timed.link
     link.replay = lambda timeout, release=None: (1e-4, 1e-4)  # type: ignore[method-assign] # noqa: ARG005
     with pytest.raises(KernelFailed) as caught:
         timed.compare(Baseline.EAGER, 1e-3, QUICK)
@@ -490,7 +520,7 @@ def test_results_from_earlier_blocks_are_caught() -> None:
         outputs[0].copy_(kept[key])
 
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, memo).compare(Baseline.EAGER, 1e-3, QUICK)
+        Bench(subject, memo).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.WRONG_VALUE
     assert caught.value.details["law"] == "timed"
 
@@ -527,7 +557,7 @@ def test_what_is_done_to_one_timed_launch_of_three_is_seen(spoil: Body, kind: Fa
             spoil(given, outputs)
 
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, body).compare(Baseline.EAGER, 1e-3, QUICK)
+        Bench(subject, body).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is kind
     assert caught.value.details["law"] == "timed"
 
@@ -543,7 +573,7 @@ def test_work_for_a_launch_that_never_comes_is_seen() -> None:
             softmax(*others)
 
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, ahead).compare(Baseline.EAGER, 1e-3, QUICK)
+        Bench(subject, ahead).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.OUT_OF_BOUNDS_WRITE
     assert "works ahead" in str(caught.value)
 
@@ -555,8 +585,8 @@ def test_what_compiled_code_gets_wrong_is_not_the_kernels() -> None:
         return lambda: torch.zeros_like(given[0])
 
     subject.served.server.callers[Baseline.COMPILE.value] = wrong
-    found = timer(subject, softmax).compare(Baseline.COMPILE, 1e-3, QUICK)
-    assert found.pairs >= 2
+    found = Bench(subject, softmax).compare(Baseline.COMPILE, 1e-3, QUICK)
+    assert found.pairs >= MIN_PAIRS
 
 
 @pytest.mark.parametrize(
@@ -588,19 +618,20 @@ def test_turns_with_another_process_are_no_false_clock(shared: bool, kind: str) 
 def test_a_clock_that_lies_all_the_time_is_caught() -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, softmax, clock=0.1, block=0.008).compare(Baseline.EAGER, 1e-3, QUICK)
+        Bench(subject, softmax, clock=0.1, block=0.008).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.CLOCK_MISMATCH
 
 
-def test_blocks_whose_runner_was_stopped_late_say_nothing() -> None:
+def test_blocks_whose_runner_was_stopped_late_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of a kernel could have gone on after its answer."""
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
-    timed, late = timer(subject, softmax), {2, 3, 4}
-    link = cast("PythonLink", timed._link)
-    timed._hold = lambda _: time.perf_counter() + (1.0 if link.runs in late else -1.0)
+    monkeypatch.setattr(subject.device, "kernel_seconds", lambda host, *_: host)  # the clocks agree, however busy
+    timed, late = Bench(subject, softmax), {2, 3, 4}
+    link = timed.link
+    timed.blocks._hold = lambda _: time.perf_counter() + (1.0 if link.runs in late else -1.0)
     found = timed.compare(Baseline.EAGER, 1e-3, QUICK)
     assert found.pairs == link.runs - UNPAIRED - len(late)
-    timed._hold = lambda _: time.perf_counter() + 1.0
+    timed.blocks._hold = lambda _: time.perf_counter() + 1.0
     with pytest.raises(KernelFailed) as caught:
         timed.compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.INFRASTRUCTURE
@@ -612,11 +643,11 @@ def test_pairs_of_a_throttled_device_are_dropped(monkeypatch: pytest.MonkeyPatch
     said = iter(DeviceState(clocks_mhz={"sm": 1980.0}, throttled=one) for one in blocks)
     usual = DeviceState(clocks_mhz={"sm": 1950.0}, throttled=False)
     monkeypatch.setattr(subject.device, "state", lambda: next(said, usual))
-    timed = timer(subject, softmax)
+    timed = Bench(subject, softmax)
     found = timed.compare(Baseline.EAGER, 1e-3, QUICK)
-    pairs = cast("PythonLink", timed._link).runs - UNPAIRED
+    pairs = timed.link.runs - UNPAIRED
     assert found.pairs == pairs - 3
-    assert timed.notes == ["eager: 3 pairs were dropped, the device was throttled"]
+    assert timed.timer.notes == ["eager: 3 pairs were dropped, the device was throttled"]
     assert found.conditions is not None
     assert found.conditions.blocks == 2 * found.pairs
     assert found.conditions.throttled_blocks == 4
@@ -627,7 +658,7 @@ def test_a_device_that_stays_throttled_is_not_the_kernels_fault(monkeypatch: pyt
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     monkeypatch.setattr(subject.device, "state", lambda: DeviceState(throttled=True))
     with pytest.raises(KernelFailed) as caught:
-        timer(subject, softmax).compare(Baseline.EAGER, 1e-3, QUICK)
+        Bench(subject, softmax).compare(Baseline.EAGER, 1e-3, QUICK)
     assert caught.value.kind is FailureKind.INFRASTRUCTURE
 
 

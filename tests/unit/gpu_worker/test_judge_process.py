@@ -30,7 +30,7 @@ from gpu_worker.judge_process import (
     JudgeLost,
     JudgeProcess,
     JudgeTimeout,
-    JudgeUseless,
+    UnusableJudge,
 )
 from gpu_worker.messages.judge import Done, JudgeRequest, OpenRequest, Prepared, PrepareRequest, Traced, Unusable
 from gpu_worker.sandbox import child
@@ -89,7 +89,7 @@ def judge(peer: Callable[[socket.socket], None]) -> Iterator[JudgeProcess]:
         thread.join(PATIENCE)
 
 
-def never() -> bool:
+def never_cancelled() -> bool:
     return False
 
 
@@ -111,7 +111,7 @@ def test_an_honest_conversation() -> None:
     done = Done(answer=Unusable(failure=Failure(kind=FailureKind.TIMEOUT, message="m")))
     stage = {"event": "stage", "name": "timing", "limit": 5.0}
     with judge(sends(stage, {"event": "hold", "on": True}, stage, done.as_json())) as process:
-        answer = process.ask(JUDGE, PATIENCE, never, hold=lambda _: 1.0, on_stage=stages.append)
+        answer = process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: 1.0, on_stage=stages.append)
     assert answer == done.answer
     assert stages == ["timing", "timing"]
 
@@ -137,13 +137,13 @@ def test_an_honest_conversation() -> None:
 )
 def test_what_makes_no_sense_ends_the_judge(messages: Sequence[Any]) -> None:
     with judge(sends(*messages)) as process, pytest.raises(JudgeLost):
-        process.ask(JUDGE, PATIENCE, never, hold=lambda _: 1.0)
+        process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: 1.0)
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"kind": "judged"}, {"kind": "other"}, {"kind": "opened", "more": 1}])
 def test_an_answer_of_no_known_form_is_refused(answer: Any) -> None:
-    with judge(sends({"event": "done", "answer": answer})) as process, pytest.raises(JudgeUseless):
-        process.ask(JUDGE, PATIENCE, never)
+    with judge(sends({"event": "done", "answer": answer})) as process, pytest.raises(UnusableJudge):
+        process.ask(JUDGE, PATIENCE, never_cancelled)
 
 
 @pytest.mark.parametrize("ready", [[], 1, {"event": "ready", "torch": "x" * EVENT_BYTES}])
@@ -156,9 +156,9 @@ def test_a_prepared_problem_may_be_larger_than_findings() -> None:
     large = facts().model_copy(update={"op_class": "x" * (2 * FINDINGS_BYTES)})
     prepared = Prepared(facts=large, laws=("own",), tolerances={}, admission={}, notes=(), baseline_us=interval(1.0))
     with judge(sends(Done(answer=prepared).as_json())) as process:
-        assert process.ask(PrepareRequest(problem=PROBLEM), PATIENCE, never) == prepared
+        assert process.ask(PrepareRequest(problem=PROBLEM), PATIENCE, never_cancelled) == prepared
     with judge(sends(Done(answer=Traced(facts=large)).as_json())) as process, pytest.raises(JudgeLost):
-        process.ask(JUDGE, PATIENCE, never)
+        process.ask(JUDGE, PATIENCE, never_cancelled)
 
 
 def flood(theirs: socket.socket) -> None:
@@ -191,7 +191,7 @@ def test_a_flood_of_events_ends_within_bounded_memory(monkeypatch: pytest.Monkey
         tracemalloc.start()
         try:
             with pytest.raises(JudgeLost):
-                process.ask(JUDGE, PATIENCE, never, hold=hold)
+                process.ask(JUDGE, PATIENCE, never_cancelled, hold=hold)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -202,13 +202,13 @@ def test_a_flood_of_events_ends_within_bounded_memory(monkeypatch: pytest.Monkey
 def test_a_judge_that_does_not_read_its_answers_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_process, "MESSAGE_SECONDS", 0.2)
     with judge(flood) as process, pytest.raises(JudgeLost):
-        process.ask(JUDGE, PATIENCE, never, hold=lambda _: 0.0)
+        process.ask(JUDGE, PATIENCE, never_cancelled, hold=lambda _: 0.0)
 
 
 def test_a_judge_that_takes_no_request_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_process, "MESSAGE_SECONDS", 0.2)
     with judge(lambda _: time.sleep(0.01)) as process, pytest.raises(JudgeLost):
-        process.ask(open_request(op_class="x" * 2**22), PATIENCE, never)
+        process.ask(open_request(op_class="x" * 2**22), PATIENCE, never_cancelled)
 
 
 def begins(theirs: socket.socket) -> None:
@@ -227,13 +227,13 @@ def test_a_cancellation_is_seen_while_a_message_is_under_way() -> None:
 
 def test_a_deadline_is_seen_while_a_message_is_under_way() -> None:
     with judge(begins) as process, pytest.raises(JudgeTimeout):
-        process.ask(JUDGE, 0.2, never)
+        process.ask(JUDGE, 0.2, never_cancelled)
 
 
 def test_a_message_that_never_ends_ends_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "MESSAGE_SECONDS", 0.2)
     with judge(begins) as process, pytest.raises(JudgeLost):
-        process.ask(JUDGE, 3600.0, never)
+        process.ask(JUDGE, 3600.0, never_cancelled)
 
 
 def test_numbers_that_json_lacks_reach_the_judge_as_text() -> None:
@@ -245,7 +245,7 @@ def test_numbers_that_json_lacks_reach_the_judge_as_text() -> None:
         theirs.recv(1)
 
     with judge(peer) as process:
-        process.ask(open_request(scalars={"LIMIT": math.inf}), PATIENCE, never)
+        process.ask(open_request(scalars={"LIMIT": math.inf}), PATIENCE, never_cancelled)
     assert json.loads(heard[0][4:])["facts"]["scalars"] == {"LIMIT": "Infinity"}
 
 

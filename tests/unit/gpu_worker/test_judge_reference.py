@@ -125,13 +125,30 @@ def test_in_place_calls_make_new_values_for_every_alias(device: CpuJudgeDevice) 
     assert {argument["ref"] for argument in last.args[:2]} == set(added.results)  # type: ignore[index, call-overload]
 
 
-def test_a_reference_that_writes_to_its_input_spoils_nothing(device: CpuJudgeDevice) -> None:
-    subject = reference(device, "return x.add_(1)", "torch.zeros(4)")
-    given = torch.zeros(4)
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "return x.add_(1)",
+        "return F.relu(x, inplace=True) * 2",
+        "x.view(-1)[3:].zero_(); return x * 2",
+        "x.data.mul_(2); return x + 0.5",
+        "x.numpy()[0] = 7; return x + 0.5",
+    ],
+)
+def test_a_reference_that_changes_its_input_is_refused_by_name(device: CpuJudgeDevice, forward: str) -> None:
+    with pytest.raises(UnusableReference, match=r"^in_place_reference: forward changes its argument x"):
+        facts(device, forward, "torch.tensor([1.0, float('nan'), -3.0, 4.0])")
+
+
+def test_a_reference_that_changes_a_copy_is_none(device: CpuJudgeDevice) -> None:
+    known = facts(device, "x = x.clone(); return x.add_(1)", "torch.tensor([1.0, float('nan')])")
+    assert ops(known) == ["aten.clone.default", "aten.add_.Tensor"]
+
+
+def test_operators_are_timed_without_what_python_does_between_them(device: CpuJudgeDevice) -> None:
+    subject = reference(device, "import time; time.sleep(0.02); return x @ x", "torch.rand(64, 64)")
     subject.facts("hash")
-    with torch.no_grad():
-        assert torch.equal(subject.run([given])[0], torch.ones(4))
-    assert torch.equal(given, torch.zeros(4))
+    assert 0 < subject.operator_seconds(subject.draw(1)) < 0.02
 
 
 def test_small_constants_are_in_the_graph_and_large_ones_refused(device: CpuJudgeDevice) -> None:

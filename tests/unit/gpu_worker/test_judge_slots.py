@@ -1,4 +1,4 @@
-"""Slots in a shared arena: guards, poison, strides, mixtures of hidden draws."""
+"""Slots in a shared arena: guards, poison, strides, digests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import itertools
 import pytest
 import torch
 
-from cupilot.domain.problem import DType, NumericsPolicy, Role
-from gpu_worker.judge.rotation import Rotation
-from gpu_worker.judge.slots import Slots, same_bytes
+from cupilot.domain.problem import DType, Role
+from gpu_worker.judge.slots import Slots
 from gpu_worker.targets.base import ALIGNMENT
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from tests.unit.gpu_worker.records import spec
-from tests.unit.gpu_worker.served import Served
 
 DTYPES = [item for item in DType if item.itemsize > 1 or item is DType.BOOL]
 
@@ -41,9 +39,26 @@ def test_given_tensors_keep_their_strides(slots: Slots) -> None:
     slots.fill(1, [x])
     assert slots.given(1)[0].stride() == (1, 9)
     assert torch.equal(slots.given(1)[0], x)
-    assert slots.unchanged(1, [x]) is None
+    digests = slots.digests([1])
+    assert slots.changed_since(1, digests) is None
     slots.given(1)[0][3, 3] += 1
-    assert slots.unchanged(1, [x]) == "x"
+    assert slots.changed_since(1, digests) == "x"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3,), (64, 61)])
+def test_a_single_changed_byte_changes_a_digest(device: CpuJudgeDevice, dtype: DType, shape: tuple[int, ...]) -> None:
+    """Also of NaN, which equals nothing, and in whichever slots are looked at together."""
+    slots = Slots(device, [spec("x", shape, dtype=dtype), spec("y", (2,))], {}, 9)
+    for slots_looked_at in ([4], list(range(9))):
+        digests = slots.digests(slots_looked_at)
+        assert slots.changed_since(4, digests) is None
+        words = slots.storages(4)[0].view(torch.uint8)
+        for place in (0, len(words) // 2, len(words) - 1):
+            words[place] ^= 128
+            assert slots.changed_since(4, digests) == "x"
+            words[place] ^= 128
+        assert slots.changed_since(4, digests) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -98,106 +113,3 @@ def test_a_changed_input_of_any_slot_is_seen(device: CpuJudgeDevice, share: floa
     watch = slots.watch([0, 1])
     slots.given(1)[1][2] = 1 << 40
     assert slots.changed(watch) == "label", "a short tensor is watched whole"
-
-
-SOURCE = """
-import torch
-import torch.nn as nn
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(64, 4)
-    def forward(self, x, mask, fixed, both, labels):
-        return self.linear(x) * mask + fixed + both[:, labels]
-def get_inputs():
-    half = torch.rand(32, 32)
-    labels = torch.randint(0, 32, (4,))
-    return [torch.rand(32, 64), torch.rand(32, 4).tril(), torch.ones(4), half + half.T, labels]
-def get_init_inputs():
-    return []
-"""
-
-
-@pytest.fixture
-def rotation(device: CpuJudgeDevice) -> tuple[Rotation, Slots]:
-    with torch.no_grad():
-        served = Served(SOURCE, NumericsPolicy.FP32, device)
-        reference, specs = served.link, served.facts.tensors
-        return Rotation(reference, specs, [11, 12, 13]), Slots(device, specs, {}, 2)
-
-
-def test_rotation_gives_other_inputs_each_time_and_knows_what_it_wrote(rotation: tuple[Rotation, Slots]) -> None:
-    rotating, slots = rotation
-    seen = []
-    for _ in range(8):
-        content = rotating.fill(slots, 0, rotating.choose_state())
-        assert rotating.intact(slots, 0, content) is None
-        x, mask, fixed, both, labels, weight, _ = (tensor.clone() for tensor in slots.given(0))
-        assert torch.equal(mask, mask.tril())
-        assert torch.equal(both, both.T)
-        seen.append((x, fixed, both, labels, weight))
-    for position in range(5):
-        assert len({tuple(item[position].flatten().tolist()) for item in seen}) > 1
-    for position, name in enumerate(("x", "mask", "fixed", "both", "labels", "linear_weight", "linear_bias")):
-        content = rotating.fill(slots, 0, rotating.choose_state())
-        slots.given(0)[position].reshape(-1)[-1] += 1
-        assert rotating.intact(slots, 0, content) == name
-
-
-def test_no_row_comes_again(rotation: tuple[Rotation, Slots]) -> None:
-    """Else a kernel could recognise rows by a few elements, and answer from what it remembers of each."""
-    rotating, slots = rotation
-    seen: set[tuple[float, ...]] = set()
-    for _ in range(32):
-        rotating.fill(slots, 0, rotating.choose_state())
-        x, _, _, _, _, weight, _ = slots.given(0)
-        rows = {tuple(row) for row in [*x.tolist(), *weight.tolist()]}
-        assert not rows & seen
-        seen |= rows
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int16, torch.bool])
-@pytest.mark.parametrize("start", [0, 1])
-@pytest.mark.parametrize("length", [64, 61])
-def test_tensors_are_compared_bit_for_bit(dtype: torch.dtype, start: int, length: int) -> None:
-    held = torch.ones(128, dtype=dtype)
-    if dtype.is_floating_point:
-        held[start : start + length : 3] = torch.nan
-    one = held[start : start + length]
-    other = one.clone()
-    assert same_bytes(one, other)
-    other[-1] = 0
-    assert not same_bytes(one, other)
-
-
-CHOLESKY = """
-import torch
-import torch.nn as nn
-class Model(nn.Module):
-    def forward(self, x):
-        return torch.linalg.cholesky(x)
-def get_inputs():
-    factor = torch.randn(24, 24)
-    return [factor @ factor.T]
-def get_init_inputs():
-    return []
-"""
-
-
-@pytest.mark.parametrize(("source", "rolled"), [(CHOLESKY, True), (CHOLESKY.replace("linalg.cholesky", "exp"), False)])
-def test_symmetric_matrices_are_mixed_where_mixtures_have_an_answer(
-    device: CpuJudgeDevice, source: str, rolled: bool
-) -> None:
-    with torch.no_grad():
-        served = Served(source, NumericsPolicy.FP32, device)
-        reference, specs = served.link, served.facts.tensors
-        mixing, slots = Rotation(reference, specs, [1, 2, 3]), Slots(device, specs, {}, 1)
-        seen: set[tuple[float, ...]] = set()
-        for _ in range(8):
-            content = mixing.fill(slots, 0, mixing.choose_state())
-            x = slots.given(0)[0].clone()
-            assert torch.equal(x, x.mT)
-            assert reference.run([x])[0].isfinite().all()
-            assert mixing.intact(slots, 0, content) is None
-            seen.add(tuple(sorted(x.flatten().tolist())))
-        assert (len(seen) <= 3) is rolled, "a matrix that is rolled holds one draw's values, wherever they are"

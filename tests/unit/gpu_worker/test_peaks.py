@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cupilot.domain.problem import NumericsPolicy
-from gpu_worker.peaks import PeakStore, best, from_measurement
+from gpu_worker.peaks import PeakStore, from_measurement
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.cpu_host import CpuHost
 from tests.unit.gpu_worker.records import PEAKS
@@ -25,7 +25,7 @@ def test_a_device_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_best_of_two_measurements_is_kept() -> None:
     faster = PEAKS.model_copy(update={"bandwidth": 2e10, "scalar_flops": 1e10, "launch_seconds": 1e-6})
-    both = best(PEAKS, faster)
+    both = PEAKS.best_of(faster)
     assert (both.bandwidth, both.scalar_flops, both.launch_seconds) == (2e10, 1e11, 1e-7)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,17 @@ import pytest
 from cupilot.domain.evaluation import Evaluation, Preparation, ProfileSource, SweepPoint, Verdict
 from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
-from cupilot.domain.problem import ProblemFacts, Target
+from cupilot.domain.problem import ProblemFacts
 from gpu_worker import summary
 from gpu_worker.build import BuiltKernel
-from gpu_worker.evaluator import Evaluator, never
-from gpu_worker.profiling import Profiling, promoted
+from gpu_worker.evaluator import Evaluator, never_cancelled
+from gpu_worker.profiling import Profiling, is_promoted
 from gpu_worker.reuse import EvaluationStore
 from gpu_worker.stages import Call, EvaluationInput
-from gpu_worker.targets.base import Counted
+from gpu_worker.targets.base import Counters
 from gpu_worker.targets.cpu_host import CpuHost
+from tests.unit.gpu_worker.lines import KERNEL, PLAN, PROBLEM, kernel
 from tests.unit.gpu_worker.records import comparison
-from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, PROBLEM, kernel
 
 pytestmark = pytest.mark.judge
 
@@ -30,37 +29,18 @@ OUT_OF_REACH = 1e6
 
 
 def call(**changes: Any) -> Call:
-    return Call(**{"deadline": 0.0, "cancelled": never, "thorough": False, **changes})
+    return Call(**{"deadline": 0.0, "cancelled": never_cancelled, "thorough": False, **changes})
 
 
 def test_promoted_is_what_is_not_certainly_slower_than_the_best() -> None:
     twice = comparison(1000.0, 2000.0)
-    assert promoted(twice, call()), "the job has no best kernel yet"
-    assert promoted(twice, call(incumbent=1.5))
-    assert promoted(twice, call(incumbent=twice.speedup.high)), "it may be as fast"
-    assert not promoted(twice, call(incumbent=2.1))
-    assert promoted(twice, call(incumbent=2.1, thorough=True)), "a confirmation is of a champion"
-    assert not promoted(twice, call(candidate=False))
-    assert not promoted(None, call()), "it was not timed"
-
-
-@pytest.fixture(scope="module")
-def work_dir(request: pytest.FixtureRequest) -> Path:
-    assert request.config.cache is not None
-    return Path(request.config.cache.mkdir("gpu_worker"))
-
-
-@pytest.fixture(scope="module")
-def evaluator(work_dir: Path) -> Iterator[Evaluator]:
-    with Evaluator(Target.CPU, work_dir, reuse=True) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def preparation(evaluator: Evaluator) -> Preparation:
-    result = evaluator.prepare(PROBLEM)
-    assert result.preparation is not None, result.failure
-    return result.preparation
+    assert is_promoted(twice, call()), "the job has no best kernel yet"
+    assert is_promoted(twice, call(incumbent=1.5))
+    assert is_promoted(twice, call(incumbent=twice.speedup.high)), "it may be as fast"
+    assert not is_promoted(twice, call(incumbent=2.1))
+    assert is_promoted(twice, call(incumbent=2.1, thorough=True)), "a confirmation is of a champion"
+    assert not is_promoted(twice, call(candidate=False))
+    assert not is_promoted(None, call()), "it was not timed"
 
 
 @pytest.fixture
@@ -68,9 +48,9 @@ def counted(evaluator: Evaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The binaries whose counters were read, on a CPU that has some; nothing is known of any kernel."""
     seen: list[Path] = []
 
-    def measured_profile(_: CpuHost, binary: Path, *__: object) -> Counted:
+    def measured_profile(_: CpuHost, binary: Path, *__: object) -> Counters:
         seen.append(binary)
-        return Counted({"l2_hit_pct": 40.0}, ("stall_gmma",))
+        return Counters({"l2_hit_pct": 40.0}, ("stall_gmma",))
 
     monkeypatch.setattr(CpuHost, "measured_profile", measured_profile)
     monkeypatch.setattr(evaluator, "_known", EvaluationStore(tmp_path))
@@ -102,7 +82,7 @@ def test_others_get_the_inferred_profile_and_it_says_so(
     assert source_of(found) == (ProfileSource.INFERRED, False)
     assert found.profile is not None
     assert {"memory_throughput_pct", "compute_throughput_pct", "floor_pct"} <= found.profile.metrics.keys()
-    assert "profile    inferred (not promoted): " in summary.evaluation(found)
+    assert "profile    inferred (no counters: not among the fastest): " in summary.evaluation(found)
     assert counted == []
 
 
@@ -142,10 +122,10 @@ def test_of_a_swept_kernel_the_point_that_was_chosen_is_counted(
         return evaluator._build(chosen, facts)
 
     profiling = Profiling(evaluator._host)
-    assert not profiling.owes(swept, subject, call(incumbent=OUT_OF_REACH))
-    assert profiling.owes(swept, subject, call())
-    known = profiling.catch_up(swept, EvaluationInput(PROBLEM, preparation, subject), build)
+    assert not profiling.needs_counters(swept, subject, call(incumbent=OUT_OF_REACH))
+    assert profiling.needs_counters(swept, subject, call())
+    known = profiling.add_counters(swept, EvaluationInput(PROBLEM, preparation, subject), build)
     assert built == [{"SCALE": 2}]
     assert len(counted) == 1
     assert source_of(known) == (ProfileSource.MEASURED, True)
-    assert not profiling.owes(known, subject, call()), "it has them now"
+    assert not profiling.needs_counters(known, subject, call()), "it has them now"

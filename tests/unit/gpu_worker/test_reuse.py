@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, FailureKind, Verdict
+from cupilot.domain.evaluation import BuildReport, Evaluation, Failure, FailureKind, Preparation, Verdict
 from cupilot.domain.hardware import Environment
 from cupilot.domain.kernel import Kernel, LaunchPlan, resolve
-from cupilot.domain.problem import Problem, Target
 from gpu_worker import reuse
 from gpu_worker.build import Build, BuiltKernel
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.reuse import EvaluationStore, key_of
 from gpu_worker.stages import EvaluationInput
 from gpu_worker.targets.base import BuildFacts
-from tests.unit.gpu_worker.records import DEVICE, PROBLEM, kernel, preparation
-from tests.unit.gpu_worker.test_evaluator import KERNEL, PLAN, SOURCE
+from tests.unit.gpu_worker.lines import KERNEL
+from tests.unit.gpu_worker.lines import PROBLEM as LINE
+from tests.unit.gpu_worker.lines import kernel as line
+from tests.unit.gpu_worker.records import DEVICE, PROBLEM, kernel
+from tests.unit.gpu_worker.records import preparation as recorded
 
 ENVIRONMENT = Environment(device=DEVICE, driver="1", torch="2")
 
@@ -31,7 +33,7 @@ def failed(kind: FailureKind) -> Evaluation:
 def key(
     binary: str = "b", plan_of: Kernel | None = None, environment: Environment = ENVIRONMENT, sweep: int = 0
 ) -> str:
-    prepared = preparation()
+    prepared = recorded()
     subject = plan_of or kernel()
     build = BuildReport(ok=True, compiler="g++", seconds=0.1, binary_hash=binary)
     built = BuiltKernel(resolve(subject, prepared.facts), Build(build, BuildFacts(), None, None), None)
@@ -83,21 +85,13 @@ def test_words_do_not_count_but_all_that_decides_does(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.judge
-def test_equal_binaries_are_judged_once(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    assert request.config.cache is not None
-    work_dir = Path(request.config.cache.mkdir("gpu_worker"))
-    problem = Problem(name="line", source=SOURCE)
+def test_equal_binaries_are_judged_once(
+    evaluator: Evaluator, preparation: Preparation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(evaluator, "_known", EvaluationStore(tmp_path))
     wrong = KERNEL.replace("+ 1.0f", "+ 1.5f")
-
-    def of(source: str) -> Kernel:
-        return Kernel.model_validate({"target": Target.CPU, "source": source, "plan": PLAN})
-
-    with Evaluator(Target.CPU, work_dir, reuse=True) as evaluator:
-        evaluator._known = EvaluationStore(tmp_path)  # of this test alone: the work folder outlives it
-        prepared = evaluator.prepare(problem).preparation
-        assert prepared is not None
-        first = evaluator.evaluate(problem, prepared, of(wrong))
-        second = evaluator.evaluate(problem, prepared, of("// in other words\n" + wrong))
+    first = evaluator.evaluate(LINE, preparation, line(wrong))
+    second = evaluator.evaluate(LINE, preparation, line("// in other words\n" + wrong))
     assert first.failure is not None
     assert first.failure.kind is FailureKind.WRONG_VALUE
     assert not first.reused

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cupilot.domain.evaluation import FailureKind, Interval, SweepPoint, Verdict
+from cupilot.domain.evaluation import FailureKind, Interval, Preparation, SweepPoint, Verdict
 from cupilot.domain.kernel import Kernel, LaunchPlan
 from cupilot.domain.problem import Target
 from gpu_worker import sweep
 from gpu_worker.evaluator import Evaluator
 from gpu_worker.reuse import EvaluationStore
 from gpu_worker.sweep import PHASES, combination, one_at_a_time
-from tests.unit.gpu_worker.test_evaluator import PROBLEM
+from tests.unit.gpu_worker.lines import PROBLEM
 
 SLOW, BROKEN, WRONG, FAST = 2000, 2001, 1000, 1
+"""Passes over the data: so far apart that no busy machine takes one for the other."""
 KERNEL = f"""
 #include "problem.h"
 static_assert(PASSES != {BROKEN}, "too many");
@@ -59,28 +59,25 @@ def test_what_helped_alone_is_tried_together() -> None:
     assert combination(given, [faster[0], point(1.1, A=4, B=512)]) is None, "within noise"
 
 
-@pytest.fixture(scope="module")
-def evaluator(request: pytest.FixtureRequest) -> Iterator[Evaluator]:
-    assert request.config.cache is not None
-    with Evaluator(Target.CPU, Path(request.config.cache.mkdir("gpu_worker"))) as opened:
-        yield opened
+@pytest.fixture
+def patient(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Evaluator:
+    """An evaluator that knows no kernel, and sweeps slow ones, for as long as a busy machine takes."""
+    monkeypatch.setattr(sweep, "HOPELESS", 0.0)
+    monkeypatch.setattr(sweep, "ROOM", 0.0)
+    monkeypatch.setattr(sweep, "SCREENING_SECONDS", 600.0)
+    monkeypatch.setattr(evaluator, "_known", EvaluationStore(tmp_path))
+    return evaluator
 
 
 @pytest.mark.judge
-def test_the_best_point_is_judged_and_reported(
-    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sweep, "HOPELESS", 0.0)
-    monkeypatch.setattr(evaluator, "_known", EvaluationStore(tmp_path))
-    prepared = evaluator.prepare(PROBLEM).preparation
-    assert prepared is not None
+def test_the_best_point_is_judged_and_reported(patient: Evaluator, preparation: Preparation) -> None:
     kernel = Kernel(target=Target.CPU, source=KERNEL, plan=LaunchPlan.model_validate(PLAN))
 
-    found = evaluator.evaluate(PROBLEM, prepared, kernel)
+    found = patient.evaluate(PROBLEM, preparation, kernel, timeout=600)
     assert found.verdict is Verdict.AUDITED, found.failure
     assert found.kernel_hash == kernel.content_hash()
     assert found.tunables == {"PASSES": FAST}, found.sweep
-    assert {law.law for law in found.laws} == set(prepared.laws)
+    assert {law.law for law in found.laws} == set(preparation.laws)
     points = {one.tunables["PASSES"]: one for one in found.sweep}
     assert list(points) == [SLOW, BROKEN, WRONG, FAST]
     assert points[SLOW].judged
@@ -92,30 +89,26 @@ def test_the_best_point_is_judged_and_reported(
     assert found.build is not None
     assert found.build.ok
 
-    again = evaluator.evaluate(PROBLEM, prepared, kernel)
+    again = patient.evaluate(PROBLEM, preparation, kernel, timeout=600)
     assert again.reused
     assert (again.tunables, again.build, again.sweep) == (found.tunables, found.build, found.sweep)
 
 
 @pytest.mark.judge
 def test_another_source_of_the_same_code_at_every_point_is_judged_once(
-    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    patient: Evaluator, preparation: Preparation
 ) -> None:
-    monkeypatch.setattr(sweep, "HOPELESS", 0.0)
-    monkeypatch.setattr(evaluator, "_known", EvaluationStore(tmp_path))
-    prepared = evaluator.prepare(PROBLEM).preparation
-    assert prepared is not None
     choices = plan(PASSES=(SLOW, [FAST, WRONG, SLOW]))
 
     def of(source: str, chosen: LaunchPlan = choices) -> Kernel:
         return Kernel(target=Target.CPU, source=source, plan=chosen)
 
-    found = evaluator.evaluate(PROBLEM, prepared, of(KERNEL))
+    found = patient.evaluate(PROBLEM, preparation, of(KERNEL), timeout=600)
     assert found.tunables == {"PASSES": FAST}, found.sweep
     assert len({one.code for one in found.sweep}) == 3, "each point is code of its own, those that failed too"
 
     other = of("// in other words\n" + KERNEL)
-    again = evaluator.evaluate(PROBLEM, prepared, other)
+    again = patient.evaluate(PROBLEM, preparation, other, timeout=600)
     assert again.reused
     assert again.kernel_hash == other.content_hash()
     assert again.measurement == found.measurement
@@ -125,23 +118,23 @@ def test_another_source_of_the_same_code_at_every_point_is_judged_once(
     assert again.build.binary_hash == found.build.binary_hash
 
     elsewhere = KERNEL.replace(f"PASSES == {WRONG}", f"PASSES != {SLOW}")
-    changed = evaluator.evaluate(PROBLEM, prepared, of(elsewhere))
+    changed = patient.evaluate(PROBLEM, preparation, of(elsewhere), timeout=600)
     assert not changed.reused, "it is the same code as given, and other code at the point that was chosen"
     assert changed.tunables == {"PASSES": SLOW}
-    fewer = evaluator.evaluate(PROBLEM, prepared, of(KERNEL, plan(PASSES=(SLOW, [FAST, SLOW]))))
+    fewer = patient.evaluate(PROBLEM, preparation, of(KERNEL, plan(PASSES=(SLOW, [FAST, SLOW]))), timeout=600)
     assert not fewer.reused, "other choices, other sweeps"
 
 
 @pytest.mark.judge
-def test_a_sweep_is_retraced_only_where_each_step_would_see_the_same_code(evaluator: Evaluator) -> None:
-    prepared = evaluator.prepare(PROBLEM).preparation
-    assert prepared is not None
+def test_a_sweep_is_retraced_only_where_each_step_would_see_the_same_code(
+    evaluator: Evaluator, preparation: Preparation
+) -> None:
     plain = plan(A=(1, [1, 2]), B=(1, [1, 2]), UNUSED=(1, [1, 2]))
     source = KERNEL.replace("PASSES", "(A * B)")
     kernel = Kernel(target=Target.CPU, source=source, plan=plain)
 
     def code(**values: int) -> str:
-        built = evaluator._builder.build_kernel(kernel.tuned(values), prepared.facts)
+        built = evaluator._builder.build_kernel(kernel.tuned(values), preparation.facts)
         assert built.failure is None
         return built.identity
 
@@ -149,16 +142,16 @@ def test_a_sweep_is_retraced_only_where_each_step_would_see_the_same_code(evalua
     steps = [given, given | {"A": 2}, given | {"B": 2}, given | {"A": 2, "B": 2}]
     points = [point(1.0, **values).model_copy(update={"code": code(**values)}) for values in steps]
     once = evaluator.evaluate(
-        PROBLEM, prepared, Kernel(target=Target.CPU, source=source, plan=plan(A=(1, [1]), B=(1, [1])))
+        PROBLEM, preparation, Kernel(target=Target.CPU, source=source, plan=plan(A=(1, [1]), B=(1, [1])))
     )
 
-    def retraced(*told: SweepPoint) -> bool:
+    def chosen_build(*told: SweepPoint) -> bool:
         known = once.model_copy(update={"sweep": told, "tunables": steps[3]})
-        return evaluator._sweep.retraced(known, kernel, prepared.facts, 12) is not None
+        return evaluator._sweep.chosen_build(known, kernel, preparation.facts, 12) is not None
 
     assert code(**steps[1]) == code(**steps[2]), "a compiler sees their product only"
-    assert retraced(*points), "the tunable that nothing uses is the given code again"
-    assert retraced(points[0], points[1], points[3]), "what is other code's twin was not tried"
-    assert not retraced(points[0], points[1], points[3].model_copy(update={"code": "other"}))
-    assert not retraced(points[0], points[1], points[3].model_copy(update={"code": None})), "it did not build"
-    assert not retraced(points[0], points[3]), "the sweep had no time for that code"
+    assert chosen_build(*points), "the tunable that nothing uses is the given code again"
+    assert chosen_build(points[0], points[1], points[3]), "what is other code's twin was not tried"
+    assert not chosen_build(points[0], points[1], points[3].model_copy(update={"code": "other"}))
+    assert not chosen_build(points[0], points[1], points[3].model_copy(update={"code": None})), "it did not build"
+    assert not chosen_build(points[0], points[3]), "the sweep had no time for that code"

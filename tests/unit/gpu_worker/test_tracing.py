@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cupilot.domain.evaluation import FailureKind, Tracing
-from cupilot.domain.problem import Problem, ProblemFacts, Target
+from cupilot.domain.problem import Problem, ProblemFacts
 from cupilot.domain.sameness import difference
 from gpu_worker.evaluator import Evaluator
+from tests.stages import shorten
 
 pytestmark = pytest.mark.judge
 
@@ -68,13 +68,6 @@ def problem(body: str) -> Problem:
 
 
 @pytest.fixture(scope="module")
-def evaluator(request: pytest.FixtureRequest) -> Iterator[Evaluator]:
-    assert request.config.cache is not None
-    with Evaluator(Target.CPU, Path(request.config.cache.mkdir("gpu_worker"))) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def original(evaluator: Evaluator) -> ProblemFacts:
     return known(evaluator.trace(problem(MODULE)))
 
@@ -95,10 +88,14 @@ def test_a_wrong_conversion_is_told_what_differs(evaluator: Evaluator, original:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_conversion_ends_with_a_reason_and_reaches_nothing(evaluator: Evaluator, name: str) -> None:
+def test_a_hostile_conversion_ends_with_a_reason_and_reaches_nothing(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     statement, kind, said = HOSTILE[name]
     marks = FUNCTION.replace("    x = F.layer_norm", f"    {statement}\n    x = F.layer_norm")
-    found = evaluator.trace(problem(marks), timeout=6 if kind is FailureKind.TIMEOUT else 120)
+    if kind is FailureKind.TIMEOUT:
+        shorten(monkeypatch, "the first forward pass", seconds=1.0)
+    found = evaluator.trace(problem(marks))
     assert found.failure is not None
     assert found.failure.kind is kind, found.failure
     assert said in found.failure.message, found.failure

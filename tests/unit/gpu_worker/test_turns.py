@@ -14,7 +14,7 @@ import pytest
 from cupilot.domain.hardware import Device
 from cupilot.domain.problem import Target
 from gpu_worker.evaluator import Evaluator
-from gpu_worker.turns import Cancelled, alone_on, cpu_is_measured_on
+from gpu_worker.turns import Cancelled, cpu_is_measured_on, exclusive_device
 
 
 def card(target: Target = Target.CUDA) -> Device:
@@ -22,7 +22,7 @@ def card(target: Target = Target.CUDA) -> Device:
     return Device(target=target, uid=uid, name="test", arch="sm_90", units=1, memory_bytes=1, cache_bytes=1)
 
 
-def never() -> bool:
+def never_cancelled() -> bool:
     return False
 
 
@@ -35,11 +35,11 @@ def test_the_second_waits_until_the_first_is_done() -> None:
         return False
 
     def second() -> None:
-        with alone_on(gpu, wait):
+        with exclusive_device(gpu, wait):
             order.append("second")
         done.set()
 
-    with alone_on(gpu, never):
+    with exclusive_device(gpu, never_cancelled):
         thread = threading.Thread(target=second)
         thread.start()
         assert waiting.wait(10)
@@ -51,13 +51,13 @@ def test_the_second_waits_until_the_first_is_done() -> None:
 
 def test_waiting_can_be_cancelled() -> None:
     gpu = card()
-    with alone_on(gpu, never), pytest.raises(Cancelled), alone_on(gpu, lambda: True):
+    with exclusive_device(gpu, never_cancelled), pytest.raises(Cancelled), exclusive_device(gpu, lambda: True):
         pass
 
 
 def test_who_waits_says_what_holds_the_card(caplog: pytest.LogCaptureFixture) -> None:
     gpu, looks = card(), iter([False, False, True])
-    with alone_on(gpu, never), pytest.raises(Cancelled), alone_on(gpu, lambda: next(looks)):
+    with exclusive_device(gpu, never_cancelled), pytest.raises(Cancelled), exclusive_device(gpu, lambda: next(looks)):
         pass
     (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert said.startswith(f"waiting: card {gpu.uid} is held by process {os.getpid()} on ")
@@ -71,10 +71,10 @@ def test_a_lock_file_of_another_user_is_lock_enough(monkeypatch: pytest.MonkeyPa
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, flags, mode)
 
-    with alone_on(gpu, never):
+    with exclusive_device(gpu, never_cancelled):
         pass
     monkeypatch.setattr(os, "open", open_as_another_user)
-    with alone_on(gpu, never), pytest.raises(Cancelled), alone_on(gpu, lambda: True):
+    with exclusive_device(gpu, never_cancelled), pytest.raises(Cancelled), exclusive_device(gpu, lambda: True):
         pass
 
 
@@ -83,7 +83,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path, mo
     gpu, kept = card(), tmp_path / "kept"
     kept.write_text("somebody's file")
     (tmp_path / f"cupilot-{gpu.uid}.lock").symlink_to(kept)
-    with pytest.raises(OSError, match="symbolic links"), alone_on(gpu, never):
+    with pytest.raises(OSError, match="symbolic links"), exclusive_device(gpu, never_cancelled):
         pass
     assert kept.read_text() == "somebody's file"
 
@@ -99,27 +99,27 @@ def test_whatever_measures_waits_for_the_card(call: str, tmp_path: Path) -> None
     nothing = [None] * (1 if call in ("prepare", "trace") else 3)
     with (
         OnCard(Target.CPU, tmp_path) as evaluator,
-        alone_on(evaluator.device, never),
+        exclusive_device(evaluator.device, never_cancelled),
         pytest.raises(Cancelled),
     ):
         getattr(evaluator, call)(*nothing, cancelled=lambda: True)
 
 
 def test_other_cards_do_not_wait() -> None:
-    with alone_on(card(), never), alone_on(card(), never):
+    with exclusive_device(card(), never_cancelled), exclusive_device(card(), never_cancelled):
         pass
 
 
 def test_a_cpu_is_shared() -> None:
     cpu = card(Target.CPU)
-    with alone_on(cpu, never), alone_on(cpu, lambda: True):
+    with exclusive_device(cpu, never_cancelled), exclusive_device(cpu, lambda: True):
         pass
 
 
 def test_background_work_sees_that_a_cpu_is_measured_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert not cpu_is_measured_on()
-    with alone_on(card(Target.CPU), never), alone_on(card(Target.CPU), never):
+    with exclusive_device(card(Target.CPU), never_cancelled), exclusive_device(card(Target.CPU), never_cancelled):
         assert cpu_is_measured_on()
-    with alone_on(card(), never):
+    with exclusive_device(card(), never_cancelled):
         assert not cpu_is_measured_on()

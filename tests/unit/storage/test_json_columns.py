@@ -12,29 +12,29 @@ from cupilot.domain.evolution.methods import MethodConfig
 from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import Budgets
 from cupilot.domain.model_call import Answer, NoAnswer
-from cupilot.storage.db.json_columns import JsonOf, part
+from cupilot.storage.db.json_columns import ValidatedJson, part
 from cupilot.storage.db.tables.jobs import Job
 
 DIALECT = postgresql.dialect()
 
 
-def stored(column: JsonOf, value: Any) -> Any:
+def stored(column: ValidatedJson, value: Any) -> Any:
     return column.process_bind_param(value, DIALECT)
 
 
-def read(column: JsonOf, value: Any) -> Any:
+def read(column: ValidatedJson, value: Any) -> Any:
     return column.process_result_value(value, DIALECT)
 
 
 def test_a_value_is_stored_as_its_json_and_read_back() -> None:
     budgets = Budgets(candidates=7)
-    assert stored(JsonOf(Budgets), budgets) == budgets.model_dump(mode="json")
-    assert read(JsonOf(Budgets), budgets.model_dump(mode="json")) == budgets
+    assert stored(ValidatedJson(Budgets), budgets) == budgets.model_dump(mode="json")
+    assert read(ValidatedJson(Budgets), budgets.model_dump(mode="json")) == budgets
 
 
 def test_a_union_is_told_apart() -> None:
-    assert read(JsonOf(MethodConfig), {"population": 4}) == SceConfig(population=4)
-    responses = JsonOf(Answer | NoAnswer)
+    assert read(ValidatedJson(MethodConfig), {"population": 4}) == SceConfig(population=4)
+    responses = ValidatedJson(Answer | NoAnswer)
     assert read(responses, {"error": "no"}) == NoAnswer(error="no")
     answer = Answer(text="a", prompt_tokens=1, completion_tokens=2, cost_usd=0.5)
     assert read(responses, stored(responses, answer)) == answer
@@ -42,13 +42,13 @@ def test_a_union_is_told_apart() -> None:
 
 def test_what_is_not_of_the_type_is_refused() -> None:
     with pytest.raises(ValidationError):
-        stored(JsonOf(Budgets), {"candidates": -1})
+        stored(ValidatedJson(Budgets), {"candidates": -1})
     with pytest.raises(ValidationError):
-        read(JsonOf(Budgets), {"unknown": 1})
+        read(ValidatedJson(Budgets), {"unknown": 1})
 
 
 def test_none_is_null_or_an_empty_object() -> None:
-    nullable, filled = JsonOf(Budgets), JsonOf(Budgets, empty_is_none=True)
+    nullable, filled = ValidatedJson(Budgets), ValidatedJson(Budgets, empty_is_none=True)
     assert (stored(nullable, None), read(nullable, None)) == (None, None)
     assert (stored(filled, None), read(filled, {})) == ({}, None)
     assert read(nullable, {}) == Budgets()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cupilot.domain.evaluation import LawResult
-from cupilot.storage.db.json_text import to_json
+from cupilot.storage.db.json_columns import to_json
 
 
 def test_numbers_that_are_not_finite_survive_as_text_that_reads_as_a_float() -> None:

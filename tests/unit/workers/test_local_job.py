@@ -1,4 +1,4 @@
-"""A whole local job with scripted agents and a scripted judge: its course, its ends and its repeatability."""
+"""A whole local job with scripted agents and a scripted judge: its pipeline, its ends and its repeatability."""
 
 # ruff: noqa: ARG002 - scripted players take every argument of their roles
 from __future__ import annotations

@@ -17,7 +17,7 @@ from agents.interface import (
     StrategySource,
 )
 from agents.stages import STAGES, Align, Convert, InitialStrategies, Settled, run_stage
-from cupilot.domain.evolution.pipeline import Refused, Stage
+from cupilot.domain.evolution.pipeline import AgentFailed, Stage
 from cupilot.domain.job import JobSpec
 from cupilot.domain.model_call import CostBudgetReached
 from cupilot.domain.problem import Target
@@ -55,12 +55,12 @@ def test_what_agents_cannot_do_or_the_job_cannot_pay_is_refused(error: Exception
         raise error
 
     view = Align(Attempt(strategy=strategy("technique_a")))
-    assert run_stage(view, refuse, briefing(), 1) == Settled(Refused(error.code))  # type: ignore[attr-defined]
+    assert run_stage(view, refuse, briefing(), 1) == Settled(AgentFailed(error.code))  # type: ignore[attr-defined]
 
 
 def test_agents_that_write_no_kernels_freely_refuse_to() -> None:
     view = Convert([Conversion(source="x", complaint="wrong")])
-    assert run_stage(view, agents, briefing(), 1).outcome == Refused("agent_error")
+    assert run_stage(view, agents, briefing(), 1).outcome == AgentFailed("agent_error")
 
 
 def test_of_the_initial_strategies_only_new_ones_are_kept_each_once() -> None:

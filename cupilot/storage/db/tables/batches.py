@@ -13,7 +13,7 @@ from cupilot.domain.hardware import Device
 from cupilot.domain.problem import Target
 from cupilot.domain.states import BatchOutcome, BatchState
 from cupilot.storage.db.base import Base, id_column, now_column
-from cupilot.storage.db.json_columns import JsonOf
+from cupilot.storage.db.json_columns import ValidatedJson
 
 
 class Batch(Base):
@@ -61,14 +61,14 @@ class BatchStep(Base):
     batch_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True)
     step_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("steps.id", ondelete="CASCADE"), primary_key=True, index=True)
     position: Mapped[int]
-    entry: Mapped[BatchEntry] = mapped_column(JsonOf(BatchEntry))
+    entry: Mapped[BatchEntry] = mapped_column(ValidatedJson(BatchEntry))
     outcome: Mapped[BatchOutcome | None]
     """None while the batch holds the step and no result has come."""
     detail: Mapped[str | None] = mapped_column(Text)
     record: Mapped[str | None] = mapped_column(Text, deferred=True)
     """The result as it came, until it is settled."""
     seconds: Mapped[float | None]
-    device: Mapped[Device | None] = mapped_column(JsonOf(Device))
+    device: Mapped[Device | None] = mapped_column(ValidatedJson(Device))
     """Where it was judged."""
     settled_at: Mapped[datetime | None]
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from cupilot.domain.experiments.matrix import ExperimentSpec
 from cupilot.storage.db.base import Base, fk, id_column, now_column
-from cupilot.storage.db.json_columns import JsonOf
+from cupilot.storage.db.json_columns import ValidatedJson
 
 
 class Experiment(Base):
@@ -25,7 +25,7 @@ class Experiment(Base):
     id: Mapped[uuid.UUID] = id_column()
     team_id: Mapped[uuid.UUID] = fk("teams.id", index=False)
     name: Mapped[str] = mapped_column(String(100))
-    spec: Mapped[ExperimentSpec] = mapped_column(JsonOf(ExperimentSpec))
+    spec: Mapped[ExperimentSpec] = mapped_column(ValidatedJson(ExperimentSpec))
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64))
     cancel_requested_at: Mapped[datetime | None]

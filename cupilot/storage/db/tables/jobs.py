@@ -39,7 +39,7 @@ from cupilot.domain.states import (
 from cupilot.domain.steering import DirectiveKind
 from cupilot.domain.strategy import Strategy
 from cupilot.storage.db.base import Base, Json, fk, id_column, now_column
-from cupilot.storage.db.json_columns import JsonOf
+from cupilot.storage.db.json_columns import ValidatedJson
 
 
 class ProblemRow(Base):
@@ -84,13 +84,13 @@ class Job(Base):
     team_id: Mapped[uuid.UUID] = fk("teams.id")
     problem_id: Mapped[uuid.UUID] = fk("problems.id")
     target: Mapped[Target]
-    method: Mapped[MethodConfig] = mapped_column(JsonOf(MethodConfig))
+    method: Mapped[MethodConfig] = mapped_column(ValidatedJson(MethodConfig))
     agents: Mapped[AgentKind]
-    budgets: Mapped[Budgets] = mapped_column(JsonOf(Budgets))
+    budgets: Mapped[Budgets] = mapped_column(ValidatedJson(Budgets))
     seed: Mapped[int]
     priority: Mapped[Priority]
     labels: Mapped[Json] = mapped_column(server_default=text("'{}'::jsonb"))
-    learning: Mapped[Learning] = mapped_column(JsonOf(Learning), server_default=text("'{}'::jsonb"))
+    learning: Mapped[Learning] = mapped_column(ValidatedJson(Learning), server_default=text("'{}'::jsonb"))
     """:class:`cupilot.domain.job.Learning` as JSON."""
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64))
@@ -107,7 +107,7 @@ class Job(Base):
     """Machine-readable: why it ended as it did, or what it waits for."""
     message: Mapped[str | None] = mapped_column(Text)
     """The same for a person."""
-    preparation: Mapped[Preparation | None] = mapped_column(JsonOf(Preparation), deferred=True)
+    preparation: Mapped[Preparation | None] = mapped_column(ValidatedJson(Preparation), deferred=True)
     """None until the job is prepared. Loaded on access: a large reference's graph has thousands of nodes."""
     best_candidate_id: Mapped[uuid.UUID | None] = mapped_column(
         ForeignKey("candidates.id", ondelete="SET NULL", use_alter=True)
@@ -153,7 +153,7 @@ class Generation(Base):
     state: Mapped[GenerationState] = mapped_column(server_default=GenerationState.RUNNING.value)
     pending: Mapped[int]
     cut_short: Mapped[bool] = mapped_column(server_default=text("false"))
-    """Whether a budget allowed less than the method asked for."""
+    """True if a budget allowed less than the method asked for."""
     created_at: Mapped[datetime] = now_column()
     finished_at: Mapped[datetime | None]
 
@@ -168,7 +168,7 @@ class StrategyRow(Base):
     hash: Mapped[str] = mapped_column(String(64))
     signature: Mapped[str] = mapped_column(String(64))
     origin: Mapped[StrategyOrigin]
-    body: Mapped[Strategy] = mapped_column(JsonOf(Strategy))
+    body: Mapped[Strategy] = mapped_column(ValidatedJson(Strategy))
     pool_entry_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("pool_entries.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = now_column()
 
@@ -181,7 +181,7 @@ class KernelRow(Base):
     hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     target: Mapped[Target]
     source: Mapped[str] = mapped_column(Text)
-    plan: Mapped[LaunchPlan | None] = mapped_column(JsonOf(LaunchPlan, empty_is_none=True), nullable=False)
+    plan: Mapped[LaunchPlan | None] = mapped_column(ValidatedJson(LaunchPlan, empty_is_none=True), nullable=False)
     """None of an imported file."""
     likeness: Mapped[str | None] = mapped_column(String(64), index=True)
     """:func:`cupilot.domain.evolution.novelty.kernel_key`: the same for kernels that differ in comments and blanks."""
@@ -220,8 +220,8 @@ class Candidate(Base):
     fidelity: Mapped[float | None]
     repair_rounds: Mapped[int] = mapped_column(server_default=text("0"))
     survives: Mapped[bool] = mapped_column(server_default=text("false"))
-    """Whether selection kept it for the next generation."""
-    notes: Mapped[Notes] = mapped_column(JsonOf(Notes), server_default=text("'{}'::jsonb"))
+    """True if selection kept it for the next generation."""
+    notes: Mapped[Notes] = mapped_column(ValidatedJson(Notes), server_default=text("'{}'::jsonb"))
     created_at: Mapped[datetime] = now_column()
     finished_at: Mapped[datetime | None]
 
@@ -249,7 +249,7 @@ class EvaluationRow(Base):
     problem_hash: Mapped[str] = mapped_column(String(64), index=True)
     purpose: Mapped[EvaluationPurpose]
     verdict: Mapped[Verdict]
-    body: Mapped[Evaluation] = mapped_column(JsonOf(Evaluation))
+    body: Mapped[Evaluation] = mapped_column(ValidatedJson(Evaluation))
     created_at: Mapped[datetime] = now_column()
 
 
@@ -296,7 +296,7 @@ class Directive(Base):
     """The pinned candidate; the one whose strategy is banned; the one, perhaps of another job, that is injected."""
     technique: Mapped[str | None] = mapped_column(String(64))
     """A banned technique."""
-    strategy: Mapped[Strategy | None] = mapped_column(JsonOf(Strategy))
+    strategy: Mapped[Strategy | None] = mapped_column(ValidatedJson(Strategy))
     """A banned or injected strategy."""
     signature: Mapped[str | None] = mapped_column(String(64))
     """Of a banned strategy."""
@@ -326,5 +326,5 @@ class CreditRow(Base):
     technique: Mapped[str] = mapped_column(String(64))
     evaluation_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("evaluations.id", ondelete="SET NULL"))
     """Of the kernel without it, where one was measured."""
-    body: Mapped[Credit] = mapped_column(JsonOf(Credit))
+    body: Mapped[Credit] = mapped_column(ValidatedJson(Credit))
     created_at: Mapped[datetime] = now_column()

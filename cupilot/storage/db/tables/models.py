@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from cupilot.domain.model_call import Answer, Call, NoAnswer
 from cupilot.domain.states import LlmCallState
 from cupilot.storage.db.base import Base, fk, id_column
-from cupilot.storage.db.json_columns import JsonOf
+from cupilot.storage.db.json_columns import ValidatedJson
 
 
 class LlmCall(Base):
@@ -35,14 +35,14 @@ class LlmCall(Base):
     sequence: Mapped[int] = mapped_column(server_default=text("0"))
     state: Mapped[LlmCallState] = mapped_column(server_default=LlmCallState.STARTED.value)
     model: Mapped[str] = mapped_column(String(200))
-    request: Mapped[Call | None] = mapped_column(JsonOf(Call, empty_is_none=True), nullable=False)
+    request: Mapped[Call | None] = mapped_column(ValidatedJson(Call, empty_is_none=True), nullable=False)
     """None where it was pruned."""
     request_hash: Mapped[str] = mapped_column(String(64))
-    response: Mapped[Answer | NoAnswer | None] = mapped_column(JsonOf(Answer | NoAnswer))
+    response: Mapped[Answer | NoAnswer | None] = mapped_column(ValidatedJson(Answer | NoAnswer))
     complaint: Mapped[str | None] = mapped_column(Text)
     """What was wrong with the answer, where it could not be used."""
     cached: Mapped[bool] = mapped_column(server_default=text("false"))
-    """Whether the answer is that of an earlier, equal call of the team."""
+    """True if the answer is that of an earlier, equal call of the team."""
     prompt_tokens: Mapped[int | None]
     completion_tokens: Mapped[int | None]
     cost_usd: Mapped[float] = mapped_column(server_default=text("0"))

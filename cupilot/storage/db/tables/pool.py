@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from cupilot.domain.pool import PoolEntry
 from cupilot.storage.db.base import Base, fk, id_column, now_column
-from cupilot.storage.db.json_columns import JsonOf
+from cupilot.storage.db.json_columns import ValidatedJson
 
 
 class BuiltinProblem(Base):
@@ -85,7 +85,7 @@ class PoolRow(Base):
     id: Mapped[uuid.UUID] = id_column()
     """The evaluation's id."""
     team_id: Mapped[uuid.UUID] = fk("teams.id")
-    body: Mapped[PoolEntry] = mapped_column(JsonOf(PoolEntry))
+    body: Mapped[PoolEntry] = mapped_column(ValidatedJson(PoolEntry))
     sharing: Mapped[str] = mapped_column(String(16), server_default="private")
     """:class:`cupilot.domain.pool.Sharing`; ``private`` of every entry that is not on a built-in problem."""
     reference_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("pool_references.id"), index=True)

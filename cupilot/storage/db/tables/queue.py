@@ -23,7 +23,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from cupilot.domain.hardware import Device
 from cupilot.domain.states import StepKind, StepState, WorkerKind
 from cupilot.storage.db.base import Base, Json, fk, id_column, now_column
-from cupilot.storage.db.json_columns import JsonOf
+from cupilot.storage.db.json_columns import ValidatedJson
 
 
 class Step(Base):
@@ -116,7 +116,7 @@ class WorkerRow(Base):
     kind: Mapped[WorkerKind]
     queues: Mapped[list[str]] = mapped_column(JSONB)
     slots: Mapped[int]
-    device: Mapped[Device | None] = mapped_column(JsonOf(Device))
+    device: Mapped[Device | None] = mapped_column(ValidatedJson(Device))
     """Of a GPU worker."""
     version: Mapped[str] = mapped_column(String(64))
     healthy: Mapped[bool] = mapped_column(server_default=text("true"))
@@ -147,7 +147,7 @@ class Drain(Base):
     since: Mapped[datetime] = now_column()
 
 
-class SchedulerLook(Base):
+class SchedulerTick(Base):
     """Last look of a scheduler in charge, and which one: one row, a sign of life for its successor."""
 
     __tablename__ = "scheduler_look"

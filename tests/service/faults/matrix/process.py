@@ -76,19 +76,19 @@ def _run_worker(role: str, name: str) -> None:
 
 
 def _wrap_steps(role: str) -> None:
-    do_step, do = workers.tasks.do_step, workers.steps._do
+    run_step, do = workers.tasks.run_step, workers.steps._run_claimed
 
     def whole(*arguments: Any) -> None:
         reached(role, Point.BEFORE_CLAIM)
-        do_step(*arguments)
+        run_step(*arguments)
         reached(role, Point.BEFORE_ACK)
 
     def claimed(*arguments: Any) -> str:
         reached(role, Point.AFTER_CLAIM)
         return do(*arguments)
 
-    workers.tasks.do_step = whole
-    workers.steps._do = claimed
+    workers.tasks.run_step = whole
+    workers.steps._run_claimed = claimed
     workers.steps.HANDLERS = {kind: _wrap_handler(role, handler) for kind, handler in workers.steps.HANDLERS.items()}
     _wrap_ledger(role)
 

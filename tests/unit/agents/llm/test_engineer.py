@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agents.interface import Attempt, Briefing, Commission
+from agents.interface import Attempt, Briefing, WriteInput
 from agents.llm.engineer import LlmEngineer, draft
 from agents.llm.gateway import BadModelAnswer, Gateway
 from agents.llm.ledger import MemoryLedger
@@ -46,7 +46,7 @@ def test_a_draft_has_name_thought_and_the_techniques_that_its_code_tells(briefin
 
 def test_code_that_shows_what_is_banned_gets_the_repair_turn(briefing: Briefing) -> None:
     banned = briefing.model_copy(update={"banned": ("prefetch",)})
-    free = Commission(method="evoengineer-free", operator=Operator.REWRITE)
+    free = WriteInput(method="evoengineer-free", operator=Operator.REWRITE)
     with ScriptedModel([Reply(text=reply(PREFETCHING)), Reply(text=reply(PLAIN))]) as model:
         made = LlmEngineer(gateway(model)).write(banned, free, seed=1)
         assert "banned from this job: prefetch" in model.requests[1]["messages"][-1]["content"]
@@ -76,6 +76,6 @@ def test_a_mended_kernel_is_read_again(briefing: Briefing) -> None:
     history = [Attempt(strategy=wrong.strategy, kernel=wrong.kernel, evaluation=evaluation)]
     mended = Reply(text=reply(THREADS, "NOTE: another loop\n"))
     with ScriptedModel([Reply(text="The loop is wrong."), mended]) as model:
-        revision = LlmEngineer(gateway(model)).mend(briefing, history, seed=1)
+        revision = LlmEngineer(gateway(model)).repair(briefing, history, seed=1)
     assert revision is not None
     assert (wrong.strategy.ids(), revision.strategy.ids()) == (("prefetch",), ("threads",))

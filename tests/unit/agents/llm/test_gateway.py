@@ -252,7 +252,7 @@ class OneAMinute(NoLimits):
     def settle(self, model: str, *, taken: int, used: int) -> None:  # noqa: ARG002
         self.settled.append(used)
 
-    def hold_off(self, model: str, seconds: float) -> None:  # noqa: ARG002
+    def back_off(self, model: str, seconds: float) -> None:  # noqa: ARG002
         self.held.append(seconds)
 
 

@@ -94,10 +94,10 @@ def _example(target: Target) -> tuple[Kernel, ProblemFacts]:
 
 
 @pytest.mark.parametrize("target", list(Target))
-def test_the_example_in_the_prompt_compiles_and_its_plan_fits(target: Target, tmp_path: Path) -> None:
+def test_the_example_in_the_prompt_compiles_and_its_plan_fits(target: Target, builds: Path) -> None:
     kernel, facts = _example(target)
     assert len(resolve(kernel, facts).launches) >= 1
     if target is Target.CUDA:
         compile_cuda(kernel, facts)
     else:
-        build_cpu(kernel, facts, tmp_path)
+        build_cpu(kernel, facts, builds)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agents.interface import Advice, Attempt, Briefing, Diagnosis
-from agents.llm.alignment import LlmAligner
+from agents.llm.alignment import AligningTranslator
 from agents.llm.gateway import Gateway, ModelUnavailable, Question, T
 from agents.llm.ledger import MemoryLedger
 from agents.llm.models import AgentRole, Model, RoleModels
@@ -108,7 +108,7 @@ def test_claims_that_neither_binary_nor_source_shows_are_struck_and_scored(brief
     ]
     asked = written("simd", "threads", "prefetch", "pure_fantasy")
     with ScriptedModel([answer({"techniques": claims, "rationale": "threads over rows"})]) as model:
-        aligned = LlmAligner(gateway(model), agents().translator).align(briefing, asked)
+        aligned = AligningTranslator(gateway(model), agents().translator).align(briefing, asked)
         assert "omp_parallel = 1" in model.requests[0]["messages"][1]["content"]
     assert aligned.strategy.ids() == ("threads", "row_tiles")
     assert set(aligned.struck) == {"simd", "prefetch", "pure_fantasy"}
@@ -136,7 +136,9 @@ def test_an_ensemble_shares_the_reading_of_kernels(briefing: Briefing) -> None:
             attempt = written("threads")
             assert attempt.kernel is not None
             kernel = attempt.kernel.model_copy(update={"source": f"{SOURCE}// {number}\n"})
-            LlmAligner(gateway, agents().translator).align(briefing, attempt.model_copy(update={"kernel": kernel}))
+            AligningTranslator(gateway, agents().translator).align(
+                briefing, attempt.model_copy(update={"kernel": kernel})
+            )
             LlmProphet(gateway, Rules()).diagnose(briefing, attempt.model_copy(update={"kernel": kernel}))
     assert [one.seed for one in listener.asked] == [one.seed for one in again.asked]
     for role in (AgentRole.TRANSLATOR, AgentRole.PROPHET):
@@ -147,6 +149,6 @@ def test_an_ensemble_shares_the_reading_of_kernels(briefing: Briefing) -> None:
 def test_alignment_goes_by_the_rules_where_the_model_is_of_no_use(briefing: Briefing) -> None:
     asked = written("threads", "prefetch")
     with ScriptedModel([Reply(text="no")]) as model:
-        aligned = LlmAligner(gateway(model), agents().translator).align(briefing, asked)
+        aligned = AligningTranslator(gateway(model), agents().translator).align(briefing, asked)
     assert aligned.strategy.ids() == ("threads",)
     assert aligned.struck == ("prefetch",)

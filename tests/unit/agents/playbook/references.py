@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from cupilot.domain.header import render
 from cupilot.domain.kernel import Kernel, resolve
 from cupilot.domain.problem import DType, NumericsPolicy, ProblemFacts, Role, TensorSpec
+from gpu_worker.build import Builder
 from gpu_worker.reference.trace import trace as trace_graph
-
-CXX_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fno-exceptions")
+from gpu_worker.sandbox.sandbox import Sandbox
+from gpu_worker.targets.cpu_host import CpuHost
+from gpu_worker.targets.cpu_toolchain import CpuToolchain
 
 
 def spec_of(name: str, role: Role, tensor: torch.Tensor) -> TensorSpec:
@@ -41,7 +42,7 @@ def trace(
         return list(kept[0]) if isinstance(kept[0], tuple | list) else [kept[0]]
 
     with torch.no_grad():
-        graph, matmul_flops, results = trace_graph(call, {**inputs, **parameters})
+        graph, matmul_flops, _, results = trace_graph(call, {**inputs, **parameters})
     outputs = [f"out{i}" for i in range(len(results))] if len(results) > 1 else ["out"]
     tensors = (
         *(spec_of(name, Role.INPUT, tensor) for name, tensor in inputs.items()),
@@ -62,21 +63,28 @@ def trace(
     return facts, results
 
 
-def build_cpu(kernel: Kernel, facts: ProblemFacts, folder: Path) -> Path:
-    """Compile a cpu kernel; the compiler's words on failure."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "problem.h").write_text(render(facts, kernel.plan.values()))
-    (folder / "kernel.cpp").write_text(kernel.source)
-    done = subprocess.run(
-        ["g++", *CXX_FLAGS, "kernel.cpp", "-o", "kernel.so"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[:4000] + "\n" + kernel.source
-    return folder / "kernel.so"
+def build_cpu(kernel: Kernel, facts: ProblemFacts, builds: Path) -> Path:
+    """Compile a cpu kernel as the evaluator does, once; the compiler's words on failure."""
+    built = _builder(builds).build_kernel(kernel, facts)
+    assert built.failure is None, built.failure.message + "\n" + kernel.source
+    return built.binary
 
 
-def run_cpu(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tensor], folder: Path) -> list[torch.Tensor]:
+class _Uninspected(CpuToolchain):
+    """Without the disassembly, which takes as long as the compiler."""
+
+    def inspect_program(self, folder: Path) -> None:  # noqa: ARG002
+        return None
+
+
+@cache
+def _builder(builds: Path) -> Builder:
+    return Builder(_Uninspected(), Sandbox(), builds, CpuHost().device.arch)
+
+
+def run_cpu(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tensor], builds: Path) -> list[torch.Tensor]:
     """Compile and run a cpu kernel over poisoned outputs and workspace; its outputs."""
-    library = ctypes.CDLL(str(build_cpu(kernel, facts, folder)))
+    library = ctypes.CDLL(str(build_cpu(kernel, facts, builds)))
     plan = resolve(kernel, facts)
     buffers: dict[str, np.ndarray[Any, Any]] = {}
     for spec in facts.tensors:

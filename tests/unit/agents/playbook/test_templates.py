@@ -41,11 +41,11 @@ def translated(about: Briefing, strategy: Strategy) -> Kernel:
     return PLAYBOOK.translator.translate(about, strategy, None, 0)
 
 
-def check_cpu(case: Case, strategy: Strategy, folder: Path) -> None:
+def check_cpu(case: Case, strategy: Strategy, builds: Path) -> None:
     """Run a kernel and compare it with float64, allowing some multiple of PyTorch's own error."""
     facts, own = trace(case.function, case.inputs, case.parameters)
     kernel = translated(briefing(facts, Target.CPU), strategy)
-    results = run_cpu(kernel, facts, {**case.inputs, **case.parameters}, folder)
+    results = run_cpu(kernel, facts, {**case.inputs, **case.parameters}, builds)
     for result, mine, exact in zip(results, own, case.exact(), strict=True):
         if result.dtype == torch.int64:
             assert torch.equal(result.view(mine.shape), mine), strategy
@@ -57,11 +57,11 @@ def check_cpu(case: Case, strategy: Strategy, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(everything()))
-def test_cpu_kernels_compute_the_reference(name: str, tmp_path: Path) -> None:
+def test_cpu_kernels_compute_the_reference(name: str, builds: Path) -> None:
     case = everything()[name]
     facts, _ = trace(case.function, case.inputs, case.parameters)
-    for number, strategy in enumerate(strategies(briefing(facts, Target.CPU), name)):
-        check_cpu(case, strategy, tmp_path / str(number))
+    for strategy in strategies(briefing(facts, Target.CPU), name):
+        check_cpu(case, strategy, builds)
 
 
 @pytest.mark.parametrize("name", [*list(pointwise())[::3], *list(rows())[::2], *list(products())[::3]])
@@ -217,19 +217,19 @@ CPU_STRATEGIES = [
 
 
 @pytest.mark.parametrize(("name", "text"), CPU_STRATEGIES)
-def test_cpu_techniques_compute_the_reference(name: str, text: str, tmp_path: Path) -> None:
+def test_cpu_techniques_compute_the_reference(name: str, text: str, builds: Path) -> None:
     if name == "standardised":
         case = Case(everything()[name].function, {"x": torch.randn(3, 300, 90)})
     else:
         case = everything()[name]
-    check_cpu(case, parse(text), tmp_path)
+    check_cpu(case, parse(text), builds)
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "simd, threads", "simd, polynomial_exp, fused_passes, multiple_accumulators", "simd, online_softmax"],
 )
-def test_softmax_treats_infinities_and_nan_as_pytorch_does(text: str, tmp_path: Path) -> None:
+def test_softmax_treats_infinities_and_nan_as_pytorch_does(text: str, builds: Path) -> None:
     x = torch.randn(6, 100)
     x[0, 3] = float("nan")
     x[1, 7] = float("inf")
@@ -239,34 +239,34 @@ def test_softmax_treats_infinities_and_nan_as_pytorch_does(text: str, tmp_path: 
     x[5, 99] = 3e38
     facts, (expected,) = trace(lambda x: torch.softmax(x, 1), {"x": x})
     kernel = translated(briefing(facts, Target.CPU), parse(f"{text}: "))
-    (result,) = run_cpu(kernel, facts, {"x": x}, tmp_path)
+    (result,) = run_cpu(kernel, facts, {"x": x}, builds)
     torch.testing.assert_close(result, expected, equal_nan=True, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["relu", "hardtanh", "gelu", "gelu_tanh", "softplus", "elu", "sigmoid", "logsigmoid"])
-def test_activations_treat_infinities_and_nan_as_pytorch_does(name: str, tmp_path: Path) -> None:
+def test_activations_treat_infinities_and_nan_as_pytorch_does(name: str, builds: Path) -> None:
     x = torch.tensor([0.0, -0.0, 1e-30, -1e-40, 5.0, -5.0, 88.0, -88.0, 120.0, -120.0, 1e38, -1e38]).repeat(3)
     x = torch.cat([x, torch.tensor([float("nan"), float("inf"), float("-inf"), 0.5])])
     if name == "gelu":
         x = torch.clamp(x, -1e38, 1e38)  # PyTorch's float32 answers NaN for infinity here, its float64 does not
     facts, (expected,) = trace(pointwise()[name].function, {"x": x})
     vectorised = "simd" if name in ("relu", "hardtanh") else "simd, polynomial_exp"
-    for number, text in enumerate(["", vectorised]):
+    for text in ("", vectorised):
         kernel = translated(briefing(facts, Target.CPU), parse(f"{text}: "))
-        (result,) = run_cpu(kernel, facts, {"x": x}, tmp_path / str(number))
+        (result,) = run_cpu(kernel, facts, {"x": x}, builds)
         torch.testing.assert_close(result, expected, equal_nan=True, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["max_both", "min_last", "argmin_last"])
-def test_nan_wins_in_extremes_and_equals_keep_their_first_place(name: str, tmp_path: Path) -> None:
+def test_nan_wins_in_extremes_and_equals_keep_their_first_place(name: str, builds: Path) -> None:
     case = rows()[name]
     x = torch.randint(0, 4, case.inputs["x"].shape).float()
     x.view(-1)[123] = float("nan")
     changed = Case(case.function, {"x": x})
     facts, own = trace(case.function, {"x": x})
-    for number, strategy in enumerate(strategies(briefing(facts, Target.CPU), name)):
+    for strategy in strategies(briefing(facts, Target.CPU), name):
         kernel = translated(briefing(facts, Target.CPU), strategy)
-        results = run_cpu(kernel, facts, changed.inputs, tmp_path / str(number))
+        results = run_cpu(kernel, facts, changed.inputs, builds)
         for result, mine in zip(results, own, strict=True):
             torch.testing.assert_close(result.view(mine.shape), mine, equal_nan=True, rtol=0, atol=0)
 

@@ -14,14 +14,14 @@ from agents.interface import (
     Alignment,
     Attempt,
     Briefing,
-    Commission,
     Conversion,
     Draft,
     InitialStrategy,
     KernelEngineer,
     Revision,
+    WriteInput,
 )
-from agents.llm.alignment import LlmAligner
+from agents.llm.alignment import AligningTranslator
 from agents.llm.engineer import LlmEngineer
 from agents.llm.gateway import Gateway
 from agents.llm.ledger import Ledger, Limits
@@ -29,7 +29,6 @@ from agents.llm.manager import LlmManager
 from agents.llm.models import AgentRole, RoleModels
 from agents.llm.prophet import LlmProphet
 from agents.llm.revisor import LlmRevisor
-from agents.llm.translator import LlmTranslator
 from agents.playbook import agents as playbook
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.pool import PoolMatch
@@ -45,7 +44,7 @@ def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Age
     return Agents(
         prophet=prophet,
         manager=LlmManager(gateway, prophet),
-        translator=_Translator(LlmTranslator(gateway), LlmAligner(gateway, rules.translator)),
+        translator=AligningTranslator(gateway, rules.translator),
         revisor=LlmRevisor(gateway),
         engineer=LlmEngineer(gateway),
     )
@@ -65,26 +64,6 @@ def hybrid(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> 
         revisor=model.revisor,
         engineer=_HybridEngineer(rules, model.engineer),
     )
-
-
-class _Translator:
-    """A translator whose model writes kernels and reads them."""
-
-    def __init__(self, writer: LlmTranslator, reader: LlmAligner) -> None:
-        self._writer = writer
-        self._reader = reader
-
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """Return the model's kernel."""
-        return self._writer.translate(briefing, strategy, parent, seed)
-
-    def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
-        """Return the model's kernel."""
-        return self._writer.merge(briefing, first, second, seed)
-
-    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
-        """Return what the model reads in the code, as far as source and binary show it."""
-        return self._reader.align(briefing, attempt)
 
 
 class _HybridManager:
@@ -168,22 +147,22 @@ class _HybridEngineer:
             return briefing.problem.source
         return self._model.convert(briefing, attempts, seed)
 
-    def write(self, briefing: Briefing, commission: Commission, seed: int) -> Draft:
-        """Write the first strategies of the playbook in generation 0, by the commission's place.
+    def write(self, briefing: Briefing, write_input: WriteInput, seed: int) -> Draft:
+        """Write the first strategies of the playbook in generation 0, by the proposal's place.
 
         Later ask the model.
         """
-        if commission.generation == 0:
-            seeds = self._seeds(briefing, commission.places)
-            if commission.place < len(seeds):
-                strategy = seeds[commission.place]
+        if write_input.generation == 0:
+            seeds = self._seeds(briefing, write_input.places)
+            if write_input.place < len(seeds):
+                strategy = seeds[write_input.place]
                 kernel = self._rules.translator.translate(briefing, strategy, None, seed)
                 return Draft(kernel=kernel, strategy=strategy, name="template", insight=strategy.rationale)
-        return self._model.write(briefing, commission, seed)
+        return self._model.write(briefing, write_input, seed)
 
-    def mend(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
+    def repair(self, briefing: Briefing, history: Sequence[Attempt], seed: int) -> Revision | None:
         """Return the model's."""
-        return self._model.mend(briefing, history, seed)
+        return self._model.repair(briefing, history, seed)
 
     def _seeds(self, briefing: Briefing, count: int) -> list[Strategy]:
         try:

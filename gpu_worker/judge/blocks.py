@@ -1,0 +1,182 @@
+"""Blocks of a kernel's launches: filled slots, one message to the runner, the judge's clock around it.
+
+Audits and timings use the same blocks, so that a kernel cannot tell one from the other. Says how long a block took, and
+refuses what can be seen at once: outputs that are still to come, inputs that changed. Compares no values.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from cupilot.domain.evaluation import FailureKind
+from gpu_worker.judge.clocks import LATE_SECONDS, LATE_SHARE
+from gpu_worker.judge.fillings import Fillings
+from gpu_worker.judge.runner_link import KernelFailed, RunnerLink
+from gpu_worker.judge.slots import Digests, Slots, Watch
+from gpu_worker.targets.base import JudgeDevice
+
+FLUSH_BELOW_CACHES = 8
+"""A block that touches less than this many last-level caches is preceded by a flush."""
+
+PROBED_SLOTS = 8
+PROBED_ELEMENTS = 64
+
+DECOYS = 4
+"""Poisoned slots that no launch of a block is given. A launch that works for later ones, whose place it knows from
+earlier blocks, cannot tell them from those that come; slots with and without a launch change with each block."""
+
+DECOY_SHARE = 4
+"""At most one slot in so many is a decoy: where there are few, each is so large that working ahead saves nothing."""
+
+Hold = Callable[[bool], float | None]
+"""Stops or continues the runner; the moment since or until which it stands still, None where it holds no host code."""
+
+
+@dataclass(frozen=True)
+class Filling:
+    """Contents of some slots for a block."""
+
+    order: Sequence[int]
+    laws: Mapping[int, str]
+    """By slot."""
+    digests: Digests
+    watch: Watch
+
+
+@dataclass(frozen=True)
+class BlockTime:
+    """Seconds of a block on both clocks."""
+
+    host: float
+    reported: float
+    seconds: float | None
+    """Seconds a launch; None where the clocks disagree, or the runner was stopped too late after its answer."""
+
+
+class Blocks:
+    """Runs blocks of one loaded kernel; the slots are bound in the runner."""
+
+    def __init__(
+        self,
+        link: RunnerLink,
+        device: JudgeDevice,
+        slots: Slots,
+        fillings: Fillings,
+        *,
+        hold: Hold,
+        launch_timeout: float,
+    ) -> None:
+        self.slots = slots
+        self.fillings = fillings
+        self.graphs = False
+        """True if blocks go through graphs."""
+        self._link = link
+        self._device = device
+        self._hold = hold
+        self._launch_timeout = launch_timeout
+        self._random = random.Random()
+        self._decoys = min(DECOYS, slots.count // DECOY_SHARE)
+        self._laid: list[int] = []
+
+    def length(self, seconds: float) -> int:
+        """Return the launches of a block, where one takes so many seconds."""
+        wanted = math.ceil(self._device.block_seconds / max(seconds, 1e-7))
+        return max(1, min(self.slots.count - self._decoys, wanted))
+
+    def some_slots(self, count: int) -> list[int]:
+        """Return so many slots at random, in random order."""
+        return self._random.sample(range(self.slots.count), count)
+
+    def stop(self) -> None:
+        """Stop the runner: what lies in the slots is seen when the clock runs, and not before."""
+        self._hold(True)
+
+    def release(self) -> None:
+        """Let the runner go on."""
+        self._hold(False)
+
+    def fill(
+        self,
+        order: Sequence[int],
+        weights: Mapping[str, float],
+        placed: Mapping[int, tuple[str, Sequence[torch.Tensor]]] | None = None,
+    ) -> Filling:
+        """Fill and poison slots, with laws drawn by weight; ``placed`` are slots given certain tensors, and their laws.
+
+        The kernel's static memory becomes what it was after loading; the runner is stopped afterwards.
+        """
+        self._link.reset()
+        self.stop()
+        self.fillings.renew()
+        names = self._random.choices(list(weights), list(weights.values()), k=len(order))
+        chosen = dict(zip(order, names, strict=True))
+        for slot in order:
+            if placed is not None and slot in placed:
+                chosen[slot], tensors = placed[slot]
+                self.slots.fill(slot, tensors)
+            else:
+                self.fillings.fill(self.slots, slot, chosen[slot])
+            self.slots.poison(slot)
+        return Filling(order, chosen, self.slots.digests(order), self.slots.watch(order))
+
+    def run(self, order: Sequence[int], timeout: float | None = None) -> BlockTime:
+        """Launch the kernel once for each slot; ``timeout`` is for a launch. The runner is stopped afterwards."""
+        self._lay_decoys(order)
+        seconds = (timeout or self._launch_timeout) * len(order)
+        if self.graphs:
+            self._link.capture(order)
+        self.flush(len(order))
+        release = partial(self._hold, False)
+        link = self._link
+        host, reported = link.replay(seconds, release) if self.graphs else link.run(order, seconds, release)
+        late = self._late(time.perf_counter())
+        taken = self._device.kernel_seconds(host, reported, len(order))
+        if taken is None or late > LATE_SECONDS + LATE_SHARE * host:
+            return BlockTime(host, reported, None)
+        return BlockTime(host, reported, taken / len(order))
+
+    def flush(self, launches: int) -> None:
+        """Evict the cache where so many launches would not."""
+        if launches * self.slots.tensor_bytes < FLUSH_BELOW_CACHES * self._device.cache_bytes:
+            self._device.flush_cache()
+        self._device.synchronize()
+
+    def probe(self, order: Sequence[int]) -> None:
+        """Raise for outputs that are still to come: looks at the last one first, and at some others."""
+        for slot in [order[-1], *self._random.sample(order, min(PROBED_SLOTS, len(order)))]:
+            if self.slots.probe_unwritten(slot, PROBED_ELEMENTS):
+                message = "a launch had not written its output when it was reported as done"
+                raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, law="timed")
+
+    def refuse_trespass(self, filling: Filling) -> None:
+        """Raise for inputs that changed in any slot, and for outputs of launches that never came."""
+        refuse_change(self.slots.changed(filling.watch), "timed")
+        if not all(self.slots.untouched(slot) for slot in self._laid):
+            message = "the kernel wrote the output of a launch that never came: it works ahead of its turn"
+            raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, law="timed")
+
+    def _lay_decoys(self, order: Sequence[int]) -> None:
+        """Poison some slots that a block leaves out."""
+        others = sorted(set(range(self.slots.count)) - set(order))
+        self._laid = self._random.sample(others, min(self._decoys, len(others)))
+        for slot in self._laid:
+            self.slots.poison(slot)
+
+    def _late(self, answered: float) -> float:
+        """Stop the runner; return the seconds after its answer in which it could still work."""
+        stopped = self._hold(True)
+        return 0.0 if stopped is None else stopped - answered
+
+
+def refuse_change(changed: str | None, law: str) -> None:
+    """Raise for a given tensor that a launch changed."""
+    if changed is not None:
+        message = f"the kernel changed {changed}, which it is only given to read"
+        raise KernelFailed(FailureKind.INPUT_MUTATED, message, tensor=changed, law=law)

@@ -1,0 +1,174 @@
+"""Compares what launches wrote with what is right: with the exact answer, or with PyTorch's for the same inputs.
+
+One standard for every launch: the law's tolerance, which is measured when the problem is admitted and never depends on
+what the kernel did. Where a slot's inputs happen to be worse conditioned than those that a tolerance was measured on,
+the slot's own tolerance is measured in the same way, before a kernel is refused.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Role, TensorSpec
+from gpu_worker.judge import laws
+from gpu_worker.judge.admission import Precision, calibrate
+from gpu_worker.judge.baseline_link import BaselineLink
+from gpu_worker.judge.blocks import Filling, refuse_change
+from gpu_worker.judge.cases import Case, Cases, usable_error
+from gpu_worker.judge.deviation import ABSOLUTE, Expected, deviation, largest, plain, unit_of
+from gpu_worker.judge.diagnosis import wrong_output
+from gpu_worker.judge.reference_link import ReferenceLink
+from gpu_worker.judge.runner_link import KernelFailed
+from gpu_worker.judge.slots import Slots
+from gpu_worker.judge.windows import windows_of
+
+PYTORCH_FACTOR = 1.25
+"""Multiple of a tolerance for outputs that are compared with PyTorch's own, on other draws than it was measured on."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds on a kernel's error under each law."""
+
+    tolerances: Mapping[str, float]
+    reference_error: Callable[[str], float]
+    """Error of PyTorch's own answer under a law."""
+    precision: Precision
+    """Precision that the tolerances were measured for."""
+
+
+class Comparer:
+    """Compares the launches of one kernel."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        specs: Sequence[TensorSpec],
+        *,
+        reference: ReferenceLink,
+        pytorch: BaselineLink,
+        cases: Cases,
+        bounds: Bounds,
+    ) -> None:
+        self._slots = slots
+        self._outputs = [spec for spec in specs if spec.role is Role.OUTPUT]
+        self._inputs = sum(spec.role is Role.INPUT for spec in specs)
+        self._reference = reference
+        self._pytorch = pytorch
+        self._cases = cases
+        self._bounds = bounds
+        self._random = random.Random()
+        self.compared: Counter[str] = Counter()
+        """Launches that were right, by law."""
+
+    def with_case(self, slot: int, filling: Filling, case: Case) -> float:
+        """Return the error of a slot that holds a case. Raises :class:`KernelFailed`, for trespassing too."""
+        self._refuse_trespass(slot, filling)
+        error = self._exact_error(slot, case)
+        self.compared[case.law] += 1
+        return error
+
+    def with_exact(self, slot: int, filling: Filling) -> float:
+        """Return the error of a slot against the exact answer to what it holds. Raises :class:`KernelFailed`."""
+        return self.with_case(slot, filling, self._case_of(slot, filling.laws[slot]))
+
+    def with_pytorch(self, slot: int, filling: Filling) -> None:
+        """Compare a slot with PyTorch's answer to what it holds. Raises :class:`KernelFailed`."""
+        self._refuse_trespass(slot, filling)
+        law = filling.laws[slot]
+        if not self._agrees_with_pytorch(slot, law):
+            self._look_again(slot, law)
+        self.compared[law] += 1
+
+    def _refuse_trespass(self, slot: int, filling: Filling) -> None:
+        broken = self._slots.broken_guard(slot)
+        if broken is not None:
+            message = f"the kernel wrote outside of its buffers, next to {broken}"
+            raise KernelFailed(FailureKind.OUT_OF_BOUNDS_WRITE, message, tensor=broken, law=filling.laws[slot])
+        refuse_change(self._slots.changed_since(slot, filling.digests), filling.laws[slot])
+
+    def _agrees_with_pytorch(self, slot: int, law: str) -> bool:
+        self._pytorch.assume(self._slots.storages(slot)[self._inputs :])
+        got, wanted = self._slots.outputs(slot), self._pytorch.answer(slot)
+        bound = PYTORCH_FACTOR * self._bounds.tolerances[law] + 2 * self._bounds.reference_error(law)
+        return all(self._difference(law, mine, its) <= bound for mine, its in zip(wanted, got, strict=True))
+
+    def _difference(self, law: str, wanted: torch.Tensor, got: torch.Tensor) -> float:
+        """Return the difference of two outputs in units of the wanted one's spread; of large ones, in some windows."""
+        unit = ABSOLUTE if law == laws.INTEGERS else unit_of(wanted)
+        windows = windows_of(wanted.numel(), self._random)
+        mine, its = (torch.cat([plain(tensor).reshape(-1)[window] for window in windows]) for tensor in (wanted, got))
+        return deviation(Expected(mine.to(its.dtype), unit), its)
+
+    def _look_again(self, slot: int, law: str) -> None:
+        """Compare a slot with the exact answer, at the tolerance of its own inputs where that is larger.
+
+        Indices that differ from PyTorch's are right where they select values that are as good.
+        """
+        case = self._case_of(slot, law)
+        try:
+            self._exact_error(slot, case)
+        except KernelFailed as failure:
+            if failure.kind is not FailureKind.WRONG_VALUE:
+                raise
+            message = f"{failure}, although the same kernel passed on other data: it seems to reuse results"
+            raise KernelFailed(failure.kind, message, **(failure.details | {"law": "timed", "drawn": law})) from failure
+
+    def _case_of(self, slot: int, law: str) -> Case:
+        return self._cases.expect(law, [tensor.clone() for tensor in self._slots.given(slot)])
+
+    def _exact_error(self, slot: int, case: Case) -> float:
+        """Return the largest error over all outputs."""
+        tolerance = self._bounds.tolerances[case.law]
+        errors = [
+            deviation(expected, got) for expected, got in zip(case.expected, self._slots.outputs(slot), strict=True)
+        ]
+        if max(errors) > tolerance:
+            tolerance = max(tolerance, self._own_tolerance(case))
+        for index, error in enumerate(errors):
+            if error > tolerance:
+                raise self._wrong(slot, index, case, tolerance)
+            if case.expected[index].has_nan:
+                self._check_written(slot, index, case)
+        return max(errors)
+
+    def _own_tolerance(self, case: Case) -> float:
+        """Return the tolerance that this case's own inputs would have been admitted with; 0 where values are exact."""
+        if case.law == laws.INTEGERS or all(expected.integral for expected in case.expected):
+            return 0.0
+        error = largest(case.expected, self._reference.run(case.given))
+        if not usable_error(error):
+            return 0.0
+        return calibrate(self._reference, case, error, self._bounds.precision)[0]
+
+    def _wrong(self, slot: int, index: int, case: Case, tolerance: float) -> KernelFailed:
+        failure = wrong_output(
+            self._outputs[index],
+            case.expected[index],
+            self._slots.outputs(slot)[index],
+            self._slots.unwritten(slot, index),
+            tolerance=tolerance,
+            law=case.law,
+        )
+        return _as_insensitive(failure) if case.law == laws.PERTURBED else failure
+
+    def _check_written(self, slot: int, index: int, case: Case) -> None:
+        """Poison is a NaN: where one is expected, an element that was never written looks right."""
+        missing = int(self._slots.unwritten(slot, index).sum())
+        if missing:
+            name = self._outputs[index].name
+            message = f"{missing} elements of {name} were never written, where NaN is expected"
+            raise KernelFailed(FailureKind.UNWRITTEN_OUTPUT, message, output=name, law=case.law)
+
+
+def _as_insensitive(failure: KernelFailed) -> KernelFailed:
+    if failure.kind is not FailureKind.WRONG_VALUE:
+        return failure
+    message = f"single changed input elements do not move the output as they move the reference's: {failure}"
+    return KernelFailed(FailureKind.INSENSITIVE, message, **failure.details)

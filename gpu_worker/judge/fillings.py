@@ -1,0 +1,263 @@
+"""Fresh inputs for every block of launches: each slot holds a mixture of hidden draws under an input law of its own.
+
+A block's slots are of all laws at random places, and blocks that are audited are filled as those that are timed, so
+that nothing tells a kernel which is which. Each slot has parameters and buffers of its own too: what a kernel prepares
+from them in one launch is of no use in the next. Values are new in each filling: each element lies between two draws at
+its own place, near one of them, by random numbers that begin at a random place; so ranges and structural zeros survive,
+and no result can be remembered. Whole numbers take the value of either draw. The random numbers of symmetric matrices
+are symmetric; where the reference has no answer to such a mixture (a Cholesky factor), draws are rolled along their
+diagonal instead. Tensors whose neighbours belong together (sorted offsets, permutations) are put together from a few
+stretches. Where drawing is quick, draws are replaced by new ones all the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.problem import Role, TensorSpec
+from gpu_worker.judge import laws
+from gpu_worker.judge.reference_link import ReferenceLink
+from gpu_worker.judge.refusal import UnusableReference
+from gpu_worker.judge.slots import Slots, flat_storage
+from gpu_worker.judge.structure import Structure, belong_together, like
+
+STRETCHES = 3
+MIXTURES_TRIED = 3
+
+NEAREST = 0.25
+"""Mixed values lie at most this share of the way from one draw to the other: ranges and spreads stay as they are."""
+
+QUICK_DRAW_SECONDS = 5e-3
+"""Draws that take less are replaced with each filling."""
+
+WANTED = 3
+"""Launches to be compared under each law; laws that have fewer are drawn more often."""
+PREFERENCE = 4.0
+
+_PERIOD = laws.NOISE_PERIOD
+"""Random numbers repeat after so many elements: at which of as many places they begin is drawn anew."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What is known of one given tensor."""
+
+    spec: TensorSpec
+    structure: Structure
+    together: bool
+    """True if neighbours belong together."""
+    smooth: bool
+    """True if values between two draws mean something."""
+
+
+class Fillings:
+    """A pool of draws, and the slots that are filled from it."""
+
+    def __init__(
+        self,
+        reference: ReferenceLink,
+        specs: Sequence[TensorSpec],
+        seeds: Sequence[int],
+        step: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """Draw the pool; ``step`` gives the size of a perturbation that visibly moves the output."""
+        self._reference = reference
+        self._step = step
+        self._draw_seconds = 0.0
+        specs = [spec for spec in specs if spec.role is not Role.OUTPUT]
+        self._inputs = sum(spec.role is Role.INPUT for spec in specs)
+        self._role = laws.drawn_role(specs)
+        self._random = random.Random(secrets.randbits(64))
+        drawn = [self._draw(reference, seed) for seed in seeds]
+        device = drawn[0][0].device
+        self._generator = torch.Generator(device=device)
+        self._first = drawn[0]
+        varied = [self._varied(specs, draw) for draw in drawn]
+        self._pool = [[flat_storage(tensor) for tensor in draw] for draw in varied]
+        self._given = [
+            _Given(spec, Structure.of(versions[0]), belong_together(versions), _smooth(versions))
+            for spec, versions in zip(specs, zip(*varied, strict=True), strict=True)
+        ]
+        self._tiny = any(laws.tiny(tensor) for tensor in drawn[0][self._inputs :])
+        self._weights = _mixing_weights(self._generator.manual_seed(secrets.randbits(60)), device)
+        self._rolled = False
+        self._rolled = any(given.structure.symmetric for given in self._given) and not self._answers_mixtures(reference)
+
+    def fill(self, slots: Slots, slot: int, law: str) -> None:
+        """Write new inputs, parameters and buffers under a law into a slot."""
+        action = laws.transform(law, self._step())
+        views = slots.given(slot)
+        for index, (given, storage) in enumerate(zip(self._given, slots.storages(slot), strict=True)):
+            self._mix_into(storage, index)
+            if not storage.is_floating_point():
+                continue
+            if given.spec.role is not Role.INPUT and self._moves(law):
+                storage.copy_(flat_storage(laws.moved_state(law, views[index], self._seeded())))
+            if action is not None and given.spec.role is self._role:
+                laws.change(action, views[index], given.structure, self._seeded())
+
+    def renew(self) -> None:
+        """Replace a draw of the pool by a new one, where that is quick."""
+        if self._draw_seconds > QUICK_DRAW_SECONDS:
+            return
+        drawn = self._draw(self._reference, secrets.randbits(40))
+        varied = self._varied([given.spec for given in self._given], drawn)
+        self._pool[self._random.randrange(len(self._pool))] = [flat_storage(tensor) for tensor in varied]
+
+    def _moves(self, law: str) -> bool:
+        """Return whether a law has parameters and buffers of its own; the pool's are mixed for most."""
+        return law == laws.INTEGERS or (law == laws.WIDE_RANGE and self._tiny)
+
+    def _seeded(self) -> torch.Generator:
+        return self._generator.manual_seed(self._random.getrandbits(60))
+
+    def _mix_into(self, into: torch.Tensor, index: int) -> None:
+        """Write a mixture of draws into a flat storage."""
+        given = self._given[index]
+        if given.structure.symmetric and self._rolled:
+            self._roll(into, index)
+        elif given.together:
+            self._put_together(into, index)
+        else:
+            first, second = (self._pool[draw][index] for draw in self._two_draws())
+            begin = self._random.randrange(_PERIOD)
+            weights = self._weights[begin : begin + _PERIOD]
+            if given.structure.symmetric and 0 not in given.spec.strides:
+                _mix_symmetric(into, first, second, weights, given)
+            else:
+                _mix(into, first, second, weights, smooth=given.smooth)
+
+    def _roll(self, into: torch.Tensor, index: int) -> None:
+        """Write one draw of symmetric matrices, its rows and columns rolled by the same random number."""
+        given, draw = self._given[index], self._pool[self._random.randrange(len(self._pool))][index]
+        shift = 0
+        if given.spec.contiguous and not given.structure.zeros:
+            shift = self._random.randrange(given.spec.shape[-1])
+        if shift:
+            shape = given.spec.shape
+            into.view(shape).copy_(draw.view(shape).roll((shift, shift), (-2, -1)))
+        else:
+            into.copy_(draw)
+
+    def _put_together(self, into: torch.Tensor, index: int) -> None:
+        """Write stretches of whole rows, cut at random places, of one draw each; state and what has gaps is one."""
+        spec = self._given[index].spec
+        row = spec.shape[-1] if len(spec.shape) > 1 else 1
+        rows = into.numel() // row
+        whole = index >= self._inputs or not spec.contiguous
+        cuts = [] if whole else sorted(self._random.randrange(rows + 1) for _ in range(STRETCHES - 1))
+        edges = [0, *(cut * row for cut in cuts), into.numel()]
+        draws = self._random.sample(range(len(self._pool)), len(self._pool))
+        for (start, end), draw in zip(itertools.pairwise(edges), itertools.cycle(draws)):  # endless
+            into[start:end].copy_(self._pool[draw][index][start:end])
+
+    def _two_draws(self) -> Sequence[int]:
+        return self._random.sample(range(len(self._pool)), 2)
+
+    def _answers_mixtures(self, reference: ReferenceLink) -> bool:
+        """Return whether the reference has finite answers to mixtures; of positive definite matrices it seldom has."""
+        for _ in range(MIXTURES_TRIED):
+            inputs = []
+            for index, given in enumerate(self._given):
+                storage = torch.empty_like(self._pool[0][index])
+                self._mix_into(storage, index)
+                inputs.append(storage.as_strided(given.spec.shape, given.spec.strides))
+            try:
+                outputs = reference.run(inputs)
+            except UnusableReference as error:
+                if error.kind is FailureKind.OUT_OF_MEMORY:
+                    raise
+                return False
+            if not all(bool(output.isfinite().all()) for output in outputs):
+                return False
+        return True
+
+    def _draw(self, reference: ReferenceLink, seed: int) -> list[torch.Tensor]:
+        began = time.monotonic()
+        drawn = reference.draw(seed)
+        self._draw_seconds = time.monotonic() - began
+        return drawn
+
+    def _varied(self, specs: Sequence[TensorSpec], draw: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Give the draw state of its own, and inputs of its own where ``get_inputs`` always gives the same."""
+        result = []
+        for spec, tensor, other in zip(specs, draw, self._first, strict=True):
+            is_fixed = spec.role is not Role.INPUT or (draw is not self._first and torch.equal(tensor, other))
+            if is_fixed and tensor.is_floating_point():
+                moved = like(tensor, tensor.clone(memory_format=torch.contiguous_format))
+                laws.change(_jittered, moved, Structure.of(tensor), self._seeded())
+                result.append(moved)
+            else:
+                result.append(tensor)
+        return result
+
+
+def _jittered(values: torch.Tensor, generator: torch.Generator) -> None:
+    values.copy_(laws.jitter(values, generator))
+
+
+def weights(admitted: Sequence[str], compared: Mapping[str, int]) -> dict[str, float]:
+    """Return how often to draw each law: the problem's own as often as all others together.
+
+    Laws of which few launches were compared are drawn more often.
+    """
+    others = max(1, len(admitted) - 1)
+    return {
+        law: (others if law == laws.OWN else 1.0) * (PREFERENCE if compared.get(law, 0) < WANTED else 1.0)
+        for law in admitted
+    }
+
+
+def _smooth(versions: Sequence[torch.Tensor]) -> bool:
+    """Return whether a floating tensor holds other values than whole numbers and infinities: those may be flags."""
+    if not versions[0].is_floating_point() or not all(bool(tensor.isfinite().all()) for tensor in versions):
+        return False
+    return any(not torch.equal(tensor, tensor.round()) for tensor in versions)
+
+
+def _mixing_weights(generator: torch.Generator, device: torch.device) -> torch.Tensor:
+    """Return random weights near 0 or near 1, of two periods: stretches of one begin anywhere."""
+    near = torch.rand(2 * _PERIOD, generator=generator, device=device).mul_(NEAREST)
+    second = torch.rand(2 * _PERIOD, generator=generator, device=device) < 0.5
+    return torch.where(second, 1 - near, near)
+
+
+def _mix(into: torch.Tensor, first: torch.Tensor, second: torch.Tensor, weights: torch.Tensor, *, smooth: bool) -> None:
+    """Mix two draws element by element, in one call for all whole periods of the weights and one for the rest."""
+    chosen = weights.to(first.dtype) if smooth else weights < 0.5
+
+    def mix(place: slice, shape: tuple[int, ...]) -> None:
+        one, two, target = (tensor[place].view(shape) for tensor in (first, second, into))
+        factors = chosen[: shape[-1]]
+        if smooth:
+            torch.lerp(one, two, factors.expand(shape), out=target)
+        else:
+            torch.where(factors, one, two, out=target)
+
+    whole = into.numel() // _PERIOD * _PERIOD
+    if whole:
+        mix(slice(0, whole), (whole // _PERIOD, _PERIOD))
+    if whole < into.numel():
+        mix(slice(whole, into.numel()), (into.numel() - whole,))
+
+
+def _mix_symmetric(
+    into: torch.Tensor, first: torch.Tensor, second: torch.Tensor, weights: torch.Tensor, given: _Given
+) -> None:
+    into.copy_(first)  # what lies between rows too
+    spec = given.spec
+    one, two, target = (tensor.as_strided(spec.shape, spec.strides) for tensor in (first, second, into))
+    rows = weights[: spec.shape[-1]]
+    if given.smooth:
+        torch.lerp(one, two, (rows[:, None] * rows).to(one.dtype).expand(spec.shape), out=target)
+    else:
+        near_second = rows < 0.5
+        torch.where(near_second[:, None] == near_second, one, two, out=target)
