@@ -126,25 +126,33 @@ def fetch(*, batch: BatchId, output: Output, server: Server = None, data: Data =
 def import_results(
     *,
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="What `python -m gpu_worker batch run` wrote.")],
+    release: Annotated[
+        bool, typer.Option("--release", help="Then put steps without a result back into the queue.")
+    ] = False,
     server: Server = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Settle the results of a batch, as those of a worker.
 
-    Half a result is settled as far as it goes; the rest stays held. Importing again changes nothing. Refused, one by
-    one: duplicates, steps that the batch does not hold any more, lines that were changed, and answers to other
-    questions. A batch of another service, or one that was changed after its export, is refused as a whole.
+    Half a result is settled as far as it goes; the rest stays held, or with --release waits for the next export.
+    Importing again changes nothing. Refused, one by one: duplicates, steps that the batch does not hold any more,
+    lines that were changed, and answers to other questions. A batch of another service, or one that was changed after
+    its export, is refused as a whole.
 
     \b
-    Example:
+    Examples:
         cupilot batch import night.batch.results
+        cupilot batch import night.batch.results --release
     """
     lines = _lines(result)
     batch = read_header(lines[0]).batch
     with connect(server, data) as client:
         receipts = client.import_results(batch, lines)
         view = client.wait_for_batch(batch)
+        if release and view.state == "open":
+            client.cancel_batch(batch)
+            view = client.wait_for_batch(batch)
         if as_json:
             typer.echo(BatchReport(batch=view, receipts=receipts).model_dump_json(indent=2))
             return
@@ -223,7 +231,8 @@ def cancel(*, batch: BatchId, server: Server = None, data: Data = None, as_json:
         cupilot batch cancel 3f2b...
     """
     with connect(server, data) as client:
-        view = client.cancel_batch(batch)
+        client.cancel_batch(batch)
+        view = client.wait_for_batch(batch)
         typer.echo(view.model_dump_json(indent=2) if as_json else _line(view))
 
 

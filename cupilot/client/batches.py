@@ -88,10 +88,14 @@ class BatchCalls:
 
     @script
     def wait_for_batch(self, batch: UUID | str) -> Script[BatchView]:
-        """Return a batch once it is exported, and all results that came are settled."""
+        """Return a batch once it has ended, or is open with all results settled that came so far.
+
+        One that was cancelled has ended when its steps are back in the queue.
+        """
         while True:
             view = yield from BatchCalls.batch.ask(self, batch)
-            if view.state != "exporting" and view.counts.received == 0:
+            settled = view.state == "open" and view.counts.received == 0 and view.counts.waiting > 0
+            if settled or view.ended_at is not None:
                 return view
             yield Pause(POLL_SECONDS)
 

@@ -83,7 +83,8 @@ class Done:
 def serve(options: CardOptions, connection: Connection, stop: Stop) -> None:
     """Judge what is ordered over the connection, until it is closed or None is ordered; the body of the process."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent says when to stop
+    for name in (signal.SIGINT, signal.SIGTERM):  # terminals and Slurm send them to all; the parent says when to stop
+        signal.signal(name, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if options.cores:
         os.sched_setaffinity(0, options.cores)

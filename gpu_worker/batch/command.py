@@ -14,7 +14,7 @@ from cupilot.domain.batches.files import BatchFile
 from cupilot.domain.errors import InvalidInput
 from gpu_worker.batch.card import CardOptions
 from gpu_worker.batch.result_file import ResultFile
-from gpu_worker.batch.run import BatchRun, card_options, to_stderr
+from gpu_worker.batch.run import GRACE_SECONDS, BatchRun, card_options, to_stderr
 
 ALL_DONE, STEPS_LEFT = 0, 4
 
@@ -54,7 +54,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="all|UUID,...",
         help="cards, by UUID or index (default: all that are visible)",
     )
-    run.add_argument("--minutes", type=float, metavar="M", help="begin nothing later than this; what runs is finished")
+    run.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help=f"begin nothing later than this; what still runs {GRACE_SECONDS:.0f} s later is stopped, and left",
+    )
     run.add_argument("--threads", type=int, help="threads of kernel and baseline on cpu; all cores by default")
     run.add_argument("--builder", choices=("nvrtc", "nvcc"), help="what compiles on cuda: nvrtc (default), or nvcc")
     default = str(Path(tempfile.gettempdir()) / "cupilot-gpu-worker")

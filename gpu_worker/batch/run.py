@@ -31,6 +31,10 @@ MAX_FAILURES = 3
 LEAST_CORES = 4
 """Cores below which cards share all of them: a judge, a runner, a reference, and one for builds."""
 WAIT_SECONDS = 0.2
+GRACE_SECONDS = 60.0
+"""Time after the deadline for steps that run; most evaluations end within it. What takes longer is stopped."""
+STOP_SECONDS = 30.0
+"""Time for a step that was stopped, after which its card's process is killed."""
 END_SECONDS = 10.0
 """Time in which a card's process may end its children."""
 
@@ -68,7 +72,11 @@ class BatchRun:
         deadline: float | None = None,
         tell: Callable[[str], None],
     ) -> None:
-        """Prepare a run; nothing begins after ``deadline``, by :func:`time.monotonic`, or after the lease's end."""
+        """Prepare a run.
+
+        Nothing begins after ``deadline``, by :func:`time.monotonic`, or after the lease's end; what runs at the
+        deadline has :data:`GRACE_SECONDS` to finish.
+        """
         self._batch = batch
         self._result = result
         self._deadline = deadline
@@ -78,6 +86,9 @@ class BatchRun:
         self._queue = StepQueue([entry for entry in batch.manifest.steps if entry.step not in result.done])
         self._options = _with_cores(cards)
         self._stop = _PROCESSES.Event()
+        self._stop_asked: float | None = None
+        """When the run was asked to stop, by :func:`time.monotonic`. A flag of its own, because a signal handler may
+        interrupt whoever holds the event's lock."""
         self._cards: list[_Card] = []
         self._reasons: list[str] = []
 
@@ -88,7 +99,7 @@ class BatchRun:
 
     def stop(self) -> None:
         """Cancel what runs, and begin nothing any more; for signal handlers."""
-        self._stop.set()
+        self._stop_asked = self._stop_asked or time.monotonic()
 
     def run(self) -> None:
         """Judge until nothing is left that may begin; raises Unavailable where no card can be used."""
@@ -96,7 +107,7 @@ class BatchRun:
             return
         self._cards = [self._start(options) for options in self._options[: len(self._queue)]]
         try:
-            while self._cards and (self._order() or self._busy()):
+            while self._cards and (self._order() or self._busy()) and self._may_wait():
                 self._wait()
             if not self._cards and self.left and not self._over():
                 raise Unavailable(f"no card can be used: {'; '.join(self._reasons)}")
@@ -111,8 +122,19 @@ class BatchRun:
         return _Card(options, process, ours)
 
     def _over(self) -> bool:
-        late = self._deadline is not None and time.monotonic() >= self._deadline
-        return late or self._stop.is_set() or datetime.now(UTC) >= self._batch.manifest.expires_at
+        return self._late(0.0) or self._stop_asked is not None or datetime.now(UTC) >= self._batch.manifest.expires_at
+
+    def _late(self, grace: float) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline + grace
+
+    def _may_wait(self) -> bool:
+        """Pass a stop on to the cards; return False once they have had the time to follow it."""
+        if self._late(GRACE_SECONDS):
+            self.stop()
+        if self._stop_asked is None:
+            return True
+        self._stop.set()
+        return time.monotonic() < self._stop_asked + STOP_SECONDS
 
     def _busy(self) -> bool:
         """Return whether a card is at a step, or still starting for one."""
@@ -160,6 +182,8 @@ class BatchRun:
         assert entry is not None
         if message.record is None:
             return
+        if message.record.failure is not None and self._stop_asked is not None:
+            return  # the signal that stops this run may have ended the step's processes
         if message.record.failure is not None:
             self._failed(card, entry, message.record)
             return
@@ -182,7 +206,7 @@ class BatchRun:
         self._cards.remove(card)
         card.connection.close()
         reason = f"its process ended with exit code {card.process.exitcode}"
-        if card.device is None or self._stop.is_set():
+        if card.device is None or self._stop_asked is not None:
             self._reasons.append(f"{card.name}: {reason}")
             return
         fresh = self._start(card.options)

@@ -86,7 +86,7 @@ def test_a_job_is_measured_on_a_box_without_a_network(
     job_id = submitted(database)
     box = tmp_path / "box"
     box.mkdir()
-    killed = False
+    visits = 0
     end = time.monotonic() + PATIENCE_SECONDS
     while not job_of(database, job_id).state.final:
         assert time.monotonic() < end
@@ -98,9 +98,15 @@ def test_a_job_is_measured_on_a_box_without_a_network(
         assert exported.returncode == 0, exported.stderr
         result = box / "next.batch.results"
         result.unlink(missing_ok=True)
-        if not killed:
+        if visits == 0:
             kill_at_work(box)
-            killed = True
+        visits += 1
+        if visits == 2:
+            leave_all(box)
+            released = cupilot(environment, tmp_path, "batch", "import", str(result), "--release")
+            assert released.returncode == 0, released.stderr
+            assert "released" in released.stdout
+            continue
         judge_all(box)
         for _ in range(2):
             imported = cupilot(environment, tmp_path, "batch", "import", str(result))
@@ -148,6 +154,13 @@ def kill_at_work(box: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert still_running(children) == []
+
+
+def leave_all(box: Path) -> None:
+    """Run out of time before anything has begun."""
+    process = start_box(box, *RUN, "--minutes", "0.0001")
+    _, progress = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 4, progress
 
 
 def is_judge(process: psutil.Process) -> bool:

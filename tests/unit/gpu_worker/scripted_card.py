@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from cupilot.domain.batches.files import BatchFile
 from cupilot.domain.evaluation import Failure, FailureKind
@@ -12,8 +13,14 @@ from gpu_worker.batch.card import CardOptions, Done, Order, Ready, Stop, Unusabl
 from tests.unit.cupilot.batches.batch_of import DEVICE, answer
 
 
+def begun(folder: Path) -> Path:
+    """The file that is there once a card has begun a step that waits."""
+    return folder / "begun"
+
+
 def serve(options: CardOptions, connection: Connection, stop: Stop) -> None:
-    """``dies``: the process ends; ``fails``: the machine does; ``waits``: until the run is stopped."""
+    """``dies``: the process ends; ``fails``: the machine does; ``waits``: until the run is stopped; ``hangs``: even
+    then."""
     if options.device == "absent":
         connection.send(Unusable("there is no such card"))
         return
@@ -25,9 +32,12 @@ def serve(options: CardOptions, connection: Connection, stop: Stop) -> None:
             entry = batch.manifest.steps[order.step]
             if "dies" in entry.key:
                 os._exit(9)
-            if "waits" in entry.key:
-                while not stop.is_set():
+            waits, hangs = "waits" in entry.key, "hangs" in entry.key
+            if waits or hangs:
+                begun(options.work_dir).touch()
+                while hangs or not stop.is_set():
                     time.sleep(0.01)
+            if waits and "fails" not in entry.key:
                 connection.send(Done(None))
                 continue
             failure = Failure(kind=FailureKind.INFRASTRUCTURE, message="lost")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,10 +21,25 @@ from gpu_worker.batch.run import BatchRun
 from tests.unit.cupilot.batches.batch_of import NOW, batch_file, entry, manifest, question
 from tests.unit.gpu_worker import scripted_card
 
+HOUR = 3_600.0
+
 
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "serve", scripted_card.serve)
+
+
+class Clock:
+    """Stands for the module ``time``: hours can pass."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed
+
+    def pass_two_hours(self) -> None:
+        self.passed = 2 * HOUR
 
 
 class Box:
@@ -37,18 +53,22 @@ class Box:
         self.cards = [CardOptions(self.path, folder, device=card) for card in cards]
         self.told: list[str] = []
 
-    def run(self, deadline: float | None = None, stop_at: int | None = None) -> int:
-        """Run, and stop after ``stop_at`` lines of progress; the number of steps that are left."""
+    def run(self, deadline: float | None = None, once_begun: Callable[[], None] | None = None) -> int:
+        """Run, and call ``once_begun`` when a card is at a step that waits; the number of steps that are left."""
+        with ResultFile(self.output, self.batch) as result, ThreadPoolExecutor() as threads:
+            self.current = BatchRun(self.batch, result, self.cards, deadline=deadline, tell=self.told.append)
+            if once_begun is not None:
+                threads.submit(self.call_once_begun, once_begun)
+            self.current.run()
+            return self.current.left
 
-        def tell(line: str) -> None:
-            self.told.append(line)
-            if len(self.told) == stop_at:
-                run.stop()
+    def call_once_begun(self, action: Callable[[], None]) -> None:
+        while not scripted_card.begun(self.path.parent).exists():
+            time.sleep(0.01)
+        action()
 
-        with ResultFile(self.output, self.batch) as result:
-            run = BatchRun(self.batch, result, self.cards, deadline=deadline, tell=tell)
-            run.run()
-            return run.left
+    def stop(self) -> None:
+        self.current.stop()
 
     def records(self) -> list[BatchRecord]:
         lines = self.output.read_text().split("\n")
@@ -94,9 +114,31 @@ def test_nothing_begins_after_the_deadline(tmp_path: Path) -> None:
     assert box.records() == []
 
 
+def test_what_runs_long_after_the_deadline_is_stopped_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(running, "time", clock)
+    box = Box(tmp_path, ["one", "waits", "three"])
+    assert box.run(deadline=clock.monotonic() + HOUR, once_begun=clock.pass_two_hours) == 2
+    assert len(box.records()) == 1
+
+
+def test_a_card_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(running, "END_SECONDS", 0.1)
+    box = Box(tmp_path, ["one", "hangs"])
+    assert box.run(once_begun=box.stop) == 1
+    assert len(box.records()) == 1
+
+
+def test_a_failure_while_the_run_stops_is_not_the_machines(tmp_path: Path) -> None:
+    box = Box(tmp_path, ["one", "waits and fails"])
+    assert box.run(once_begun=box.stop) == 1
+    assert [record.failure for record in box.records()] == [None]
+
+
 def test_a_stopped_run_keeps_what_is_done_and_leaves_the_rest(tmp_path: Path) -> None:
-    box = Box(tmp_path, ["one", "two", "waits"])
-    assert box.run(stop_at=2) == 1
+    box = Box(tmp_path, ["one", "two", "waits", "three"])
+    assert box.run(once_begun=box.stop) == 2
     assert len(box.records()) == 2
 
 
