@@ -137,8 +137,8 @@ def import_results(
 
     Half a result is settled as far as it goes; the rest stays held, or with --release waits for the next export.
     Importing again changes nothing. Refused, one by one: duplicates, steps that the batch does not hold any more,
-    lines that were changed, and answers to other questions. A batch of another service, or one that was changed after
-    its export, is refused as a whole.
+    lines that were changed, and answers to other questions; all but duplicates make the exit code 1. A batch of
+    another service, or one that was changed after its export, is refused as a whole.
 
     \b
     Examples:
@@ -153,10 +153,13 @@ def import_results(
         if release and view.state == "open":
             client.cancel_batch(batch)
             view = client.wait_for_batch(batch)
+        refused = [receipt for receipt in receipts if receipt.outcome not in ("received", "duplicate")]
         if as_json:
             typer.echo(BatchReport(batch=view, receipts=receipts).model_dump_json(indent=2))
-            return
-        _report(view, receipts)
+        else:
+            _report(view, receipts, refused)
+        if refused:
+            raise typer.Exit(1)
 
 
 @app.command("status")
@@ -281,10 +284,9 @@ def _lines(path: Path) -> list[str]:
         raise InvalidResultFile(f"{path} is no result of a batch: it is not text", where="RESULT") from error
 
 
-def _report(view: BatchView, receipts: list[Receipt]) -> None:
+def _report(view: BatchView, receipts: list[Receipt], refused: list[Receipt]) -> None:
     counts = Counter(receipt.outcome for receipt in receipts)
     typer.echo(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "no results in the file")
-    refused = [receipt for receipt in receipts if receipt.outcome not in ("received", "duplicate")]
     for receipt in refused[:SHOWN]:
         step = f" step {receipt.step}" if receipt.step else ""
         typer.echo(f"  line {receipt.line}:{step} {receipt.outcome}: {clean(receipt.detail or '')}", err=True)

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cupilot.domain.batches.files import BatchFile
-from cupilot.domain.errors import InvalidInput
+from cupilot.domain.errors import InvalidInput, Unavailable
+from cupilot.domain.problem import Target
 from gpu_worker.batch.card import CardOptions
 from gpu_worker.batch.result_file import ResultFile
 from gpu_worker.batch.run import GRACE_SECONDS, BatchRun, card_options, to_stderr
 
 ALL_DONE, STEPS_LEFT = 0, 4
 
+_PACKAGES: Mapping[Target, Mapping[str, str]] = {
+    Target.CPU: {"torch": "torch", "numpy": "numpy"},
+    Target.CUDA: {
+        "torch": "torch",
+        "numpy": "numpy",
+        "pynvml": "nvidia-ml-py",
+        "cuda.bindings": "cuda-bindings",
+    },
+}
+"""Modules that judging needs beside pydantic, and the packages that hold them."""
+
 _DESCRIPTION = """\
-Judge the steps of a batch on this machine: no network, no database, nothing but this package.
+Judge the steps of a batch on this machine: no network, no database; this package, torch, numpy and pydantic, for cuda
+also nvidia-ml-py and cuda-bindings.
 
   on the service   cupilot batch export --target cuda --arch sm_90 -o night.batch
   here             python -m gpu_worker batch run night.batch --devices all --minutes 55
@@ -31,8 +46,8 @@ written to the disk as soon as it is there. A run that is killed loses only what
 on with the rest."""
 
 _EPILOG = """\
-exit codes: 0 every step has a result; 2 the file or an argument cannot be used; 3 no card could be used;
-4 time was up, or the run was stopped, and some steps are left: run it again"""
+exit codes: 0 every step has a result; 2 the file or an argument cannot be used; 3 no card could be used, or a package
+is missing; 4 time was up, or the run was stopped, and some steps are left: run it again"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -81,11 +96,29 @@ def run(options: argparse.Namespace) -> int:
         path.resolve(), Path(options.work_dir).resolve(), threads=options.threads, builder=options.builder
     )
     with BatchFile(path) as batch:
+        _check_packages(batch.manifest.target)
         _check_lease(batch)
         batch.check()
         cards = card_options(batch, template, options.devices)
         with ResultFile(output, batch) as result:
             return _run(BatchRun(batch, result, cards, deadline=deadline, tell=to_stderr), batch, result)
+
+
+def _check_packages(target: Target) -> None:
+    """Say what this Python lacks, before a process of the judge ends for want of it."""
+    missing = sorted(package for name, package in _PACKAGES[target].items() if not _has(name))
+    if missing:
+        raise Unavailable(
+            f"{sys.executable} has no {', no '.join(missing)}",
+            hint=f"pip install {' '.join(missing)}; without a network: pip install --no-index --find-links WHEELS ...",
+        )
+
+
+def _has(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def _check_lease(batch: BatchFile) -> None:
@@ -109,5 +142,7 @@ def _run(run: BatchRun, batch: BatchFile, result: ResultFile) -> int:
         for name, handler in before.items():
             signal.signal(name, handler)
     sys.stdout.write(f"{len(result.done)} of {len(manifest.steps)} steps have a result, in {result.path}\n")
-    sys.stdout.write(f"bring it back: cupilot batch import {result.path.name}\n")
+    if run.left:
+        sys.stdout.write(f"{run.left} are left: the same command goes on with them\n")
+    sys.stdout.write(f"bring it back: cupilot batch import {result.path.name}{' --release' if run.left else ''}\n")
     return STEPS_LEFT if run.left else ALL_DONE

@@ -194,7 +194,7 @@ class BatchRun:
         """Try a step again that the machine failed at; write the failure down where that was done before."""
         assert record.failure is not None
         card.failures += 1
-        self._tell(f"{_name(entry)}: the machine failed: {record.failure.message[:300]}")
+        self._tell(f"{self._name(entry)}: the machine failed: {record.failure.message[:300]}")
         if not self._queue.put_back(entry):
             self._keep(entry, record, time.monotonic() - card.started)
         if card.failures >= MAX_FAILURES:
@@ -225,7 +225,11 @@ class BatchRun:
     def _keep(self, entry: BatchEntry, record: BatchRecord, seconds: float) -> None:
         self._result.add(record)
         number = f"{len(self._result.done):{len(str(self._total))}}/{self._total}"
-        self._tell(f"[{number}] {_name(entry)}: {_outcome(record)} in {seconds:.1f} s on {record.device.uid}")
+        self._tell(f"[{number}] {self._name(entry)}: {_outcome(record)} in {seconds:.1f} s on {record.device.uid}")
+
+    def _name(self, entry: BatchEntry) -> str:
+        problem = self._batch.subject(entry.question).problem
+        return f"{problem.name} {entry.key} (job {str(entry.job)[:8]})"
 
     def _end(self) -> None:
         for card in self._cards:
@@ -247,8 +251,9 @@ def card_options(batch: BatchFile, template: CardOptions, devices: str) -> list[
 
 
 def to_stderr(line: str) -> None:
-    """Write a line of progress."""
-    sys.stderr.write(f"{line}\n")
+    """Write a line of progress; names and messages in it may hold anything."""
+    printable = "".join(character if character.isprintable() else " " for character in line)
+    sys.stderr.write(f"{printable}\n")
     sys.stderr.flush()
 
 
@@ -284,10 +289,6 @@ def _machine_failure(card: _Card, entry: BatchEntry, failure: Failure) -> BatchR
         seconds=time.monotonic() - card.started,
         device=card.device,
     )
-
-
-def _name(entry: BatchEntry) -> str:
-    return f"job {str(entry.job)[:8]} {entry.key}"
 
 
 def _outcome(record: BatchRecord) -> str:

@@ -14,6 +14,7 @@ from cupilot.domain.batches.files import BatchFile
 from cupilot.domain.batches.results import BatchRecord, read_header, read_record
 from cupilot.domain.errors import Unavailable
 from gpu_worker.__main__ import main
+from gpu_worker.batch import command
 from gpu_worker.batch import run as running
 from gpu_worker.batch.card import CardOptions
 from gpu_worker.batch.result_file import ResultFile
@@ -147,6 +148,14 @@ def test_a_batch_whose_lease_has_ended_is_not_judged(tmp_path: Path, capsys: pyt
     late = manifest(entry(asked)).model_copy(update={"expires_at": NOW - timedelta(hours=1)})
     assert main(["batch", "run", str(batch_file(tmp_path, late, objects))]) == 2
     assert "its lease ended" in " ".join(capsys.readouterr().err.replace("the batch's", "its").split())
+
+
+def test_a_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None if name == "torch" else object())
+    assert main(["batch", "run", str(batch_file(tmp_path))]) == 3
+    assert "has no torch" in capsys.readouterr().err
 
 
 def test_what_is_no_batch_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
