@@ -99,12 +99,12 @@ def _reap_one(database: Database, job_id: uuid.UUID, step_id: uuid.UUID) -> None
         else:
             if step.generation_id is not None:
                 lock_generation(session, step.generation_id)
-            outcome = _take_back(session, job, step)
+            outcome = _end_lost_attempt(session, job, step)
     logger.warning("reaped: %s owner=%s job=%s step=%s attempt=%d", outcome, owner, job_id, step_id, attempt)
 
 
-def _take_back(session: Session, job: Job, step: Step) -> str:
-    """Charge the attempt of a worker that fell silent; a batch that nobody brought back is no fault of the step."""
+def _end_lost_attempt(session: Session, job: Job, step: Step) -> str:
+    """Charge the attempt of a lost worker; release the step of a batch whose lease ended, and charge nothing."""
     if step.batch_id is not None:
         return_from_batch(session, step, "lease_ended")
         return "released"

@@ -1,4 +1,4 @@
-"""What the scheduler does about batches in each of its rounds: export, settle, take back, end; each in bounded time."""
+"""Advance batches in each round of the scheduler: export, settle, release, end; each in bounded time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cupilot.storage.db.tables.batches import Batch
 from cupilot.storage.db.transitions import move_batch
 from cupilot.storage.queue.batches import lock_batch, unended
 from workers.batches.exporting import Exporter
-from workers.batches.settling import close_lost, end_if_resolved, settle_results, take_back
+from workers.batches.settling import close_lost, end_if_resolved, release_unresolved, settle_results
 
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.5
 """Time for batches in one round: everything else of the scheduler waits meanwhile."""
-TAKE_BACK = 50
-"""Steps that are taken back in one round."""
+RELEASES = 50
+"""Steps that are released in one round."""
 
 
 class BatchKeeper:
@@ -45,16 +45,16 @@ class BatchKeeper:
         settle_results(self._settings, self._database, deadline)
         for batch in batches:
             try:
-                self._look_after(batch, now, deadline)
+                self._advance(batch, now, deadline)
             except CupilotError:
                 raise
             except Exception:  # one batch that cannot be handled must not hold up the others, or the scheduler
-                logger.exception("batch not looked after batch=%s", batch.id)
+                logger.exception("batch not advanced batch=%s", batch.id)
         if time.monotonic() >= deadline:
             with self._database.transaction() as session:
                 notify(session)  # there may be more: the next round begins at once
 
-    def _look_after(self, batch: Batch, now: datetime, deadline: float) -> None:
+    def _advance(self, batch: Batch, now: datetime, deadline: float) -> None:
         if batch.state is BatchState.EXPORTING:
             self._exporter.export(batch, deadline)
             return
@@ -63,7 +63,7 @@ class BatchKeeper:
         if batch.state is BatchState.OPEN:
             close_lost(self._database, batch)
         else:
-            take_back(self._database, batch, TAKE_BACK)
+            release_unresolved(self._database, batch, RELEASES)
         end_if_resolved(self._database, batch)
 
     def _expired(self, batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""Settle results that came for a batch, each as the worker would that did the step itself; and take back what is left.
+"""Settle results that came for a batch, each as the worker would that did the step itself; and release what is left.
 
 One transaction a step, by the same guards: the step must still be running at the attempt that was exported.
 """
@@ -29,6 +29,7 @@ from cupilot.storage.queue.batches import (
     end_batch,
     is_resolved,
     lock_batch,
+    lock_steps,
     lost,
     next_received,
     owner_of,
@@ -128,14 +129,14 @@ def _settle(settings: Settings, database: Database, row: BatchStep, claim: Claim
         logger.info("%s %s from batch %s", claim.kind.value, outcome, row.batch_id)
 
 
-def take_back(database: Database, batch: Batch, limit: int) -> None:
+def release_unresolved(database: Database, batch: Batch, limit: int) -> None:
     """Queue up to ``limit`` steps again that a batch holds which was cancelled, or whose lease has ended."""
     with database.transaction() as session:
         rows = unresolved(session, batch, limit)
     reason = "lease_ended" if batch.state is BatchState.EXPIRED else "batch_cancelled"
     for row in rows:
         with database.transaction() as session:
-            _take_back(session, batch, row, reason)
+            _release(session, batch, row, reason)
 
 
 def close_lost(database: Database, batch: Batch) -> None:
@@ -154,12 +155,14 @@ def end_if_resolved(database: Database, batch: Batch) -> None:
             logger.info("batch %s batch=%s", row.state.value, row.id)
 
 
-def _take_back(session: Session, batch: Batch, row: BatchStep, reason: str) -> None:
+def _release(session: Session, batch: Batch, row: BatchStep, reason: str) -> None:
     job = lock_job(session, row.entry.job)
     step = session.get_one(Step, row.step_id)
     if step.generation_id is not None:
         lock_generation(session, step.generation_id)
     step = session.get_one(Step, row.step_id, with_for_update={"key_share": True}, populate_existing=True)
+    if lock_steps(session, batch, [row.step_id])[row.step_id].outcome is not None:
+        return  # its result came meanwhile
     held = step.state is StepState.RUNNING and step.batch_id == batch.id and step.attempt == row.entry.attempt
     if held and job.cancel_requested_at is None:
         return_from_batch(session, step, reason)

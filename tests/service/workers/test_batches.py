@@ -16,6 +16,7 @@ from cupilot.domain.batches.results import ResultHeader, read_header, read_recor
 from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Failure, FailureKind, PreparationResult
 from cupilot.domain.states import JobState, StepState
+from cupilot.jobs.batches import receive_results
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.batches import Batch, BatchObject
@@ -27,7 +28,7 @@ from cupilot.storage.jobs.wall_time import over_time, wall_seconds
 from tests.service.box import LONG, Batches, id_of, judged
 from tests.service.doubles import PlacedJudge, device, strategy
 from tests.service.rig import Rig
-from workers.batches import exporting
+from workers.batches import exporting, settling
 from workers.reaper import end_cancelled, end_overtime, reap
 
 pytestmark = pytest.mark.service
@@ -204,6 +205,28 @@ def test_what_somebody_else_has_done_meanwhile_is_stale(
     counted = evaluations(rig)
     assert set(outcomes(batches.hand_in(id_of(path), lines))) == {"late"}
     assert evaluations(rig) == counted
+
+
+@pytest.mark.usefixtures("evaluating")
+def test_a_result_that_comes_while_its_batch_is_being_cancelled_counts(
+    rig: Rig, batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = batches.export(tmp_path)
+    lines, unresolved = judged(path), settling.unresolved
+
+    def receive_one_after_it(*values: Any) -> Any:
+        rows = unresolved(*values)
+        with rig.database.transaction() as session:
+            receive_results(session, id_of(path), lines[:2])
+        return rows
+
+    with monkeypatch.context() as patched:
+        patched.setattr(settling, "unresolved", receive_one_after_it)
+        batches.cancel(id_of(path))
+    batches.keeper.work(LONG)
+    view = batches.view(id_of(path))
+    assert (view.state, view.counts.settled, view.counts.released) == ("cancelled", 1, 3)
+    assert view.ended_at is not None
 
 
 def test_results_of_a_cancelled_job_are_dropped(
