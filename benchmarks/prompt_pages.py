@@ -39,8 +39,8 @@ from cupilot.domain.hardware import Device, Peaks
 from cupilot.domain.problem import NumericsPolicy, Problem, ProblemFacts, Target
 from cupilot.domain.problems import load
 from cupilot.domain.roofline import place
-from gpu_worker.judge import laws
-from gpu_worker.reference import trace
+from gpu_worker.judge import structure
+from gpu_worker.reference import reference, trace
 from gpu_worker.reference.reference import Reference
 
 ROOT = Path(__file__).parents[1]
@@ -106,9 +106,10 @@ def facts_of(problem: Problem) -> ProblemFacts:
     """Return the problem's facts as the judge traces them, without its memory or its arithmetic."""
     device = SimpleNamespace(torch_device=torch.device("cpu"), policy=lambda _: nullcontext())
     keep = patch.object(torch.nn.Module, "to", lambda self, *_: self)  # fake parameters cannot be moved
-    # And they have no values to count zeros in.
-    dense, dense_too = (patch.object(module, "zero_share", lambda _: 0.0) for module in (laws, trace))
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), keep, dense, dense_too:
+    # And they have no values to count zeros in, or to compare.
+    dense, dense_too = (patch.object(module, "zero_share", lambda _: 0.0) for module in (structure, trace))
+    unchanged = patch.object(reference, "alike", lambda *_: True)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), keep, dense, dense_too, unchanged:
         return Reference(problem.source, problem.policy, cast(Any, device), SEED).facts(problem.content_hash())
 
 

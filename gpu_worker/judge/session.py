@@ -265,7 +265,8 @@ class Session:
         if order.screening:
             return SCREEN_EFFORT
         if order.thorough:
-            return Effort(seconds=3.0, half_width=CONFIRMED_PRECISION * precision, hopeless=0.0)
+            half_width = CONFIRMED_PRECISION * precision
+            return Effort(seconds=3.0, half_width=half_width, hopeless=0.0, refuses_scatter=True)
         hopeless = HOPELESS if order.incumbent is None else order.incumbent
         return Effort(seconds=1.0, half_width=precision, hopeless=hopeless)
 

@@ -40,10 +40,13 @@ CHECKED_LAUNCHES = 3
 """Of each pair. A kernel that saves the work of one launch in ten is caught within six pairs six times in seven."""
 
 WIDEST = 2.5
-"""Ratio of the ends of a speedup's interval above which nothing was measured."""
+"""Ratio of the ends of a speedup's interval above which more pairs are timed, and nothing is confirmed."""
 
-PATIENCE = 4.0
+PATIENCE = 6.0
 """Multiple of an effort's seconds after which an interval that is still wider ends the timing."""
+
+WIDE_PAIRS = 24
+"""Pairs after which it does: the median of so many stands still on a machine that is only now and then busy."""
 
 SPOT_CHECKS = 1
 """Audits between a comparison's first pairs, at random; another follows the last pair."""
@@ -62,6 +65,8 @@ class Effort:
     hopeless: float
     """Stop when the speedup is certainly below this."""
     max_pairs: int = 200
+    refuses_scatter: bool = False
+    """Raise an infrastructure failure for an interval that stays wider than :data:`WIDEST`."""
     one_filling: bool = False
     """Time all pairs on one filling of the slots; launches of the first alone are checked, few pairs are enough, and
     nothing is audited. What is found so is a hint, and no result."""
@@ -154,7 +159,8 @@ class PairedTimer:
                     break
         if baseline is Baseline.EAGER:
             self._spot_check(seconds[0])
-            _refuse_scatter(_speedup(kernel_times, baseline_times), len(kernel_times))
+            if effort.refuses_scatter:
+                _refuse_scatter(_speedup(kernel_times, baseline_times), len(kernel_times))
         if self._log.dropped_pairs:
             dropped = self._log.dropped_pairs
             self.notes.append(f"{baseline.value}: {dropped} pairs were dropped, the device was throttled")
@@ -284,16 +290,20 @@ class PairedTimer:
         speedup = _speedup(kernel, baseline)
         if speedup.high < effort.hopeless:
             return True
-        if speedup.high > WIDEST * speedup.low and elapsed < PATIENCE * effort.seconds:
+        if _is_scattered(speedup) and count < WIDE_PAIRS and elapsed < PATIENCE * effort.seconds:
             return False
         return elapsed > effort.seconds or half_width(speedup) < effort.half_width
 
 
 def _refuse_scatter(speedup: Interval, pairs: int) -> None:
     """Raise where the times of a comparison scatter too widely to mean anything."""
-    if speedup.high > WIDEST * speedup.low and pairs >= MIN_PAIRS:
+    if _is_scattered(speedup):
         message = f"the speedup scatters from {speedup.low:.3g} to {speedup.high:.3g} in {pairs} pairs of blocks"
         raise KernelFailed(FailureKind.INFRASTRUCTURE, f"{message}: the machine is too busy to time a kernel")
+
+
+def _is_scattered(speedup: Interval) -> bool:
+    return speedup.high > WIDEST * speedup.low
 
 
 def _copy_all(into: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:

@@ -101,7 +101,8 @@ class _Slot:
     arguments: tuple[Any, ...]
     parameters: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     """(the module's own, the slot's)."""
-    buffers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    buffers: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
+    """(the module's own, the slot's, a copy of that for a module that changes its buffers)."""
     outputs: tuple[torch.Tensor, ...]
 
 
@@ -149,14 +150,13 @@ class ImportedRunner:
         return _Slot(
             signatures.filled(self._signature.arguments, views),
             tuple((own, state[key]) for key, own in parameters.items() if key in state),
-            tuple((own, state[key]) for key, own in buffers.items() if key in state),
+            tuple((own, state[key], torch.empty_like(state[key])) for key, own in buffers.items() if key in state),
             tuple(views[layout.name] for layout in self._signature.outputs()),
         )
 
     def run(self, order: Sequence[int]) -> float:
-        """Call forward for each slot and copy what it returns to the slot's outputs; all of it is timed.
-
-        One filling of the slots has one set of parameters, so they are put in place once for a run.
+        """Call forward for each slot, with the slot's parameters and buffers, and copy what it returns to the slot's
+        outputs; all of it is timed.
         """
         assert self._memory is not None
         assert self._model is not None
@@ -164,14 +164,21 @@ class ImportedRunner:
         model = self._model
         started = _clock()
         with user_errors.reported(None, "forward_failed", "forward"), torch.no_grad(), self._autocast():
-            for own, values in slots[0].parameters:
-                own.data = values
-            for own, values in slots[0].buffers:
-                own.copy_(values)
+            self._copy_buffers(slots)
             for slot in slots:
+                for own, values in slot.parameters:
+                    own.data = values
+                for own, _, copy in slot.buffers:
+                    own.data = copy
                 self._hand_over(model(*slot.arguments), slot.outputs)
             self._memory.settle()
         return _clock() - started
+
+    @staticmethod
+    def _copy_buffers(slots: Sequence[_Slot]) -> None:
+        values = [values for slot in slots for _, values, _ in slot.buffers]
+        if values:
+            torch._foreach_copy_([copy for slot in slots for _, _, copy in slot.buffers], values)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         assert self._signature is not None

@@ -14,7 +14,7 @@ from gpu_worker.judge.cold_start import COLD_START_FACTOR, COLD_START_SHARE, COL
 from gpu_worker.judge.comparison import PYTORCH_FACTOR
 from gpu_worker.judge.fillings import NEAREST, WANTED
 from gpu_worker.judge.statistics import CONFIDENCE, RESAMPLES
-from gpu_worker.judge.timing import CHECKED_LAUNCHES, MIN_PAIRS, WIDEST
+from gpu_worker.judge.timing import CHECKED_LAUNCHES, MIN_PAIRS, WIDE_PAIRS, WIDEST
 from gpu_worker.sweep import HOPELESS, NEAR_FLOOR
 from gpu_worker.targets import cpu_judge
 from gpu_worker.targets.cpu_host import CpuHost
@@ -71,7 +71,7 @@ def test_the_numbers_of_the_page_are_those_of_the_judge() -> None:
     assert (TIGHTEST_FACTOR, exactness.ALLOWED_QUANTA, BELOW_FLOOR, PYTORCH_FACTOR) == (4.0, 0.25, 0.85, 1.25)
     assert (RESAMPLES, CONFIDENCE) == (2000, (2.5, 97.5))
     assert (HOPELESS, NEAR_FLOOR, CudaHost.sweep_points, CpuHost.sweep_points) == (0.2, 0.95, 12, 3)
-    assert (CHECKED_LAUNCHES, WANTED, NEAREST, WIDEST) == (3, 3, 0.25, 2.5)
+    assert (CHECKED_LAUNCHES, WANTED, NEAREST, WIDEST, WIDE_PAIRS) == (3, 3, 0.25, 2.5, 24)
     assert (MIN_PAIRS, MISMATCHED_BLOCKS, BUSY_BLOCKS) == (6, 6, 60)
     assert (COLD_START_FACTOR, COLD_START_SHARE, COLD_START_TRIES) == (1.25, 8, 20)
     assert (cpu_judge.COLD_START_SECONDS, cuda_judge.COLD_START_SECONDS) == (2e-3, 8e-6)

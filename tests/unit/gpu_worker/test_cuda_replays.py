@@ -83,7 +83,7 @@ def test_synccheck_is_not_asked_about_clusters_that_it_errs_about(monkeypatch: p
         assert watch.failure is not None
     else:
         assert watch.failure is None
-        assert watch.notes[-1].startswith("compute-sanitizer, synccheck: not asked: ")
+        assert watch.notes[-1].startswith("compute-sanitizer, synccheck: not run: ")
         assert "(here 16)" in watch.notes[-1]
     raced = Finished(0, "========= Error: Race reported between Write access at k+0x90\n", "")
     assert watched(monkeypatch, plan, racecheck=raced).failure is not None, "the other tools count nonetheless"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cupilot.domain.problem import NumericsPolicy
-from gpu_worker.judge import laws
 from gpu_worker.judge import relevance as relevance_module
+from gpu_worker.judge import structure
 from gpu_worker.judge.counting import compulsory_bytes
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.relevance import Relevance, relevance
@@ -39,7 +39,7 @@ def found(forward: str, inputs: str, arguments: str = "x") -> tuple[ReferenceLin
     reference, facts = served.link, served.facts
     given = reference.draw(7)
     result = relevance(reference, facts.graph, facts.tensors, given)
-    zeros = laws.zero_shares(facts.tensors, given)
+    zeros = structure.zero_shares(facts.tensors, given)
     proven = compulsory_bytes(facts.graph, facts.tensors, zeros, result.whole, result.needless)
     return reference, result, facts.compulsory_bytes, proven
 

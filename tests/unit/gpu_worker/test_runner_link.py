@@ -58,14 +58,14 @@ def failing(*data: bytes, command: Callable[[RunnerLink], Any] = lambda link: li
     ours, theirs = socket.socketpair()
     with theirs, Channel(ours) as channel:
         link = RunnerLink(channel, trusted=False)
-        say = link._say
+        send = link._send
 
-        def say_and_answer(*args: Any, **options: Any) -> None:
-            say(*args, **options)
+        def send_and_answer(*args: Any, **options: Any) -> None:
+            send(*args, **options)
             for part in data:
                 theirs.sendall(part)
 
-        link._say = say_and_answer  # type: ignore[method-assign]
+        link._send = send_and_answer  # type: ignore[method-assign]
         with pytest.raises(KernelFailed) as caught:
             command(link)
     return caught.value

@@ -16,6 +16,7 @@ from cupilot.domain.problem import DType, NumericsPolicy, ProblemFacts, Role, Te
 from gpu_worker.build import Builder
 from gpu_worker.reference.trace import trace as trace_graph
 from gpu_worker.sandbox.sandbox import Sandbox
+from gpu_worker.targets.base import BuildFacts
 from gpu_worker.targets.cpu_host import CpuHost
 from gpu_worker.targets.cpu_toolchain import CpuToolchain
 
@@ -71,9 +72,12 @@ def build_cpu(kernel: Kernel, facts: ProblemFacts, builds: Path) -> Path:
 
 
 class _Uninspected(CpuToolchain):
-    """Without the disassembly, which takes as long as the compiler."""
+    """Without the disassembly, which takes as long as the compiler, and without what is refused by it."""
 
     def inspect_program(self, folder: Path) -> None:  # noqa: ARG002
+        return None
+
+    def refusal(self, kernel_source: str, facts: BuildFacts, problem: ProblemFacts) -> None:  # noqa: ARG002
         return None
 
 
