@@ -20,6 +20,7 @@ from api.pages import routes as pages
 from api.rate_limiter import Limiter
 from api.routes import (
     audit,
+    batches,
     calls,
     events,
     experiments,
@@ -97,6 +98,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         measurements,
         imports,
         techniques,
+        batches,
     ):
         app.include_router(module.router)
     app.include_router(pages.router)

@@ -24,6 +24,7 @@ TAGS = [
     {"name": "results", "description": "Candidates with their lineage, and the winner."},
     {"name": "pool", "description": "What earlier jobs learned: search, share, export, import."},
     {"name": "problems", "description": "Built-in problems and those that your team submitted."},
+    {"name": "batches", "description": "Steps for machines without a network, and their results."},
     {"name": "service", "description": "What the service runs on, and how it is."},
 ]
 

@@ -1,4 +1,4 @@
-"""``python -m gpu_worker``: prepare a problem, judge, evaluate or confirm a kernel, show the device.
+"""``python -m gpu_worker``: prepare a problem, judge, evaluate or confirm a kernel, show the device, judge a batch.
 
 Prints a summary, or with ``--json`` the whole record, to stdout. Exit codes: 0 the kernel counts as a result (or the
 command did what it was asked), 1 the kernel failed, 2 the arguments or the problem cannot be used, 3 this machine is at
@@ -22,6 +22,7 @@ from cupilot.domain.kernel import Kernel, LaunchPlan
 from cupilot.domain.problem import NumericsPolicy, Problem, Target, check_source
 from cupilot.domain.value import Value
 from gpu_worker import summary
+from gpu_worker.batch import command
 from gpu_worker.evaluator import Evaluator
 
 COUNTS, KERNEL_FAILED, UNUSABLE, MACHINE_FAILED = 0, 1, 2, 3
@@ -42,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.command == "batch":
+        return command.run(options)
     target = Target(options.target)
     work_dir = Path(options.work_dir)
     with Evaluator(
@@ -167,7 +170,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gpu_worker",
         description="Build, judge, time and profile kernels for PyTorch operators, in sandboxes, on this machine.",
-        epilog="exit codes: 0 counts as a result, 1 kernel failed, 2 arguments or problem unusable, 3 machine at fault",
+        epilog="exit codes: 0 counts as a result, 1 kernel failed, 2 arguments or problem unusable, 3 machine at fault;"
+        " those of a batch are in `batch run --help`",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     prepare = commands.add_parser("prepare", help="check a problem, time PyTorch on it, place it on the roofline")
@@ -181,28 +185,29 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     device = commands.add_parser("device", help="show the device")
+    command.add_parser(commands)
     judge.add_argument("problem", metavar="PROBLEM.py", help="reference in KernelBench's format")
     judge.add_argument(
         "kernel", metavar="FILE", help="ModelNew file (.py), torch extension, or device code with --plan"
     )
     judge.add_argument("--confirm", action="store_true", help="also time it again in fresh processes")
-    for command in (evaluate, confirm):
-        command.set_defaults(confirm=False)
-    for command in (prepare, evaluate, confirm):
-        command.add_argument("--problem", required=True, metavar="P.py", help="reference in KernelBench's format")
-    for command in (prepare, evaluate, confirm, judge):
+    for verb in (evaluate, confirm):
+        verb.set_defaults(confirm=False)
+    for verb in (prepare, evaluate, confirm):
+        verb.add_argument("--problem", required=True, metavar="P.py", help="reference in KernelBench's format")
+    for verb in (prepare, evaluate, confirm, judge):
         policies = [policy.value for policy in NumericsPolicy]
-        command.add_argument("--policy", choices=policies, default="fp32", help="what arithmetic is allowed")
-        command.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds for each of the steps")
-    for command in (evaluate, confirm):
-        command.add_argument(
+        verb.add_argument("--policy", choices=policies, default="fp32", help="what arithmetic is allowed")
+        verb.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds for each of the steps")
+    for verb in (evaluate, confirm):
+        verb.add_argument(
             "--kernel", required=True, metavar="K", help="device code (.cu, .cpp), ModelNew file (.py), torch extension"
         )
-    for command in (evaluate, confirm, judge):
-        command.add_argument("--plan", metavar="L.json", help="launch plan; imported files have none")
-        command.add_argument("--function", metavar="NAME", help="of a torch extension, where it exports several")
-    for command in (confirm, judge):
-        command.add_argument(
+    for verb in (evaluate, confirm, judge):
+        verb.add_argument("--plan", metavar="L.json", help="launch plan; imported files have none")
+        verb.add_argument("--function", metavar="NAME", help="of a torch extension, where it exports several")
+    for verb in (confirm, judge):
+        verb.add_argument(
             "--max-autotune",
             action=argparse.BooleanOptionalAction,
             help="whether a confirmation also compares with torch.compile max-autotune (by default on cuda)",
@@ -210,20 +215,20 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--sweep", type=int, metavar="N", help="tunable values to try (12 on cuda, 3 on cpu by default; 0 for none)"
     )
-    for command in (prepare, evaluate, confirm, judge):
-        command.add_argument("--preparation", metavar="F", help="output of `prepare --json`, to skip preparing again")
-    for command in (prepare, evaluate, confirm, judge, device):
-        command.add_argument("--target", choices=[target.value for target in Target], default="cpu")
-        command.add_argument("--device", help="GPU UUID or index; the first by default")
-        command.add_argument("--threads", type=int, help="threads of kernel and baseline on cpu; all cores by default")
-        command.add_argument(
+    for verb in (prepare, evaluate, confirm, judge):
+        verb.add_argument("--preparation", metavar="F", help="output of `prepare --json`, to skip preparing again")
+    for verb in (prepare, evaluate, confirm, judge, device):
+        verb.add_argument("--target", choices=[target.value for target in Target], default="cpu")
+        verb.add_argument("--device", help="GPU UUID or index; the first by default")
+        verb.add_argument("--threads", type=int, help="threads of kernel and baseline on cpu; all cores by default")
+        verb.add_argument(
             "--builder",
             choices=("nvrtc", "nvcc"),
             help="what compiles on cuda: nvrtc (default), or a toolkit's nvcc",
         )
         default = str(Path(tempfile.gettempdir()) / "cupilot-gpu-worker")
-        command.add_argument("--work-dir", default=default, help="build cache and measured peaks (default %(default)s)")
-        command.add_argument("--json", action="store_true", help="print the whole record as JSON")
+        verb.add_argument("--work-dir", default=default, help="build cache and measured peaks (default %(default)s)")
+        verb.add_argument("--json", action="store_true", help="print the whole record as JSON")
     parser.set_defaults(sweep=None, max_autotune=None)
     return parser
 

@@ -14,13 +14,16 @@ from contextlib import suppress
 
 from cupilot.domain.errors import InvalidPlan
 from cupilot.domain.kernel import Kernel
-from cupilot.domain.problem import ProblemFacts
+from cupilot.domain.problem import ProblemFacts, Target
 from cupilot.domain.value import digest
 from gpu_worker.build import Builder
 from gpu_worker.sandbox.child import Child, Finished
 from gpu_worker.sandbox.limits import Limits
 from gpu_worker.sandbox.sandbox import Sandbox
 from gpu_worker.targets.base import HostTarget, Program
+
+BUILDS_AHEAD = {Target.CUDA: 4, Target.CPU: 0}
+"""A build takes less than a measurement on a GPU; on a CPU it would disturb one."""
 
 TIMING_CORES = 2
 """Judge and runner, where kernels do not run on the CPU."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +18,6 @@ from cupilot.domain.problem import Problem, Target
 from cupilot.settings import Settings
 from workers.devices import StepCancelled, uid_of
 from workers.stages import raise_infrastructure
-
-BUILDS_AHEAD = {Target.CUDA: 4, Target.CPU: 0}
-"""A build takes less than a measurement on a GPU; on a CPU it would disturb one."""
 
 
 class Judge(Protocol):
@@ -139,6 +137,7 @@ class StepJudge:
 
 def device_judge(device: Device, settings: Settings) -> Judge:
     """Return the judge of a GPU worker's device."""
+    from gpu_worker.build_ahead import BUILDS_AHEAD
     from gpu_worker.evaluator import Evaluator
     from gpu_worker.turns import cpu_is_measured_on
 
@@ -170,10 +169,14 @@ def _traced(evaluation: Evaluation) -> Evaluation:
 
 @contextmanager
 def _cancellable() -> Iterator[None]:
-    """Raise :class:`StepCancelled` for the judge's own exception, which only GPU workers can import."""
-    from gpu_worker.turns import Cancelled
+    """Raise :class:`StepCancelled` for the judge's own exception.
 
+    It is not imported: the scheduler, which settles batches, has no ``gpu_worker``. Where it was raised it is loaded.
+    """
     try:
         yield
-    except Cancelled as error:
-        raise StepCancelled from error
+    except Exception as error:
+        turns = sys.modules.get("gpu_worker.turns")
+        if turns is not None and isinstance(error, turns.Cancelled):
+            raise StepCancelled from error
+        raise

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 
+from sqlalchemy.orm import Session
+
 from cupilot.domain.errors import CupilotError
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
@@ -46,6 +48,9 @@ class Lease:
     def unwanted(self) -> bool:
         """True if the claim is lost or the job is being cancelled, and not only this process has to end."""
         return self._unwanted.is_set()
+
+    def concluded(self, session: Session, outcome: str) -> None:
+        """Do nothing: the step's row says what came of it."""
 
     def __enter__(self) -> Lease:
         self._thread.start()

@@ -7,17 +7,22 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 
+from sqlalchemy.orm import Session
+
 from cupilot.domain.errors import Unavailable
 from cupilot.domain.states import JobState, StepState
 from cupilot.jobs.attribution import end_attribution
 from cupilot.jobs.budget import Exhausted
 from cupilot.storage.db.engine import Database
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_generation, lock_job, move_step
 from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.wall_time import over_time
 from cupilot.storage.models.calls import lose_open_calls
 from cupilot.storage.people.quotas import BEGUN, jobs_without_gpu
 from cupilot.storage.queue.dispatch import expired_leases, lock_expired, overdue_cancels
+from cupilot.storage.queue.steps import return_from_batch
 from workers.steps import fail_attempt
 
 logger = logging.getLogger(__name__)
@@ -94,10 +99,17 @@ def _reap_one(database: Database, job_id: uuid.UUID, step_id: uuid.UUID) -> None
         else:
             if step.generation_id is not None:
                 lock_generation(session, step.generation_id)
-            outcome = fail_attempt(
-                session, job, step, "worker_lost", f"worker {owner} stopped renewing its lease", event="step.reaped"
-            )
+            outcome = _end_lost_attempt(session, job, step)
     logger.warning("reaped: %s owner=%s job=%s step=%s attempt=%d", outcome, owner, job_id, step_id, attempt)
+
+
+def _end_lost_attempt(session: Session, job: Job, step: Step) -> str:
+    """Charge the attempt of a lost worker; release the step of a batch whose lease ended, and charge nothing."""
+    if step.batch_id is not None:
+        return_from_batch(session, step, "lease_ended")
+        return "released"
+    message = f"worker {step.lease_owner} stopped renewing its lease"
+    return fail_attempt(session, job, step, "worker_lost", message, event="step.reaped")
 
 
 def _log(jobs: Sequence[uuid.UUID], state: JobState) -> None:

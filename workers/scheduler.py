@@ -18,9 +18,11 @@ from cupilot.storage.db.leadership import Leadership
 from cupilot.storage.jobs.jobs import release_keys
 from cupilot.storage.operations.retention import prune_some
 from cupilot.storage.people.audit import prune_audit
+from cupilot.storage.queue.batches import prune_batches
 from cupilot.storage.queue.cluster import prune_workers
 from cupilot.storage.queue.dispatch import prune_sent
 from cupilot.storage.queue.drains import prune_drains
+from workers.batches.keeper import BatchKeeper
 from workers.clock import ClockWatch
 from workers.dispatcher import dispatch, note_missing, request_index
 from workers.health import Pulse
@@ -49,6 +51,7 @@ class Scheduler:
         self._pulse = Pulse(settings.health_file, "scheduler")
         self._relay_failures = 0
         self._clock = ClockWatch(settings.lease_seconds)
+        self._batches = BatchKeeper(settings, database)
         self._last: dict[str, float] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -76,7 +79,7 @@ class Scheduler:
         self._pulse.end()
 
     def tick(self) -> None:
-        """Reap, dispatch, relay and prune once, each when it is due."""
+        """Reap, dispatch, relay and prune once, each when it is due; look after batches."""
         if self._due("reaper", REAPER_SECONDS):
             self._clock.look(self._database)
             reap(self._database)
@@ -86,6 +89,7 @@ class Scheduler:
         if self._due("notes", NOTES_SECONDS):
             note_missing(self._database)
             request_index(self._database)
+        self._batches.work()
         dispatch(self._database, timedelta(seconds=self._settings.redispatch_seconds))
         self._run_relay()
         if self._due("prune", PRUNE_SECONDS):
@@ -95,6 +99,7 @@ class Scheduler:
                 release_keys(session)
                 prune_audit(session, timedelta(days=self._settings.audit_keep_days))
                 prune_drains(session)
+                prune_batches(session)
         if self._settings.job_keep_days is not None and self._due("retention", RETENTION_SECONDS):
             self._prune_jobs(timedelta(days=self._settings.job_keep_days))
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy.orm import Session
 
@@ -39,7 +39,6 @@ from cupilot.storage.queue.steps import (
 )
 from workers.ahead import BuildAheadThread
 from workers.devices import StepCancelled
-from workers.handlers.handler import Handler
 from workers.handlers.registry import HANDLERS
 from workers.lease import Lease
 from workers.stages import InfrastructureFailure
@@ -51,6 +50,20 @@ RETRY_SECONDS = 2.0
 """Delay before a step's second attempt; it doubles with each further one, up to a limit."""
 STORE_RETRY_SECONDS = 1.0
 """Pause between attempts to store a result while the database is away."""
+
+
+class Hold(Protocol):
+    """What a claimed step is held by: a worker's :class:`workers.lease.Lease`, or a batch's."""
+
+    def cancelled(self) -> bool:
+        """Return whether to stop working."""
+
+    @property
+    def unwanted(self) -> bool:
+        """True if nobody wants the result any more."""
+
+    def concluded(self, session: Session, outcome: str) -> None:
+        """Note what came of the step, in the transaction that stores it."""
 
 
 def run_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
@@ -78,7 +91,7 @@ def run_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, drainin
     ):
         started = time.monotonic()
         with Lease(tools.database, tools.settings, claim, draining) as lease:
-            outcome = _run_claimed(claim, tools, lease, draining)
+            outcome = run_claimed(claim, tools, lease, draining)
         tracing.note(outcome=outcome)
         logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
 
@@ -123,14 +136,15 @@ def fail_attempt(
     return "failed"
 
 
-def _run_claimed(claim: Claim, tools: Tools, lease: Lease, draining: Callable[[], bool]) -> str:
+def run_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> str:
+    """Load, work and store a claimed step; return what came of it, in one word."""
     handler = HANDLERS[claim.kind]
     try:
         with tools.database.transaction() as session:
             loaded = handler.load(session, claim)
         with _building_ahead(claim, tools, draining):
             result = handler.work(loaded, tools, lease.cancelled)
-        return _store(tools, lease, lambda session: _finish(session, claim, handler, result))
+        return _store(tools, lease, lambda session: finish_step(session, claim, result))
     except StepCancelled:
         return _store(tools, lease, lambda session: _release(session, claim, lease))
     except Stale:
@@ -161,12 +175,24 @@ def _check_device(claim: Claim, tools: Tools) -> None:
             mark_unhealthy(session, claim.owner, fault)
 
 
-def _store(tools: Tools, lease: Lease, write: Callable[[Session], str]) -> str:
+def finish_step(session: Session, claim: Claim, result: Any) -> str:
+    """Store the result of a claimed step, and what follows from it; raises :class:`Stale` where the claim is lost."""
+    job, step = lock_claimed(session, claim)
+    if job.cancel_requested_at is not None:
+        return _cancel(session, job, step, claim.busy_seconds)
+    move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt, busy_seconds=claim.busy_seconds)
+    HANDLERS[claim.kind].store(session, job, step, result)
+    return "succeeded"
+
+
+def _store(tools: Tools, lease: Hold, write: Callable[[Session], str]) -> str:
     """Write in one transaction; retry while the database is away and the claim may still be valid."""
     while True:
         try:
             with tools.database.transaction() as session:
-                return write(session)
+                outcome = write(session)
+                lease.concluded(session, outcome)
+                return outcome
         except Stale:
             return "stale"
         except Unavailable:
@@ -175,16 +201,7 @@ def _store(tools: Tools, lease: Lease, write: Callable[[Session], str]) -> str:
             time.sleep(STORE_RETRY_SECONDS)
 
 
-def _finish(session: Session, claim: Claim, handler: Handler[Any, Any], result: Any) -> str:
-    job, step = lock_claimed(session, claim)
-    if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.busy_seconds)
-    move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt, busy_seconds=claim.busy_seconds)
-    handler.store(session, job, step, result)
-    return "succeeded"
-
-
-def _release(session: Session, claim: Claim, lease: Lease) -> str:
+def _release(session: Session, claim: Claim, lease: Hold) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
         return _cancel(session, job, step, claim.busy_seconds)

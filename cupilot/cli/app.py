@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from cupilot import __version__
 from cupilot.cli import (
     audit,
+    batches,
     calls,
     candidates,
     events,
@@ -100,6 +101,7 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "backup": stack.backup,
         "restore": stack.restore,
         "models": models.app,
+        "batch": batches.app,
         "doctor": stack.doctor,
         "version": stack.version,
     },

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import httpx
 
 from cupilot import __version__
+from cupilot.client.batches import BatchCalls
 from cupilot.client.calls import ModelCalls
 from cupilot.client.definitions import AsyncRunner, SyncRunner
 from cupilot.client.endpoint import find_endpoint
@@ -47,6 +48,7 @@ class Calls(
     WebhookCalls,
     RankingCalls,
     TechniqueCalls,
+    BatchCalls,
 ):
     """All methods of a client, grouped by noun."""
 

@@ -119,6 +119,46 @@ class EvaluationPurpose(StrEnum):
     """Without one technique, to see what that is worth. Not the candidate's own kernel."""
 
 
+class BatchState(StrEnum):
+    """Life of a batch."""
+
+    EXPORTING = "exporting"
+    """Steps are being claimed for it."""
+    OPEN = "open"
+    """Its file can be fetched, and results are taken."""
+    EMPTY = "empty"
+    """No step waited for such a device."""
+    FINISHED = "finished"
+    """Every step has an outcome."""
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    """Its lease ended before every step had an outcome."""
+
+    @property
+    def final(self) -> bool:
+        """True if no state follows."""
+        return self not in (BatchState.EXPORTING, BatchState.OPEN)
+
+
+class BatchOutcome(StrEnum):
+    """Outcome of a batch's step."""
+
+    RECEIVED = "received"
+    """Its result has come, and is about to be settled."""
+    SETTLED = "settled"
+    """The result counts."""
+    RETRIED = "retried"
+    """The machine failed; the step waits for another attempt."""
+    FAILED = "failed"
+    """The machine failed, and it was the step's last attempt."""
+    CANCELLED = "cancelled"
+    """Its job was cancelled; the result was dropped."""
+    STALE = "stale"
+    """The step was no longer the batch's: its lease had ended, or its job had. The result was dropped."""
+    RELEASED = "released"
+    """No result came while the batch held it: the step waits for a worker again."""
+
+
 class LlmCallState(StrEnum):
     """Life of a model call."""
 

@@ -6,6 +6,17 @@ and vocabularies that may grow (states, kinds) are strings here, with their pres
 
 from cupilot.schemas.audit import AuditEntryView, AuditPage
 from cupilot.schemas.base import ErrorBody, ErrorEnvelope, FieldProblem, Request, Response
+from cupilot.schemas.batches import (
+    BatchCounts,
+    BatchPage,
+    BatchReceipts,
+    BatchRequest,
+    BatchStepPage,
+    BatchStepView,
+    BatchView,
+    Receipt,
+    ReceiptOutcome,
+)
 from cupilot.schemas.calls import CallPage, CallSummary, CallView, Spending, Turn
 from cupilot.schemas.comparisons import (
     CandidateComparison,
@@ -106,6 +117,13 @@ __all__ = [
     "AuditEntryView",
     "AuditPage",
     "BadLine",
+    "BatchCounts",
+    "BatchPage",
+    "BatchReceipts",
+    "BatchRequest",
+    "BatchStepPage",
+    "BatchStepView",
+    "BatchView",
     "BestSummary",
     "CallPage",
     "CallSummary",
@@ -173,6 +191,8 @@ __all__ = [
     "ProblemView",
     "QueueView",
     "Readiness",
+    "Receipt",
+    "ReceiptOutcome",
     "Report",
     "Request",
     "Response",

@@ -21,6 +21,8 @@ from cupilot.domain.people import Role, Scope
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.quota import QuotaPeriod
 from cupilot.domain.states import (
+    BatchOutcome,
+    BatchState,
     CandidateState,
     EvaluationPurpose,
     GenerationState,
@@ -65,6 +67,8 @@ class Base(DeclarativeBase):
         Scope: _enum(Scope, "scope"),
         QuotaPeriod: _enum(QuotaPeriod, "quota_period"),
         DirectiveKind: _enum(DirectiveKind, "directive_kind"),
+        BatchState: _enum(BatchState, "batch_state"),
+        BatchOutcome: _enum(BatchOutcome, "batch_outcome"),
         JobState: _enum(JobState, "job_state"),
         GenerationState: _enum(GenerationState, "generation_state"),
         CandidateState: _enum(CandidateState, "candidate_state"),

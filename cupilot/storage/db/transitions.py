@@ -17,9 +17,11 @@ from sqlalchemy import ColumnElement, case, func, update
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
-from cupilot.domain.states import CandidateState, GenerationState, JobState, StepState
+from cupilot.domain.states import BatchState, CandidateState, GenerationState, JobState, StepState
+from cupilot.storage.db.away import leave_batch
 from cupilot.storage.db.changes import note
 from cupilot.storage.db.engine import notify
+from cupilot.storage.db.tables.batches import Batch
 from cupilot.storage.db.tables.jobs import Candidate, Event, Generation, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.usage import charge_gpu
@@ -45,6 +47,11 @@ CANDIDATE_EDGES: Mapping[CandidateState, frozenset[CandidateState]] = {
 STEP_EDGES: Mapping[StepState, frozenset[StepState]] = {
     StepState.QUEUED: frozenset({StepState.RUNNING, StepState.CANCELLED}),
     StepState.RUNNING: frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED, StepState.QUEUED}),
+}
+
+BATCH_EDGES: Mapping[BatchState, frozenset[BatchState]] = {
+    BatchState.EXPORTING: frozenset({BatchState.OPEN, BatchState.EMPTY, BatchState.CANCELLED}),
+    BatchState.OPEN: frozenset({BatchState.FINISHED, BatchState.CANCELLED, BatchState.EXPIRED}),
 }
 
 
@@ -81,7 +88,8 @@ def move_job(
         values["paused_at"] = func.now()
     if job.state is JobState.PAUSED:
         begun = func.coalesce(_seconds(func.now() - func.greatest(Job.paused_at, Job.started_at)), 0)
-        pause = case((Job.started_at.is_not(None), begun), else_=0)
+        # Where steps of it still lie in a batch, they did so before it was paused: that span holds this one.
+        pause = case((Job.started_at.is_not(None) & Job.batched_at.is_(None), begun), else_=0)
         values |= {"paused_at": None, "paused_seconds": Job.paused_seconds + pause}
     if to is JobState.CANCELLING:
         values["cancel_requested_at"] = func.coalesce(Job.cancel_requested_at, func.now())
@@ -126,11 +134,15 @@ def move_step(
     """Change the state of a step of a locked job, provided that it is still at ``attempt`` (the fencing token).
 
     ``busy_seconds`` is how long the worker had the step, by the worker's monotonic clock. None for a worker that cannot
-    be asked: the database's clock counts then, up to the end of the lease. ``values`` are
-    further columns; ``event`` names the event where the state's name does not say enough.
+    be asked: the database's clock counts then, up to the end of the lease, and 0 for a batch, which held the step
+    without a device. ``values`` are further columns; ``event`` names the event where the state's name does not say
+    enough.
     """
     changes: dict[str, Any] = dict(values or {})
     was_running = step.state is StepState.RUNNING
+    was_batched = was_running and step.batch_id is not None
+    if was_batched and busy_seconds is None:
+        busy_seconds = 0.0
     if was_running:
         until = func.least(func.clock_timestamp(), Step.lease_expires_at)
         changes["busy_seconds"] = Step.busy_seconds + (
@@ -145,6 +157,8 @@ def move_step(
     _move(session, step, to, STEP_EDGES, changes, Step.attempt == attempt)
     if was_running and step.kind.on_device:
         charge_gpu(session, step.job_id, step.busy_seconds - before)
+    if was_batched:
+        leave_batch(session, step.job_id)
     details = {"key": step.key, "kind": step.kind.value, "attempt": step.attempt, **(data or {})}
     record_event(
         session,
@@ -156,6 +170,12 @@ def move_step(
     )
     if to is not StepState.RUNNING:
         notify(session)  # a slot is free
+
+
+def move_batch(session: Session, batch: Batch, to: BatchState, *, values: Mapping[str, Any] | None = None) -> None:
+    """Change a locked batch's state, with further columns; its steps have states of their own."""
+    note(session, "batch.state", batch.state, to)
+    _move(session, batch, to, BATCH_EDGES, dict(values or {}))
 
 
 def record_event(
@@ -185,7 +205,7 @@ def _move(
     *conditions: ColumnElement[bool],
 ) -> None:
     table, current = type(row), row.state
-    noun = table.__tablename__[:-1]
+    noun = table.__name__.lower()
     if to not in edges.get(current, frozenset()):
         raise IllegalTransition(f"a {noun} cannot go from {current.value} to {to.value}")
     session.flush()

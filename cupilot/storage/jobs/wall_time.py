@@ -1,9 +1,9 @@
 """Compute jobs' wall time, find jobs that used theirs up, and exclude time in which nobody could work.
 
 Wall time is reckoned from moments that the database wrote, since it outlives every process: from a job's start to now,
-without its ``paused_seconds``. Those hold its pauses, steps of the database's clock, and absences, in which no
-scheduler looked and no worker had anything of the job. Ends no job, and does not say when to look: that is
-``workers/reaper.py`` and ``workers/clock.py``.
+without its ``paused_seconds``. Those hold its pauses, times in which its steps lay in batches, steps of the database's
+clock, and absences, in which no scheduler looked and no worker had anything of the job. Ends no job, and does not say
+when to look: that is ``workers/reaper.py`` and ``workers/clock.py``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def wall_seconds(job: Job, now: Callable[[], datetime]) -> float:
     """Return a job's wall time; ``now`` is the database's, read where time goes on. Never negative: clocks are set."""
     if job.started_at is None:
         return 0.0
-    end = job.finished_at or job.paused_at or now()
+    # While steps of it lie in a batch, its clock stands still.
+    end = job.finished_at or min(filter(None, (job.paused_at, job.batched_at)), default=None) or now()
     return max((end - job.started_at).total_seconds() - job.paused_seconds, 0.0)
 
 
@@ -73,7 +74,7 @@ def over_time(session: Session) -> Sequence[uuid.UUID]:
     wall = Job.budgets["wall_seconds"].as_float()
     elapsed = func.extract("epoch", func.now() - Job.started_at) - Job.paused_seconds
     begun = Job.state.in_((JobState.PREPARING, JobState.EVOLVING)) & Job.finished_at.is_(None)
-    return session.scalars(select(Job.id).where(begun, elapsed > wall)).all()
+    return session.scalars(select(Job.id).where(begun, Job.batched_at.is_(None), elapsed > wall)).all()
 
 
 def database_seconds(session: Session) -> float:
@@ -104,7 +105,7 @@ def shift_wall_time(session: Session, seconds: float) -> None:
     session.execute(
         update(Job)
         .where(Job.state.in_((JobState.PREPARING, JobState.EVOLVING)), before)
-        .values(paused_seconds=Job.paused_seconds + seconds)
+        .values(paused_seconds=Job.paused_seconds + seconds, batched_at=Job.batched_at + timedelta(seconds=seconds))
         .execution_options(synchronize_session=False)
     )
 

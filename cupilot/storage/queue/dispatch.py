@@ -44,7 +44,8 @@ class Load:
 
 def loads(session: Session) -> Mapping[str, Load]:
     """Return the load of each queue with running or waiting steps; waiting ones are not counted, they may be many."""
-    running = func.count().filter(Step.state == StepState.RUNNING)
+    # What a batch holds takes no slot of a worker.
+    running = func.count().filter(Step.state == StepState.RUNNING, Step.batch_id.is_(None))
     published = func.count().filter(Step.state == StepState.QUEUED, Step.dispatched_at.is_not(None))
     query = (
         select(Step.queue, running, published)
@@ -95,6 +96,16 @@ def next_steps(session: Session, queue: str, kinds: Sequence[StepKind], count: i
         )
         steps += [step for step in session.scalars(waiting) if step not in steps]
     return steps
+
+
+def exportable(session: Session, queue: str, count: int, job: uuid.UUID | None) -> Sequence[uuid.UUID]:
+    """Return the next ``count`` steps of a queue that a batch may take, fairly between teams and jobs.
+
+    Also those with a message on its way: whoever claims one first has it. Of one ``job`` where it is given.
+    """
+    ready = (Step.state == StepState.QUEUED) & or_(Step.not_before.is_(None), Step.not_before <= func.now())
+    jobs = _may_run() if job is None else _may_run() & (Job.id == job)
+    return session.scalars(fair_order(jobs, ready, queue, step_seconds(session, queue), count)).all()
 
 
 def dispatch_again(session: Session, queue: str, after: timedelta, limit: int) -> int:
@@ -161,9 +172,10 @@ def lock_expired(session: Session, step_id: uuid.UUID) -> Step | None:
 
 
 def _expired(session: Session) -> ColumnElement[bool]:
-    """Run out; or further ahead than any lease is given for."""
+    """Run out; or further ahead than any lease is given to a worker. A batch has a long one."""
     longest = timedelta(seconds=CLOCK_SET_BACK * settings_of(session).lease_seconds)
-    return or_(Step.lease_expires_at < func.now(), Step.lease_expires_at > func.now() + longest)
+    too_far = Step.batch_id.is_(None) & (Step.lease_expires_at > func.now() + longest)
+    return or_(Step.lease_expires_at < func.now(), too_far)
 
 
 def overdue_cancels(session: Session, after: timedelta) -> Sequence[uuid.UUID]:

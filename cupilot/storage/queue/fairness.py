@@ -96,6 +96,8 @@ def _jobs(queue: str, step_seconds: float) -> CTE:
     going_on = func.extract("epoch", func.now() - Step.started_at)
     seconds = case(
         (Step.finished_at.is_not(None), Step.busy_seconds * func.exp(-age / USAGE_FADES_SECONDS)),
+        # What a batch holds is on no device for most of the time.
+        (Step.batch_id.is_not(None) & (Step.state == StepState.RUNNING), Step.busy_seconds + step_seconds),
         (Step.state == StepState.RUNNING, Step.busy_seconds + func.greatest(going_on, step_seconds)),
         (Step.dispatched_at.is_not(None), Step.busy_seconds + step_seconds),
         else_=Step.busy_seconds,

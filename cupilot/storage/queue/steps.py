@@ -21,6 +21,7 @@ from cupilot.domain.hardware import Device
 from cupilot.domain.job import AgentKind
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState
+from cupilot.storage.db.away import enter_batch
 from cupilot.storage.db.engine import notify, settings_of
 from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
 from cupilot.storage.db.tables.queue import Step
@@ -125,8 +126,18 @@ def add_step(
     return step
 
 
-def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, lease: timedelta) -> Claim | None:
+def claim_step(
+    session: Session,
+    step_id: uuid.UUID,
+    attempt: int,
+    owner: str,
+    lease: timedelta,
+    *,
+    batch: uuid.UUID | None = None,
+) -> Claim | None:
     """Claim the step if it is still queued at ``attempt`` and its job goes on; return None where it is not.
+
+    For a worker, or for a ``batch``, which has no card of this service's.
 
     A worker that has lost its card to another one gets no step that runs there, and one whose device the step avoids
     leaves it to others of its class, as long as there are any.
@@ -143,7 +154,8 @@ def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, l
     if job.state is JobState.QUEUED and not takes_running_slot(session, job):
         decline_step(session, step_id, attempt)
         return None
-    if step.kind.on_device and job.target is Target.CUDA and not renew_card(session, owner):
+    needs_card = batch is None and step.kind.on_device and job.target is Target.CUDA
+    if needs_card and not renew_card(session, owner):
         decline_step(session, step_id, attempt, after=LEFT_TO_OTHERS)
         return None
     if _left_to_others(session, step, owner):
@@ -154,10 +166,13 @@ def claim_step(session: Session, step_id: uuid.UUID, attempt: int, owner: str, l
         "lease_owner": owner,
         "lease_expires_at": func.now() + lease,
         "started_at": func.now(),
+        "batch_id": batch,
     }
     move_step(session, step, StepState.RUNNING, attempt=attempt, values=values, data={"owner": owner})
     if job.state is JobState.QUEUED:
         move_job(session, job, JobState.PREPARING)
+    if batch is not None:
+        enter_batch(session, job.id)
     return Claim(
         step_id=step.id,
         job_id=job.id,
@@ -235,6 +250,15 @@ def release_step(session: Session, claim: Claim) -> None:
         values=values,
         event="step.released",
     )
+
+
+def return_from_batch(session: Session, step: Step, reason: str) -> None:
+    """Queue a locked step again that a batch held, through no fault of the step: no attempt is charged. Its job is
+    locked too.
+    """
+    values = {"max_attempts": Step.max_attempts + 1}
+    data = {"batch": str(step.batch_id), "reason": reason}
+    move_step(session, step, StepState.QUEUED, attempt=step.attempt, values=values, event="step.released", data=data)
 
 
 def retry_step(

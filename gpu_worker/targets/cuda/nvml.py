@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +28,40 @@ _THROTTLING = frozenset(
     {"hardware_slowdown", "software_thermal_slowdown", "hardware_thermal_slowdown", "hardware_power_brake"}
 )
 """The software power cap is left out: a large matrix product always meets it."""
+
+
+def visible_uuids() -> list[str]:
+    """Return the UUIDs of this machine's cards, those only that ``CUDA_VISIBLE_DEVICES`` shows where it is set."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    except ImportError as error:
+        raise Unavailable("nvidia-ml-py is not installed", hint=_HINT) from error
+    except pynvml.NVMLError as error:
+        raise Unavailable(f"no NVIDIA driver: {error}", hint=_HINT) from error
+    return chosen_uuids(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def chosen_uuids(uuids: Sequence[str], visible: str | None) -> list[str]:
+    """Return those of these UUIDs that a value of ``CUDA_VISIBLE_DEVICES`` shows, in its order; all for None.
+
+    It names cards by index or by the beginning of a UUID, and ends at the first name that is no card's.
+    """
+    if visible is None:
+        return list(uuids)
+    chosen: list[str] = []
+    for name in filter(None, map(str.strip, visible.split(","))):
+        if name.isdigit():
+            matches = list(uuids[int(name) : int(name) + 1])
+        else:
+            matches = [uuid for uuid in uuids if uuid.startswith(name)]
+        if len(matches) != 1:
+            break
+        chosen += matches
+    return chosen
 
 
 class Nvml:

@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -19,7 +20,8 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.model_call import Call
 from cupilot.domain.people import Role
-from cupilot.domain.states import JobState, StepState
+from cupilot.domain.problem import Target
+from cupilot.domain.states import BatchState, JobState, StepState
 from cupilot.domain.steering import DirectiveKind
 from cupilot.storage.db.tables import people as tables
 from cupilot.storage.db.tables.jobs import Directive, Job
@@ -28,6 +30,7 @@ from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.tables.webhooks import WebhookDelivery
 from cupilot.storage.people.teams import create_api_key, ensure_user, set_role
 from cupilot.storage.pool.rows import remember
+from cupilot.storage.queue.batches import add_batch
 from tests.service.api.role_matrix import EXPERIMENT, MATRIX, WEBHOOK
 from tests.service.api.world import Team, World, evolved
 from tests.unit.storage.references import entry as pool_entry
@@ -73,6 +76,7 @@ class Things:
             "user": self._user,
             "key": self._key,
             "experiment": lambda _: self._posted("/v1/experiments", EXPERIMENT),
+            "batch": self._batch,
             "problem": lambda session: session.get_one(Job, uuid.UUID(self["job"])).problem_id,
         }
         if name not in self._known:
@@ -102,6 +106,13 @@ class Things:
         response = self._http.post(path, json=body)
         assert response.status_code < 300, response.text
         return str(response.json()["id"])
+
+    def _batch(self, session: Session) -> uuid.UUID:
+        row = add_batch(
+            session, target=Target.CPU, device_class="cpu", limit=1, lease_seconds=3_600, job_id=None, author="test"
+        )
+        row.state, row.manifest, row.expires_at = BatchState.OPEN, "{}", func.now() + timedelta(hours=1)
+        return row.id
 
     def _directive(self, session: Session) -> uuid.UUID:
         job = uuid.UUID(self["job"])

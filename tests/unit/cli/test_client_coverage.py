@@ -24,6 +24,7 @@ NEED_NONE = {
     "all_pool_entries": "pool list shows the newest, pool export writes all",
     "all_problems": "problems shows a page, which holds every built-in one",
     "all_steps": "steps pages through them",
+    "batch_steps": "batch status --steps reads all of them, page by page",
     "close": "every command closes its client by leaving a with block",
     "events": "events reads all of them, page by page",
     "experiment_figure": "experiment report writes the download, which has every figure",

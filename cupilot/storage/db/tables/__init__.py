@@ -3,4 +3,4 @@
 All modules are imported here, so that the metadata is always whole. Alembic owns the DDL.
 """
 
-from cupilot.storage.db.tables import experiments, jobs, models, people, pool, queue, webhooks  # noqa: F401
+from cupilot.storage.db.tables import batches, experiments, jobs, models, people, pool, queue, webhooks  # noqa: F401

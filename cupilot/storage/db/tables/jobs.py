@@ -124,6 +124,8 @@ class Job(Base):
     paused_at: Mapped[datetime | None]
     paused_seconds: Mapped[float] = mapped_column(server_default=text("0"))
     """Of former pauses since the job began; they do not count as its wall time."""
+    batched_at: Mapped[datetime | None]
+    """Since when steps of it lie in batches without a break: that is no wall time either."""
     retry_of_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"))
     forked_from_id: Mapped[uuid.UUID | None] = mapped_column(
         ForeignKey("candidates.id", ondelete="SET NULL", use_alter=True)

@@ -53,6 +53,7 @@ class Step(Base):
         Index("ix_steps_sent", "queue", "created_at", postgresql_where=text("state = 'queued' AND dispatches > 0")),
         Index("ix_steps_open", "queue", "state", postgresql_where=text("finished_at IS NULL")),
         Index("ix_steps_usage", "queue", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+        Index("ix_steps_batched", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
         Index("ix_steps_leased", "lease_expires_at", postgresql_where=text("state = 'running'")),
     )
 
@@ -81,6 +82,8 @@ class Step(Base):
     """A device that is to have it only where no other one of its class can: it failed there, or was measured there."""
     lease_owner: Mapped[str | None] = mapped_column(String(200))
     lease_expires_at: Mapped[datetime | None]
+    batch_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("batches.id", ondelete="SET NULL"))
+    """Batch that made the latest claim, where it was no worker's."""
     busy_seconds: Mapped[float] = mapped_column(server_default=text("0"))
     """For which workers held it, over all attempts that have ended."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
