@@ -46,7 +46,7 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each of several processes cores of its own: kernels and PyTorch wait long for threads that wait for a core."""
+    """Give each process cores of its own: kernels and PyTorch wait long for threads that wait for a core."""
     if hasattr(config, "workerinput"):
         cores, count = sorted(os.sched_getaffinity(0)), config.workerinput["workercount"]
         if len(cores) >= count:
