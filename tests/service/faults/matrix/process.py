@@ -76,7 +76,7 @@ def _run_worker(role: str, name: str) -> None:
 
 
 def _wrap_steps(role: str) -> None:
-    run_step, do = workers.tasks.run_step, workers.steps._run_claimed
+    run_step, do = workers.tasks.run_step, workers.steps.run_claimed
 
     def whole(*arguments: Any) -> None:
         reached(role, Point.BEFORE_CLAIM)
@@ -88,7 +88,7 @@ def _wrap_steps(role: str) -> None:
         return do(*arguments)
 
     workers.tasks.run_step = whole
-    workers.steps._run_claimed = claimed
+    workers.steps.run_claimed = claimed
     workers.steps.HANDLERS = {kind: _wrap_handler(role, handler) for kind, handler in workers.steps.HANDLERS.items()}
     _wrap_ledger(role)
 
