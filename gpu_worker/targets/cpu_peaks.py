@@ -24,7 +24,16 @@ SOURCE = r"""
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
-typedef float vec __attribute__((vector_size(64)));
+// The widest registers that there are: of wider vectors twelve chains would not fit into registers.
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+#define LANES (VECTOR_BYTES / 4)
+typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
 static float sink;
 extern "C" void fill(float* a, size_t n) {
   #pragma omp parallel for schedule(static)
@@ -38,14 +47,16 @@ extern "C" void read_all(const float* a, size_t n) {
 }
 extern "C" void copy(const float* a, float* b, size_t n) {
   #pragma omp parallel for schedule(static)
-  for (size_t block = 0; block < n / 16; ++block) {
-    vec value = *(const vec*)(a + block * 16);
+  for (size_t block = 0; block < n / LANES; ++block) {
+    vec value = *(const vec*)(a + block * LANES);
     #ifdef __clang__
-    __builtin_nontemporal_store(value, (vec*)(b + block * 16));
+    __builtin_nontemporal_store(value, (vec*)(b + block * LANES));
     #elif defined(__AVX512F__)
-    _mm512_stream_ps(b + block * 16, (__m512)value);
+    _mm512_stream_ps(b + block * LANES, (__m512)value);
+    #elif defined(__AVX__)
+    _mm256_stream_ps(b + block * LANES, (__m256)value);
     #else
-    *(vec*)(b + block * 16) = value;
+    *(vec*)(b + block * LANES) = value;
     #endif
   }
 }
@@ -90,6 +101,7 @@ extern "C" int has_bf16() {
   return 0;
 #endif
 }
+extern "C" int lanes() { return LANES; }
 extern "C" int threads() { int n = 0;
   #pragma omp parallel reduction(+ : n)
   n += 1;
@@ -97,7 +109,7 @@ extern "C" int threads() { int n = 0;
 extern "C" void empty(float*, float*) {}
 """
 
-FLOATS_PER_VECTOR, CHAINS = 16, 12
+MOST_LANES, CHAINS = 16, 12
 
 
 def compile_loops(folder: Path) -> ctypes.CDLL:
@@ -125,7 +137,7 @@ def best_seconds(call: Callable[[], object], seconds: float = SECONDS_PER_POINT)
 
 def bandwidth(loops: ctypes.CDLL, working_set: int) -> float:
     """Return best bytes a second of reading, and of copying, with this many bytes in all."""
-    count = working_set // 8 // FLOATS_PER_VECTOR * FLOATS_PER_VECTOR
+    count = working_set // 8 // MOST_LANES * MOST_LANES
     size = ctypes.c_size_t
     memory = ctypes.create_string_buffer(8 * count + 128)
     start = (ctypes.addressof(memory) + 63) // 64 * 64
@@ -141,7 +153,7 @@ def measure(cache_bytes: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         loops = compile_loops(Path(folder))
         threads = loops.threads()
-        work = 2 * FLOATS_PER_VECTOR * CHAINS * FMA_ROUNDS * threads
+        work = 2 * loops.lanes() * CHAINS * FMA_ROUNDS * threads
         scalar = work / best_seconds(lambda: loops.multiply_add(ctypes.c_long(FMA_ROUNDS)))
         tensor = {}
         if loops.has_bf16():
