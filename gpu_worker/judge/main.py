@@ -81,10 +81,13 @@ class Judge:
             return messages.Unusable(failure=_unusable(unexpected, judging=judging), last=True)
 
     def _end_session(self) -> None:
+        """Close the open problem, and return its memory: the next reference is another process, which needs it."""
         if self._session is not None:
             self._session.close()
             self._session = None
-            ctypes.CDLL(None).malloc_trim(0)  # freed memory is kept for the next kernel, not for the next problem
+        gc.collect()  # a session refers to itself, also from the traceback of what ended it
+        self._device.release_unused()
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory is kept for the next kernel, not for the next problem
 
     def _open_session(self, request: messages.ProblemRequest, descriptors: list[int]) -> Session:
         """Open a problem in place of the one before, with the reference process at the other end of the descriptor."""

@@ -231,7 +231,11 @@ def bob_runs_what_he_exports(bob: Person, job: str) -> None:
     bob("export", job, "--format", "torch", "--out", "package")
     done = subprocess.run([sys.executable, "-c", USE], cwd="package", capture_output=True, text=True, check=False)
     assert done.stdout == "as PyTorch\n", done.stderr
-    assert bob.json("leaderboard")["items"][0]["name"] == "my_op"
+    # On a machine so busy that the reference seems to wait for the host, the job says so and ranks nothing.
+    preparation = JobView.model_validate(bob.json("status", job)).preparation
+    assert preparation is not None
+    ranked = not preparation.warnings
+    assert [board["name"] for board in bob.json("leaderboard")["items"]] == (["my_op"] if ranked else [])
 
 
 def bob_is_told_why_there_is_nothing(bob: Person, job: str) -> None:

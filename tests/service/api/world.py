@@ -129,7 +129,7 @@ def documentation() -> dict[str, Any]:
 def live(app: FastAPI, lifespan: Literal["on", "off"] = "off") -> Iterator[str]:
     """The application behind a real uvicorn on a free port; with its lifespan what it holds is closed at the end."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=10))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
