@@ -131,9 +131,17 @@ class CudaJudge:
         self.memory_bytes = int(torch.cuda.mem_get_info(self.torch_device)[0] * MEMORY_SHARE)
 
     def allocate(self, size: int) -> CudaArena:
-        """Allocate an arena outside of PyTorch's pool, which therefore releases what it does not use."""
+        """Allocate an arena outside of PyTorch's pool, which therefore releases what it does not use.
+
+        Raises :class:`torch.OutOfMemoryError`, as an allocation of PyTorch's own does.
+        """
         torch.cuda.empty_cache()
-        return CudaArena(size, self.torch_device)
+        try:
+            return CudaArena(size, self.torch_device)
+        except driver.DriverError as error:
+            if error.code != "OUT_OF_MEMORY":
+                raise
+            raise torch.OutOfMemoryError(f"CUDA out of memory: no room for {size} bytes to share") from error
 
     def attach(self, handle: dict[str, Any], descriptors: Sequence[int]) -> CudaArenaView:
         """Map another process's arena."""
