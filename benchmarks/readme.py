@@ -18,7 +18,7 @@ from cupilot.domain.evaluation import Baseline, Comparison, Evaluation
 from cupilot.domain.problem import NumericsPolicy
 
 README = records.ROOT / "README.md"
-RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32")
+RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32", "h200_model", "h200_model_more")
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->\n"
 
 
@@ -35,6 +35,11 @@ class Row:
         environment = self.job["environment"]
         name, threads = environment["device"]["name"], environment["threads"]
         return f"{name}, {threads} threads" if threads else f"one {name}"
+
+    @property
+    def heading(self) -> str:
+        """Name the device, and who wrote the kernel where that was a model."""
+        return f"{self.device}, written by a large language model" if self.job.get("author") == "model" else self.device
 
     @property
     def fastest(self) -> Comparison:
@@ -69,10 +74,10 @@ class Row:
 
 def section(runs: tuple[str, ...] = RUNS) -> str:
     """Return what stands between the README's two marks: for each device a table and what it comes to."""
-    devices: dict[str, list[Row]] = {}
+    tables: dict[str, list[Row]] = {}
     for row in _rows(runs):
-        devices.setdefault(row.device, []).append(row)
-    return "\n".join("\n".join(_table(device, devices[device])) for device in sorted(devices))
+        tables.setdefault(row.heading, []).append(row)
+    return "\n".join("\n".join(_table(heading, tables[heading])) for heading in sorted(tables))
 
 
 def updated(readme: str) -> str:
@@ -91,13 +96,13 @@ def _rows(runs: tuple[str, ...]) -> Iterator[Row]:
                     yield Row(job, winner)
 
 
-def _table(device: str, rows: list[Row]) -> Iterator[str]:
+def _table(heading: str, rows: list[Row]) -> Iterator[str]:
     autotuned = any(row.winner.comparison(Baseline.MAX_AUTOTUNE) for row in rows)
     baselines = [Baseline.EAGER, Baseline.COMPILE, *([Baseline.MAX_AUTOTUNE] if autotuned else [])]
     heads = [*(f"over {_name(baseline)}" for baseline in baselines), "over the fastest of them"]
     shares = [row.share_of_peak() for row in rows]
     heads += ["of the peak"] if any(shares) else []
-    yield f"On {device}:\n"
+    yield f"On {heading}:\n"
     yield f"| problem | policy | {' | '.join(heads)} | found in, ended by |"
     yield "|---|---|" + "---|" * (len(heads) + 1)
     for row, share in zip(rows, shares, strict=True):
