@@ -9,7 +9,7 @@ from gpu_worker.evaluator import Evaluator
 
 pytestmark = pytest.mark.gpu
 
-LARGE = ("layer_norm", "avg_pool2d", "group_norm", "conv2d_depthwise_separable", "masked_cumsum", "avg_pool2d")
+LARGE = ("layer_norm", "argmax", "group_norm", "conv2d_depthwise_separable", "masked_cumsum", "avg_pool1d")
 
 
 def test_memory_of_a_problem_is_free_for_the_next(evaluator: Evaluator) -> None:
