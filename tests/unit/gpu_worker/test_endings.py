@@ -1,4 +1,4 @@
-"""What the end of a judge means for the problem that it was preparing."""
+"""Failures from the ends of judges, references and kernels."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Subject:
 
 
 class Bench:
-    """What judges one kernel, which is a Python function."""
+    """Judges one kernel, which is a Python function."""
 
     def __init__(
         self,
