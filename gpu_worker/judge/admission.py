@@ -20,6 +20,7 @@ from cupilot.domain.problem import DType, NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
 from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, Expected, flat, largest, stretches
+from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 
@@ -49,6 +50,9 @@ PRECISIONS = {
     NumericsPolicy.TF32: Precision(factor=8.0, floor=5e-4, unit=2.0**-12, lower_bits=7),
     NumericsPolicy.HALF: Precision(factor=4.0, floor=4e-3, unit=2.0**-9, lower_bits=3),
 }
+
+CLEAR_OF_OVERFLOW = 2.0**-4
+"""Share of the largest number of a type up to which outputs may come."""
 
 TIGHTEST_FACTOR = 4.0
 """Below this multiple of PyTorch's own error a tolerance would reject honest kernels; lower precision then passes."""
@@ -196,6 +200,8 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
         return None, "the shapes of its outputs depend on the values of its inputs"
     if law != laws.OWN and not finite(case):
         return None, "the reference is not finite there"
+    if law == laws.PLANTED_EXTREMES and not _in_range(subject.cases.get(laws.MOST_EXTREMES), subject.specs):
+        return None, "with more extremes, its outputs leave the range of their type or come near its end"
     if all(flat(item.values) for item in case.expected):
         return None, "the reference's output is the same everywhere"
     own = reference.run(case.given)
@@ -219,6 +225,17 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
     if law != laws.OWN and passes & {"zeros", "constant"}:
         return None, "a constant would pass there"
     return Admitted(law, tolerance, error, frozenset(tried - passes), frozenset(passes)), ""
+
+
+def _in_range(case: Case, specs: Sequence[TensorSpec]) -> bool:
+    """Return whether outputs stay clear of overflow, so that no right order of operations overflows before another."""
+    outputs = [spec for spec in specs if spec.role is Role.OUTPUT]
+    floating = [
+        (item.values, torch.finfo(TORCH_DTYPES[spec.dtype]).max)
+        for item, spec in zip(case.expected, outputs, strict=True)
+        if item.values.is_floating_point()
+    ]
+    return all(laws.largest_magnitude(values) <= CLEAR_OF_OVERFLOW * end for values, end in floating)
 
 
 def calibrate(

@@ -22,6 +22,9 @@ PERTURBED = "perturbed"
 INTEGERS = "integers"
 WIDE_RANGE = "wide_range"
 OFFSET = "offset"
+PLANTED_EXTREMES = "planted_extremes"
+MOST_EXTREMES = "most_extremes"
+""":data:`PLANTED_EXTREMES` with as many as it ever plants: no kernel is judged under it, but it shows what may come."""
 
 EXTREME = 64.0
 """Planted values are this many times the largest own one: far outside, yet exp() of a few survives in float32."""
@@ -95,10 +98,18 @@ def integers(values: torch.Tensor, generator: torch.Generator) -> None:
 
 def planted_extremes(values: torch.Tensor, generator: torch.Generator) -> None:
     """Put values far out of range at random places: one, a few, or one in a thousand."""
-    many = max(1, int(values.numel() * EXTREME_SHARE))
     chance = random.Random(generator.initial_seed())
-    count = chance.choice([1, chance.randint(1, FEW_EXTREMES), many])
+    count = chance.choice([1, chance.randint(1, FEW_EXTREMES), _most_extremes(values)])
     _plant(values, count, EXTREME, generator, add=False)
+
+
+def most_extremes(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Put one value in a thousand far out of range, at random places."""
+    _plant(values, _most_extremes(values), EXTREME, generator, add=False)
+
+
+def _most_extremes(values: torch.Tensor) -> int:
+    return max(1, int(values.numel() * EXTREME_SHARE))
 
 
 def perturbed(values: torch.Tensor, generator: torch.Generator, *, step: float) -> None:
@@ -143,7 +154,7 @@ def offset(values: torch.Tensor, generator: torch.Generator) -> None:
 LAWS: Mapping[str, Transform] = {
     "signed": signed,
     WIDE_RANGE: wide_range,
-    "planted_extremes": planted_extremes,
+    PLANTED_EXTREMES: planted_extremes,
     "constant_rows": constant_rows,
     OFFSET: offset,
 }
@@ -154,7 +165,7 @@ def transform(law: str, step: float) -> Transform | None:
     """Return what a law does to values; ``step`` is for :data:`PERTURBED`. None for :data:`OWN`, which keeps them."""
     if law == PERTURBED:
         return partial(perturbed, step=step)
-    return {OWN: None, INTEGERS: integers, **LAWS}[law]
+    return {OWN: None, INTEGERS: integers, MOST_EXTREMES: most_extremes, **LAWS}[law]
 
 
 def change(law: Transform, tensor: torch.Tensor, structure: Structure, generator: torch.Generator) -> None:

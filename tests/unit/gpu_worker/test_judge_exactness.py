@@ -98,3 +98,12 @@ def test_whole_numbers_keep_structure_and_reach_every_parameter() -> None:
 def test_an_absolute_unit_excuses_no_far_element() -> None:
     wanted = torch.tensor([1.0, 1e6], dtype=torch.float64)
     assert deviation(Expected(wanted, ABSOLUTE), torch.tensor([1.0, 1e6 + 1])) == 1.0
+
+
+def test_extremes_are_planted_only_where_no_number_of_them_leads_to_overflow() -> None:
+    """A row of products overflows on the way, in one order of multiplication earlier than in another."""
+    products = Subject("torch.cumprod(x, dim=1)", "torch.exp(0.01 * torch.randn(8, 65536))").admit()
+    assert laws.PLANTED_EXTREMES not in [item.law for item in products.laws]
+    assert any("leave the range of their type" in note for note in products.notes)
+    sums = Subject("torch.cumsum(x, dim=1)", "torch.randn(8, 4096)").admit()
+    assert laws.PLANTED_EXTREMES in [item.law for item in sums.laws]
