@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from cupilot.domain.evaluation import Conditions, Evaluation, Interval, Preparation
-from cupilot.domain.hardware import Device
+from cupilot.domain.evaluation import Evaluation, Interval, Preparation
+from cupilot.domain.hardware import Conditions, Device
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.roofline import Placement
+from cupilot.reports import tables
 
 
 def device(item: Device) -> str:
@@ -25,6 +26,11 @@ def preparation(item: Preparation) -> str:
         f"inputs     {', '.join(f'{law} (tolerance {item.tolerances[law]:.2g})' for law in item.laws)}",
         f"admission  rejected null kernels: {', '.join(sorted(item.admission)) or 'none applicable'}",
     ]
+    for part in item.workloads:
+        lines.append(
+            f"workload   {part.workload.name} (weight {part.workload.weight:g}): {part.workload.text}; "
+            f"eager {_interval(part.baseline_us)} us, bound {part.placement.floor_us:.4g} us"
+        )
     warnings = [f"warning    {warning}" for warning in item.warnings]
     return "\n".join([*lines, *warnings, *(f"note       {note}" for note in item.notes)])
 
@@ -57,6 +63,8 @@ def evaluation(item: Evaluation) -> str:
         )
         if comparison.conditions is not None:
             lines.append(f"conditions {_conditions(comparison.conditions)}")
+    if item.workloads:
+        lines += ["", *tables.workloads(item), ""]
     if item.handover_us is not None:
         lines.append(
             f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is a lower bound"
