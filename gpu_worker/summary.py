@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cupilot.domain.evaluation import Evaluation, Interval, Preparation
+from cupilot.domain.evaluation import Evaluation, Interval, Preparation, WorkloadResult
 from cupilot.domain.hardware import Conditions, Device
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.roofline import Placement
-from cupilot.reports import tables
 
 
 def device(item: Device) -> str:
@@ -63,8 +62,7 @@ def evaluation(item: Evaluation) -> str:
         )
         if comparison.conditions is not None:
             lines.append(f"conditions {_conditions(comparison.conditions)}")
-    if item.workloads:
-        lines += ["", *tables.workloads(item), ""]
+    lines += [_workload(part) for part in item.workloads]
     if item.handover_us is not None:
         lines.append(
             f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is a lower bound"
@@ -75,6 +73,16 @@ def evaluation(item: Evaluation) -> str:
         source = item.profile.source.value + ("" if item.profile.promoted else " (no counters: not among the fastest)")
         lines.append(f"profile    {source}: {metrics}")
     return "\n".join([*lines, f"took       {item.seconds:.2f} s"])
+
+
+def _workload(part: WorkloadResult) -> str:
+    """Return one workload's result in a line."""
+    shown = f"workload   {part.workload.name} ({part.workload.text}): "
+    if part.verdict is None:
+        return f"{shown}not judged"
+    reason = f", {part.failure.kind.value}" if part.failure is not None else ""
+    speeds = [f", {_interval(item.speedup)} over {item.baseline.value}" for item in part.comparisons]
+    return f"{shown}{part.verdict.value}{reason}{''.join(speeds)}"
 
 
 def _further_bounds(place: Placement) -> str:

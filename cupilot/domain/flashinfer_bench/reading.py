@@ -51,7 +51,10 @@ def problem_source(definition: Definition, workloads: Sequence[Workload]) -> str
     scalars = {name: name.upper() for name, item in definition.inputs.items() if item.shape is None}
     _check_names(definition, [*axes.values(), *scalars.values()])
     values = [_values(definition, workload, axes, scalars) for workload in workloads]
-    shown = [{"name": item.uuid[:100], "values": given} for item, given in zip(workloads, values, strict=True)]
+    shown = [
+        {"name": item.uuid[:100], "values": given, "weight": item.weight}
+        for item, given in zip(workloads, values, strict=True)
+    ]
     constants = [f"{name} = {value!r}" for name, value in values[0].items()]
     constants += [f"{axes[name]} = {item.value}" for name, item in definition.axes.items() if _const(item)]
     constants += [f"{axes[name]} = int({_expression(definition, name, axes)})" for name in _ordered(definition)]

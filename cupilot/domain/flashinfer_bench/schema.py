@@ -84,6 +84,8 @@ class Workload(Record):
     uuid: str = Field(min_length=1)
     axes: dict[str, int]
     inputs: dict[str, Input]
+    weight: float = Field(default=1.0, gt=0)
+    """Its share in the mean speedup; ours, the schema has none."""
 
 
 class SourceFile(Record):
