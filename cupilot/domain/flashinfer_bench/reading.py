@@ -9,7 +9,6 @@ import ast
 import json
 import pprint
 from collections.abc import Mapping, Sequence
-from typing import TypeGuard
 
 from cupilot.domain.flashinfer_bench.schema import (
     ConstAxis,
@@ -56,7 +55,9 @@ def problem_source(definition: Definition, workloads: Sequence[Workload]) -> str
         for item, given in zip(workloads, values, strict=True)
     ]
     constants = [f"{name} = {value!r}" for name, value in values[0].items()]
-    constants += [f"{axes[name]} = {item.value}" for name, item in definition.axes.items() if _const(item)]
+    constants += [
+        f"{axes[name]} = {item.value}" for name, item in definition.axes.items() if isinstance(item, ConstAxis)
+    ]
     constants += [f"{axes[name]} = int({_expression(definition, name, axes)})" for name in _ordered(definition)]
     arguments = ", ".join(definition.inputs)
     text = "\n".join(
@@ -190,16 +191,19 @@ def _check_names(definition: Definition, constants: Sequence[str]) -> None:
     taken = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     if "run" not in taken:
         raise InvalidRecord("the reference defines no function run", where="definition.reference")
-    taken |= {target.id for node in tree.body for target in ast.walk(node) if _assigned_at_top(node, target)}
+    taken |= {name for node in tree.body for name in _assigned(node)}
     reserved = [*constants, DECLARATION, "Model", "get_inputs", "get_init_inputs"]
     clash = next((name for name in reserved if name in taken or reserved.count(name) > 1), None)
     if clash is not None:
         raise InvalidRecord(f"the reference or another axis uses the name {clash}", where="definition.reference")
 
 
-def _assigned_at_top(node: ast.stmt, target: ast.AST) -> TypeGuard[ast.Name]:
-    inside = isinstance(node, ast.FunctionDef | ast.ClassDef)
-    return not inside and isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
+def _assigned(node: ast.stmt) -> set[str]:
+    """Return the names that a statement at the top level assigns there."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return set()
+    names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 def _values(
@@ -277,10 +281,6 @@ def _custom(
         raise InvalidRecord(f"{entry!r} is not a function name", where="definition.custom_inputs_entrypoint")
     known = ", ".join(f"{name!r}: {constant}" for name, constant in {**axes, **scalars}.items())
     return [f"    drawn = {entry}({{{known}}}, torch.device('cpu'))"]
-
-
-def _const(axis: object) -> bool:
-    return isinstance(axis, ConstAxis)
 
 
 def _ordered(definition: Definition) -> list[str]:
