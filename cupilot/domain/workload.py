@@ -95,15 +95,16 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the values of names that are assigned at the top level, alone and once."""
     assigned: dict[str, list[ast.expr]] = {}
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if _annotated(node) else []
-        for target in targets:
-            if isinstance(target, ast.Name) and len(targets) == 1:
-                assigned.setdefault(target.id, []).append(node.value)  # type: ignore[attr-defined]
+        targets, value = _assignment(node)
+        if value is not None and len(targets) == 1 and isinstance(targets[0], ast.Name):
+            assigned.setdefault(targets[0].id, []).append(value)
     return {name: values[0] for name, values in assigned.items() if len(values) == 1}
 
 
-def _annotated(node: ast.stmt) -> bool:
-    return isinstance(node, ast.AnnAssign) and node.value is not None
+def _assignment(node: ast.stmt) -> tuple[list[ast.expr], ast.expr | None]:
+    if isinstance(node, ast.AnnAssign):
+        return [node.target], node.value
+    return (node.targets, node.value) if isinstance(node, ast.Assign) else ([], None)
 
 
 def _read(declaration: ast.expr, constants: Mapping[str, ast.expr]) -> tuple[Workload, ...]:
