@@ -22,6 +22,7 @@ from cupilot.domain.roofline import Placement
 from cupilot.domain.standing import LearnedTechnique
 from cupilot.domain.strategy import Strategy
 from cupilot.domain.value import Value
+from cupilot.domain.workload import Workload
 
 
 class AgentError(CupilotError):
@@ -56,6 +57,8 @@ class Briefing(Value):
     """What PyTorch eager takes under the policy, where it is known."""
     compiler: str | None = None
     """What builds kernels there, with its version, e.g. ``nvrtc 13.0.88``."""
+    workloads: tuple[tuple[Workload, ProblemFacts], ...] = ()
+    """Of a problem with several shapes: each with its facts; ``facts`` are the heaviest one's then."""
 
     @classmethod
     def of(
@@ -79,6 +82,7 @@ class Briefing(Value):
             peaks=preparation.peaks if guided else None,
             baseline_us=preparation.baseline_us.median,
             compiler=preparation.environment.compiler,
+            workloads=tuple((part.workload, part.facts) for part in preparation.workloads),
         )
 
     def allowing(self, strategy: Strategy) -> Briefing:

@@ -21,6 +21,7 @@ from cupilot.domain.imported import EXPORTS, ImportedKernel, check_import, is_ex
 from cupilot.domain.kernel import Kernel, LaunchPlan
 from cupilot.domain.problem import NumericsPolicy, Problem, Target, check_source
 from cupilot.domain.value import Value
+from cupilot.reports import tables
 from gpu_worker import summary
 from gpu_worker.batch import command
 from gpu_worker.evaluator import Evaluator
@@ -69,7 +70,8 @@ def _run(options: argparse.Namespace) -> int:
             return COUNTS
         call = evaluator.confirm if options.command == "confirm" or options.confirm else evaluator.evaluate
         evaluation = call(problem, result.preparation, kernel, timeout=options.timeout)
-        _print(evaluation, summary.evaluation(evaluation), options)
+        table = f"\n\n{tables.pull_request(evaluation, problem.name)}" if options.command == "judge" else ""
+        _print(evaluation, summary.evaluation(evaluation) + table, options)
         return _exit_code(evaluation)
 
 
@@ -159,6 +161,8 @@ arguments of Model's constructor that it names, or, where it names none of its o
 
 Its evaluation is marked `imported`, with the checks that its host code does not allow. Its result is copied to the
 judge inside the timed region: the speedup is a lower bound, and `handover` says what the copy takes.
+
+The table at the end is Markdown, to be pasted into a pull request.
 
 Failures have codes in failure.details.code: no_model_new, import_failed, constructor_arguments, constructor_failed,
 parameters_differ, compile_error, forward_failed, wrong_output_count, wrong_output_type, wrong_shape, wrong_dtype,

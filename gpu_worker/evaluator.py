@@ -25,7 +25,7 @@ from cupilot.domain.imported import ImportedKernel
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Problem, ProblemFacts, Target
 from cupilot.domain.roofline import place
-from gpu_worker import endings, imported
+from gpu_worker import endings, imported, workloads
 from gpu_worker.build import Builder, BuiltKernel
 from gpu_worker.build_ahead import BuildAhead, spare_cores
 from gpu_worker.bytecode import Bytecode
@@ -122,18 +122,25 @@ class Evaluator:
     def prepare(
         self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never_cancelled
     ) -> PreparationResult:
-        """Run the reference in a sandbox, admit the problem, time PyTorch, place it on the roofline."""
+        """Run the reference in a sandbox, admit the problem, time PyTorch, place it on the roofline.
+
+        At each of its workloads where it has any; ``timeout`` is for each.
+        """
         with exclusive_device(self.device, cancelled):
-            try:
-                answer = self._judge.prepare(problem, timeout, cancelled)
-                if isinstance(answer, Unusable):
-                    return PreparationResult(failure=answer.failure)
-                return PreparationResult(preparation=self._preparation(problem, answer))
-            except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError) as error:
-                return PreparationResult(failure=self._failure_of(error, "the reference"))
-            finally:
-                if self._judge.problem is None:
-                    self._judge.close_problem()
+            return workloads.prepare_each(problem, lambda part: self._prepared(part, timeout, cancelled))
+
+    def _prepared(self, problem: Problem, timeout: float, cancelled: Callable[[], bool]) -> PreparationResult:
+        """Prepare a problem of one shape."""
+        try:
+            answer = self._judge.prepare(problem, timeout, cancelled)
+            if isinstance(answer, Unusable):
+                return PreparationResult(failure=answer.failure)
+            return PreparationResult(preparation=self._preparation(problem, answer))
+        except (Interrupted, JudgingFailed, Unavailable, OSError, ValidationError) as error:
+            return PreparationResult(failure=self._failure_of(error, "the reference"))
+        finally:
+            if self._judge.problem is None:
+                self._judge.close_problem()
 
     def trace(
         self, problem: Problem, *, timeout: float = 300, cancelled: Callable[[], bool] = never_cancelled
@@ -172,11 +179,17 @@ class Evaluator:
         The evaluation's ``tunables`` are those that the times belong to. An imported file is verified and timed in the
         same way, and marked (``Evaluation.kernel_kind``). ``incumbent`` is the speedup over eager to be beaten: a
         kernel that is certainly slower is timed no further, and its hardware counters are not read. Nor are they for a
-        kernel that is no ``candidate`` to be the best, such as a winner without one of its techniques.
+        kernel that is no ``candidate`` to be the best, such as a winner without one of its techniques. Of a problem
+        with workloads, each is evaluated, within ``timeout``; no ``incumbent`` ends that early.
         """
+        best = None if preparation.workloads else incumbent
+
+        def evaluated(subject: EvaluationInput) -> Evaluation:
+            call = Call(time.monotonic() + timeout, cancelled, thorough=False, incumbent=best, candidate=candidate)
+            return self._evaluation(subject, call)
+
         with exclusive_device(self.device, cancelled):
-            call = Call(time.monotonic() + timeout, cancelled, thorough=False, incumbent=incumbent, candidate=candidate)
-            return self._evaluation(EvaluationInput(problem, preparation, kernel), call)
+            return workloads.evaluate_each(EvaluationInput(problem, preparation, kernel), evaluated)
 
     def confirm(
         self,
@@ -193,11 +206,14 @@ class Evaluator:
         With the ``tunables`` that an evaluation chose, where they are not the plan's own; none others are tried.
         ``reproduced`` when both times agree; an evaluation that holds but whose times do not agree stays ``audited``.
         """
+
+        def confirmed(subject: EvaluationInput) -> Evaluation:
+            return self._evaluation(subject, Call(time.monotonic() + timeout, cancelled, thorough=True))
+
         with exclusive_device(self.device, cancelled):
             self._judge.close()
             try:
-                call = Call(time.monotonic() + timeout, cancelled, thorough=True)
-                return self._evaluation(EvaluationInput(problem, preparation, kernel, tunables or {}), call)
+                return workloads.evaluate_each(EvaluationInput(problem, preparation, kernel, tunables or {}), confirmed)
             finally:
                 self._judge.close()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cupilot.domain.evaluation import Conditions, Evaluation, Interval, Preparation
-from cupilot.domain.hardware import Device
+from cupilot.domain.evaluation import Evaluation, Interval, Preparation, WorkloadResult
+from cupilot.domain.hardware import Conditions, Device
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.roofline import Placement
 
@@ -25,6 +25,11 @@ def preparation(item: Preparation) -> str:
         f"inputs     {', '.join(f'{law} (tolerance {item.tolerances[law]:.2g})' for law in item.laws)}",
         f"admission  rejected null kernels: {', '.join(sorted(item.admission)) or 'none applicable'}",
     ]
+    for part in item.workloads:
+        lines.append(
+            f"workload   {part.workload.name} (weight {part.workload.weight:g}): {part.workload.text}; "
+            f"eager {_interval(part.baseline_us)} us, bound {part.placement.floor_us:.4g} us"
+        )
     warnings = [f"warning    {warning}" for warning in item.warnings]
     return "\n".join([*lines, *warnings, *(f"note       {note}" for note in item.notes)])
 
@@ -57,6 +62,7 @@ def evaluation(item: Evaluation) -> str:
         )
         if comparison.conditions is not None:
             lines.append(f"conditions {_conditions(comparison.conditions)}")
+    lines += [_workload(part) for part in item.workloads]
     if item.handover_us is not None:
         lines.append(
             f"handover   {item.handover_us:.4g} us of the kernel's time copy its result: the speedup is a lower bound"
@@ -67,6 +73,16 @@ def evaluation(item: Evaluation) -> str:
         source = item.profile.source.value + ("" if item.profile.promoted else " (no counters: not among the fastest)")
         lines.append(f"profile    {source}: {metrics}")
     return "\n".join([*lines, f"took       {item.seconds:.2f} s"])
+
+
+def _workload(part: WorkloadResult) -> str:
+    """Return one workload's result in a line."""
+    shown = f"workload   {part.workload.name} ({part.workload.text}): "
+    if part.verdict is None:
+        return f"{shown}not judged"
+    reason = f", {part.failure.kind.value}" if part.failure is not None else ""
+    speeds = [f", {_interval(item.speedup)} over {item.baseline.value}" for item in part.comparisons]
+    return f"{shown}{part.verdict.value}{reason}{''.join(speeds)}"
 
 
 def _further_bounds(place: Placement) -> str:

@@ -121,7 +121,8 @@ def _patched(text: str, briefing: Briefing, before: Kernel) -> Kernel:
 def _fitting(source: str, plan: dict[str, Any], briefing: Briefing) -> Kernel:
     made = checked(Kernel, {"target": briefing.target, "source": source, "plan": plan})
     try:
-        resolve(made, briefing.facts)
+        for facts in (briefing.facts, *(facts for _, facts in briefing.workloads)):
+            resolve(made, facts)
     except InvalidPlan as error:
         raise AnswerError(f"the launch plan does not fit: {error}. {error.hint or ''}") from error
     banned = [name for name in visible(made) if name in briefing.banned]

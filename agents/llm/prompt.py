@@ -252,8 +252,22 @@ def built_for(arch: str) -> str:
 
 
 def header(briefing: Briefing) -> str:
-    """Return ``problem.h`` without tunables."""
-    return data("problem.h", render(briefing.facts, {}))
+    """Return ``problem.h`` without tunables, and what is different in it for each of several workloads."""
+    text = data("problem.h", render(briefing.facts, {}))
+    if not briefing.workloads:
+        return text
+    heaviest = set(render(briefing.facts, {}).splitlines())
+    parts = [
+        f"{workload.name} (weight {workload.weight:g}): "
+        + (" ".join(line for line in render(facts, {}).splitlines() if line not in heaviest) or "as above")
+        for workload, facts in briefing.workloads
+    ]
+    rules = (
+        f"One kernel with one plan is built, checked and timed for each of {len(parts)} workloads. It must be right at "
+        "all of them; its speedup is their weighted geometric mean. So take every size from the header's constants and "
+        "every element type from macros such as X_FLOAT16 (none: float). What the header has instead for each:"
+    )
+    return f"{text}\n\n{rules}\n{data('workloads', chr(10).join(parts))}"
 
 
 def techniques(catalogue: Catalogue, briefing: Briefing) -> str:

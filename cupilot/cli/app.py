@@ -17,6 +17,7 @@ from cupilot.cli import (
     events,
     experiments,
     exports,
+    flashinfer,
     imports,
     jobs,
     models,
@@ -78,6 +79,7 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     },
     "Measure and learn": {
         "judge": imports.judge,
+        "flashinfer": flashinfer.app,
         "remeasure": rankings.remeasure,
         "leaderboard": rankings.leaderboard,
         "experiment": experiments.app,

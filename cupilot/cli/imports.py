@@ -12,13 +12,16 @@ from cupilot.cli.outcome import exit_of
 from cupilot.cli.problems import resolve
 from cupilot.cli.requests import on_chosen_target, parse_labels
 from cupilot.cli.session import connect
+from cupilot.cli.text import clean
+from cupilot.client import Client
 from cupilot.domain.errors import InvalidInput
 from cupilot.domain.imported import MAX_SOURCE_BYTES, check_import
 from cupilot.domain.job import Priority
 from cupilot.domain.pool import Sharing
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.problems import Size
-from cupilot.schemas import ImportRequest
+from cupilot.reports.tables import pull_request
+from cupilot.schemas import ImportRequest, JobView
 
 FP32 = NumericsPolicy.FP32
 
@@ -50,7 +53,8 @@ def judge(
     """Judge a file that you have, as kernels are judged. That is a job of its own, whose id is printed.
 
     A ModelNew file (torch, load_inline, Triton) or the source of a torch extension (.cu, .cpp), marked "imported": its
-    host code is its author's. Compare it with `cupilot compare JOB OTHER`.
+    host code is its author's. With --wait, the result is also printed as a table for a pull request. Compare it with
+    `cupilot compare JOB OTHER`.
 
     \b
     Examples:
@@ -69,7 +73,17 @@ def judge(
         from cupilot.cli.live import watch as show
 
         typer.echo(f"job {made.id}", err=True)
-        raise typer.Exit(exit_of(show(client, made.id, as_json=as_json)))
+        job = show(client, made.id, as_json=as_json)
+        if job.best is not None and not as_json:
+            _table(client, job)
+        raise typer.Exit(exit_of(job))
+
+
+def _table(client: Client, job: JobView) -> None:
+    """Print the result as Markdown, to be pasted into a pull request."""
+    evaluation = client.best(job.id).candidate.evaluation
+    assert evaluation is not None
+    typer.echo(f"\n{pull_request(evaluation, clean(job.problem.name))}")
 
 
 def _request(

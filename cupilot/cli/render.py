@@ -10,7 +10,7 @@ import typer
 
 from cupilot.cli.text import clean, clean_lines, counts, interval, queue_words, seconds
 from cupilot.client import Client
-from cupilot.domain.evaluation import Baseline, BuildReport, Evaluation
+from cupilot.domain.evaluation import Baseline, BuildReport, Evaluation, WorkloadResult
 from cupilot.reports.job import (
     AFTER_QUARANTINE,
     BASELINE_NAMES,
@@ -256,7 +256,19 @@ def _speedups(evaluation: Evaluation) -> list[tuple[str, str]]:
         times = f"{item.kernel_us.median:.1f} us against {item.baseline_us.median:.1f} us"
         lines.append((f"over {name}", f"{factor(item.speedup)}, {difference_words(item.speedup)}; {times}"))
     lines += zip(("of the bound", "of direct"), bound_words(evaluation), strict=False)
-    return lines
+    return lines + _numbered("workloads", [_workload(part) for part in evaluation.workloads])
+
+
+def _workload(part: WorkloadResult) -> str:
+    """Return one workload's result in a line."""
+    shown = f"{part.workload.name} ({part.workload.text}, weight {part.workload.weight:g})"
+    if part.verdict is None:
+        return f"{shown}: not judged"
+    if not part.comparisons or part.failure is not None:
+        return f"{shown}: {part.verdict.value}{f', {part.failure.kind.value}' if part.failure else ''}"
+    eager = part.comparisons[0]
+    times = f"{eager.kernel_us.median:.1f} us against {eager.baseline_us.median:.1f} us"
+    return f"{shown}: {part.verdict.value}, {factor(eager.speedup)}; {times}"
 
 
 def _tunables(evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -10,11 +10,12 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from cupilot.domain.caveats import problem_warnings
-from cupilot.domain.hardware import Environment, Peaks
+from cupilot.domain.hardware import Conditions, Environment, Peaks
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.problem import ProblemFacts
 from cupilot.domain.roofline import Placement
 from cupilot.domain.value import Value, Vocabulary
+from cupilot.domain.workload import Workload
 
 MAX_LOG_CHARACTERS = 16_000
 
@@ -165,34 +166,6 @@ class Baseline(Vocabulary):
     MAX_AUTOTUNE = "torch.compile max-autotune"
 
 
-class Span(Value):
-    """The least and the largest of some readings."""
-
-    low: float
-    high: float
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Span:
-        if not self.low <= self.high:
-            raise ValueError(f"span is not ordered: {self.low}, {self.high}")
-        return self
-
-
-class Conditions(Value):
-    """Readings of the device after each timed block of a comparison, kernel's and baseline's alike."""
-
-    blocks: int
-    """Blocks that the ranges are over: those that the comparison rests on."""
-    clocks_mhz: dict[str, Span] = {}
-    """``sm`` and ``memory``."""
-    temperature_c: Span | None = None
-    power_w: Span | None = None
-    slowed_by: dict[str, int] = {}
-    """In how many blocks clocks were held down, by NVML's reason; ``software_power_cap`` alone is not throttling."""
-    throttled_blocks: int = 0
-    """Blocks slowed by heat or the supply. Their pairs were dropped, and are in no time."""
-
-
 class Comparison(Value):
     """A kernel timed side by side with one baseline, in ABBA blocks."""
 
@@ -275,6 +248,20 @@ class SweepPoint(Value):
         return self
 
 
+class WorkloadResult(Value):
+    """One workload's part of an evaluation."""
+
+    workload: Workload
+    verdict: Verdict | None = None
+    """None where an earlier workload failed: the verdict is the lowest, and this one could not have raised it."""
+    failure: Failure | None = None
+    build: BuildReport | None = None
+    laws: tuple[LawResult, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    placement: Placement | None = None
+    measurement: str = ""
+
+
 class Evaluation(Value):
     """All that was measured about one kernel on one problem."""
 
@@ -305,6 +292,9 @@ class Evaluation(Value):
     """``imported``: host code of others ran beside the kernel, and ``unchecked`` applies."""
     unchecked: tuple[str, ...] = ()
     """Checks that this kind of kernel does not allow, in words."""
+    workloads: tuple[WorkloadResult, ...] = ()
+    """Of a problem with workloads: each one's result. ``verdict`` is then the lowest, with the failure, build, laws and
+    profile of the workload that decided it; times, speedups and bounds are weighted geometric means."""
     handover_us: float | None = None
     """Of an imported kernel: what copying its result to the judge's memory takes. It is part of ``kernel_us``, so that
     the speedup is a lower bound; without the copy the kernel takes at least ``kernel_us - handover_us``."""
@@ -332,6 +322,20 @@ class Evaluation(Value):
         return comparison.speedup.median if comparison and self.verdict.counts else None
 
 
+class WorkloadPreparation(Value):
+    """One workload's part of a preparation."""
+
+    workload: Workload
+    facts: ProblemFacts
+    placement: Placement
+    baseline_us: Interval
+    laws: tuple[str, ...]
+    tolerances: dict[str, float]
+    admission: dict[str, bool]
+    notes: tuple[str, ...] = ()
+    host_bound: bool = False
+
+
 class Preparation(Value):
     """Facts of a problem before any kernel is written: reference checked, baseline timed, placed on the roofline."""
 
@@ -350,6 +354,8 @@ class Preparation(Value):
     notes: tuple[str, ...] = ()
     host_bound: bool = False
     """True if most of PyTorch's time goes by on the host, outside of its operators."""
+    workloads: tuple[WorkloadPreparation, ...] = ()
+    """Of a problem with workloads: each one's part. Everything else here is the heaviest one's then."""
 
     @property
     def warnings(self) -> tuple[str, ...]:

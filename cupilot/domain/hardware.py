@@ -1,6 +1,8 @@
-"""Devices that kernels run on, their measured peaks, and the environment of a measurement. Pure data."""
+"""Devices that kernels run on, their measured peaks, and the environment and conditions of a measurement. Pure data."""
 
 from __future__ import annotations
+
+from pydantic import model_validator
 
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.value import Value
@@ -86,3 +88,31 @@ class Environment(Value):
     code_version: str = ""
     """Commit of the code that measured; the package's version where the commit is unknown."""
     host: str = ""
+
+
+class Span(Value):
+    """The least and the largest of some readings."""
+
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Span:
+        if not self.low <= self.high:
+            raise ValueError(f"span is not ordered: {self.low}, {self.high}")
+        return self
+
+
+class Conditions(Value):
+    """Readings of the device after each timed block of a comparison, kernel's and baseline's alike."""
+
+    blocks: int
+    """Blocks that the ranges are over: those that the comparison rests on."""
+    clocks_mhz: dict[str, Span] = {}
+    """``sm`` and ``memory``."""
+    temperature_c: Span | None = None
+    power_w: Span | None = None
+    slowed_by: dict[str, int] = {}
+    """In how many blocks clocks were held down, by NVML's reason; ``software_power_cap`` alone is not throttling."""
+    throttled_blocks: int = 0
+    """Blocks slowed by heat or the supply. Their pairs were dropped, and are in no time."""

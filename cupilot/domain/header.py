@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite, prod
 
-from cupilot.domain.problem import ProblemFacts, TensorSpec
+from cupilot.domain.problem import DType, ProblemFacts, TensorSpec
 
 Number = int | float | bool
 
@@ -37,11 +37,19 @@ def _tensor_constants(spec: TensorSpec) -> dict[str, Number]:
 
 
 def render(facts: ProblemFacts, tunables: Mapping[str, int]) -> str:
-    """Return the text of ``problem.h`` for a problem and a plan's tunable values."""
+    """Return the text of ``problem.h`` for a problem and a plan's tunable values.
+
+    A tensor ``x`` of another type than float32 also has a macro, such as ``X_FLOAT16``, for kernels of several dtypes.
+    """
     lines = ["#pragma once", "// Generated: shapes, strides (elements) and scalars of the problem, then the tunables."]
+    lines += [f"#define {spec.name.upper()}_{spec.dtype.upper()} 1" for spec in facts.tensors if not _is_default(spec)]
     lines += [_definition(name, value) for name, value in sorted(constants(facts).items())]
     lines += [f"constexpr int {name} = {value};" for name, value in sorted(tunables.items())]
     return "\n".join(lines) + "\n"
+
+
+def _is_default(spec: TensorSpec) -> bool:
+    return spec.dtype is DType.FLOAT32
 
 
 def _definition(name: str, value: Number) -> str:

@@ -14,6 +14,7 @@ from pydantic import Field, JsonValue
 
 from cupilot.domain.errors import InvalidProblem
 from cupilot.domain.value import Value, Vocabulary
+from cupilot.domain.workload import Workload, declared, specialised
 
 MAX_SOURCE_BYTES = 256 * 1024
 """KernelBench's largest file has 12 KB; more than this is not a reference but an attack or a mistake."""
@@ -190,12 +191,21 @@ class Problem(Value):
     source: str = Field(min_length=1)
     policy: NumericsPolicy = NumericsPolicy.FP32
 
+    def workloads(self) -> tuple[Workload, ...]:
+        """Return the shapes and dtypes that it is judged at; none where it has one shape, that of its file."""
+        return declared(self.source)
+
+    def at(self, workload: Workload) -> Problem:
+        """Return one of its workloads as a problem of its own."""
+        name = f"{self.name[:90]} [{workload.name}]"
+        return Problem(name=name, source=specialised(self.source, workload), policy=self.policy)
+
     def _identity(self) -> Any:
         return {"source": self.source, "policy": self.policy.value}
 
 
 def check_source(source: str) -> None:
-    """Refuse a file that cannot be a problem, without running it: size, syntax, required names.
+    """Refuse a file that cannot be a problem, without running it: size, syntax, required names, workloads.
 
     Raises :class:`InvalidProblem`, whose ``where`` names the line.
     """
@@ -234,3 +244,11 @@ def check_source(source: str) -> None:
     for name in ("get_inputs", "get_init_inputs"):
         if not isinstance(defined[name], ast.FunctionDef):
             raise InvalidProblem(f"{name} must be a function", where=f"problem.source:{defined[name].lineno}")
+    for workload in declared(source):
+        unknown = next((v for v in workload.values.values() if isinstance(v, str) and v not in _ITEMSIZE), None)
+        if unknown is not None:
+            raise InvalidProblem(
+                f"workload {workload.name!r}: {unknown} is no dtype that a kernel can be given",
+                hint=f"one of {', '.join(DType)}",
+                where="problem.source",
+            )

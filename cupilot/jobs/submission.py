@@ -75,8 +75,15 @@ def spec_of(session: Session, team: UUID, request: JobRequest) -> JobSpec:
     Raises :class:`InvalidInput` and its kin where no job can be made of it.
     """
     check_agents(session, request.method, request.agents)
+    problem = problem_of(session, team, request.problem, request.target)
+    if request.agents is AgentKind.PLAYBOOK and problem.workloads():
+        raise InvalidInput(
+            "the playbook writes kernels for one shape, and this problem has several workloads",
+            hint='use "agents": "llm", or judge a kernel of your own with POST /v1/imports',
+            where="body.agents",
+        )
     return JobSpec(
-        problem=problem_of(session, team, request.problem, request.target),
+        problem=problem,
         **{name: getattr(request, name) for name in JobSpec.model_fields if name != "problem"},
     )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from cupilot.domain.evaluation import Conditions, FailureKind, Span
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.hardware import Conditions, Span
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.targets.base import DeviceState
 

@@ -329,10 +329,10 @@ def edited_softmax(old: str, new: str) -> Kernel:
 def running_sum_ahead() -> Kernel:
     """A launch that meets new inputs sums up those of all slots, a block for each, and the launches after it copy.
     It takes no longer than an honest one, whose single block leaves the card idle. Where slots lie it has learned from
-    the launches before."""
+    the first launches of the block, before which its memory is as after loading."""
     source = """
 typedef unsigned long long Place;
-constexpr int ROWS = 4, COLS = 8192, SIZE = ROWS * COLS, MOST = 512;
+constexpr int ROWS = 4, COLS = 8192, SIZE = ROWS * COLS, MOST = 512, LEARNT = 4;
 static __device__ Place first, low, high, apart;
 static __device__ unsigned of[2 * MOST];
 static __device__ float kept[2 * MOST][SIZE];
@@ -378,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) running_sum(const float* x, 
     if (blockIdx.x > 0) from = reinterpret_cast<const float*>(low + (blockIdx.x - 1) * apart);
     int slot = MOST + (apart ? (long long)((Place)from - first) / (long long)apart : 0);
     if (blockIdx.x > 0) {
-        if (launches < 24 || (Place)from > high || from == x) return;
+        if (launches < LEARNT || (Place)from > high || from == x) return;
         unsigned is = key(from);
         if (of[slot] == is) return;
         sums(from, kept[slot]);
@@ -387,14 +387,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK) running_sum(const float* x, 
         return;
     }
     unsigned is = key(x);
-    if (launches >= 24 && of[slot] == is) { copy(kept[slot], out); return; }
+    if (launches >= LEARNT && of[slot] == is) { copy(kept[slot], out); return; }
     sums(x, out);
     __syncthreads();
-    if (launches >= 24) copy(out, kept[slot]);
+    if (launches >= LEARNT) copy(out, kept[slot]);
     __syncthreads();
     if (threadIdx.x > 0) return;
-    if (launches >= 24) of[slot] = is;
-    else if (++launches > 12) learn((Place)x);
+    if (launches >= LEARNT) of[slot] = is;
+    else { ++launches; learn((Place)x); }
 }
 """
     return kernel(source, Launch(kernel="running_sum", args=("x", "out"), grid=("512",), block=("BLOCK",)), BLOCK=256)

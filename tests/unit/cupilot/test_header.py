@@ -47,6 +47,13 @@ def test_a_tensors_constant_wins_over_a_scalar() -> None:
     }
 
 
+def test_other_types_than_float32_have_a_macro() -> None:
+    half = TensorSpec(name="a", role=Role.INPUT, dtype=DType.FLOAT16, shape=(4,), strides=(1,))
+    text = render(facts(half, tensor("x", 4)), {})
+    assert "#define A_FLOAT16 1\n" in text
+    assert text.count("#define") == 1
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 def test_the_header_compiles_and_says_what_constants_says(tmp_path: Path) -> None:
     scalars = {"EPS": 1e-5, "BIG": 2**40, "KEEP": True, "INFINITE": float("inf"), "NEGATIVE": -0.1}

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cupilot.domain.evaluation import FailureKind, Span
+from cupilot.domain.evaluation import FailureKind
+from cupilot.domain.hardware import Span
 from gpu_worker.judge.conditions import THROTTLED_PAIRS, BlockLog, summarise
 from gpu_worker.judge.runner_link import KernelFailed
 from gpu_worker.targets.base import DeviceState

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from cupilot.domain.evaluation import Baseline, Comparison, FailureKind, Span
+from cupilot.domain.evaluation import Baseline, Comparison, FailureKind
+from cupilot.domain.hardware import Span
 from cupilot.domain.problem import NumericsPolicy
 from gpu_worker.judge import laws
 from gpu_worker.judge.admission import PRECISIONS, Admission, admit, run_on_half
