@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -129,7 +130,7 @@ class Stack:
             for number in range(JOBS_ON_IDLE):
                 job = _submit(self._database, f"idle {number}")
                 # The benchmark has one worker, of agents: its steps are as far from a submission as a GPU worker's.
-                self._wait(lambda job=job: self._ask("SELECT count(started_at) FROM steps WHERE job_id = :job", job=job))
+                self._wait(partial(self._ask, "SELECT count(started_at) FROM steps WHERE job_id = :job", job=job))
                 query = (
                     "SELECT extract(epoch FROM s.started_at - j.created_at) FROM steps s JOIN jobs j ON j.id = s.job_id"
                     " WHERE j.id = :job"
@@ -146,7 +147,9 @@ class Stack:
         commands = {"scheduler": ["workers", "scheduler"], "worker": ["benchmarks.steps_worker", str(SLOTS)]}
         with self._log.open("ab") as log:
             started = {
-                part: subprocess.Popen([sys.executable, "-m", *command], env=environment, cwd=ROOT, stdout=log, stderr=log)
+                part: subprocess.Popen(
+                    [sys.executable, "-m", *command], env=environment, cwd=ROOT, stdout=log, stderr=log
+                )
                 for part, command in commands.items()
             }
         try:
@@ -211,7 +214,9 @@ def _submit(database: Database, name: str) -> uuid.UUID:
     with database.transaction() as session:
         team = ensure_team(session, "model")
         job, _ = submit_job(session, team.id, spec, idempotency_key=name, request_hash="0" * 64)
-        session.execute(text("UPDATE steps SET queue = :queue WHERE job_id = :job"), {"queue": AGENTS_QUEUE, "job": job.id})
+        session.execute(
+            text("UPDATE steps SET queue = :queue WHERE job_id = :job"), {"queue": AGENTS_QUEUE, "job": job.id}
+        )
         return job.id
 
 
@@ -226,7 +231,7 @@ def _fill(database: Database, steps: int) -> None:
             text(
                 "INSERT INTO jobs (id, team_id, problem_id, target, method, agents, budgets, seed, priority, labels,"
                 " request_hash, state, created_at, started_at) SELECT gen_random_uuid(), t.id, j.problem_id, j.target,"
-                " j.method, j.agents, j.budgets, j.seed, j.priority, '{\"backlog\": \"yes\"}', j.request_hash,"
+                ' j.method, j.agents, j.budgets, j.seed, j.priority, \'{"backlog": "yes"}\', j.request_hash,'
                 " 'evolving', now() - make_interval(secs => n), now() FROM generate_series(1, :jobs) n"
                 " JOIN teams t ON t.name = 'backlog-' || (n % :teams)"
                 " CROSS JOIN (SELECT * FROM jobs WHERE idempotency_key = 'model') j"

@@ -1,4 +1,4 @@
-"""procrastinate's rate of tasks that do nothing, for :mod:`benchmarks.steps`: ``steps_procrastinate SLOTS WARM SECONDS``.
+"""procrastinate's rate of empty tasks, for :mod:`benchmarks.steps`: ``steps_procrastinate SLOTS WARM SECONDS``.
 
 Its queue is in Postgres, at ``DATABASE``. One worker process a slot, each with one task at a time and with ten: more of
 its tasks at a time are coroutines of one process.
@@ -18,6 +18,7 @@ from typing import Any
 import procrastinate  # type: ignore[import-not-found,unused-ignore]
 from sqlalchemy import make_url
 
+ROOT = Path(__file__).resolve().parent.parent
 COUNT = 20_000
 AT_A_TIME = (1, 10)
 
@@ -46,10 +47,9 @@ async def _rate(slots: int, at_a_time: int, warm: float, seconds: float) -> floa
     await app.connector.execute_query_async("DELETE FROM procrastinate_jobs")
     await nothing.batch_defer_async(*({} for _ in range(COUNT)))
     command = [sys.executable, "-m", "benchmarks.steps_procrastinate", "worker", str(at_a_time)]
-    root = Path(__file__).resolve().parent.parent
-    workers = [subprocess.Popen(command, cwd=root, stdout=sys.stderr) for _ in range(slots)]  # noqa: ASYNC220
+    workers = [subprocess.Popen(command, cwd=ROOT, stdout=sys.stderr) for _ in range(slots)]  # noqa: ASYNC220
     try:
-        while not await _count("succeeded"):
+        while not await _count("succeeded"):  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.05)
         await asyncio.sleep(warm)
         before, began = await _count("succeeded"), time.monotonic()

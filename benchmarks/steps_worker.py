@@ -1,4 +1,4 @@
-"""The agent worker of :mod:`benchmarks.steps`: real but for its steps' work, ``python -m benchmarks.steps_worker SLOTS``."""
+"""The agent worker of :mod:`benchmarks.steps`, real but for its steps' work: ``steps_worker SLOTS``."""
 
 from __future__ import annotations
 
