@@ -73,6 +73,8 @@ class Settings(BaseSettings):
     """Longest wait between looks at the database; notifications shorten it."""
     redispatch_seconds: float = Field(default=60.0, gt=0)
     """A published step that nobody claims for this long is published again (covers a flushed Redis)."""
+    bundle_seconds: float = Field(default=0.25, ge=0, le=10)
+    """Steps that are short on average travel together, as many as take so long; 0 sends each by itself."""
     step_attempts: int = Field(default=3, ge=1, le=20)
     visibility_timeout_seconds: int = 7_200
     """Above the longest step's hard limit; the same in every process on the broker (reference: Celery on Redis)."""

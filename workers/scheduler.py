@@ -90,7 +90,8 @@ class Scheduler:
             note_missing(self._database)
             request_index(self._database)
         self._batches.work()
-        dispatch(self._database, timedelta(seconds=self._settings.redispatch_seconds))
+        redispatch = timedelta(seconds=self._settings.redispatch_seconds)
+        dispatch(self._database, redispatch, self._settings.bundle_seconds)
         self._run_relay()
         if self._due("prune", PRUNE_SECONDS):
             with self._database.transaction() as session:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -79,21 +80,26 @@ def run_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, drainin
         return
     with (
         log_context(job=claim.job_id, step=claim.step_id, key=claim.key, attempt=claim.attempt),
-        tracing.span(
-            f"step {claim.kind.value}",
-            parent=claim.trace,
-            cause=claim.cause,
-            job=str(claim.job_id),
-            step=str(claim.step_id),
-            key=claim.key,
-            attempt=claim.attempt,
-        ),
+        step_span(claim),
     ):
         started = time.monotonic()
-        with Lease(tools.database, tools.settings, claim, draining) as lease:
-            outcome = run_claimed(claim, tools, lease, draining)
+        with Lease(tools.database, tools.settings, [claim], draining) as lease:
+            outcome = run_claimed(claim, tools, lease.of(claim), draining)
         tracing.note(outcome=outcome)
         logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
+
+
+def step_span(claim: Claim) -> AbstractContextManager[None]:
+    """Return the span of a step's work, part of its job's trace."""
+    return tracing.span(
+        f"step {claim.kind.value}",
+        parent=claim.trace,
+        cause=claim.cause,
+        job=str(claim.job_id),
+        step=str(claim.step_id),
+        key=claim.key,
+        attempt=claim.attempt,
+    )
 
 
 def return_step(step_id: uuid.UUID, attempt: int, tools: Tools) -> None:
@@ -136,19 +142,40 @@ def fail_attempt(
     return "failed"
 
 
+@dataclass(frozen=True)
+class Finish:
+    """What is to be written of a step whose work is done."""
+
+    claim: Claim
+    result: Any
+
+    def __call__(self, session: Session) -> str:
+        """Store the result and what follows from it."""
+        return finish_step(session, self.claim, self.result)
+
+
+Write = Callable[[Session], str]
+"""Writes what came of a step, in one transaction; returns it in one word. May raise :class:`Stale`."""
+
+
 def run_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> str:
     """Load, work and store a claimed step; return what came of it, in one word."""
+    return store(tools, lease, work_claimed(claim, tools, lease, draining))
+
+
+def work_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> Write:
+    """Load and work; return what is to be written, a :class:`Finish` where the work succeeded."""
     handler = HANDLERS[claim.kind]
     try:
         with tools.database.transaction() as session:
             loaded = handler.load(session, claim)
         with _building_ahead(claim, tools, draining):
-            result = handler.work(loaded, tools, lease.cancelled)
-        return _store(tools, lease, lambda session: finish_step(session, claim, result))
+            return Finish(claim, handler.work(loaded, tools, lease.cancelled))
     except StepCancelled:
-        return _store(tools, lease, lambda session: _release(session, claim, lease))
-    except Stale:
-        return "stale"
+        return lambda session: release(session, claim, lease)
+    except Stale as error:
+        stale = error
+        return lambda _: _raise(stale)
     except (InfrastructureFailure, Unavailable) as error:
         reason, message = "infrastructure", str(error)
         if claim.kind.on_device:
@@ -159,7 +186,11 @@ def run_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], 
         reason, message = "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
         if claim.kind.on_device:
             _check_device(claim, tools)
-    return _store(tools, lease, lambda session: _fail(session, claim, reason, message))
+    return lambda session: _fail(session, claim, reason, message)
+
+
+def _raise(error: Stale) -> str:
+    raise error
 
 
 def _building_ahead(claim: Claim, tools: Tools, draining: Callable[[], bool]) -> AbstractContextManager[object]:
@@ -179,13 +210,13 @@ def finish_step(session: Session, claim: Claim, result: Any) -> str:
     """Store the result of a claimed step, and what follows from it; raises :class:`Stale` where the claim is lost."""
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.busy_seconds)
+        return cancel_running(session, job, step, claim.busy_seconds)
     move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt, busy_seconds=claim.busy_seconds)
     HANDLERS[claim.kind].store(session, job, step, result)
     return "succeeded"
 
 
-def _store(tools: Tools, lease: Hold, write: Callable[[Session], str]) -> str:
+def store(tools: Tools, lease: Hold, write: Write) -> str:
     """Write in one transaction; retry while the database is away and the claim may still be valid."""
     while True:
         try:
@@ -201,10 +232,11 @@ def _store(tools: Tools, lease: Hold, write: Callable[[Session], str]) -> str:
             time.sleep(STORE_RETRY_SECONDS)
 
 
-def _release(session: Session, claim: Claim, lease: Hold) -> str:
+def release(session: Session, claim: Claim, lease: Hold) -> str:
+    """Release a claimed step that this process does not finish, or cancel it where its job is being cancelled."""
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.busy_seconds)
+        return cancel_running(session, job, step, claim.busy_seconds)
     if lease.unwanted:
         return "lost"
     release_step(session, claim)
@@ -214,11 +246,11 @@ def _release(session: Session, claim: Claim, lease: Hold) -> str:
 def _fail(session: Session, claim: Claim, reason: str, message: str) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.busy_seconds)
+        return cancel_running(session, job, step, claim.busy_seconds)
     return fail_attempt(session, job, step, reason, message, busy_seconds=claim.busy_seconds)
 
 
-def _cancel(session: Session, job: Job, step: Step, busy_seconds: float) -> str:
+def cancel_running(session: Session, job: Job, step: Step, busy_seconds: float) -> str:
     """Cancel the step at the user's request; the job's last running step ends the job."""
     move_step(session, step, StepState.CANCELLED, attempt=step.attempt, busy_seconds=busy_seconds)
     if not anything_running(session, job):
