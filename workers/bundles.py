@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from cupilot.domain.states import StepState
 from cupilot.logs import log_context
-from cupilot.storage.db.transitions import move_steps
+from cupilot.storage.db.transitions import Stale, move_steps
 from cupilot.storage.queue.bundles import claim_together, lock_claimed_together
 from cupilot.storage.queue.steps import Claim
 from workers.handlers.registry import HANDLERS
@@ -134,5 +134,7 @@ def _finish_together(session: Session, done: Sequence[Done]) -> None:
     move_steps(session, steps, StepState.SUCCEEDED, busy_seconds=busy)
     for each, step in zip(finished, steps, strict=True):
         job = locked[step.id][0]
+        if job.state.final:
+            raise Stale(f"job {job.id} ended with a step before this one; each is stored by itself")
         store_result = HANDLERS[step.kind].store
         store_result(session, job, step, each.finish.result)

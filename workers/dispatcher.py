@@ -42,7 +42,8 @@ MOST_AHEAD = 4
 def dispatch(database: Database, redispatch: timedelta, bundle_seconds: float = 0.0) -> None:
     """Fill the free slots of every queue, and a little more, so that no slot waits for the next tick.
 
-    Where steps are short on average, a slot takes a bundle of as many as take ``bundle_seconds``. One transaction per
+    Where the steps of :data:`AGENTS_QUEUE` are short on average, a slot takes a bundle of as many as take
+    ``bundle_seconds``. One transaction per
     queue, because steps are locked in the order of their ids.
     """
     with database.transaction() as session:
@@ -60,11 +61,11 @@ def dispatch(database: Database, redispatch: timedelta, bundle_seconds: float = 
     for queue, queued in load.items():
         with database.transaction() as session:
             seconds = step_seconds(session, queue)
-            bundle = max(min(int(bundle_seconds / max(seconds, 1e-9)), LARGEST_BUNDLE), 1)
+            bundle = _bundle(queue, seconds, bundle_seconds)
             room = slots.get(queue, 0) * bundle - queued.running
             free = room + _ahead(slots.get(queue, 0), bundle, seconds) - queued.published
             if queue in slots and free > 0:
-                dispatch_ready(session, queue, free, bundle=bundle, seconds=seconds)
+                dispatch_ready(session, queue, free, bundle=bundle, slots=slots[queue], seconds=seconds)
             if queued.published and room > 0 and not broker_behind:
                 dispatch_again(session, queue, redispatch, BATCH)
 
@@ -88,6 +89,16 @@ def request_index(database: Database) -> None:
     with database.transaction() as session:
         if AGENTS_QUEUE in _slots(live_workers(session)) and anything_unindexed(session):
             request_pool_index(session, AGENTS_QUEUE)
+
+
+def _bundle(queue: str, seconds: float, bundle_seconds: float) -> int:
+    """Return how many steps of a queue may travel together: only those that neither hold a device nor call a model.
+
+    The others may take minutes, which steps of other teams in the same bundle would wait for.
+    """
+    if queue != AGENTS_QUEUE:
+        return 1
+    return max(min(int(bundle_seconds / max(seconds, 1e-9)), LARGEST_BUNDLE), 1)
 
 
 def _ahead(slots: int, bundle: int, seconds: float) -> int:

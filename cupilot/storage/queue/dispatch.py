@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import ceil
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
@@ -67,18 +68,23 @@ def _queues_with_waiting(session: Session) -> Sequence[str]:
     return session.scalars(select(queues.c.queue).where(queues.c.queue.is_not(None))).all()
 
 
-def dispatch_ready(session: Session, queue: str, free: int, *, bundle: int = 1, seconds: float | None = None) -> int:
+def dispatch_ready(
+    session: Session, queue: str, free: int, *, bundle: int = 1, slots: int = 1, seconds: float | None = None
+) -> int:
     """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; return how many.
 
-    ``bundle`` is how many may travel in one message, ``seconds`` what a step takes, where that is known already.
+    ``bundle`` is how many may travel in one message; where fewer are ready than are free, they are spread over the
+    ``slots``. ``seconds`` is what a step takes, where that is known already.
     """
     before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
     ready = _is_unpublished() & or_(
         Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back
     )
     seconds = step_seconds(session, queue) if seconds is None else seconds
-    query = fair_order(_may_run(), ready, queue, seconds, free)
-    return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None), bundle=bundle)
+    steps = session.scalars(fair_order(_may_run(), ready, queue, seconds, free)).all()
+    if len(steps) < free:
+        bundle = min(bundle, max(ceil(len(steps) / slots), 1))
+    return _publish(session, steps, Step.dispatched_at.is_(None), bundle=bundle)
 
 
 def next_steps(session: Session, queue: str, kinds: Sequence[StepKind], count: int) -> Sequence[uuid.UUID]:

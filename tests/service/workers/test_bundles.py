@@ -13,12 +13,14 @@ from sqlalchemy import func, select, text, update
 import workers.bundles
 import workers.steps
 from cupilot.domain.evolution.sce import SceConfig
+from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState, StepKind, StepState
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
-from cupilot.storage.db.tables.queue import Step
+from cupilot.storage.db.tables.queue import Step, WorkerRow
+from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.steering import pause_job
-from cupilot.storage.queue.steps import claim_step
+from cupilot.storage.queue.steps import MODELS_QUEUE, claim_step, device_queue
 from tests.service.faults.matrix.audit import RULES
 from tests.service.rig import Message, Rig
 from workers.app import BUNDLE_TASK, STEP_TASK
@@ -238,6 +240,52 @@ def test_a_cancelled_job_costs_its_own_steps_only(rig: Rig, monkeypatch: pytest.
     monkeypatch.undo()
     finish(rig)
     assert breaches(rig, blue, red) == []
+
+
+def test_a_result_that_comes_after_its_job_has_ended_is_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of a job's steps ends it: the others in the bundle are stale, as if they had come by themselves."""
+    blue, red = rig.submit("blue", method=METHOD), rig.submit("red", method=METHOD)
+    message = bundle_of(rig, blue, red)
+    translate = HANDLERS[StepKind.TRANSLATE]
+
+    def store(session: Any, job: Any, step: Any, result: Any) -> None:
+        if job.id == blue:
+            end_job(session, job, JobState.BUDGET_EXHAUSTED, reason="wall_time", message="used up")
+        else:
+            translate.store(session, job, step, result)
+
+    broken = {**HANDLERS, StepKind.TRANSLATE: replace(translate, store=store)}
+    with monkeypatch.context() as patched:
+        patched.setattr(workers.bundles, "HANDLERS", broken)
+        patched.setattr(workers.steps, "HANDLERS", broken)
+        rig.do(message)
+    of_blue = sorted(step.state for step in steps_of(rig, message) if step.job_id == blue)
+    assert of_blue == [StepState.CANCELLED] * 3 + [StepState.SUCCEEDED]
+    finish(rig)
+    assert rig.job(red).state is JobState.SUCCEEDED
+    assert breaches(rig, blue, red) == []
+
+
+def test_few_steps_are_spread_over_the_slots(rig: Rig) -> None:
+    """A bundle is for a backlog: where slots are free, each gets its part."""
+    message = bundle_of(rig, rig.submit(method=METHOD))
+    with rig.database.transaction() as session:
+        session.execute(update(WorkerRow).where(WorkerRow.name == "agent-1").values(slots=2))
+        session.execute(update(Step).where(Step.state == StepState.QUEUED).values(dispatched_at=None, dispatches=0))
+    assert [len(each[1][0]) for each in rig.publish(LONG) if each[2] == message[2]] == [2, 2]
+
+
+def test_steps_of_models_and_devices_travel_alone(rig: Rig) -> None:
+    """Any of them may take minutes, whatever they take on average."""
+    job = rig.submit(method=METHOD)
+    message = bundle_of(rig, job)
+    assert {each[0] for each in rig.postbox.sent if each[2] != message[2]} == {STEP_TASK}
+    for queue in (MODELS_QUEUE, device_queue(Target.CPU)):
+        with rig.database.transaction() as session:
+            waiting = update(Step).where(Step.state == StepState.QUEUED)
+            session.execute(waiting.values(queue=queue, dispatched_at=None, dispatches=0))
+            session.execute(update(WorkerRow).values(queues=[queue]))
+        assert {each[0] for each in rig.publish(LONG)} == {STEP_TASK}
 
 
 def test_long_steps_travel_alone(rig: Rig) -> None:
