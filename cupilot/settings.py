@@ -48,8 +48,10 @@ class Settings(BaseSettings):
     """Requests a minute of one API key; 0 for no limit."""
     rate_limit_address: int = Field(default=300, ge=0)
     """Requests a minute of an address without a key, and wrong keys a minute from one; 0 for no limit."""
-    trusted_proxies: str = "127.0.0.1"
-    """Whose ``X-Forwarded-For`` says who the client is."""
+    trusted_proxies: str = ""
+    """Whose ``X-Forwarded-For`` says who the client is; nobody's where it is empty."""
+    connections_per_address: int = Field(default=512, ge=0)
+    """Open connections of an address that is no trusted proxy's; 0 for no limit."""
     audit_keep_days: float = Field(default=365.0, gt=0)
     job_keep_days: float | None = Field(default=None, gt=0)
     """After which logs, prompts, answers and unproven kernels' sources of a final job are pruned; None keeps them."""

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
-from cupilot.domain.errors import Unavailable
+from cupilot.domain.errors import Busy, Unavailable
 from cupilot.settings import Settings
 from cupilot.settings import settings as environment_settings
 from cupilot.storage.db.json_columns import to_json
@@ -34,6 +34,9 @@ CHANNEL = "cupilot_work"
 FRESH_SECONDS = 1.0
 """A pooled connection that was used so recently is taken without asking the server first: that costs as much as a
 statement. One that died meanwhile fails its transaction, as one that dies in a transaction does."""
+
+LOCK_NOT_AVAILABLE = "55P03"
+"""Postgres' code of a lock that was not had within :data:`LOCK_TIMEOUT_MS`."""
 
 _SETTINGS = "settings"
 """Key of the settings in a session's ``info``."""
@@ -101,13 +104,16 @@ class Database:
     def transaction(self) -> Iterator[Session]:
         """Yield a session whose transaction commits at the end and rolls back on any exception.
 
-        Raises :class:`Unavailable` where the server cannot be reached or gave up waiting.
+        Raises :class:`Unavailable` where the server cannot be reached or gave up waiting, :class:`Busy` where that was
+        for a lock.
         """
         with self._sessions() as session:
             try:
                 with session.begin():
                     yield session
             except (OperationalError, PoolTimeout) as error:
+                if getattr(getattr(error, "orig", None), "pgcode", None) == LOCK_NOT_AVAILABLE:
+                    raise Busy("others are changing the same things", hint="send fewer requests at once") from error
                 raise Unavailable("the database does not answer", hint="try again in a moment") from error
             except DBAPIError as error:
                 if error.connection_invalidated:
