@@ -1,7 +1,7 @@
 """Give requests their turns at the database, so that no client makes all others wait.
 
-A client is a key, or an address without one. It has so many requests in hand or waiting; one more is refused at once with
-429, while those of others go on.
+A client is a key, or an address without one. It has so many requests in hand or waiting; one more is refused at once,
+with 429, while those of others go on.
 """
 
 from __future__ import annotations

@@ -147,7 +147,9 @@ def add_member(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Change a member's role, or make a service account. For the team's admins; cluster admins may also add a user.
+    """Change a member's role, or make a service account. For the team's admins.
+
+    A cluster admin may also add a user; admins of a team invite: cupilot team invite.
 
     \b
     Examples:
