@@ -35,7 +35,7 @@ PATIENCE = 4.0
 
 def run_bundle(wanted: Mapping[uuid.UUID, int], owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
     """Claim and run those of the ``wanted`` steps, by id with their attempts, that no other worker has."""
-    if draining():
+    if draining() or tools.retired.is_set():
         for step_id, attempt in wanted.items():
             return_step(step_id, attempt, tools)
         return
@@ -61,7 +61,8 @@ def _run(claims: Sequence[Claim], tools: Tools, lease: Lease) -> None:
     begun = stored = time.monotonic()
     waiting: list[Done] = []
     for claim in claims:
-        write = _give_back(claim, lease) if _is_over(lease, begun + patience) else _work(claim, tools, lease)
+        over = tools.retired.is_set() or lease.draining() or time.monotonic() > begun + patience
+        write = _give_back(claim, lease) if over else _work(claim, tools, lease)
         if isinstance(write, Done):
             waiting.append(write)
         else:
@@ -71,10 +72,6 @@ def _run(claims: Sequence[Claim], tools: Tools, lease: Lease) -> None:
             waiting, stored = [], time.monotonic()
     _store_together(waiting, tools, lease)
     logger.info("%d steps in %.2fs", len(claims), time.monotonic() - begun)
-
-
-def _is_over(lease: Lease, deadline: float) -> bool:
-    return lease.draining() or time.monotonic() > deadline
 
 
 def _give_back(claim: Claim, lease: Lease) -> Write:

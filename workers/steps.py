@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -40,6 +40,7 @@ from cupilot.storage.queue.steps import (
 )
 from workers.ahead import BuildAheadThread
 from workers.devices import StepCancelled
+from workers.exhaustion import lack_of
 from workers.handlers.registry import HANDLERS
 from workers.lease import Lease
 from workers.stages import InfrastructureFailure
@@ -69,7 +70,7 @@ class Hold(Protocol):
 
 def run_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
     """Claim and run the step at this attempt, for the worker ``owner``; return if another worker already has it."""
-    if draining():
+    if draining() or tools.retired.is_set():
         return_step(step_id, attempt, tools)
         return
     with tools.database.transaction() as session:
@@ -176,17 +177,23 @@ def work_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[],
     except Stale as error:
         stale = error
         return lambda _: _raise(stale)
-    except (InfrastructureFailure, Unavailable) as error:
-        reason, message = "infrastructure", str(error)
-        if claim.kind.on_device:
-            _check_device(claim, tools)
     except Exception as error:
-        logger.exception("step failed step=%s attempt=%d", claim.step_id, claim.attempt)
-        # Not the error's own text, which may hold SQL or paths: users see this.
-        reason, message = "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
-        if claim.kind.on_device:
-            _check_device(claim, tools)
+        reason, message = _blame(claim, tools, error)
     return lambda session: _fail(session, claim, reason, message)
+
+
+def _blame(claim: Claim, tools: Tools, error: Exception) -> tuple[str, str]:
+    """Return a failed attempt's reason and message; take this worker out of service where it could serve no other."""
+    if (lack := lack_of(error)) is not None:
+        _retire(tools, claim.owner, lack)
+        return "infrastructure", f"worker {claim.owner} {lack}; it restarts, and the step is tried again"
+    if claim.kind.on_device and (fault := tools.device_fault()) is not None:
+        _retire(tools, claim.owner, fault)
+    if isinstance(error, InfrastructureFailure | Unavailable):
+        return "infrastructure", str(error)
+    logger.exception("step failed step=%s attempt=%d", claim.step_id, claim.attempt, exc_info=error)
+    # Not the error's own text, which may hold SQL or paths: users see this.
+    return "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
 
 
 def _raise(error: Stale) -> str:
@@ -197,13 +204,12 @@ def _building_ahead(claim: Claim, tools: Tools, draining: Callable[[], bool]) ->
     return BuildAheadThread(tools, tools.judge(), claim, draining) if claim.kind.on_device else nullcontext()
 
 
-def _check_device(claim: Claim, tools: Tools) -> None:
-    """Mark the worker of a lost device unhealthy, after a fault that was not the kernel's: it ends itself."""
-    fault = tools.device_fault()
-    if fault is not None:
-        logger.critical("device lost: %s", fault)
-        with tools.database.transaction() as session:
-            mark_unhealthy(session, claim.owner, fault)
+def _retire(tools: Tools, worker: str, fault: str) -> None:
+    """Mark a worker that cannot serve as unhealthy: its slots count no more, and it ends itself."""
+    logger.critical("worker out of service: %s", fault)
+    tools.retired.set()
+    with suppress(Unavailable), tools.database.transaction() as session:
+        mark_unhealthy(session, worker, fault)
 
 
 def finish_step(session: Session, claim: Claim, result: Any) -> str:
