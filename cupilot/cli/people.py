@@ -192,7 +192,7 @@ def join(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Join the team that an invitation is for, as the user of your key.
+    """Join the team that an invitation is for.
 
     \b
     Example:
