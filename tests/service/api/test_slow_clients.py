@@ -143,16 +143,43 @@ def test_a_client_with_too_many_requests_is_refused_and_others_are_not() -> None
     asyncio.run(run())
 
 
+def test_requests_of_clients_take_turns() -> None:
+    """However many of one client's wait, another one's first is the next but one."""
+
+    async def run() -> list[str]:
+        turns, order, first = Turns(turns=1, each=50), [], asyncio.Event()
+
+        async def request(client: str) -> None:
+            async with turns.take(client):
+                await first.wait()
+                order.append(client)
+
+        flood = [asyncio.create_task(request("flood")) for _ in range(20)]
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(request(name)) for name in ("one", "other")]
+        await asyncio.sleep(0)
+        flood[5].cancel()
+        first.set()
+        await asyncio.gather(*flood, *others, return_exceptions=True)
+        async with turns.take("flood"):  # none was lost
+            return order
+
+    order = asyncio.run(run())
+    assert len(order) == 21
+    assert order[:4] == ["flood", "flood", "one", "other"]
+
+
 def test_one_teams_flood_is_answered_429_and_no_503(world: World, team: Team, stranger: Team) -> None:
     with serving(world, rate_limit_key=0, rate_limit_address=0, connections_per_address=0) as port:
         address, headers = f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {team.key}"}
 
         def submit(_: int) -> httpx.Response:
-            return httpx.post(f"{address}/v1/jobs", json=job_request(), headers=headers, timeout=60)
+            return client.post(f"{address}/v1/jobs", json=job_request(), headers=headers)
 
-        with ThreadPoolExecutor(160) as crowd:
-            flood = [crowd.submit(submit, number) for number in range(320)]
-            other = httpx.get(f"{address}/v1/jobs", headers={"Authorization": f"Bearer {stranger.key}"}, timeout=60)
+        unlimited = httpx.Limits(max_connections=None)
+        with httpx.Client(limits=unlimited, timeout=120) as client, ThreadPoolExecutor(300) as crowd:
+            flood = [crowd.submit(submit, number) for number in range(400)]
+            other = httpx.get(f"{address}/v1/jobs", headers={"Authorization": f"Bearer {stranger.key}"}, timeout=120)
             answers = [one.result() for one in flood]
         assert other.status_code == 200
         assert {one.status_code for one in answers} <= {202, 429}
