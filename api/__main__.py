@@ -9,6 +9,7 @@ import sys
 import uvicorn
 
 from api.app import create_app
+from api.serving import server_config
 from cupilot.domain.errors import CupilotError
 from cupilot.logs import set_up_logs
 from cupilot.production import check_environment
@@ -28,16 +29,7 @@ def main() -> int:
     secrets = (config.database_url.get_secret_value(), config.redis_url.get_secret_value())
     set_up_logs(config.log_level, config.log_format, secrets)
     set_up_tracing(config.traces, "api")
-    uvicorn.run(
-        create_app(config),
-        host=config.api_host,
-        port=config.api_port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        forwarded_allow_ips=config.trusted_proxies,
-        timeout_graceful_shutdown=5,
-    )
+    uvicorn.Server(server_config(create_app(config), config)).run()
     return 0
 
 

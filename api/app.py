@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,6 +39,7 @@ from api.routes import (
     webhooks,
 )
 from api.streams import Hub
+from api.turns import Turns
 from cupilot import __version__
 from cupilot.settings import Settings, settings
 from cupilot.storage.db.engine import Database
@@ -47,10 +47,6 @@ from cupilot.storage.pool.index import StrategyPool
 
 POOL_SIZE = 20
 """Connections; in need as many again, so that each of the 40 threads that Starlette runs endpoints in finds one."""
-TURNS = 20
-"""Requests that have a transaction at once. The threads and connections beyond these are for those who look briefly:
-waiting for events, streams, probes."""
-
 POOL_SECONDS, POOL_REST_SECONDS = 2.0, 5.0
 """How long a search, which holds a turn, waits for Chroma; and for how long nobody asks it again that did not answer.
 A search without it goes by words."""
@@ -74,7 +70,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.database = Database(config.database_url.get_secret_value(), settings=config, pool_size=POOL_SIZE)
-    app.state.turns = asyncio.Semaphore(TURNS)
+    app.state.turns = Turns()
     app.state.metrics = Metrics(app.state.database, config.metrics_seconds)
     app.state.hub = Hub(app.state.database, config.streams, config.streams_per_team)
     app.state.settings = config

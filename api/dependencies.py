@@ -17,6 +17,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from api.turns import client_of
 from cupilot.domain.errors import InvalidInput, Unauthorized
 from cupilot.domain.people import Caller, Role
 from cupilot.storage.db.changes import changes, watch
@@ -44,7 +45,10 @@ async def transaction(request: Request, database: Annotated[Database, Depends(da
     dependencies and for its endpoint, and keeps its connection meanwhile: with more transactions than threads, all
     threads could wait for connections whose holders wait for a thread.
     """
-    async with request.app.state.turns, contextmanager_in_threadpool(database.transaction()) as session:
+    async with (
+        request.app.state.turns.take(client_of(request)),
+        contextmanager_in_threadpool(database.transaction()) as session,
+    ):
         if request.method in READING:
             yield session
             return

@@ -73,6 +73,14 @@ class BodyTooLarge(HTTPException):
         self.limit = limit
 
 
+class BodyTooSlow(HTTPException):
+    """A body did not arrive in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(HTTPStatus.REQUEST_TIMEOUT)
+        self.seconds = seconds
+
+
 def too_large(limit: int, request_id: str) -> Response:
     """Return the answer to a body that is too large; what is left of the body is not read."""
     response = render(
@@ -100,6 +108,13 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(BodyTooLarge)
     async def _too_large(request: Request, error: BodyTooLarge) -> Response:
         return too_large(error.limit, request_id(request))
+
+    @app.exception_handler(BodyTooSlow)
+    async def _too_slow(request: Request, error: BodyTooSlow) -> Response:
+        message = f"the request body did not arrive within {error.seconds:.0f} s"
+        response = render(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", message, request_id(request))
+        response.headers["Connection"] = "close"
+        return response
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:

@@ -2,8 +2,9 @@
 ``RateLimit``), and refused as RFC 6585 has it (429 with ``Retry-After``).
 
 Before anything else of a request is done: by its key, or by its address where it has none or needs none, since a key
-that nobody looks at may be made up. Wrong keys are counted by address too, so that guessing keys is no way around.
-Probes are never limited.
+that nobody looks at may be made up. Wrong keys are counted by address too, so that guessing keys is no way around; an
+address that has sent too many is told no more about further wrong ones, while right ones from it, which may be those of
+others behind the same proxy, are served. Probes are never limited.
 """
 
 from __future__ import annotations
@@ -45,13 +46,7 @@ class RateLimits:
             return
         key = _key(scope)
         address = (scope.get("client") or ("unknown", 0))[0]
-        failures = f"failures:{address}"
         name, limit = ("key", self.by_key) if key else ("address", self.by_address)
-        if key and self.by_address:
-            guessed = await self.limiter.take(failures, self.by_address, cost=0)
-            if not guessed.allowed:
-                await self._refuse(scope, receive, send, "failures", guessed)
-                return
         standing = None
         if limit:
             # Not the key itself: whoever reads Redis must not find keys there.
@@ -60,19 +55,23 @@ class RateLimits:
             if not standing.allowed:
                 await self._refuse(scope, receive, send, name, standing)
                 return
-        wrong_key = False
+        refused = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal wrong_key
+            nonlocal refused
             if message["type"] == "http.response.start":
-                wrong_key = message["status"] == UNAUTHORIZED
+                if key and self.by_address and message["status"] == UNAUTHORIZED:
+                    guessed = await self.limiter.take(f"failures:{address}", self.by_address)
+                    if not guessed.allowed:
+                        refused = True
+                        await self._refuse(scope, receive, send, "failures", guessed)
+                        return
                 if standing is not None:
                     _set_headers(MutableHeaders(scope=message), name, standing)
-            await send(message)
+            if not refused:
+                await send(message)
 
         await self.app(scope, receive, send_with_headers)
-        if wrong_key and key and self.by_address:
-            await self.limiter.take(failures, self.by_address)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, name: str, standing: RateLimitState) -> None:
         self.metrics.limited.labels(name).inc()

@@ -5,6 +5,7 @@ Pure ASGI, so that a body is refused before anything of it is kept or parsed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -13,7 +14,7 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import BodyTooLarge, render, too_large
+from api.errors import BodyTooLarge, BodyTooSlow, render, too_large
 from api.metrics import Metrics
 from cupilot import tracing
 from cupilot.logs import log_context
@@ -88,15 +89,21 @@ class RequestContext:
             self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
 
 
+BODY_SECONDS = 30.0
+"""Time for a whole body. A megabyte, the most that is accepted by default, takes so long at 280 kbit/s."""
+
+
 class BodyLimit:
-    """Refuses a body above ``limit`` bytes: by its Content-Length before a byte is read, else while it arrives.
+    """Refuses a body above ``limit`` bytes: by its Content-Length before a byte is read, else while it arrives; and one
+    that has not arrived after ``seconds``.
 
     Starlette's own limiter answers in plain text once a Content-Length is too large; this one keeps the envelope.
     """
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, seconds: float = BODY_SECONDS) -> None:
         self.app = app
         self.limit = limit
+        self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -108,12 +115,19 @@ class BodyLimit:
             response = too_large(self.limit, scope["state"]["request_id"])
             await response(scope, receive, send)
             return
-        received = 0
+        received, arrived = 0, False
+        deadline = asyncio.get_running_loop().time() + self.seconds
 
         async def bounded() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, arrived
+            try:
+                # Once the body is there, the next message is that the client has gone, which has no deadline.
+                async with asyncio.timeout_at(None if arrived else deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow(self.seconds) from None
             if message["type"] == "http.request":
+                arrived = not message.get("more_body", False)
                 received += len(message.get("body", b""))
                 if received > self.limit:
                     raise BodyTooLarge(self.limit)

@@ -10,11 +10,12 @@ from urllib.request import urlopen
 import redis
 
 from cupilot.domain.errors import CupilotError
+from cupilot.domain.states import WorkerKind
 from cupilot.schemas import Readiness
 from cupilot.settings import settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.revision import schema_revision
-from cupilot.storage.queue.cluster import scheduler_alive
+from cupilot.storage.queue.cluster import live_workers, scheduler_alive
 from cupilot.storage.webhooks.deliveries import waiting_seconds
 
 PROBE_SECONDS = 2.0
@@ -32,6 +33,8 @@ def check(database: Database) -> Readiness:
         "scheduler": _outcome(lambda: _scheduled(database)),
         # An older schema may not have the tables.
         "webhooks": _outcome(lambda: _delivered(database)) if migrations == OK else migrations,
+        "agent": _outcome(lambda: _working(database, WorkerKind.AGENT)) if migrations == OK else migrations,
+        "gpu": _outcome(lambda: _working(database, WorkerKind.GPU)) if migrations == OK else migrations,
         "redis": _outcome(_redis),
         "chroma": _outcome(_chroma),
     }
@@ -75,6 +78,20 @@ def _scheduled(database: Database) -> None:
     with database.transaction() as session:
         if not scheduler_alive(session):
             raise _NoScheduler("no scheduler is in charge: jobs are accepted and wait")
+
+
+class _NoWorker(CupilotError):
+    """Requests are accepted, but steps of a kind wait."""
+
+    code = "no_worker"
+    status = 503
+
+
+def _working(database: Database, kind: WorkerKind) -> None:
+    with database.transaction() as session:
+        live = [worker for worker in live_workers(session) if worker.kind is kind]
+    if not live:
+        raise _NoWorker(f"no live {kind.value} worker: its steps wait")
 
 
 class _WebhooksBehind(CupilotError):

@@ -11,7 +11,8 @@ import re
 import sys
 from pathlib import Path
 
-from api.app import POOL_SIZE, TURNS
+from api.app import POOL_SIZE
+from api.turns import TURNS
 from cupilot.storage.db.engine import CONNECTIONS
 from workers.webhooks.deliverer import THREADS
 from workers.worker import CHILD_CONNECTIONS, PARENT_CONNECTIONS

@@ -198,10 +198,10 @@ class Cluster:
             workers_mb=sum(map(_megabytes, workers)),
             postgres_mb=sum(map(_megabytes, backends)),
             valkey_mb=valkey,
-            scheduler_cpu=_cpu(scheduler),
-            postgres_cpu=sum(map(_cpu, [postgres, *backends])),
-            valkey_cpu=_cpu(psutil.Process(self._started["valkey"])),
-            workers_cpu=sum(map(_cpu, workers)),
+            scheduler_cpu=cpu_seconds(scheduler),
+            postgres_cpu=sum(map(cpu_seconds, [postgres, *backends])),
+            valkey_cpu=cpu_seconds(psutil.Process(self._started["valkey"])),
+            workers_cpu=sum(map(cpu_seconds, workers)),
             card_steps=card_steps,
             card_seconds=float(card_seconds),
             connections=connections,
@@ -261,7 +261,7 @@ def _wait_for(database: Database, workers: int) -> None:
         time.sleep(0.2)
 
 
-def _cpu(process: psutil.Process) -> float:
+def cpu_seconds(process: psutil.Process) -> float:
     """Return seconds of processor time, of children that have ended too."""
     try:
         times = process.cpu_times()

@@ -48,8 +48,10 @@ class Settings(BaseSettings):
     """Requests a minute of one API key; 0 for no limit."""
     rate_limit_address: int = Field(default=300, ge=0)
     """Requests a minute of an address without a key, and wrong keys a minute from one; 0 for no limit."""
-    trusted_proxies: str = "127.0.0.1"
-    """Whose ``X-Forwarded-For`` says who the client is."""
+    trusted_proxies: str = ""
+    """Whose ``X-Forwarded-For`` says who the client is; nobody's where it is empty."""
+    connections_per_address: int = Field(default=512, ge=0)
+    """Open connections of an address that is no trusted proxy's; 0 for no limit."""
     audit_keep_days: float = Field(default=365.0, gt=0)
     job_keep_days: float | None = Field(default=None, gt=0)
     """After which logs, prompts, answers and unproven kernels' sources of a final job are pruned; None keeps them."""
@@ -73,6 +75,8 @@ class Settings(BaseSettings):
     """Longest wait between looks at the database; notifications shorten it."""
     redispatch_seconds: float = Field(default=60.0, gt=0)
     """A published step that nobody claims for this long is published again (covers a flushed Redis)."""
+    bundle_seconds: float = Field(default=0.25, ge=0, le=10)
+    """Steps that are short on average travel together, as many as take so long; 0 sends each by itself."""
     step_attempts: int = Field(default=3, ge=1, le=20)
     visibility_timeout_seconds: int = 7_200
     """Above the longest step's hard limit; the same in every process on the broker (reference: Celery on Redis)."""

@@ -11,6 +11,7 @@ from cupilot.domain.states import WorkerKind
 from cupilot.settings import Settings
 
 STEP_TASK = "cupilot.step"
+BUNDLE_TASK = "cupilot.steps"
 POOL_TASK = "cupilot.pool.index"
 
 SOCKET_SECONDS = 5.0

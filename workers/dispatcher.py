@@ -26,15 +26,25 @@ from cupilot.storage.queue.dispatch import (
     request_pool_index,
 )
 from cupilot.storage.queue.drains import SERVICE, drained_scopes
+from cupilot.storage.queue.fairness import step_seconds
 from cupilot.storage.queue.steps import AGENTS_QUEUE, MODELS_QUEUE, UNPLACED, device_queue
 
 BATCH = 100
 
 
-def dispatch(database: Database, redispatch: timedelta) -> None:
-    """Fill the free slots of every queue, and one more, so that no slot waits for the next tick.
+AHEAD_SECONDS = 0.1
+"""Work of so long waits at the workers beyond what they do, so that none is idle until the next tick."""
+LARGEST_BUNDLE = 32
+MOST_AHEAD = 4
+"""Bundles of a slot that wait at the workers at most, however short their steps."""
 
-    One transaction per queue, because steps are locked in the order of their ids.
+
+def dispatch(database: Database, redispatch: timedelta, bundle_seconds: float = 0.0) -> None:
+    """Fill the free slots of every queue, and a little more, so that no slot waits for the next tick.
+
+    Where the steps of :data:`AGENTS_QUEUE` are short on average, a slot takes a bundle of as many as take
+    ``bundle_seconds``. One transaction per
+    queue, because steps are locked in the order of their ids.
     """
     with database.transaction() as session:
         drained = drained_scopes(session)
@@ -49,11 +59,13 @@ def dispatch(database: Database, redispatch: timedelta) -> None:
             _place_cuda(session, workers, slots, load, left)
             load = loads(session)
     for queue, queued in load.items():
-        room = slots.get(queue, 0) - queued.running
-        free = room + 1 - queued.published
         with database.transaction() as session:
+            seconds = step_seconds(session, queue)
+            bundle = _bundle(queue, seconds, bundle_seconds)
+            room = slots.get(queue, 0) * bundle - queued.running
+            free = room + _ahead(slots.get(queue, 0), bundle, seconds) - queued.published
             if queue in slots and free > 0:
-                dispatch_ready(session, queue, free)
+                dispatch_ready(session, queue, free, bundle=bundle, slots=slots[queue], seconds=seconds)
             if queued.published and room > 0 and not broker_behind:
                 dispatch_again(session, queue, redispatch, BATCH)
 
@@ -77,6 +89,22 @@ def request_index(database: Database) -> None:
     with database.transaction() as session:
         if AGENTS_QUEUE in _slots(live_workers(session)) and anything_unindexed(session):
             request_pool_index(session, AGENTS_QUEUE)
+
+
+def _bundle(queue: str, seconds: float, bundle_seconds: float) -> int:
+    """Return how many steps of a queue may travel together: only those that neither hold a device nor call a model.
+
+    The others may take minutes, which steps of other teams in the same bundle would wait for.
+    """
+    if queue != AGENTS_QUEUE:
+        return 1
+    return max(min(int(bundle_seconds / max(seconds, 1e-9)), LARGEST_BUNDLE), 1)
+
+
+def _ahead(slots: int, bundle: int, seconds: float) -> int:
+    """Return how many steps wait at the workers beyond what their slots take: at least a bundle."""
+    in_time = int(slots * AHEAD_SECONDS / max(seconds, 1e-9))
+    return min(max(in_time, bundle), max(MOST_AHEAD * slots * bundle, 1)) if bundle > 1 else max(min(in_time, slots), 1)
 
 
 def _served(workers: Sequence[WorkerRow]) -> list[str]:

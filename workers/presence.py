@@ -1,7 +1,8 @@
 """A worker's row: registered at its start, renewed by a thread also while the worker is busy, removed at its end.
 
-The thread also ends a worker that is of no use: one whose device is lost, one whose card another worker has, and one
-whose consumer is connected but reads nothing, which looks healthy from outside.
+The thread also ends a worker that is of no use: one that is out of service, since its device is lost or it lacks memory
+or descriptors; one whose card another worker has; and one whose consumer is connected but reads nothing, which looks
+healthy from outside.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Presence:
             unclaimed = {} if drained else unclaimed_steps(session, name)
         self._close_intake(drained)
         if fault is not None:
-            self._end_worker(f"its device cannot be used: {fault}")
+            self._end_worker(f"it cannot serve: {fault}")
         elif self._is_stuck(unclaimed):
             self._end_worker("it is connected but claims no steps")
         return True

@@ -11,8 +11,15 @@ from kombu.exceptions import OperationalError
 from cupilot import tracing
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.queue import Outbox
-from cupilot.storage.queue.dispatch import POOL_TOPIC, STEP_TOPIC, count_attempt, mark_sent, take_messages
-from workers.app import POOL_TASK, STEP_TASK
+from cupilot.storage.queue.dispatch import (
+    BUNDLE_TOPIC,
+    POOL_TOPIC,
+    STEP_TOPIC,
+    count_attempt,
+    mark_sent,
+    take_messages,
+)
+from workers.app import BUNDLE_TASK, POOL_TASK, STEP_TASK
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +42,15 @@ class Relay:
         while True:
             with self._database.transaction() as session:
                 messages = take_messages(session, BATCH)
-                for message in messages:
+                for sent, message in enumerate(messages):
                     try:
                         self._publish(message)
                     except (OperationalError, OSError) as error:
+                        mark_sent(session, messages[:sent])
                         count_attempt(session, message)
                         logger.warning("broker does not answer: %s outbox=%d", type(error).__name__, message.id)
                         return False
-                    mark_sent(session, message)
+                mark_sent(session, messages)
             if len(messages) < BATCH:
                 return True
 
@@ -54,6 +62,8 @@ class Relay:
                 # Without the job's trace, this span would begin a trace of its own.
                 with tracing.span("publish", parent=parent, step=payload["step"]) if parent else nullcontext():
                     self._send(STEP_TASK, [payload["step"], payload["attempt"]], payload["queue"], None)
+            case t if t == BUNDLE_TOPIC:
+                self._send(BUNDLE_TASK, [payload["steps"]], payload["queue"], None)
             case t if t == POOL_TOPIC:
                 self._send(POOL_TASK, [], payload["queue"], POOL_TASK_EXPIRES_SECONDS)
             case _:

@@ -79,7 +79,14 @@ class Scheduler:
         self._pulse.end()
 
     def tick(self) -> None:
-        """Reap, dispatch, relay and prune once, each when it is due; look after batches."""
+        """Dispatch, relay, reap and prune once, each when it is due; look after batches.
+
+        Dispatch comes first: most ticks answer a notification, and a step waits for it.
+        """
+        redispatch = timedelta(seconds=self._settings.redispatch_seconds)
+        dispatch(self._database, redispatch, self._settings.bundle_seconds)
+        self._run_relay()
+        self._batches.work()
         if self._due("reaper", REAPER_SECONDS):
             self._clock.look(self._database)
             reap(self._database)
@@ -89,9 +96,6 @@ class Scheduler:
         if self._due("notes", NOTES_SECONDS):
             note_missing(self._database)
             request_index(self._database)
-        self._batches.work()
-        dispatch(self._database, timedelta(seconds=self._settings.redispatch_seconds))
-        self._run_relay()
         if self._due("prune", PRUNE_SECONDS):
             with self._database.transaction() as session:
                 prune_sent(session)

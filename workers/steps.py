@@ -10,7 +10,8 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -39,6 +40,7 @@ from cupilot.storage.queue.steps import (
 )
 from workers.ahead import BuildAheadThread
 from workers.devices import StepCancelled
+from workers.exhaustion import lack_of
 from workers.handlers.registry import HANDLERS
 from workers.lease import Lease
 from workers.stages import InfrastructureFailure
@@ -68,7 +70,7 @@ class Hold(Protocol):
 
 def run_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, draining: Callable[[], bool]) -> None:
     """Claim and run the step at this attempt, for the worker ``owner``; return if another worker already has it."""
-    if draining():
+    if draining() or tools.retired.is_set():
         return_step(step_id, attempt, tools)
         return
     with tools.database.transaction() as session:
@@ -79,21 +81,26 @@ def run_step(step_id: uuid.UUID, attempt: int, owner: str, tools: Tools, drainin
         return
     with (
         log_context(job=claim.job_id, step=claim.step_id, key=claim.key, attempt=claim.attempt),
-        tracing.span(
-            f"step {claim.kind.value}",
-            parent=claim.trace,
-            cause=claim.cause,
-            job=str(claim.job_id),
-            step=str(claim.step_id),
-            key=claim.key,
-            attempt=claim.attempt,
-        ),
+        step_span(claim),
     ):
         started = time.monotonic()
-        with Lease(tools.database, tools.settings, claim, draining) as lease:
-            outcome = run_claimed(claim, tools, lease, draining)
+        with Lease(tools.database, tools.settings, [claim], draining) as lease:
+            outcome = run_claimed(claim, tools, lease.of(claim), draining)
         tracing.note(outcome=outcome)
         logger.info("%s %s in %.2fs", claim.kind.value, outcome, time.monotonic() - started)
+
+
+def step_span(claim: Claim) -> AbstractContextManager[None]:
+    """Return the span of a step's work, part of its job's trace."""
+    return tracing.span(
+        f"step {claim.kind.value}",
+        parent=claim.trace,
+        cause=claim.cause,
+        job=str(claim.job_id),
+        step=str(claim.step_id),
+        key=claim.key,
+        attempt=claim.attempt,
+    )
 
 
 def return_step(step_id: uuid.UUID, attempt: int, tools: Tools) -> None:
@@ -136,56 +143,86 @@ def fail_attempt(
     return "failed"
 
 
+@dataclass(frozen=True)
+class Finish:
+    """What is to be written of a step whose work is done."""
+
+    claim: Claim
+    result: Any
+
+    def __call__(self, session: Session) -> str:
+        """Store the result and what follows from it."""
+        return finish_step(session, self.claim, self.result)
+
+
+Write = Callable[[Session], str]
+"""Writes what came of a step, in one transaction; returns it in one word. May raise :class:`Stale`."""
+
+
 def run_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> str:
     """Load, work and store a claimed step; return what came of it, in one word."""
+    return store(tools, lease, work_claimed(claim, tools, lease, draining))
+
+
+def work_claimed(claim: Claim, tools: Tools, lease: Hold, draining: Callable[[], bool]) -> Write:
+    """Load and work; return what is to be written, a :class:`Finish` where the work succeeded."""
     handler = HANDLERS[claim.kind]
     try:
         with tools.database.transaction() as session:
             loaded = handler.load(session, claim)
         with _building_ahead(claim, tools, draining):
-            result = handler.work(loaded, tools, lease.cancelled)
-        return _store(tools, lease, lambda session: finish_step(session, claim, result))
+            return Finish(claim, handler.work(loaded, tools, lease.cancelled))
     except StepCancelled:
-        return _store(tools, lease, lambda session: _release(session, claim, lease))
-    except Stale:
-        return "stale"
-    except (InfrastructureFailure, Unavailable) as error:
-        reason, message = "infrastructure", str(error)
-        if claim.kind.on_device:
-            _check_device(claim, tools)
+        return lambda session: release(session, claim, lease)
+    except Stale as error:
+        stale = error
+        return lambda _: _raise(stale)
     except Exception as error:
-        logger.exception("step failed step=%s attempt=%d", claim.step_id, claim.attempt)
-        # Not the error's own text, which may hold SQL or paths: users see this.
-        reason, message = "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
-        if claim.kind.on_device:
-            _check_device(claim, tools)
-    return _store(tools, lease, lambda session: _fail(session, claim, reason, message))
+        reason, message = _blame(claim, tools, error)
+    return lambda session: _fail(session, claim, reason, message)
+
+
+def _blame(claim: Claim, tools: Tools, error: Exception) -> tuple[str, str]:
+    """Return a failed attempt's reason and message; take this worker out of service where it could serve no other."""
+    if (lack := lack_of(error)) is not None:
+        _retire(tools, claim.owner, lack)
+        return "infrastructure", f"worker {claim.owner} {lack}; it restarts, and the step is tried again"
+    if claim.kind.on_device and (fault := tools.device_fault()) is not None:
+        _retire(tools, claim.owner, fault)
+    if isinstance(error, InfrastructureFailure | Unavailable):
+        return "infrastructure", str(error)
+    logger.exception("step failed step=%s attempt=%d", claim.step_id, claim.attempt, exc_info=error)
+    # Not the error's own text, which may hold SQL or paths: users see this.
+    return "internal_error", f"{type(error).__name__} in a worker; its log says more at {claim.step_id}"
+
+
+def _raise(error: Stale) -> str:
+    raise error
 
 
 def _building_ahead(claim: Claim, tools: Tools, draining: Callable[[], bool]) -> AbstractContextManager[object]:
     return BuildAheadThread(tools, tools.judge(), claim, draining) if claim.kind.on_device else nullcontext()
 
 
-def _check_device(claim: Claim, tools: Tools) -> None:
-    """Mark the worker of a lost device unhealthy, after a fault that was not the kernel's: it ends itself."""
-    fault = tools.device_fault()
-    if fault is not None:
-        logger.critical("device lost: %s", fault)
-        with tools.database.transaction() as session:
-            mark_unhealthy(session, claim.owner, fault)
+def _retire(tools: Tools, worker: str, fault: str) -> None:
+    """Mark a worker that cannot serve as unhealthy: its slots count no more, and it ends itself."""
+    logger.critical("worker out of service: %s", fault)
+    tools.retired.set()
+    with suppress(Unavailable), tools.database.transaction() as session:
+        mark_unhealthy(session, worker, fault)
 
 
 def finish_step(session: Session, claim: Claim, result: Any) -> str:
     """Store the result of a claimed step, and what follows from it; raises :class:`Stale` where the claim is lost."""
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.busy_seconds)
+        return cancel_running(session, job, step, claim.busy_seconds)
     move_step(session, step, StepState.SUCCEEDED, attempt=claim.attempt, busy_seconds=claim.busy_seconds)
     HANDLERS[claim.kind].store(session, job, step, result)
     return "succeeded"
 
 
-def _store(tools: Tools, lease: Hold, write: Callable[[Session], str]) -> str:
+def store(tools: Tools, lease: Hold, write: Write) -> str:
     """Write in one transaction; retry while the database is away and the claim may still be valid."""
     while True:
         try:
@@ -201,10 +238,11 @@ def _store(tools: Tools, lease: Hold, write: Callable[[Session], str]) -> str:
             time.sleep(STORE_RETRY_SECONDS)
 
 
-def _release(session: Session, claim: Claim, lease: Hold) -> str:
+def release(session: Session, claim: Claim, lease: Hold) -> str:
+    """Release a claimed step that this process does not finish, or cancel it where its job is being cancelled."""
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.busy_seconds)
+        return cancel_running(session, job, step, claim.busy_seconds)
     if lease.unwanted:
         return "lost"
     release_step(session, claim)
@@ -214,11 +252,11 @@ def _release(session: Session, claim: Claim, lease: Hold) -> str:
 def _fail(session: Session, claim: Claim, reason: str, message: str) -> str:
     job, step = lock_claimed(session, claim)
     if job.cancel_requested_at is not None:
-        return _cancel(session, job, step, claim.busy_seconds)
+        return cancel_running(session, job, step, claim.busy_seconds)
     return fail_attempt(session, job, step, reason, message, busy_seconds=claim.busy_seconds)
 
 
-def _cancel(session: Session, job: Job, step: Step, busy_seconds: float) -> str:
+def cancel_running(session: Session, job: Job, step: Step, busy_seconds: float) -> str:
     """Cancel the step at the user's request; the job's last running step ends the job."""
     move_step(session, step, StepState.CANCELLED, attempt=step.attempt, busy_seconds=busy_seconds)
     if not anything_running(session, job):

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Callable
 
 from celery import Celery
 
 from cupilot.domain.errors import CupilotError, Unavailable
-from workers.app import POOL_TASK, STEP_TASK
+from workers.app import BUNDLE_TASK, POOL_TASK, STEP_TASK
+from workers.bundles import run_bundle
 from workers.draining import Draining
+from workers.exhaustion import lack_of
 from workers.indexing import index_pool
 from workers.steps import return_step, run_step
 from workers.tools import Tools
 
 logger = logging.getLogger(__name__)
+
+
+def _end_if_exhausted(error: CupilotError) -> None:
+    """End this child where it can no longer even reach the database; its parent starts a fresh one in its place."""
+    if (lack := lack_of(error)) is not None:
+        logger.critical("this process ends: it %s", lack)
+        os._exit(1)
 
 
 def register_tasks(app: Celery, owner: str, tools: Callable[[], Tools], draining: Draining) -> None:
@@ -31,6 +41,16 @@ def register_tasks(app: Celery, owner: str, tools: Callable[[], Tools], draining
         except Unavailable as error:
             # Not claimed, or not stored: the scheduler publishes it again, or the reaper finds it.
             logger.warning("step not finished: %s step=%s", error, step_id)
+            _end_if_exhausted(error)
+
+    @app.task(name=BUNDLE_TASK)  # type: ignore[untyped-decorator]
+    def bundle(steps: dict[str, int]) -> None:
+        wanted = {uuid.UUID(step_id): attempt for step_id, attempt in steps.items()}
+        try:
+            run_bundle(wanted, owner, tools(), lambda: draining.closed)
+        except Unavailable as error:
+            logger.warning("bundle not finished: %s steps=%d", error, len(wanted))
+            _end_if_exhausted(error)
 
     @app.task(name=POOL_TASK)  # type: ignore[untyped-decorator]
     def index() -> None:

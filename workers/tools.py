@@ -6,9 +6,10 @@ The only place that names concrete implementations; tests pass others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from cupilot.domain.hardware import Device
@@ -50,6 +51,8 @@ class Tools:
     """The winner written without each of its techniques."""
     device_fault: Callable[[], str | None] = lambda: None
     """Looks at the device: why it cannot be used any more, or None."""
+    retired: Event = field(default_factory=Event)
+    """Set once this process cannot serve any more: it returns what it is sent until it is ended."""
 
     def step_judge(self, cancelled: Callable[[], bool]) -> StepJudge:
         """Return the judge as one step asks it."""

@@ -133,10 +133,11 @@ def _die_with_parent() -> None:
 
 
 def _preload(tools: Callable[[], Tools]) -> None:
-    """Import what the first step would otherwise import."""
+    """Import and connect what the first step would otherwise wait for."""
     try:
         import agents.playbook  # noqa: F401
 
+        tools().database.ready()
         tools().pool().ping()
     except CupilotError as error:
         logger.info("not preloaded: %s", error)

@@ -9,14 +9,14 @@ from typing import Annotated
 from urllib.parse import parse_qs
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from api.dependencies import Transaction, plain_text
 from api.pages import plots
-from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, SIGNED_IN_SECONDS, PageRoute, Visitor, page
+from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, SIGNED_IN_SECONDS, PageRoute, Visitor, page, same_site
 from cupilot.domain.errors import InvalidInput, Pruned
 from cupilot.domain.people import Role
 from cupilot.domain.states import JobState
@@ -59,7 +59,7 @@ def sign_in() -> Response:
     return page("login", None, complaint=None)
 
 
-@router.post("/login")
+@router.post("/login", dependencies=[Depends(same_site)])
 async def signed_in(request: Request) -> Response:
     """Keep a valid key in the cookie."""
     body = await request.body()
@@ -81,7 +81,7 @@ async def signed_in(request: Request) -> Response:
     return answer
 
 
-@router.post("/logout")
+@router.post("/logout", dependencies=[Depends(same_site)])
 def sign_out() -> Response:
     """Forget the key."""
     answer = RedirectResponse(SIGN_IN, 303, headers=HEADERS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from api.dependencies import Transaction
 from api.pages.sides import side_by_side
 from cupilot.domain.errors import CupilotError, NotFound
-from cupilot.domain.people import Caller, Role
+from cupilot.domain.people import Caller, Forbidden, Role
 from cupilot.reports.job import factor
 from cupilot.storage.people.teams import identify
 
@@ -56,6 +57,12 @@ class SignedOut(CupilotError):
     status = 401
 
 
+class CrossSite(Forbidden):
+    """A form came from another site's page."""
+
+    code = "cross_site"
+
+
 class PageRoute(APIRoute):
     """A route whose errors are pages."""
 
@@ -87,6 +94,17 @@ def visitor(request: Request, session: Transaction) -> Caller:
 
 
 Visitor = Annotated[Caller, Depends(visitor)]
+
+
+def same_site(request: Request) -> None:
+    """Raise :class:`CrossSite` for a form that another site sends: it would sign its visitor in or out."""
+    fetched, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if fetched is not None:
+        foreign = fetched not in ("same-origin", "none")
+    else:
+        foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    if foreign:
+        raise CrossSite("this form was sent by another site", hint=f"open {SIGN_IN} of this service itself")
 
 
 def page(name: str, caller: Caller | None, *, status: int = 200, refresh: bool = False, **shown: Any) -> Response:

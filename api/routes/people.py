@@ -11,6 +11,10 @@ from api.dependencies import Admin, AnyLimit, ClusterAdmin, Cursor, Limit, Stric
 from api.documentation import errors
 from cupilot.schemas.people import (
     CallerView,
+    InvitationAnswer,
+    InvitationRequest,
+    InvitationView,
+    JoinedView,
     KeyList,
     KeyRequest,
     KeyView,
@@ -29,7 +33,7 @@ from cupilot.schemas.people import (
     UserView,
 )
 from cupilot.storage.db.cursor import cut, decode_cursor, decode_key, encode_cursor, encode_key, identifier
-from cupilot.storage.people import people, views
+from cupilot.storage.people import invitations, people, views
 
 router = APIRouter(prefix="/v1", tags=["people"], route_class=StrictRoute)
 
@@ -84,9 +88,9 @@ def list_members(
 
 @router.put("/teams/{team}/members/{user}", summary="Give a role", responses=errors(401, 403, 404, 422))
 def put_member(session: Transaction, caller: Admin, team: str, user: str, request: MemberRequest) -> MemberView:
-    """Make a known user a member of the team, or change their role."""
+    """Change a member's role. A cluster admin may also add a known user to the team; others invite (`invitations`)."""
     row = people.administered(session, caller, _text(team))
-    return views.member_view(*people.put_member(session, row, _text(user), request.role))
+    return views.member_view(*people.put_member(session, caller, row, _text(user), request.role))
 
 
 @router.delete(
@@ -98,6 +102,30 @@ def put_member(session: Transaction, caller: Admin, team: str, user: str, reques
 def remove_member(session: Transaction, caller: Admin, team: str, user: str) -> None:
     """Remove a member. Their keys for the team are refused from now on."""
     people.remove_member(session, people.administered(session, caller, _text(team)), _text(user))
+
+
+@router.post(
+    "/teams/{team}/invitations",
+    status_code=201,
+    summary="Invite to a team",
+    responses=errors(401, 403, 404, 422),
+)
+def invite(session: Transaction, caller: Admin, team: str, request: InvitationRequest) -> InvitationView:
+    """Make an invitation; give its secret, which is shown only in this answer, to whom you want in the team.
+
+    Whoever has a key of this service and the secret joins, once.
+    """
+    row = people.administered(session, caller, _text(team))
+    lifetime = timedelta(days=request.expires_days)
+    invitation, secret = invitations.invite(session, caller, row, request.role, lifetime)
+    return views.invitation_view(invitation, row, secret)
+
+
+@router.post("/invitations/accept", summary="Join a team", responses=errors(401, 403, 404, 409, 422))
+def accept_invitation(session: Transaction, caller: Viewer, request: InvitationAnswer) -> JoinedView:
+    """Join the team that an invitation is for. An admin of it can now make you a key for it."""
+    team, user, membership = invitations.accept(session, caller, request.secret)
+    return JoinedView(team=team.name, user=user.name, role=membership.role)
 
 
 @router.post(
@@ -184,11 +212,12 @@ def make_key(session: Transaction, caller: Viewer, request: KeyRequest) -> NewKe
     return NewKeyView(**views.key_view(key, user, team).model_dump(), secret=secret)
 
 
-@router.delete("/keys/{key}", summary="Revoke an API key", responses=errors(401, 403, 404))
+@router.delete("/keys/{key}", summary="Revoke an API key", responses=errors(401, 403, 404, 409))
 def revoke_key(session: Transaction, caller: Viewer, key: str) -> KeyView:
     """Revoke a key, by id or prefix; it is refused from now on.
 
-    You may revoke your own, as an admin any of the team's, as a cluster admin any. Repeating it is harmless.
+    You may revoke your own, as an admin any of the team's, as a cluster admin any; but not the last key by which a
+    cluster admin can get in. Repeating it is harmless.
     """
     return views.key_view(*people.revoke_key(session, caller, key))
 

@@ -20,6 +20,8 @@ def main() -> None:
 
 def _load() -> Callable[[], object]:
     """Import the commands; end the process with a plain message where the extra ``client`` is not installed."""
+    # httpx's own command line, which it imports where rich is installed, takes longer than all else of it.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     try:
         from cupilot.cli.app import app
     except ModuleNotFoundError as error:

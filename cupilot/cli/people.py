@@ -14,6 +14,7 @@ from cupilot.domain.errors import InvalidInput
 from cupilot.domain.people import Role, Scope
 from cupilot.domain.quota import QuotaPeriod
 from cupilot.schemas.people import (
+    InvitationRequest,
     KeyList,
     KeyRequest,
     KeyView,
@@ -146,7 +147,9 @@ def add_member(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Give a user a role in a team, or make a service account. For the team's admins.
+    """Change a member's role, or make a service account. For the team's admins.
+
+    A cluster admin may also add a user; admins of a team invite: cupilot team invite.
 
     \b
     Examples:
@@ -157,6 +160,49 @@ def add_member(
         give = client.make_service_account if service_account else client.put_member
         added = give(name, who, role)
         _show(added, _member_line(added), as_json=as_json)
+
+
+@team.command("invite")
+def invite(
+    name: TeamName,
+    *,
+    role: Annotated[Role, typer.Option(help="What whoever accepts it may do.")] = Role.MEMBER,
+    days: Annotated[float, typer.Option(help="How long it can be accepted.")] = 7.0,
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Make an invitation to a team, for one person. For the team's admins.
+
+    \b
+    Example:
+        cupilot team invite compilers --role viewer
+    """
+    request = _made(InvitationRequest, role=role, expires_days=days)
+    with connect(server, data) as client:
+        made = client.invite(name, request)
+        text = f"{made.secret}\nvalid until {made.expires_at:%Y-%m-%d}; to join: cupilot team join INVITATION"
+        _show(made, text, as_json=as_json)
+
+
+@team.command("join")
+def join(
+    invitation: Annotated[str, typer.Argument(metavar="INVITATION", help="What you were given: cpi_...")],
+    server: Server = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Join the team that an invitation is for.
+
+    \b
+    Example:
+        cupilot team join cpi_0123456789
+    """
+    with connect(server, data) as client:
+        joined = client.accept_invitation(invitation)
+        who = f"{clean(joined.user)} is {joined.role.value} of team {clean(joined.team)}"
+        text = f"{who}; its admins can make a key for it"
+        _show(joined, text, as_json=as_json)
 
 
 @team.command("remove")

@@ -8,6 +8,10 @@ from cupilot.client.protocol import Call, Stream, all_items, path
 from cupilot.domain.people import Role
 from cupilot.schemas.people import (
     CallerView,
+    InvitationAnswer,
+    InvitationRequest,
+    InvitationView,
+    JoinedView,
     KeyList,
     KeyRequest,
     KeyView,
@@ -78,9 +82,20 @@ class PeopleCalls:
 
     @call
     def put_member(self, team: str, user: str, role: Role | str) -> Call[MemberView]:
-        """Give a known user a role in the team; for its admins."""
+        """Change a member's role, for the team's admins; a cluster admin may also add a known user."""
         body = MemberRequest(role=Role(role))
         return Call(MemberView, "PUT", path("v1", "teams", team, "members", user), body=body)
+
+    @call
+    def invite(self, team: str, request: InvitationRequest | None = None) -> Call[InvitationView]:
+        """Make an invitation to the team and return it with its secret; for the team's admins."""
+        where = path("v1", "teams", team, "invitations")
+        return Call(InvitationView, "POST", where, body=request or InvitationRequest())
+
+    @call
+    def accept_invitation(self, secret: str) -> Call[JoinedView]:
+        """Join the team that an invitation is for."""
+        return Call(JoinedView, "POST", "/v1/invitations/accept", body=InvitationAnswer(secret=secret))
 
     @call
     def remove_member(self, team: str, user: str) -> Call[None]:

@@ -92,3 +92,10 @@ class Unavailable(CupilotError):
 
     code = "unavailable"
     status = 503
+
+
+class Busy(Unavailable):
+    """Others are at the same rows for so long that the request gave up: most often the caller's own requests."""
+
+    code = "busy"
+    status = 429

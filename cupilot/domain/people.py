@@ -107,6 +107,10 @@ class Caller(Value):
             raise ClusterAdminOnly(f"this needs a cluster admin, and {self.user} is not one")
         self._needs_scope(Role.ADMIN)
 
+    def needs_writing_key(self) -> None:
+        """Raise :class:`ScopeTooNarrow` for a key that only reads, whatever role its user has."""
+        self._needs_scope(Scope.SUBMIT.role)
+
     @property
     def rules(self) -> bool:
         """True if the request may do what only cluster admins may."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,6 +40,10 @@ def in_utc(moment: datetime) -> datetime:
 Moment = Annotated[datetime, AfterValidator(in_utc)]
 """A time that somebody asks with."""
 
+
+BUILD_LATER = "cupilot.cli" in sys.modules
+"""Whether a model's validator is built at its first use. A command uses few of some hundred, and is to be quick; a
+service builds all of them at its start, so that its threads do not all begin to build one."""
 
 OPEN_ENUM = "x-extensible-enum"
 """Keyword of a JSON schema: the present values of a string to which values may be added."""
@@ -84,7 +89,13 @@ class Vocabulary(StrEnum):
 class Value(BaseModel):
     """An immutable value object. Two values with equal fields have equal content hashes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        ser_json_inf_nan="strings",
+        defer_build=BUILD_LATER,
+    )
 
     def content_hash(self) -> str:
         """Return SHA-256 of the fields that make this value what it is, in hex."""

@@ -287,10 +287,11 @@ def _model() -> Check:
 def _stack(folder: Folder, stack: Status) -> Check:
     if not stack.running:
         return Check("stack", Level.NOTE, f"not running in {folder.root}", "cupilot up")
-    unready = [part.name for part in stack.parts if part.state is not PartState.READY]
-    if unready:
-        mend = f"see {', '.join(str(folder.log(name)) for name in unready)}"
-        return Check("stack", Level.WARNING, f"at {stack.url}; not ready: {', '.join(unready)}", mend)
+    unready = [part for part in stack.parts if part.state is not PartState.READY]
+    if unready or not stack.parts:
+        mend = f"see {', '.join(str(folder.log(part.name)) for part in unready) or folder.log('supervisor')}"
+        finding = ", ".join(map(_why, unready)) or "its supervisor has not said anything yet"
+        return Check("stack", Level.WARNING, f"at {stack.url}; not ready: {finding}", mend)
     return Check("stack", Level.OK, f"at {stack.url}, {len(stack.parts)} parts ready, target {stack.target}")
 
 
@@ -307,13 +308,17 @@ def _role(folder: Folder, stack: Status, answers: Mapping[str, str], role: Role)
     processes = [part for part in stack.parts if part.name.partition("-")[0] == role.part]
     unready = [part for part in processes if part.state is not PartState.READY]
     if unready or not processes:
-        finding = ", ".join(f"{part.name} {part.state}" for part in unready) or "the stack has no such process"
+        finding = ", ".join(map(_why, unready)) or "the stack has no such process"
         logs = ", ".join(str(folder.log(part.name)) for part in unready)
         return Check(title, Level.WARNING, finding, f"see {logs}" if unready else "cupilot down; cupilot up")
     if answers.get(role.part, "ok") != "ok":
         logs = ", ".join(str(folder.log(part.name)) for part in processes)
         return Check(title, Level.WARNING, f"runs, but: {answers[role.part]}", f"see {logs}")
     return Check(title, Level.OK, ", ".join(map(_running_process, processes)))
+
+
+def _why(part: PartStatus) -> str:
+    return f"{part.name} {part.state}" + (f" ({part.note})" if part.note else "")
 
 
 def _running_process(part: PartStatus) -> str:

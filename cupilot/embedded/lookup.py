@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cupilot.embedded.folder import Folder
-from cupilot.embedded.report import Endpoint, Status, load_status
+from cupilot.embedded.report import Endpoint, PartState, Status, load_status
 
 DEFAULT_DATA = Path(".cupilot")
 
@@ -21,7 +21,10 @@ def status(data: Path = DEFAULT_DATA) -> Status:
     folder = Folder(data.expanduser().resolve())
     saved = load_status(folder)
     alive = is_locked(folder)
-    return replace(saved, running=alive, ready=alive and saved.ready, url=saved.url if alive else None)
+    if not alive:  # whatever its last words were
+        parts = [replace(part, state=PartState.STOPPED, note="") for part in saved.parts]
+        return replace(saved, running=False, ready=False, url=None, parts=parts)
+    return replace(saved, running=True)
 
 
 def running(data: Path = DEFAULT_DATA) -> Endpoint | None:

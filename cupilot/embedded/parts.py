@@ -27,6 +27,7 @@ STEADY_SECONDS = 60.0
 POLL_SECONDS = 0.03
 WATCH_SECONDS = 0.25
 RETRY_SECONDS = 0.25
+LONGEST_NOTE = 300
 
 
 class Service(Protocol):
@@ -59,6 +60,7 @@ class Part:
         self.log = log
         self.state = PartState.STARTING
         self.restarts = 0
+        self.note = ""
         self._guard = guard
         self._on_change = on_change
         self._process: Process | None = None
@@ -73,7 +75,7 @@ class Part:
     def status(self) -> PartStatus:
         """For the state file."""
         pid = self._process.pid if self._process else None
-        return PartStatus(self.name, self.state, pid, self._created, self.restarts)
+        return PartStatus(self.name, self.state, pid, self._created, self.restarts, self.note)
 
     async def start(self, *, gated: bool = False) -> None:
         """Prepare and spawn; a gated process waits for :meth:`open_gate`."""
@@ -113,7 +115,7 @@ class Part:
             code = await self._exit(every=WATCH_SECONDS)
             if time.monotonic() - ready_at > STEADY_SECONDS:
                 failures = 0
-            failures = await self._revive(f"ended with code {code}", failures)
+            failures = await self._revive(f"ended with code {code}{self._last_line()}", failures)
 
     async def start_and_watch(self) -> None:
         """Start and watch a part that nobody waits for: a start that fails is tried again like any later one."""
@@ -184,6 +186,13 @@ class Part:
             self._guard.remove(self._process.pid)
         self._process = self._created = None
 
+    def _last_line(self) -> str:
+        """Return the end of its log, which most often says why it ended."""
+        with suppress(OSError):
+            lines = self._process.tail(1) if self._process else ""
+            return f": {lines[-LONGEST_NOTE:]}" if lines else ""
+        return ""
+
     def _failure(self, message: str) -> StartFailed:
         tail = self._process.tail() if self._process else ""
         self._forget()
@@ -191,5 +200,5 @@ class Part:
         return StartFailed(f"{message} (log: {self.log})", hint=tail)
 
     def _change(self, state: PartState, note: str = "") -> None:
-        self.state = state
+        self.state, self.note = state, note
         self._on_change(self, note)

@@ -55,6 +55,8 @@ class PartStatus:
     created: float | None
     """Unix time; tells the process from a later one of the same number."""
     restarts: int
+    note: str = ""
+    """Why it is not ready, where it is not."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from cupilot.domain.people import Role
+from cupilot.domain.people import Role, Scope
 from cupilot.embedded.folder import write_private
 from cupilot.embedded.launch import wait_for_gate
 from cupilot.storage.db.engine import database
@@ -41,14 +41,18 @@ def _migrate() -> None:
 
 
 def _make_key_valid(key_file: Path) -> None:
-    """Make a key where the folder has none; the folder's key survives a database that was made anew."""
+    """Make a key where the folder has none; the folder's key survives a database that was made anew.
+
+    Whatever was done to it or its user over REST is undone: who has the folder owns the stack, and needs a way in.
+    """
     with database().transaction() as session:
         team, user = ensure_team(session, TEAM), ensure_user(session, USER)
-        user.cluster_admin = True
+        user.cluster_admin, user.disabled_at = True, None
         set_role(session, team, user, Role.ADMIN)
         if key_file.exists():
             # A key from before there were users belongs to an account of its own: it becomes this user's.
-            adopt_api_key(session, team, KEY_NAME, key_file.read_text().strip(), user=user).user_id = user.id
+            key = adopt_api_key(session, team, KEY_NAME, key_file.read_text().strip(), user=user)
+            key.user_id, key.scope, key.revoked_at, key.expires_at = user.id, Scope.ADMIN, None, None
         else:
             _, secret = create_api_key(session, team, KEY_NAME, user=user)
             write_private(key_file, secret + "\n")

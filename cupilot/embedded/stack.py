@@ -2,7 +2,7 @@
 
 from cupilot.embedded.backups import addresses, backup, restore
 from cupilot.embedded.lifecycle import down, up
-from cupilot.embedded.lookup import running, status
+from cupilot.embedded.lookup import running, status, supervisor_pid
 from cupilot.embedded.report import Endpoint, PartState, PartStatus, Progress, Status
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "restore",
     "running",
     "status",
+    "supervisor_pid",
     "up",
 ]

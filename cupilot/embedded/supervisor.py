@@ -125,33 +125,53 @@ class Supervisor:
 
     def _announce(self) -> Endpoint:
         self._ready = True
-        self._folder.url.write_text(self._url + "\n")
+        with suppress(OSError):
+            self._folder.url.write_text(self._url + "\n")
         self._save()
         return Endpoint(self._url, self._folder.api_key.read_text().strip())
 
     async def _stop(self) -> None:
         """Stop roles first, while they can still reach the servers; Postgres last."""
         self._since, self._ready = time.monotonic(), False
-        self._folder.url.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.url.unlink(missing_ok=True)
         for parts in ([*self._late, *self._roles, self._schema], self._other_servers, [self._postgres]):
             await asyncio.gather(*(part.stop() for part in parts))
         self._guard.close()
         self._save()
 
     async def _maintain(self) -> None:
-        """Bound the logs, keep the guard alive; first make what initdb wrote without syncing safe on disk."""
+        """Bound the logs, keep the guard and the folder's files; first make what initdb wrote without syncing safe.
+
+        Nothing that a full disk or a read-only folder does to it ends it: the next round may get further.
+        """
         await asyncio.to_thread(os.sync)
         while True:
-            self._guard.keep()
+            with suppress(OSError):
+                self._guard.keep()
             with suppress(OSError):
                 await asyncio.to_thread(bound_logs, self._folder)
+            await self._mend()
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
+
+    async def _mend(self) -> None:
+        """Write again what was lost or could not be written: the state file, the URL, and a key that opens nothing."""
+        self._save()
+        with suppress(OSError):
+            if not self._folder.url.exists():
+                self._folder.url.write_text(self._url + "\n")
+        if not self._folder.api_key.exists():
+            with suppress(StartFailed, OSError):
+                await self._schema.start()
+                await self._schema.finish()
 
     def _part(self, service: Service) -> Part:
         return Part(service, self._folder.log(service.name), self._guard, self._changed)
 
     def _changed(self, part: Part, note: str) -> None:
-        self._on_progress(Progress(part.name, part.state, self.seconds, note))
+        """Tell of a part's new state. A report that cannot be written must not end whoever watches the part."""
+        with suppress(OSError):
+            self._on_progress(Progress(part.name, part.state, self.seconds, note))
         self._save()
 
     def _save(self) -> None:
@@ -159,9 +179,10 @@ class Supervisor:
         stopped = all(part.state is PartState.STOPPED for part in parts)
         url = self._url if self._ready else None
         pid = None if stopped else os.getpid()
-        save_status(
-            self._folder, Status(not stopped, self._ready, pid, url, self._choice.target, self._choice.reason, parts)
-        )
+        complete = self._ready and all(part.state is PartState.READY for part in self._awaited)
+        status = Status(not stopped, complete, pid, url, self._choice.target, self._choice.reason, parts)
+        with suppress(OSError):  # written again by the next change, or by _maintain
+            save_status(self._folder, status)
 
 
 async def _wait(stop: asyncio.Event) -> None:

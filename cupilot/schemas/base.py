@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
-from cupilot.domain.value import OPEN_ENUM
+from cupilot.domain.value import BUILD_LATER, OPEN_ENUM
 
 
 def open_enum(values: type[StrEnum]) -> WithJsonSchema:
@@ -18,13 +18,13 @@ def open_enum(values: type[StrEnum]) -> WithJsonSchema:
 class Request(BaseModel):
     """Base of all requests: unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, defer_build=BUILD_LATER)
 
 
 class Response(BaseModel):
     """Base of all answers."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(use_attribute_docstrings=True, ser_json_inf_nan="strings", defer_build=BUILD_LATER)
 
 
 class FieldProblem(Response):

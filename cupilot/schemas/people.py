@@ -78,6 +78,39 @@ class MemberList(Response):
     """Give it as ``cursor`` to get the next page; null on the last."""
 
 
+class InvitationRequest(Request):
+    """An invitation to make."""
+
+    role: Role = Role.MEMBER
+    """The role that whoever accepts it gets."""
+    expires_days: Annotated[float, Field(gt=0, le=90)] = 7.0
+
+
+class InvitationView(Response):
+    """An invitation, with its secret, which is shown this once."""
+
+    id: UUID
+    team: str
+    role: Role
+    secret: str
+    """Whoever is given it joins the team: `POST /v1/invitations/accept`."""
+    expires_at: datetime
+
+
+class InvitationAnswer(Request):
+    """An invitation to accept."""
+
+    secret: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class JoinedView(Response):
+    """A team that the caller has joined."""
+
+    team: str
+    user: str
+    role: Role
+
+
 class ServiceAccountRequest(Request):
     """A service account to make."""
 

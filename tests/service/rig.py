@@ -25,6 +25,8 @@ from cupilot.storage.people.teams import ensure_team
 from cupilot.storage.queue.cluster import register_worker
 from cupilot.storage.queue.steps import AGENTS_QUEUE, device_queue
 from tests.service.doubles import MemoryPool, ScriptedAgents, ScriptedJudge, device, problem, strategy
+from workers.app import BUNDLE_TASK
+from workers.bundles import run_bundle
 from workers.dispatcher import dispatch
 from workers.relay import Relay
 from workers.steps import run_step
@@ -84,17 +86,26 @@ class Rig:
             job, _ = submit_job(session, owner.id, spec, idempotency_key=key, request_hash=request)
             return job.id
 
-    def publish(self) -> list[Message]:
+    def publish(self, bundle_seconds: float = 0.0) -> list[Message]:
         """Dispatch and relay once; the messages that came out."""
         before = len(self.postbox.sent)
-        dispatch(self.database, REDISPATCH)
+        dispatch(self.database, REDISPATCH, bundle_seconds)
         self.relay.run()
         return self.postbox.sent[before:]
 
     def do(self, message: Message, draining: bool = False) -> None:
         """Take one message, as a worker would."""
-        step, attempt = message[1]
         worker = "agent-1" if message[2].startswith(AGENTS_QUEUE) else "gpu-1"
+        if message[0] == BUNDLE_TASK:
+            run_bundle(
+                {uuid.UUID(step): attempt for step, attempt in message[1][0].items()},
+                worker,
+                self.tools,
+                lambda: draining,
+            )
+            self._beat()
+            return
+        step, attempt = message[1]
         run_step(uuid.UUID(step), attempt, worker, self.tools, lambda: draining)
         self._beat()
 

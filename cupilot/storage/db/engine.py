@@ -5,16 +5,18 @@ Knows no table. A session is never held across a model call or an evaluation.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
-from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
-from cupilot.domain.errors import Unavailable
+from cupilot.domain.errors import Busy, Unavailable
 from cupilot.settings import Settings
 from cupilot.settings import settings as environment_settings
 from cupilot.storage.db.json_columns import to_json
@@ -29,8 +31,19 @@ IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
 CHANNEL = "cupilot_work"
 """Postgres notification channel: something may be ready for the scheduler. Only shortens a wait."""
 
+FRESH_SECONDS = 1.0
+"""A pooled connection that was used so recently is taken without asking the server first: that costs as much as a
+statement. One that died meanwhile fails its transaction, as one that dies in a transaction does."""
+
+LOCK_NOT_AVAILABLE = "55P03"
+"""Postgres' code of a lock that was not had within :data:`LOCK_TIMEOUT_MS`."""
+
 _SETTINGS = "settings"
 """Key of the settings in a session's ``info``."""
+_NOTIFIED = "notified"
+"""Key of whether the session's transaction wakes the scheduler already."""
+_USED = "used"
+"""Key of when a connection went back to its pool, in its record's ``info``."""
 
 
 def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
@@ -39,12 +52,11 @@ def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
         f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
         f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS} -c timezone=UTC"
     )
-    return create_engine(
+    engine = create_engine(
         url,
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=10,
-        pool_pre_ping=True,
         pool_recycle=1_800,
         json_serializer=to_json,
         connect_args={
@@ -56,6 +68,26 @@ def make_engine(url: str, *, pool_size: int = CONNECTIONS) -> Engine:
             "application_name": "cupilot",
         },
     )
+    event.listen(engine, "checkout", _ping_idle)
+    event.listen(engine, "checkin", _note_use)
+    return engine
+
+
+def _note_use(_connection: Any, record: Any) -> None:
+    record.info[_USED] = time.monotonic()
+
+
+def _ping_idle(connection: Any, record: Any, _proxy: Any) -> None:
+    """Ask the server of a connection that was idle for a sign of life; the pool replaces one that gives none."""
+    used = record.info.get(_USED)
+    if used is None or time.monotonic() - used < FRESH_SECONDS:
+        return
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        connection.rollback()
+    except Exception as error:  # the driver's own
+        raise DisconnectionError from error
 
 
 class Database:
@@ -72,13 +104,16 @@ class Database:
     def transaction(self) -> Iterator[Session]:
         """Yield a session whose transaction commits at the end and rolls back on any exception.
 
-        Raises :class:`Unavailable` where the server cannot be reached or gave up waiting.
+        Raises :class:`Unavailable` where the server cannot be reached or gave up waiting, :class:`Busy` where that was
+        for a lock.
         """
         with self._sessions() as session:
             try:
                 with session.begin():
                     yield session
             except (OperationalError, PoolTimeout) as error:
+                if getattr(getattr(error, "orig", None), "pgcode", None) == LOCK_NOT_AVAILABLE:
+                    raise Busy("others are changing the same things", hint="send fewer requests at once") from error
                 raise Unavailable("the database does not answer", hint="try again in a moment") from error
             except DBAPIError as error:
                 if error.connection_invalidated:
@@ -116,4 +151,6 @@ def database() -> Database:
 
 def notify(session: Session) -> None:
     """Wake the scheduler when this transaction commits."""
-    session.execute(text(f"SELECT pg_notify('{CHANNEL}', '')"))
+    if not session.info.get(_NOTIFIED):
+        session.info[_NOTIFIED] = True
+        session.execute(text(f"SELECT pg_notify('{CHANNEL}', '')"))

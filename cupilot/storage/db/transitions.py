@@ -9,11 +9,12 @@ events, can still be inserted by others.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, update
+from sqlalchemy import ColumnElement, case, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict
@@ -70,6 +71,12 @@ class Stale(Conflict):
 def lock_job(session: Session, job_id: uuid.UUID) -> Job:
     """Return the job's row, locked until the transaction ends."""
     return session.get_one(Job, job_id, with_for_update={"key_share": True}, populate_existing=True)
+
+
+def lock_jobs(session: Session, job_ids: Iterable[uuid.UUID]) -> Mapping[uuid.UUID, Job]:
+    """Return the rows of several jobs by id, locked in the order of their ids, so that no two who do this deadlock."""
+    query = select(Job).where(Job.id.in_({*job_ids})).order_by(Job.id).with_for_update(key_share=True)
+    return {job.id: job for job in session.scalars(query.execution_options(populate_existing=True))}
 
 
 def lock_generation(session: Session, generation_id: uuid.UUID) -> Generation:
@@ -170,6 +177,61 @@ def move_step(
     )
     if to is not StepState.RUNNING:
         notify(session)  # a slot is free
+
+
+def move_steps(
+    session: Session,
+    steps: Sequence[Step],
+    to: StepState,
+    *,
+    values: Mapping[str, Any] | None = None,
+    busy_seconds: Mapping[uuid.UUID, float] | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Change the state of several locked steps, of locked jobs, as :func:`move_step` does; in as few statements as for
+    one.
+
+    All are in the same state, none is held by a batch, and each ends or begins to run. ``busy_seconds`` is by step.
+    """
+    (current,) = {step.state for step in steps}
+    if to not in STEP_EDGES.get(current, frozenset()) or to is StepState.QUEUED:
+        raise IllegalTransition(f"steps cannot go from {current.value} to {to.value} together")
+    changes: dict[str, Any] = dict(values or {})
+    if to is not StepState.RUNNING:
+        changes |= {"lease_owner": None, "lease_expires_at": None, "finished_at": func.now()}
+    busy = busy_seconds or {}
+    if busy:
+        changes["busy_seconds"] = Step.busy_seconds + case(busy, value=Step.id, else_=0.0)
+    session.flush()
+    still = tuple_(Step.id, Step.attempt).in_([(step.id, step.attempt) for step in steps])
+    moved = session.scalars(
+        update(Step)
+        .where(still, Step.state == current)
+        .values(state=to, **changes)
+        .returning(Step)
+        .execution_options(synchronize_session=False, populate_existing=True)
+    ).all()
+    if len(moved) != len(steps):
+        raise Stale(f"some of {len(steps)} steps are no longer {current.value}, or are at another attempt")
+    charged: dict[uuid.UUID, float] = defaultdict(float)
+    for step in steps:
+        if current is StepState.RUNNING and step.kind.on_device:
+            charged[step.job_id] += busy.get(step.id, 0.0)
+    for job_id, seconds in charged.items():
+        charge_gpu(session, job_id, seconds)
+    events = [
+        {
+            "job_id": step.job_id,
+            "kind": f"step.{to.value}",
+            "candidate_id": step.candidate_id,
+            "step_id": step.id,
+            "data": {"key": step.key, "kind": step.kind.value, "attempt": step.attempt, **(data or {})},
+        }
+        for step in steps
+    ]
+    session.execute(insert(Event), events)
+    if to is not StepState.RUNNING:
+        notify(session)
 
 
 def move_batch(session: Session, batch: Batch, to: BatchState, *, values: Mapping[str, Any] | None = None) -> None:

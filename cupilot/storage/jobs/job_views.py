@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, or_, select, text, true, tuple_
 from sqlalchemy.orm import Session, defer
 
+from cupilot.domain.errors import NotFound
 from cupilot.domain.evaluation import Baseline, Interval
 from cupilot.domain.job import Priority
 from cupilot.domain.problem import Target
@@ -32,7 +33,7 @@ from cupilot.storage.db.json_columns import part
 from cupilot.storage.db.scope import scoped
 from cupilot.storage.db.tables.jobs import Candidate, EvaluationRow, Event, Generation, Job, ProblemRow, StrategyRow
 from cupilot.storage.jobs.call_views import spending
-from cupilot.storage.jobs.jobs import get_job, problem_of
+from cupilot.storage.jobs.jobs import get_job
 from cupilot.storage.jobs.progress import warnings_of
 from cupilot.storage.jobs.wall_time import wall_seconds
 
@@ -45,8 +46,14 @@ _PRIORITIES = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
 def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
     """Return everything about a job's progress; NotFound for another team's."""
-    job = get_job(session, team, job_id)
-    verdicts, states = _counts(session, job.id)
+    query = scoped(select(Job, ProblemRow), team).join(ProblemRow, ProblemRow.id == Job.problem_id)
+    row = session.execute(query.where(Job.id == job_id).options(defer(ProblemRow.source))).one_or_none()
+    if row is None:
+        raise NotFound(f"no job {job_id}")
+    job, problem = row
+    # A job is polled most while nothing has come of it yet: what it cannot have is not asked for.
+    waits = job.state is JobState.QUEUED
+    verdicts, states = _counts(session, job.id) if job.candidates else ({}, {})
     wall = wall_seconds(job, lambda: session.execute(select(func.now())).scalar_one())
     return JobView(
         id=job.id,
@@ -54,7 +61,7 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         final=job.state.final,
         reason=job.reason,
         message=job.message,
-        problem=_problem_ref(problem_of(session, job)),
+        problem=_problem_ref(problem),
         target=job.target,
         agents=job.agents,
         method=job.method,
@@ -73,8 +80,8 @@ def job_view(session: Session, team: UUID, job_id: UUID) -> JobView:
         wall_seconds=wall,
         gpu_seconds=job.gpu_seconds,
         cost_usd=job.cost_usd,
-        spending=spending(session, job.id),
-        preparation=_preparation(session, job),
+        spending=[] if waits else spending(session, job.id),
+        preparation=None if waits else _preparation(session, job),
         author=job.author,
         history=_history(session, job),
         created_at=job.created_at,
@@ -172,6 +179,8 @@ def _event_page(rows: Sequence[tuple[Event, UUID]], after: int) -> EventPage:
 
 
 def _best(session: Session, job: Job) -> BestSummary | None:
+    if job.best_candidate_id is None:
+        return None
     row = session.execute(
         select(Candidate, EvaluationRow.body, StrategyRow.body, Generation.number)
         .join(EvaluationRow, EvaluationRow.id == Candidate.evaluation_id)

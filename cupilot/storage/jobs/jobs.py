@@ -72,18 +72,14 @@ def submit_job(
         "traceparent": tracing.current(),
     }
     # A key that another transaction is inserting right now makes this wait for it, then do nothing.
-    made = session.execute(
-        insert(Job)
-        .values(values)
-        .on_conflict_do_nothing(index_elements=["team_id", "idempotency_key"])
-        .returning(Job.id)
-    ).scalar_one_or_none()
-    if made is None:
+    job = session.scalars(
+        insert(Job).values(values).on_conflict_do_nothing(index_elements=["team_id", "idempotency_key"]).returning(Job)
+    ).one_or_none()
+    if job is None:
         earlier = earlier_job(session, team_id, idempotency_key, request_hash)
         assert earlier is not None
         return earlier, False
     check_queue(session, team_id)
-    job = session.get_one(Job, made)
     record_event(session, job.id, "job.queued")
     add_step(session, job, StepKind.PREPARE, FIRST_STEP, queue=device_queue(spec.target))
     notify(session)

@@ -34,10 +34,14 @@ def ensure_problem(session: Session, team_id: uuid.UUID, problem: Problem) -> Pr
         "source": problem.source,
         "policy": problem.policy,
     }
-    builtin_name(session, problem.content_hash())  # recorded while this version ships it
-    session.execute(insert(ProblemRow).values(values).on_conflict_do_nothing())
+    if problems.name_of(problem.content_hash()) is not None:
+        builtin_name(session, problem.content_hash())  # recorded while this version ships it
     query = scoped(select(ProblemRow), team_id).where(ProblemRow.hash == values["hash"])
-    return session.scalars(query).one()
+    row = session.scalars(query).one_or_none()
+    if row is None:
+        session.execute(insert(ProblemRow).values(values).on_conflict_do_nothing())
+        row = session.scalars(query).one()
+    return row
 
 
 def problem_value(row: ProblemRow) -> Problem:

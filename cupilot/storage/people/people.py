@@ -1,5 +1,7 @@
 """Read and change members and their roles, for admins. Keys are made in :mod:`cupilot.storage.people.teams`.
 
+Whoever is in no team of theirs is invited: :mod:`cupilot.storage.people.invitations`.
+
 A team is found by its name. What the caller may not see does not exist: NotFound.
 """
 
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, select, true, tuple_
+from sqlalchemy import ColumnElement, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from cupilot.domain.errors import Conflict, NotFound
@@ -113,16 +115,21 @@ def member(session: Session, team: Team, name: str) -> tuple[User, Membership]:
     matches = [pair for pair in members_of(session, team) if pair[0].name == name]
     if not matches:
         raise NotFound(
-            f"{name} is not a member of team {team.name}", hint=f"add the user: cupilot team add {team.name} {name}"
+            f"{name} is not a member of team {team.name}", hint=f"invite them: cupilot team invite {team.name}"
         )
     return min(matches, key=lambda pair: pair[0].team_id is None)
 
 
-def put_member(session: Session, team: Team, name: str, role: Role) -> tuple[User, Membership]:
-    """Set the role of a member, or of an existing user who joins the team."""
+def put_member(session: Session, caller: Caller, team: Team, name: str, role: Role) -> tuple[User, Membership]:
+    """Set the role of a member; for a cluster admin also of an existing user, who joins the team.
+
+    Anybody else invites: whether a name outside the team is known is not told, and nobody is added without their doing.
+    """
     try:
         user, _ = member(session, team, name)
     except NotFound:
+        if not caller.rules:
+            raise
         user = person(session, name)
     return user, set_role(session, team, user, role)
 
@@ -201,6 +208,7 @@ def make_key(
     A key gives no more than its maker's own, and for no longer: raises :class:`cupilot.domain.people.Forbidden`. With
     ``shorten`` one that would outlive it expires together with it instead.
     """
+    caller.needs_writing_key()
     home = team_for(session, caller, team or caller.team)
     owner = session.get_one(User, caller.user_id)
     if user is not None and user != owner.name:
@@ -255,20 +263,40 @@ def keys_for(
 def revoke_key(session: Session, caller: Caller, reference: str) -> tuple[ApiKey, User, Team]:
     """Refuse a key of the team, for a cluster admin of any team, from now on, by id or prefix. Repeating is harmless.
 
-    Raises :class:`NotFound`, and :class:`cupilot.domain.people.Forbidden` for another user's key where the caller is no
-    admin.
+    Raises :class:`NotFound`, :class:`cupilot.domain.people.Forbidden` for another user's key where the caller is no
+    admin and for a caller whose key only reads, and :class:`LastAdmin` for the last key of full scope that lets a
+    cluster admin in.
     """
+    caller.needs_writing_key()
     visible = true() if caller.rules else ApiKey.team_id == caller.team_id
     for key, user, team in _keys(session, visible):
         if reference in (str(key.id), key.prefix):
             if user.id != caller.user_id:
                 caller.needs(Role.ADMIN)
             if key.revoked_at is None:
+                if user.cluster_admin and key.scope is Scope.ADMIN:
+                    _check_others_remain(session, key)
                 key.revoked_at = func.now()
                 session.flush()
                 session.refresh(key)
             return key, user, team
     raise NotFound(f"no key {reference}")
+
+
+def _check_others_remain(session: Session, key: ApiKey) -> None:
+    """Raise :class:`LastAdmin` unless another key lets a cluster admin in; none is revoked meanwhile."""
+    query = (
+        select(ApiKey.id)
+        .join(User, User.id == ApiKey.user_id)
+        .where(User.cluster_admin, User.disabled_at.is_(None), ApiKey.scope == Scope.ADMIN)
+        .where(ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()))
+        .order_by(ApiKey.id)
+    )
+    if set(session.scalars(query.with_for_update(of=ApiKey))) <= {key.id}:
+        raise LastAdmin(
+            f"{key.prefix} is the last key of a cluster admin",
+            hint="make another one first: cupilot key create NAME --scope admin",
+        )
 
 
 def _keys(

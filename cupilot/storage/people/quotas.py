@@ -38,7 +38,7 @@ def check_queue(session: Session, team_id: uuid.UUID, *, coming: int = 0) -> Non
 
     Asked after a job was queued, which counts then, and for one that only might be.
     """
-    if session.get_one(Team, team_id, populate_existing=True).max_queued_jobs is None:
+    if session.get_one(Team, team_id).max_queued_jobs is None:
         return  # nothing to count: submissions of the team need not wait for each other
     quota = quota_of(_locked(session, team_id))
     queued = _count(session, team_id, (JobState.QUEUED,)) + coming

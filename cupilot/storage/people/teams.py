@@ -90,42 +90,16 @@ def adopt_api_key(session: Session, team: Team, name: str, secret: str, *, user:
 
 def authenticate(session: Session, secret: str) -> ApiKey | None:
     """Return the key that this secret is, unless it is unknown, revoked or expired, or its user is disabled."""
-    prefix = prefix_of(secret)
-    if prefix is None:
-        return None
-    valid = (
-        ApiKey.revoked_at.is_(None),
-        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
-        User.disabled_at.is_(None),
-    )
-    query = select(ApiKey).join(User, User.id == ApiKey.user_id).where(ApiKey.prefix == prefix, *valid)
-    key = session.scalars(query).one_or_none()
-    if key is None or not hmac.compare_digest(key.hash, _hash(secret)):
-        return None
-    stale = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
-    session.execute(
-        update(ApiKey)
-        .where(ApiKey.id == key.id, stale)
-        .values(last_used_at=func.now())
-        .execution_options(synchronize_session=False)
-    )
-    return key
+    row = _valid(session, secret)
+    return None if row is None else row[0]
 
 
 def identify(session: Session, secret: str) -> Caller | None:
     """Return whose secret it is; None where :func:`authenticate` knows no such key, or its user has left the team."""
-    key = authenticate(session, secret)
-    if key is None:
+    row = _valid(session, secret)
+    if row is None:
         return None
-    in_team = (Membership.team_id == Team.id) & (Membership.user_id == User.id)
-    query = (
-        select(Team, User, Membership.role)
-        .select_from(Team)
-        .join(User, User.id == key.user_id)
-        .outerjoin(Membership, in_team)
-        .where(Team.id == key.team_id)
-    )
-    team, user, role = session.execute(query).one()
+    key, team, user, role = row
     if user.cluster_admin:
         role = Role.ADMIN
     if role is None:
@@ -140,6 +114,40 @@ def identify(session: Session, secret: str) -> Caller | None:
         scope=key.scope,
         cluster_admin=user.cluster_admin,
     )
+
+
+def _valid(session: Session, secret: str) -> tuple[ApiKey, Team, User, Role | None] | None:
+    """Return a valid key with its team, its user and the user's role there, in one query: every request asks it."""
+    prefix = prefix_of(secret)
+    if prefix is None:
+        return None
+    stale = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - USE_RESOLUTION)
+    in_team = (Membership.team_id == Team.id) & (Membership.user_id == User.id)
+    query = (
+        select(ApiKey, Team, User, Membership.role, stale)
+        .select_from(ApiKey)
+        .join(User, User.id == ApiKey.user_id)
+        .join(Team, Team.id == ApiKey.team_id)
+        .outerjoin(Membership, in_team)
+        .where(
+            ApiKey.prefix == prefix,
+            ApiKey.revoked_at.is_(None),
+            or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
+            User.disabled_at.is_(None),
+        )
+    )
+    row = session.execute(query).one_or_none()
+    if row is None or not hmac.compare_digest(row[0].hash, _hash(secret)):
+        return None
+    key, team, user, role, is_stale = row
+    if is_stale:
+        session.execute(
+            update(ApiKey)
+            .where(ApiKey.id == key.id, stale)
+            .values(last_used_at=func.now())
+            .execution_options(synchronize_session=False)
+        )
+    return key, team, user, role
 
 
 def prefix_of(secret: str) -> str | None:

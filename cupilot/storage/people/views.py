@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from cupilot.domain.people import Caller
-from cupilot.schemas.people import CallerView, KeyView, MemberView, TeamView, UserView
-from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
+from cupilot.schemas.people import CallerView, InvitationView, KeyView, MemberView, TeamView, UserView
+from cupilot.storage.db.tables.people import ApiKey, Invitation, Membership, Team, User
 from cupilot.storage.people.people import count_members, roles_of
 from cupilot.storage.people.quotas import quota_of
 
@@ -45,6 +45,13 @@ def member_view(user: User, membership: Membership) -> MemberView:
         role=membership.role,
         disabled=user.disabled_at is not None,
         since=membership.created_at,
+    )
+
+
+def invitation_view(invitation: Invitation, team: Team, secret: str) -> InvitationView:
+    """Return an invitation with its secret."""
+    return InvitationView(
+        id=invitation.id, team=team.name, role=invitation.role, secret=secret, expires_at=invitation.expires_at
     )
 
 

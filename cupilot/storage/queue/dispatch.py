@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import ceil
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
@@ -25,6 +26,7 @@ from cupilot.storage.queue.fairness import fair_order, published_or_claimed, ste
 from cupilot.storage.queue.steps import LONGEST_RETRY
 
 STEP_TOPIC = "step"
+BUNDLE_TOPIC = "steps"
 POOL_TOPIC = "pool.index"
 SENT_KEPT = timedelta(hours=1)
 """How long sent messages stay, for whoever looks into an incident."""
@@ -66,14 +68,23 @@ def _queues_with_waiting(session: Session) -> Sequence[str]:
     return session.scalars(select(queues.c.queue).where(queues.c.queue.is_not(None))).all()
 
 
-def dispatch_ready(session: Session, queue: str, free: int) -> int:
-    """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; return how many."""
+def dispatch_ready(
+    session: Session, queue: str, free: int, *, bundle: int = 1, slots: int = 1, seconds: float | None = None
+) -> int:
+    """Hand up to ``free`` of a queue's ready steps to the outbox, fairly between teams and jobs; return how many.
+
+    ``bundle`` is how many may travel in one message; where fewer are ready than are free, they are spread over the
+    ``slots``. ``seconds`` is what a step takes, where that is known already.
+    """
     before_set_back = func.now() + CLOCK_SET_BACK * LONGEST_RETRY
     ready = _is_unpublished() & or_(
         Step.not_before.is_(None), Step.not_before <= func.now(), Step.not_before > before_set_back
     )
-    query = fair_order(_may_run(), ready, queue, step_seconds(session, queue), free)
-    return _publish(session, session.scalars(query).all(), Step.dispatched_at.is_(None))
+    seconds = step_seconds(session, queue) if seconds is None else seconds
+    steps = session.scalars(fair_order(_may_run(), ready, queue, seconds, free)).all()
+    if len(steps) < free:
+        bundle = min(bundle, max(ceil(len(steps) / slots), 1))
+    return _publish(session, steps, Step.dispatched_at.is_(None), bundle=bundle)
 
 
 def next_steps(session: Session, queue: str, kinds: Sequence[StepKind], count: int) -> Sequence[uuid.UUID]:
@@ -228,14 +239,14 @@ def take_messages(session: Session, limit: int) -> Sequence[Outbox]:
     return session.scalars(query.with_for_update(skip_locked=True)).all()
 
 
-def mark_sent(session: Session, message: Outbox) -> None:
-    """Mark a message as sent to the broker."""
-    _update_message(session, message, sent_at=func.now())
+def mark_sent(session: Session, messages: Sequence[Outbox]) -> None:
+    """Mark messages as sent to the broker."""
+    _update_messages(session, messages, sent_at=func.now())
 
 
 def count_attempt(session: Session, message: Outbox) -> None:
     """Count a failed attempt to send a message to the broker."""
-    _update_message(session, message, attempts=Outbox.attempts + 1)
+    _update_messages(session, [message], attempts=Outbox.attempts + 1)
 
 
 def prune_sent(session: Session) -> None:
@@ -258,8 +269,11 @@ def _may_run() -> ColumnElement[bool]:
     )
 
 
-def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: ColumnElement[bool]) -> int:
-    """Mark steps as dispatched, locked in the order of their ids, and write their messages in the order given."""
+def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: ColumnElement[bool], bundle: int = 1) -> int:
+    """Mark steps as dispatched, locked in the order of their ids, and write their messages in the order given.
+
+    Only first attempts travel together: a step that has cost its worker once is alone when it does so again.
+    """
     if not steps:
         return 0
     still = select(Step.id).where(Step.id.in_(steps), Step.state == StepState.QUEUED, *conditions)
@@ -272,16 +286,23 @@ def _publish(session: Session, steps: Sequence[uuid.UUID], *conditions: ColumnEl
         .execution_options(synchronize_session=False)
     )
     rank = {step: position for position, step in enumerate(steps)}
+    ordered = sorted(rows, key=lambda row: rank[row[0]])
+    together = [row for row in ordered if bundle > 1 and row[1] == 0]
     messages = [
         {"topic": STEP_TOPIC, "payload": {"step": str(step), "attempt": attempt, "queue": queue, "trace": trace}}
-        for step, attempt, queue, trace in sorted(rows, key=lambda row: rank[row[0]])
+        for step, attempt, queue, trace in ordered
+        if bundle <= 1 or attempt > 0
     ]
+    for first in range(0, len(together), bundle):
+        steps_of = {str(step): attempt for step, attempt, *_ in together[first : first + bundle]}
+        messages.append({"topic": BUNDLE_TOPIC, "payload": {"steps": steps_of, "queue": together[first][2]}})
     if messages:
         session.execute(insert(Outbox), messages)
-    return len(messages)
+    return len(ordered)
 
 
-def _update_message(session: Session, message: Outbox, **values: Any) -> None:
+def _update_messages(session: Session, messages: Sequence[Outbox], **values: Any) -> None:
+    ids = [message.id for message in messages]
     session.execute(
-        update(Outbox).where(Outbox.id == message.id).values(**values).execution_options(synchronize_session=False)
+        update(Outbox).where(Outbox.id.in_(ids)).values(**values).execution_options(synchronize_session=False)
     )

@@ -1,9 +1,10 @@
-"""Choose the next step: weighted fair shares of a queue between teams, and of a team's share between its jobs.
+"""Choose the next step: weighted fair shares of a queue between teams, and of a team's share between priorities.
 
 Shares are measured in seconds of workers, on device queues GPU seconds: what finished steps took, fading with their
 age; what running ones have taken, at least an average step's; an average step's for each that is on its way. The next
-slot goes to the team with the least for its weight, and in the team to the job with the least for its priority. Age
-decides between equals only, so a job of a thousand steps does not hold up a job of one.
+slot goes to the team with the least for its weight, and in the team to the priority with the least for its own. Of one
+team and priority, the job that began first goes first, so that it ends before later ones overtake it: they take what it
+leaves. Whoever wants a small job to overtake a large one gives it a higher priority.
 
 Fading bounds both credit and debt: a team that was idle for hours has no more credit than one that was idle for a few
 times :data:`USAGE_FADES_SECONDS`, and one that had the cluster to itself waits for no longer than that. No share is
@@ -30,7 +31,7 @@ FIRST_GUESS_SECONDS = 1.0
 """What a step takes, while none of the queue is known."""
 
 PRIORITY_WEIGHT = case((Job.priority == Priority.HIGH, 4.0), (Job.priority == Priority.NORMAL, 2.0), else_=1.0)
-"""Shares of a team's jobs. Weights rather than an order: a stream of urgent jobs does not starve the others."""
+"""Shares of a team's priorities. Weights rather than an order: a stream of urgent jobs does not starve the others."""
 
 
 def step_seconds(session: Session, queue: str) -> float:
@@ -47,7 +48,7 @@ def fair_order(
     ``jobs`` and ``ready`` are the conditions on jobs that may go on and on steps that wait. Of each job only as many
     steps are looked at as could go, so that a backlog costs what its jobs cost, not what its steps do.
     """
-    used = _jobs(queue, step_seconds)
+    used = _used(queue, step_seconds)
     teams = select(used.c.team_id, func.sum(used.c.seconds).label("seconds")).group_by(used.c.team_id).subquery()
     oldest = (
         select(Step.id, Step.created_at)
@@ -56,28 +57,29 @@ def fair_order(
         .limit(count)
         .lateral("oldest")
     )
-    in_job = func.row_number().over(partition_by=Job.id, order_by=(oldest.c.created_at, oldest.c.id))
-    job_use = func.coalesce(used.c.seconds, 0.0) + in_job * step_seconds
+    by_age = (Job.started_at.asc().nulls_last(), Job.created_at, Job.id, oldest.c.created_at, oldest.c.id)
+    in_class = func.row_number().over(partition_by=(Job.team_id, Job.priority), order_by=by_age)
+    class_use = func.coalesce(used.c.seconds, 0.0) + in_class * step_seconds
     rows = (
         select(
             oldest.c.id,
             Job.team_id,
-            (job_use / PRIORITY_WEIGHT).label("job_share"),
+            (class_use / PRIORITY_WEIGHT).label("class_share"),
             func.coalesce(teams.c.seconds, 0.0).label("team_use"),
             Team.weight,
             Job.created_at.label("age"),
-            oldest.c.created_at.label("step_age"),
+            in_class.label("in_class"),
         )
         .select_from(Job)
         .join(oldest, true())
         .join(Team, Team.id == Job.team_id)
-        .outerjoin(used, used.c.job_id == Job.id)
+        .outerjoin(used, and_(used.c.team_id == Job.team_id, used.c.priority == Job.priority))
         .outerjoin(teams, teams.c.team_id == Team.id)
         .where(jobs)
         .subquery()
     )
-    job_order = (rows.c.job_share, rows.c.age, rows.c.step_age, rows.c.id)
-    turn = func.row_number().over(partition_by=rows.c.team_id, order_by=job_order).label("turn")
+    in_team = (rows.c.class_share, rows.c.age, rows.c.in_class, rows.c.id)
+    turn = func.row_number().over(partition_by=rows.c.team_id, order_by=in_team).label("turn")
     turns = select(rows, turn).subquery()
     team_share = (turns.c.team_use + turns.c.turn * step_seconds) / turns.c.weight
     return select(turns.c.id).order_by(team_share, turns.c.age, turns.c.turn).limit(count)
@@ -85,12 +87,12 @@ def fair_order(
 
 def shares(queue: str) -> Any:
     """Return the query for (team id, seconds) of a queue as fair shares count them, without teams that used none."""
-    jobs = _jobs(queue, 0.0)
-    return select(jobs.c.team_id, func.sum(jobs.c.seconds)).group_by(jobs.c.team_id)
+    used = _used(queue, 0.0)
+    return select(used.c.team_id, func.sum(used.c.seconds)).group_by(used.c.team_id)
 
 
-def _jobs(queue: str, step_seconds: float) -> CTE:
-    """Return what each job has used of the queue lately, or holds of it now."""
+def _used(queue: str, step_seconds: float) -> CTE:
+    """Return what each team's jobs of a priority have used of the queue lately, or hold of it now."""
     # What finished in the future did so before the database's clock was set back.
     age = func.greatest(func.extract("epoch", func.now() - Step.finished_at), 0)
     going_on = func.extract("epoch", func.now() - Step.started_at)
@@ -104,10 +106,10 @@ def _jobs(queue: str, step_seconds: float) -> CTE:
     )
     counted = or_((Step.queue == queue) & Step.finished_at.is_(None) & published_or_claimed(), and_(*_lately(queue)))
     return (
-        select(Job.id.label("job_id"), Job.team_id, cast(func.sum(seconds), Double).label("seconds"))
+        select(Job.team_id, Job.priority, cast(func.sum(seconds), Double).label("seconds"))
         .join(Step, Step.job_id == Job.id)
         .where(counted)
-        .group_by(Job.id, Job.team_id)
+        .group_by(Job.team_id, Job.priority)
         .cte()
     )
 

@@ -173,6 +173,11 @@ def claim_step(
         move_job(session, job, JobState.PREPARING)
     if batch is not None:
         enter_batch(session, job.id)
+    return claim_of(step, job, owner)
+
+
+def claim_of(step: Step, job: Job, owner: str) -> Claim:
+    """Return the claim of a step that has just begun to run."""
     return Claim(
         step_id=step.id,
         job_id=job.id,
@@ -181,7 +186,7 @@ def claim_step(
         kind=step.kind,
         key=step.key,
         owner=owner,
-        attempt=attempt + 1,
+        attempt=step.attempt,
         payload=step.payload,
         trace=job.traceparent,
         cause=step.traceparent,

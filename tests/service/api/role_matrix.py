@@ -28,6 +28,8 @@ class Line:
     query: str = ""
     job: JobState = JobState.SUCCEEDED
     """In which state the job that the path names has to be."""
+    changes: bool = False
+    """True if a viewer may use it, but not with a key that only reads."""
     shared: bool = False
     """True if what the path names is the same for all teams, so that no team is a stranger to it."""
 
@@ -80,13 +82,15 @@ MATRIX: dict[str, Line] = {
     "GET /v1/teams/{team}/members": Line("viewer"),
     "PUT /v1/teams/{team}/members/{user}": Line("admin", {"role": "viewer"}),
     "DELETE /v1/teams/{team}/members/{user}": Line("admin"),
+    "POST /v1/teams/{team}/invitations": Line("admin", {"role": "viewer"}),
+    "POST /v1/invitations/accept": Line("viewer", {"secret": "{invitation}"}, changes=True),
     "POST /v1/teams/{team}/accounts": Line("admin", {"name": "{new}"}),
     "GET /v1/users": Line(CLUSTER_ADMIN),
     "POST /v1/users": Line(CLUSTER_ADMIN, {"name": "{new}"}),
     "GET /v1/users/{user}": Line(CLUSTER_ADMIN, shared=True),
     "PATCH /v1/users/{user}": Line(CLUSTER_ADMIN, {"disabled": False}, shared=True),
     "GET /v1/keys": Line("viewer"),
-    "POST /v1/keys": Line("viewer", {"name": "for a test", "scope": "read"}),
+    "POST /v1/keys": Line("viewer", {"name": "for a test", "scope": "read"}, changes=True),
     "DELETE /v1/keys/{key}": Line("admin"),
     "GET /v1/experiments": Line("viewer"),
     "GET /v1/experiments/{experiment}": Line("viewer"),

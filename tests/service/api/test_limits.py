@@ -81,7 +81,8 @@ def test_an_address_without_a_key_and_one_that_guesses_keys_have_theirs(
         assert _get(url, team.key).status_code == 200
         guesses = [_get(url, f"cpk_0000000{number}_" + "x" * 40, "/v1/jobs").status_code for number in range(5)]
         assert guesses == [401] * 4 + [429]
-        assert _get(url, team.key).status_code == 429, "from that address, for a while"
+        assert _get(url, "cpk_00000009_" + "x" * 40, "/v1/jobs").status_code == 429, "from that address, for a while"
+        assert _get(url, team.key).status_code == 200, "wrong keys lock out wrong keys only"
 
 
 def test_a_key_is_the_same_one_however_its_header_is_written(world: World, team: Team, redis_url: str) -> None:

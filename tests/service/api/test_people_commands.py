@@ -115,8 +115,14 @@ def test_an_admin_decides_who_is_in_the_team(world: World, olga: Person, team: s
     assert ann("team", "add", team, name, "--role", "viewer") == f"{name}  viewer\n"
     assert bob.code("pause", str(uuid.uuid4()), leaves=FAILED) == "role_too_low"
     unknown = ann("team", "add", team, "zoe", leaves=NOT_FOUND)
-    assert "no user zoe" in unknown
-    assert "cupilot user create zoe" in unknown, "it is said how to mend it"
+    assert f"zoe is not a member of team {team}" in unknown
+    assert f"cupilot team invite {team}" in unknown, "it is said how to mend it"
+    invitation = ann("team", "invite", team, "--role", "viewer").splitlines()[0]
+    elsewhere = olga("team", "create", f"{team}-elsewhere")
+    assert elsewhere
+    guest, zoe = hire(world, olga, f"{team}-elsewhere", "member")
+    assert zoe("team", "join", invitation).startswith(f"{guest} is viewer of team {team}")
+    assert zoe.code("team", "join", invitation, leaves=NOT_FOUND) == "not_found"
     assert ann("team", "add", team, "nightly", "--service-account") == "nightly  member, service account\n"
     assert ann.code("team", "add", team, "nightly", "--service-account", leaves=FAILED) == "conflict"
     program = Person(world.url, ann("key", "create", "cron", "--user", "nightly").strip())

@@ -18,7 +18,8 @@ from pydantic import SecretStr
 from sqlalchemy import delete
 from typer.testing import CliRunner
 
-from api.app import TURNS, create_app
+from api.app import create_app
+from api.turns import TURNS
 from cupilot.cli.app import app as command_line
 from cupilot.client import ApiError, Client
 from cupilot.domain.kernel import MAX_SOURCE_BYTES, Kernel, Launch, LaunchPlan, Tunable

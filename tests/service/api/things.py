@@ -75,6 +75,7 @@ class Things:
             "team": lambda session: session.get_one(tables.Team, self._team).name,
             "user": self._user,
             "key": self._key,
+            "invitation": lambda _: self._invitation(),
             "experiment": lambda _: self._posted("/v1/experiments", EXPERIMENT),
             "batch": self._batch,
             "problem": lambda session: session.get_one(Job, uuid.UUID(self["job"])).problem_id,
@@ -128,6 +129,11 @@ class Things:
     def _key(self, session: Session) -> uuid.UUID:
         key, _ = create_api_key(session, session.get_one(tables.Team, self._team), uuid.uuid4().hex)
         return key.id
+
+    def _invitation(self) -> str:
+        made = self._http.post(f"/v1/teams/{self['team']}/invitations", json={"role": "viewer"})
+        assert made.status_code == 201, made.text
+        return str(made.json()["secret"])
 
     def _webhook(self) -> str:
         """A team has few of them, so the ones of earlier requests go first."""

@@ -15,13 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cupilot.client import Client
+from cupilot.client import ApiError, Client
+from cupilot.domain.people import Scope
 from cupilot.domain.problem import Target
 from cupilot.embedded import doctor
 from cupilot.embedded import stack as embedded
 from cupilot.embedded.errors import StartFailed
+from cupilot.embedded.folder import Folder
 from cupilot.embedded.report import Endpoint, PartState, Progress
 from cupilot.schemas import JobRequest, ProblemInput
+from cupilot.schemas.people import KeyRequest
 from tests.living import runs, still_running
 from tests.service.operators import SHORT_JOBS
 
@@ -103,6 +106,11 @@ def _listening(process: psutil.Process) -> set[str]:
     except psutil.NoSuchProcess:  # a server's helper that has ended meanwhile
         return set()
     return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
+def _children(data: Path, but: int | None) -> list[psutil.Process]:
+    pid = embedded.supervisor_pid(Folder(data))
+    return [child for child in psutil.Process(pid).children() if child.pid != but and runs(child)]
 
 
 def _names(data: Path) -> dict[str, int | None]:
@@ -206,6 +214,66 @@ def test_a_killed_part_is_started_again(stack: Path, name: str) -> None:
     assert after.pop(name) != before.pop(name)
     assert embedded.running(data) == endpoint
     _assert_takes_jobs(endpoint)
+
+
+def test_supervision_outlives_a_folder_that_cannot_be_written(stack: Path) -> None:
+    """A part that ends meanwhile is started again; the state file says so as soon as it can be written."""
+    _eventually(lambda: all(part.state is PartState.READY for part in embedded.status(stack).parts))
+    before = _names(stack)
+    (stack / "state.json").unlink()
+    blocker = stack / f".state.json.{embedded.supervisor_pid(Folder(stack))}"
+    blocker.mkdir()  # whoever is root writes everywhere else
+    try:
+        os.kill(before["scheduler"] or 0, signal.SIGKILL)
+        _eventually(lambda: any("scheduler" in child.cmdline() for child in _children(stack, before["scheduler"])))
+        assert not (stack / "state.json").exists()
+        assert embedded.status(stack).running
+        assert not embedded.status(stack).ready
+    finally:
+        blocker.rmdir()
+    _eventually(lambda: embedded.status(stack).ready and _names(stack)["scheduler"] != before["scheduler"])
+
+
+def test_a_part_that_is_gone_is_named_with_its_reason(stack: Path) -> None:
+    """`state` is not ready meanwhile, `doctor` says why; and all is well again once the cause is mended."""
+    _eventually(lambda: all(part.state is PartState.READY for part in embedded.status(stack).parts))
+    pid, version = _names(stack)["postgres"], stack / "postgres/PG_VERSION"
+    said = version.read_text()
+    version.write_text("9\n")
+    try:
+        os.kill(pid or 0, signal.SIGKILL)
+
+        def why() -> str:
+            return next(part.note for part in embedded.status(stack).parts if part.name == "postgres")
+
+        _eventually(lambda: "did not start" in why())
+        assert not embedded.status(stack).ready
+        assert "postgres" in next(check.found for check in doctor.examine(stack) if check.name == "stack")
+    finally:
+        version.write_text(said)
+    _eventually(lambda: embedded.status(stack).ready)
+    endpoint = embedded.running(stack)
+    assert endpoint is not None
+    _assert_takes_jobs(endpoint)
+
+
+def test_a_key_that_was_revoked_or_lost_is_mended(stack: Path) -> None:
+    first = _up(stack)
+    with Client(first.url, first.api_key) as client:
+        with pytest.raises(ApiError, match="last key"):
+            client.revoke_key(first.api_key[:12])
+        other = client.make_key(KeyRequest(name="another", scope=Scope.ADMIN)).secret
+    with Client(first.url, other) as client:
+        client.revoke_key(first.api_key[:12])
+    embedded.down(stack)
+    second = _up(stack)
+    assert second.api_key == first.api_key
+    _assert_takes_jobs(second)
+    (stack / "api_key").unlink()
+    _eventually((stack / "api_key").exists)
+    third = _up(stack)
+    assert third.api_key != first.api_key
+    _assert_takes_jobs(third)
 
 
 def test_a_stack_in_the_foreground_ends_with_sigterm_and_another_is_not_disturbed(data: Path, stack: Path) -> None:

@@ -24,6 +24,7 @@ AT_ONCE = [
     ("webhooks", Point.MESSAGE_CLAIMED, Act.CHILD),
     ("webhooks", Point.MESSAGE_SENT, Act.CHILD),
     ("agent", Point.CALL_STORED, Act.CHILD),
+    ("agent", Point.DURING_WORK, Act.STARVE),
     ("gpu", Point.DURING_WORK, Act.WORKER),
     ("gpu", Point.IN_STORE, Act.CHILD),
     ("gpu", Point.BEFORE_STORE, Act.STOP),

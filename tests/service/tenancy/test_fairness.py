@@ -46,6 +46,12 @@ class Cluster:
             self.seconds[job.id] = seconds
             return job.id
 
+    def begin(self, job: uuid.UUID) -> None:
+        """As its first step's claim does it."""
+        with self.database.transaction() as session:
+            begun = {"state": JobState.PREPARING, "started_at": func.clock_timestamp()}
+            session.execute(update(Job).where(Job.id == job).values(begun))
+
     def next(self) -> tuple[str, uuid.UUID, float] | None:
         """Do the step whose turn it is: (team, job, seconds), or None where there is none."""
         with self.database.transaction() as session:
@@ -123,10 +129,42 @@ def test_nobody_starves(cluster: Cluster) -> None:
     assert low in {one[1] for one in done if one}
 
 
-def test_a_huge_job_does_not_hold_up_a_small_one_of_its_team(cluster: Cluster) -> None:
-    cluster.job("blue", 100, 5.0)
+def test_a_started_job_is_not_overtaken_by_later_ones_of_its_team(cluster: Cluster) -> None:
+    """Waiting is counted in steps of others between two of its own, while a new job begins after every step."""
+    first = cluster.job("blue", 12, 5.0)
+    cluster.begin(first)
+    cluster.job("red", 60, 5.0)
+    waits, others, of_blue = [], 0, []
+    while len(waits) < 12:
+        done = cluster.next()
+        assert done is not None
+        if done[0] == "blue":
+            of_blue.append(done[1])
+        if done[1] == first:
+            waits.append(others)
+            others = 0
+            cluster.begin(cluster.job("blue", 3, 5.0))
+        else:
+            others += 1
+    assert of_blue == [first] * 12
+    assert max(waits) <= 1, "but for the other team's turn"
+
+
+def test_jobs_of_a_team_end_in_the_order_in_which_they_began(cluster: Cluster) -> None:
+    jobs = [cluster.job("blue", 4, 5.0) for _ in range(4)]
+    began = [jobs[2], jobs[0]]
+    for job in began:
+        cluster.begin(job)
+    done = [cluster.next() for _ in range(16)]
+    order = [one[1] for one in done if one]
+    assert order == [job for job in (jobs[2], jobs[0], jobs[1], jobs[3]) for _ in range(4)]
+
+
+def test_a_huge_job_does_not_hold_up_a_more_urgent_one_of_its_team(cluster: Cluster) -> None:
+    huge = cluster.job("blue", 100, 5.0)
+    cluster.begin(huge)
     cluster.used(10)
-    small = cluster.job("blue", 3, 5.0)
+    small = cluster.job("blue", 3, 5.0, priority=Priority.HIGH)
     done = [cluster.next() for _ in range(8)]
     assert [one[1] for one in done if one].count(small) == 3
     with cluster.database.transaction() as session:
@@ -134,9 +172,9 @@ def test_a_huge_job_does_not_hold_up_a_small_one_of_its_team(cluster: Cluster) -
 
 
 def test_a_priority_that_was_changed_decides_who_goes_next(cluster: Cluster) -> None:
-    """Of two that have used the same; without the change the older one would go, then the younger."""
+    """Without the change the older one would go on."""
     older, younger = (cluster.job("blue", 6, 5.0) for _ in range(2))
-    assert [done[1] for done in (cluster.next(), cluster.next()) if done] == [older, younger]
+    assert [done[1] for done in (cluster.next(), cluster.next()) if done] == [older, older]
 
     def move(job: uuid.UUID, priority: Priority) -> None:
         with cluster.database.transaction() as session:

@@ -19,6 +19,7 @@ def test_codes_are_stable_and_distinct() -> None:
         "pruned": 410,
         "unauthorized": 401,
         "unavailable": 503,
+        "busy": 429,
     }
 
 

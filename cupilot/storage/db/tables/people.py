@@ -64,6 +64,22 @@ class Membership(Base):
     created_at: Mapped[datetime] = now_column()
 
 
+class Invitation(Base):
+    """An invitation to join a team; only its secret's SHA-256 is kept."""
+
+    __tablename__ = "invitations"
+
+    id: Mapped[uuid.UUID] = id_column()
+    team_id: Mapped[uuid.UUID] = fk("teams.id")
+    role: Mapped[Role]
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    author: Mapped[str] = mapped_column(String(100))
+    created_at: Mapped[datetime] = now_column()
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+    used_by: Mapped[str | None] = mapped_column(String(100))
+
+
 class ApiKey(Base):
     """A user's key for one team; only its SHA-256 is kept."""
 

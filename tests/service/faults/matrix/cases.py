@@ -177,6 +177,8 @@ def _cases() -> list[Case]:
         Case("workers' clock forward", partial(_clock, "workers", CLOCK_STEP_SECONDS)),
         Case("workers' clock back", partial(_clock, "workers", -CLOCK_STEP_SECONDS)),
         Case("database clock back, worker dead", _clock_and_kill, quick=True),
+        Case("agent without descriptors", partial(_kill, "agent", Point.DURING_WORK, Act.STARVE)),
+        Case("gpu without descriptors", partial(_kill, "gpu", Point.DURING_WORK, Act.STARVE)),
         Case("work folder full", _disk_full),
     ]
     return found

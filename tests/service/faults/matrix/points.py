@@ -7,6 +7,7 @@ that reaches the point takes the file away and does it. So each fault strikes ex
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from enum import StrEnum
 from pathlib import Path
@@ -48,6 +49,8 @@ class Act(StrEnum):
     """SIGKILL to it and to its parent: the whole worker."""
     STOP = "stop"
     """SIGSTOP to both, until somebody sends SIGCONT."""
+    STARVE = "starve"
+    """No file descriptors are left to the process that does the work: what opens one there fails."""
 
 
 class Arms:
@@ -85,5 +88,10 @@ def reached(role: str, point: Point) -> None:
     victims = [os.getpid()] if act is Act.CHILD else [parent, os.getpid()]
     struck.write_text(" ".join(map(str, victims)))
     struck.rename(armed.with_name(armed.name + ".struck"))
+    if act is Act.STARVE:
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        while True:  # until all numbers below the limit are taken
+            os.open(os.devnull, os.O_RDONLY)
     for victim in victims:
         os.kill(victim, signal.SIGSTOP if act is Act.STOP else signal.SIGKILL)
