@@ -5,9 +5,10 @@ Every call is pure in its arguments and its seed, so that a repeated step gives 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol
 
 from cupilot.domain.errors import CupilotError
@@ -235,26 +236,35 @@ class SceManager(Protocol):
         *,
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> list[InitialStrategy]:
         """Return up to ``count`` strategies with different signatures; fewer if there are no more ideas.
 
-        ``taken`` are those the job already has; ``seeds`` the kernels that an epoch begins from, if not from nothing.
+        ``taken`` are those the job already has; ``seeds`` the kernels that an epoch begins from, if not from nothing;
+        ``outcomes`` says of taken strategies, by signature, what they came to (``1.57x``, ``wrong_value``).
         Raises :class:`NoTemplate` or another :class:`AgentError` where the problem cannot be worked on at all.
         """
         ...
 
     def crossover(
-        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+        self,
+        briefing: Briefing,
+        first: Attempt,
+        second: Attempt,
+        taken: Sequence[Strategy],
+        seed: int,
+        *,
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> Strategy:
-        """Combine two parents' strategies (the fitter first); ``taken`` are those the job already has."""
+        """Combine two parents' strategies (the fitter first); ``taken`` and ``outcomes`` as for initial strategies."""
         ...
 
 
 class StrategyTranslator(Protocol):
     """Writes kernels for strategies, and strategies for kernels."""
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """Write a kernel that follows the strategy; ``parent`` is the code to start from, if there is any."""
+    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
+        """Write a kernel that follows the strategy; ``parents`` hold the code to start from, the fitter's first."""
         ...
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:

@@ -86,6 +86,9 @@ class CandidateReader(Protocol):
     def tried(self) -> list[Strategy]:
         """Return every strategy of the job so far."""
 
+    def outcomes(self) -> Mapping[str, str]:
+        """Return what the job's strategies came to, by signature: a speedup (``1.57x``) or a failure's kind."""
+
 
 @dataclass(frozen=True)
 class Settled:
@@ -126,16 +129,17 @@ class Cross:
     first: Attempt
     second: Attempt
     tried: Sequence[Strategy]
+    outcomes: Mapping[str, str]
 
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """See :class:`AgentStage`."""
         first, second = candidate.parents()
-        return cls(first, second, candidate.tried())
+        return cls(first, second, candidate.tried(), candidate.outcomes())
 
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""
-        strategy = agents.manager.crossover(briefing, self.first, self.second, self.tried, seed)
+        strategy = agents.manager.crossover(briefing, self.first, self.second, self.tried, seed, outcomes=self.outcomes)
         return Settled(strategy=strategy, origin=StrategyOrigin.CROSSOVER)
 
 
@@ -144,18 +148,17 @@ class Translate:
     """Strategy Translator: a kernel for the candidate's strategy."""
 
     strategy: Strategy
-    parent: Kernel | None
-    """The code to start from, where the candidate has parents."""
+    parents: Sequence[Attempt]
+    """The kernels to start from, the fitter first; none for the first generation."""
 
     @classmethod
     def read(cls, candidate: CandidateReader) -> Self:
         """See :class:`AgentStage`."""
-        parents = candidate.parents()
-        return cls(candidate.strategy(), parents[0].kernel if parents else None)
+        return cls(candidate.strategy(), candidate.parents())
 
     def run(self, agents: Agents, briefing: Briefing, seed: int) -> Settled:
         """See :class:`AgentStage`."""
-        return Settled(kernel=agents.translator.translate(briefing, self.strategy, self.parent, seed))
+        return Settled(kernel=agents.translator.translate(briefing, self.strategy, self.parents, seed))
 
 
 @dataclass(frozen=True)

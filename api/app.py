@@ -21,6 +21,7 @@ from api.routes import (
     audit,
     batches,
     calls,
+    champions,
     events,
     experiments,
     exports,
@@ -94,6 +95,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         measurements,
         imports,
         techniques,
+        champions,
         batches,
     ):
         app.include_router(module.router)

@@ -90,7 +90,7 @@ class Study:
         """Judge both parents; None if one does not count, or cannot be told from the other by its traces."""
         try:
             kernels = [
-                self.templates.translator.translate(self.briefing, strategy, None, 0)
+                self.templates.translator.translate(self.briefing, strategy, (), 0)
                 for strategy in (pair.first, pair.second)
             ]
         except AgentError:
@@ -153,7 +153,7 @@ class Study:
         translator = self.agents.translator
         if arm is Arm.CODE:
             return translator.merge(self.briefing, *parents, seed)
-        return translator.translate(self.briefing, pair.union, parents[0].kernel, seed)
+        return translator.translate(self.briefing, pair.union, parents, seed)
 
 
 def outcome_of(evaluation: Evaluation, absent: dict[str, str]) -> Outcome:

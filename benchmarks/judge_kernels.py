@@ -110,7 +110,7 @@ def _playbook(briefing: Briefing, count: int) -> list[tuple[str, Kernel]]:
     except NoTemplate:
         return []
     return [
-        (", ".join(idea.strategy.ids()) or "plain", translator.translate(briefing, idea.strategy, None, SEED))
+        (", ".join(idea.strategy.ids()) or "plain", translator.translate(briefing, idea.strategy, (), SEED))
         for idea in ideas
     ]
 

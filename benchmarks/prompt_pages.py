@@ -191,8 +191,10 @@ def questions(about: About) -> dict[str, Question]:
     calls: dict[str, Callable[[], object]] = {
         "SCE Manager: initial strategies": lambda: manager.initial_strategies(brief, [], 8, SEED),
         "SCE Manager: crossover": lambda: manager.crossover(brief, first, second, known, SEED),
-        "Strategy Translator: from scratch": lambda: translator.translate(brief, first.strategy, None, SEED),
-        "Strategy Translator: from a parent": lambda: translator.translate(brief, first.strategy, first.kernel, SEED),
+        "Strategy Translator: from scratch": lambda: translator.translate(brief, first.strategy, (), SEED),
+        "Strategy Translator: from a parent": lambda: translator.translate(
+            brief, first.strategy, [first, second], SEED
+        ),
         "Strategy Translator: alignment": lambda: AligningTranslator(listener, rules.translator).align(brief, first),
         "Kernel Revisor": lambda: LlmRevisor(listener).revise(brief, [broken(first, brief)], SEED),
         "Kernel Revisor: too fast": lambda: LlmRevisor(listener).revise(brief, [too_fast(first)], SEED),

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from agents.interface import AgentError, Briefing
-from agents.llm.translator import LANGUAGE
+from agents.llm.prompt import LANGUAGE
 from agents.playbook import agents as playbook
 from agents.playbook.ladders import ladder
 from agents.playbook.search import Space
@@ -84,7 +84,7 @@ class ScriptedEngineer:
     def _written(self, strategy: Strategy) -> str:
         briefing, space = self._briefing(), self._space()
         try:
-            kernel = playbook().translator.translate(briefing, space.fitted(strategy)[0], None, 0)
+            kernel = playbook().translator.translate(briefing, space.fitted(strategy)[0], (), 0)
         except AgentError as error:
             return f"I cannot write that: {error}"
         return _blocks(kernel, LANGUAGE[briefing.target])

@@ -76,7 +76,8 @@ def note_missing(database: Database) -> None:
         drained, workers = drained_scopes(session), live_workers(session)
         served = _served(workers)
         taking = _served([] if SERVICE in drained else [worker for worker in workers if worker.name not in drained])
-        reason, message = "no_worker_for_target", "no live GPU worker serves this job's target"
+        reason = "no_worker_for_target"
+        message = "no live GPU worker serves this job's target; start one, or see 'cupilot batch export --help'"
         note_missing_workers(session, served, on_device=True, reason=reason, message=message)
         reason, message = "no_agent_worker", "no live agent worker"
         note_missing_workers(session, served, on_device=False, reason=reason, message=message)

@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agents.interface import AgentError, Alignment, Attempt, Briefing, StrategyTranslator
-from agents.llm import answers, prompt
+from agents.interface import AgentError, Alignment, Attempt, Briefing, RooflineProphet, StrategyTranslator
+from agents.llm import answers, offered, prompt
+from agents.llm.candidates import kernel_text
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
-from agents.llm.translator import LlmTranslator, kernel_text
+from agents.llm.translator import LlmTranslator
 from agents.playbook.evidence import leaves_trace, missing
 from cupilot.domain.evaluation import BuildReport
 from cupilot.domain.evolution.seeds import derive
@@ -49,8 +50,8 @@ class _Answer(BaseModel):
 class AligningTranslator(LlmTranslator):
     """A translator that also reads code, and so is a whole :class:`agents.interface.StrategyTranslator`."""
 
-    def __init__(self, gateway: Gateway, rules: StrategyTranslator) -> None:
-        super().__init__(gateway)
+    def __init__(self, gateway: Gateway, rules: StrategyTranslator, prophet: RooflineProphet | None = None) -> None:
+        super().__init__(gateway, prophet)
         self._rules = rules
 
     def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
@@ -59,12 +60,11 @@ class AligningTranslator(LlmTranslator):
             return self._rules.align(briefing, attempt)
         file = prompt.prompt("translator_align")
         messages = file.messages(
-            reference=prompt.reference(briefing),
-            facts=prompt.facts(briefing),
+            operator=prompt.operator(briefing),
             strategy=prompt.data("strategy", prompt.strategy_json(attempt.strategy)),
             kernel=kernel_text(attempt.kernel),
             build=build_facts(attempt.evaluation.build if attempt.evaluation else None),
-            catalogue=prompt.techniques(catalogue(), briefing),
+            catalogue=offered.techniques(catalogue(), briefing),
         )
         # Each kernel draws its own model of the role's ensemble, the same one whenever it is read.
         seed = derive(0, "align", attempt.kernel.content_hash())

@@ -6,7 +6,8 @@ read the code, but what it claims is believed as far as source and binary show i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from agents.interface import (
     AgentError,
@@ -44,7 +45,7 @@ def llm(models: RoleModels, ledger: Ledger, limits: Limits | None = None) -> Age
     return Agents(
         prophet=prophet,
         manager=LlmManager(gateway, prophet),
-        translator=AligningTranslator(gateway, rules.translator),
+        translator=AligningTranslator(gateway, rules.translator, rules.prophet),
         revisor=LlmRevisor(gateway),
         engineer=LlmEngineer(gateway),
     )
@@ -82,6 +83,7 @@ class _HybridManager:
         *,
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> list[InitialStrategy]:
         """Return the playbook's where it has a template for the operator and nothing to begin from, else the
         model's.
@@ -91,13 +93,22 @@ class _HybridManager:
                 return self._rules.manager.initial_strategies(briefing, pool, count, seed, taken=taken)
         except AgentError:
             pass
-        return self._model.manager.initial_strategies(briefing, pool, count, seed, taken=taken, seeds=seeds)
+        return self._model.manager.initial_strategies(
+            briefing, pool, count, seed, taken=taken, seeds=seeds, outcomes=outcomes
+        )
 
     def crossover(
-        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+        self,
+        briefing: Briefing,
+        first: Attempt,
+        second: Attempt,
+        taken: Sequence[Strategy],
+        seed: int,
+        *,
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> Strategy:
         """Return the model's."""
-        return self._model.manager.crossover(briefing, first, second, taken, seed)
+        return self._model.manager.crossover(briefing, first, second, taken, seed, outcomes=outcomes)
 
 
 class _HybridTranslator:
@@ -107,14 +118,14 @@ class _HybridTranslator:
         self._rules = rules
         self._model = model
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """Translate by a template for the first generation, by a model that sees the parent's code for the others."""
-        if parent is None:
+    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
+        """Translate by a template for the first generation, by a model that sees the parents' code for the others."""
+        if not parents:
             try:
-                return self._rules.translator.translate(briefing, strategy, None, seed)
+                return self._rules.translator.translate(briefing, strategy, (), seed)
             except AgentError:
                 pass
-        return self._model.translator.translate(briefing, strategy, parent, seed)
+        return self._model.translator.translate(briefing, strategy, parents, seed)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
         """Return the model's kernel."""
@@ -129,7 +140,7 @@ class _HybridTranslator:
 
     def _is_rendered(self, briefing: Briefing, attempt: Attempt) -> bool:
         try:
-            return self._rules.translator.translate(briefing, attempt.strategy, None, 0) == attempt.kernel
+            return self._rules.translator.translate(briefing, attempt.strategy, (), 0) == attempt.kernel
         except AgentError:
             return False
 
@@ -156,7 +167,7 @@ class _HybridEngineer:
             seeds = self._seeds(briefing, write_input.places)
             if write_input.place < len(seeds):
                 strategy = seeds[write_input.place]
-                kernel = self._rules.translator.translate(briefing, strategy, None, seed)
+                kernel = self._rules.translator.translate(briefing, strategy, (), seed)
                 return Draft(kernel=kernel, strategy=strategy, name="template", insight=strategy.rationale)
         return self._model.write(briefing, write_input, seed)
 

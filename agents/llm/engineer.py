@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 
 from agents.interface import Attempt, Briefing, Conversion, Draft, Example, Revision, WriteInput
-from agents.llm import answers, prompt
+from agents.llm import answers, candidates, prompt
+from agents.llm.candidates import kernel_text
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.revisor import report, revision
-from agents.llm.translator import LANGUAGE, kernel_text
 from agents.playbook.evidence import visible
 from cupilot.domain.errors import InvalidProblem
 from cupilot.domain.evaluation import Baseline, Evaluation
@@ -66,12 +66,8 @@ class LlmEngineer:
         """Return a kernel, from what ``write_input`` holds."""
         file = prompt.prompt(_PROMPTS[write_input.operator])
         messages = file.messages(
-            reference=prompt.reference(briefing),
-            facts=prompt.facts(briefing),
-            header=prompt.header(briefing),
-            hardware=prompt.hardware(briefing),
-            contract=prompt.contract(briefing),
             reply=_reply(briefing, explains=write_input.method not in _SILENT),
+            **prompt.writing(briefing),
             **_prompt_values(write_input),
         )
         question = Question(AgentRole.ENGINEER, "write", messages, file.hash, seed)
@@ -85,13 +81,9 @@ class LlmEngineer:
         summary = self._summary(briefing, history, seed)
         file = prompt.prompt("ai_cuda_fix")
         messages = file.messages(
-            reference=prompt.reference(briefing),
-            header=prompt.header(briefing),
-            hardware=prompt.hardware(briefing),
             kernel=kernel_text(last.kernel),
             summary=prompt.data("summary", summary),
-            contract=prompt.contract(briefing),
-            language=LANGUAGE[briefing.target],
+            **prompt.writing(briefing),
         )
         question = Question(AgentRole.ENGINEER, f"fix/{len(history)}", messages, file.hash, seed)
         mended = self._gateway.ask(question, lambda text: revision(text, briefing, last))
@@ -110,7 +102,7 @@ class LlmEngineer:
             reference=prompt.reference(briefing),
             kernel=kernel_text(last.kernel),
             report=report(last.evaluation.failure),
-            history="\n".join(prompt.data("earlier", prompt.outcome(attempt.evaluation)) for attempt in before)
+            history="\n".join(prompt.data("earlier", candidates.outcome(attempt.evaluation)) for attempt in before)
             or "Nothing.",
         )
         question = Question(AgentRole.ENGINEER, f"summarise/{len(history)}", messages, file.hash, seed)
@@ -167,7 +159,7 @@ def _earlier_attempts(attempts: Sequence[Conversion]) -> str:
 
 def _reply(briefing: Briefing, *, explains: bool) -> str:
     name = "reply_explained" if explains else "reply_code"
-    return prompt.prompt(name).fill(language=LANGUAGE[briefing.target])
+    return prompt.prompt(name).fill(language=prompt.LANGUAGE[briefing.target])
 
 
 def _prompt_values(write_input: WriteInput) -> dict[str, str]:
@@ -216,7 +208,7 @@ def _kernel(attempt: Attempt | None, write_input: WriteInput, *, profiled: bool 
     if write_input.method in _SILENT:
         return kernel_text(attempt.kernel)
     lines = [prompt.data("name", attempt.name)] if attempt.name else []
-    lines.append(prompt.measured(attempt.evaluation) + (_profile(attempt.evaluation) if profiled else ""))
+    lines.append(candidates.measured(attempt.evaluation) + (_profile(attempt.evaluation) if profiled else ""))
     approach = prompt.data("approach", attempt.insight) if attempt.insight else ""
     return "\n".join(part for part in (*lines, approach, kernel_text(attempt.kernel)) if part)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from agents.interface import Attempt, Briefing, Diagnosis, InitialStrategy, RooflineProphet, StrategySource
-from agents.llm import answers, prompt
+from agents.interface import Attempt, Briefing, InitialStrategy, RooflineProphet, StrategySource
+from agents.llm import answers, candidates, offered, prompt
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
 from cupilot.domain.evolution.novelty import strategy_key
@@ -31,6 +32,7 @@ class LlmManager:
         *,
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> list[InitialStrategy]:
         """Ask for all strategies in one call.
 
@@ -39,15 +41,12 @@ class LlmManager:
         file = prompt.prompt("manager_initial")
         messages = file.messages(
             count=str(count),
-            reference=prompt.reference(briefing),
-            facts=prompt.facts(briefing),
-            hardware=prompt.hardware(briefing),
-            roofline=prompt.roofline(briefing),
-            catalogue=prompt.techniques(catalogue(), briefing),
+            catalogue=offered.techniques(catalogue(), briefing),
             pool=prompt.pool(tuple(pool)),
-            seeds="\n".join(prompt.attempt(seed_attempt) for seed_attempt in seeds)
+            seeds="\n".join(candidates.attempt(briefing, seed_attempt) for seed_attempt in seeds)
             or "Nothing: the kernels are written from scratch.",
-            taken=_listed(taken),
+            taken=candidates.tried(taken, outcomes),
+            **prompt.about(briefing),
         )
         question = Question(AgentRole.MANAGER, "initial", messages, file.hash, seed, json_answer=True)
         strategies = self._gateway.ask(question, lambda text: _several(text, briefing))
@@ -55,7 +54,14 @@ class LlmManager:
         return [_with_source(strategy, learned) for strategy in _distinct(strategies)[:count]]
 
     def crossover(
-        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+        self,
+        briefing: Briefing,
+        first: Attempt,
+        second: Attempt,
+        taken: Sequence[Strategy],
+        seed: int,
+        *,
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> Strategy:
         """Return one strategy.
 
@@ -63,14 +69,11 @@ class LlmManager:
         """
         file = prompt.prompt("manager_crossover")
         messages = file.messages(
-            reference=prompt.reference(briefing),
-            facts=prompt.facts(briefing),
-            hardware=prompt.hardware(briefing),
-            roofline=prompt.roofline(briefing),
-            first=prompt.attempt(first, self._diagnosis(briefing, first)),
-            second=prompt.attempt(second, self._diagnosis(briefing, second)),
-            catalogue=prompt.techniques(catalogue(), briefing),
-            taken=_listed(taken),
+            first=candidates.attempt(briefing, first, candidates.diagnosed(self._prophet, briefing, first)),
+            second=candidates.attempt(briefing, second, candidates.diagnosed(self._prophet, briefing, second)),
+            catalogue=offered.techniques(catalogue(), briefing),
+            taken=candidates.tried(taken, outcomes),
+            **prompt.about(briefing),
         )
         question = Question(AgentRole.MANAGER, "crossover", messages, file.hash, seed, json_answer=True)
         known = {strategy_key(strategy, catalogue()) for strategy in taken}
@@ -86,17 +89,6 @@ class LlmManager:
             return crossed
 
         return self._gateway.ask(question, parse)
-
-    def _diagnosis(self, briefing: Briefing, parent: Attempt) -> Diagnosis | None:
-        if self._prophet is None or briefing.placement is None or parent.evaluation is None:
-            return None
-        return self._prophet.diagnose(briefing, parent)
-
-
-def _listed(taken: Sequence[Strategy]) -> str:
-    return (
-        prompt.data("taken", "\n".join(prompt.strategy_json(strategy) for strategy in taken)) if taken else "None yet."
-    )
 
 
 def _several(text: str, briefing: Briefing) -> list[Strategy]:

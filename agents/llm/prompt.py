@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from string import Template
 
-from agents.interface import Attempt, Briefing, Diagnosis
+from agents.interface import Briefing
 from cupilot.domain.attribution import Credit, CreditOutcome
-from cupilot.domain.evaluation import Baseline, Evaluation
 from cupilot.domain.header import render
 from cupilot.domain.pool import PoolMatch
 from cupilot.domain.problem import NumericsPolicy, Target, TensorSpec
 from cupilot.domain.roofline import Zone
-from cupilot.domain.standing import LearnedTechnique
 from cupilot.domain.strategy import Strategy
-from cupilot.domain.technique import Catalogue, Technique, catalogue
+from cupilot.domain.technique import catalogue
 from cupilot.domain.value import digest
 
 MAX_DATA_CHARACTERS = 40_000
@@ -61,6 +58,8 @@ def prompt(name: str) -> Prompt:
     return Prompt(text, digest([text, *(read(part) for part in PARTS)]))
 
 
+ARCHITECTURES = (80, 90, 100)
+"""GPU generations that a file speaks of."""
 PARTS = (
     "system",
     "reply_code",
@@ -68,7 +67,9 @@ PARTS = (
     *(f"contract_{target.value}" for target in Target),
     *(f"example_{target.value}" for target in Target),
     *(f"policy_{target.value}_{policy.value}" for target in Target for policy in NumericsPolicy),
-    *(f"arch_sm_{generation}" for generation in (80, 90, 100)),
+    *(f"arch_sm_{number}" for number in ARCHITECTURES),
+    "idioms_sm_90",
+    "patch_reply",
 )
 """Files that go into other files' prompts."""
 
@@ -106,11 +107,36 @@ def facts(briefing: Briefing) -> str:
     products = f", of them {_count(known.matmul_flops)} in matrix products" if known.matmul_flops else ""
     text = (
         f"It runs these ATen calls: {calls[:1_000]}. Family {known.op_class}: {_count(known.flops)} operations"
-        f"{products}; {_bytes(known.compulsory_bytes)} must be read and written at least."
+        f"{products}; {size(known.compulsory_bytes)} must be read and written at least."
     )
     if briefing.baseline_us is not None:
-        text += f" PyTorch eager takes {_time(briefing.baseline_us)} under the same numerics policy."
+        text += (
+            f" PyTorch eager takes {time(briefing.baseline_us)} under the same numerics policy on the quiet device;"
+            " every kernel's speed is told against it."
+        )
     return text
+
+
+def operator(briefing: Briefing) -> str:
+    """Return the reference with all that is known of it, which is the same in every question about a job."""
+    named = f"Tensors of a launch plan: {tensors(briefing)}."
+    parts = [reference(briefing), facts(briefing), named, roofline(briefing)]
+    return "\n".join(part.rstrip() for part in parts if part)
+
+
+def about(briefing: Briefing) -> dict[str, str]:
+    """Return what every question about a job says first, by placeholder: what changes least comes first."""
+    return {"hardware": hardware(briefing), "operator": operator(briefing)}
+
+
+def writing(briefing: Briefing) -> dict[str, str]:
+    """Return the same of a question whose answer is code: with the rules for kernels, and ``problem.h``."""
+    rules = {"contract": contract(briefing), "header": header(briefing), "language": LANGUAGE[briefing.target]}
+    return about(briefing) | rules
+
+
+LANGUAGE = {Target.CUDA: "cuda", Target.CPU: "cpp"}
+"""What the source's fenced block is called."""
 
 
 def hardware(briefing: Briefing) -> str:
@@ -123,26 +149,29 @@ def _gpu(briefing: Briefing) -> str:
     lines = [
         f"- {device.name} ({device.arch}): {device.units} SMs, each with {device.registers_per_unit} 32-bit registers "
         f"and {device.threads_per_unit} threads; up to {device.shared_bytes_per_block} bytes of shared memory a block; "
-        f"{_bytes(device.cache_bytes)} of L2; {_bytes(device.memory_bytes)} of memory."
+        f"{size(device.cache_bytes)} of L2; {size(device.memory_bytes)} of memory. On the chip in all: "
+        f"{size(4 * device.registers_per_unit * device.units)} of registers, "
+        f"{size((device.shared_bytes_per_block + RESERVED_SHARED) * device.units)} of shared memory."
     ]
-    generation = max(
-        (generation for generation in (80, 90, 100) if generation <= _generation(device.arch)), default=None
-    )
-    return (
-        "\n".join([*lines, *_peaks(briefing), *([read(f"arch_sm_{generation}").strip()] if generation else [])]) + "\n"
-    )
+    known = max((number for number in ARCHITECTURES if number <= generation(device.arch)), default=None)
+    return "\n".join([*lines, *_peaks(briefing), *([read(f"arch_sm_{known}").strip()] if known else [])]) + "\n"
+
+
+RESERVED_SHARED = 1024
+"""Bytes of an SM's shared memory that a block cannot have: the system keeps them for each."""
 
 
 def _cpu(briefing: Briefing) -> str:
     device = briefing.device
     line = (
         f"- {device.name} ({device.arch}): {device.units} cores may be used, one OpenMP thread each; "
-        f"{_bytes(device.cache_bytes)} of last-level cache; {_bytes(device.memory_bytes)} of memory."
+        f"{size(device.cache_bytes)} of last-level cache; {size(device.memory_bytes)} of memory."
     )
     return "\n".join([line, *_peaks(briefing)]) + "\n"
 
 
-def _generation(arch: str) -> int:
+def generation(arch: str) -> int:
+    """Return the number in a GPU architecture's name; 0 for a CPU's."""
     digits = arch.removeprefix("sm_")
     return int(digits) if digits.isdigit() else 0
 
@@ -170,14 +199,14 @@ def roofline(briefing: Briefing) -> str:
     zone = _ZONES[place.zone].format(near=_NEAR[briefing.target])
     text = (
         f"- Roofline: {place.intensity:.3g} operations a byte against {ridges}: zone *{place.zone.value}*, "
-        f"{zone}. At the measured peaks no correct kernel takes less than {_time(place.floor_us)} (memory "
-        f"{_time(place.memory_floor_us)}, operations of the best algorithms known {_time(place.compute_floor_us)})"
+        f"{zone}. At the measured peaks no correct kernel takes less than {time(place.floor_us)} (memory "
+        f"{time(place.memory_floor_us)}, operations of the best algorithms known {time(place.compute_floor_us)})"
     )
     if briefing.baseline_us is not None:
         text += f", {briefing.baseline_us / place.floor_us:.2f} times as fast as PyTorch eager"
     if place.direct_us is not None and place.direct_us > place.floor_us:
         text += (
-            f". The reference's operations as they are written, counted directly, would take {_time(place.direct_us)}:"
+            f". The reference's operations as they are written, counted directly, would take {time(place.direct_us)}:"
             " a calculated share of them is no measurement, and a faster algorithm may need fewer"
         )
     return text + ".\n"
@@ -198,14 +227,16 @@ def _count(number: float) -> str:
     return f"{number:.3g}"
 
 
-def _bytes(count: float) -> str:
+def size(count: float) -> str:
+    """Return a number of bytes in words."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.4g} {unit}"
     return f"{count:.0f} bytes"
 
 
-def _time(microseconds: float) -> str:
+def time(microseconds: float) -> str:
+    """Return a duration in words."""
     return f"{microseconds / 1e3:.3g} ms" if microseconds >= 1e3 else f"{microseconds:.3g} us"
 
 
@@ -226,11 +257,12 @@ def contract(briefing: Briefing) -> str:
         arch=built_for(device.arch) if briefing.target is Target.CUDA else device.arch,
         compiler=briefing.compiler or _COMPILERS[briefing.target],
         shared_bytes=str(device.shared_bytes_per_block),
-        tensors=tensors(briefing),
         policy=read(f"policy_{target}_{briefing.facts.policy.value}").strip(),
     )
-    parts = [rules.strip(), *_bans(briefing), f"Example\n{read(f'example_{target}').strip()}"]
-    return "\n\n".join(parts)
+    parts = [rules.strip(), f"Example\n{read(f'example_{target}').strip()}"]
+    if generation(device.arch) >= 90 and device.arch.startswith("sm_9"):
+        parts.append(f"Bulk copies\n{read('idioms_sm_90').strip()}")
+    return "\n\n".join([*parts, *_bans(briefing)])
 
 
 _COMPILERS = {Target.CUDA: "NVRTC", Target.CPU: "g++"}
@@ -248,7 +280,7 @@ def _bans(briefing: Briefing) -> list[str]:
 
 def built_for(arch: str) -> str:
     """Return the architecture that device code is compiled for: from sm_90 on, the architecture-specific one."""
-    return f"{arch}a" if _generation(arch) >= 90 else arch
+    return f"{arch}a" if generation(arch) >= 90 else arch
 
 
 def header(briefing: Briefing) -> str:
@@ -270,57 +302,6 @@ def header(briefing: Briefing) -> str:
     return f"{text}\n\n{rules}\n{data('workloads', chr(10).join(parts))}"
 
 
-def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
-    """Return the techniques of the catalogue that fit target, device, policy and operator family, a few lines each, and
-    what the team's own jobs have proven.
-    """
-    offered = {technique.id: technique for technique in catalogue if _fits(technique, briefing, catalogue)}
-    lines = [_technique(technique, offered) for technique in offered.values()]
-    learned = [technique for technique in briefing.learned if technique.id not in briefing.banned]
-    if learned:
-        lines.append(
-            "Agents of earlier jobs invented these, and measurements proved them. They have no parameters and may be "
-            "used like the others; what they mean stands in their inventors' words:"
-        )
-        lines.append(data("proven techniques", "\n".join(_learned(technique) for technique in learned)))
-    if briefing.banned:
-        lines.append(f"Do not use, under any name: {', '.join(briefing.banned)}.")
-    return "\n".join(lines)
-
-
-def _fits(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
-    facts = briefing.facts
-    if technique.id in briefing.banned or briefing.target not in technique.targets:
-        return False
-    if technique.policies and facts.policy.value not in technique.policies:
-        return False
-    if technique.arch is not None and _generation(briefing.device.arch) < _generation(technique.arch):
-        return False
-    # Of a family that the catalogue does not speak of, any technique may be of use.
-    known = any(facts.op_class in other.op_classes for other in catalogue)
-    return not technique.op_classes or not known or facts.op_class in technique.op_classes
-
-
-def _technique(technique: Technique, offered: Collection[str]) -> str:
-    text = f"- {technique.id} ({technique.resource.value}): {technique.summary}"
-    if technique.parameters:
-        choices = (
-            f"{name} {list(parameter.choices)}: {parameter.meaning}" for name, parameter in technique.parameters.items()
-        )
-        text += f" Parameters: {'; '.join(choices)}."
-    if technique.preconditions:
-        text += f" Only where: {' '.join(technique.preconditions)}"
-    if technique.requires:
-        text += f" Requires {', '.join(technique.requires)}."
-    if conflicts := [name for name in technique.conflicts if name in offered]:
-        text += f" Not with {', '.join(conflicts)}."
-    return text
-
-
-def _learned(technique: LearnedTechnique) -> str:
-    return json.dumps({"id": technique.id, "meaning": technique.meaning, "measured": technique.record.words()})
-
-
 def strategy_json(strategy: Strategy) -> str:
     """Return a strategy in the form in which models answer."""
     techniques = [
@@ -328,49 +309,6 @@ def strategy_json(strategy: Strategy) -> str:
         for use in strategy.techniques
     ]
     return json.dumps({"techniques": techniques, "rationale": strategy.rationale})
-
-
-def outcome(evaluation: Evaluation | None) -> str:
-    """Return what was measured, digested to a line or two; raw counters stay in the database."""
-    if evaluation is None:
-        return "Not measured."
-    text = f"Verdict {evaluation.verdict.value}"
-    comparison = evaluation.comparison(Baseline.EAGER)
-    if comparison is not None:
-        speedup = comparison.speedup
-        text += (
-            f", {_time(comparison.kernel_us.median)}, {speedup.median:.3f} times as fast as PyTorch eager "
-            f"(95 % interval {speedup.low:.3f} to {speedup.high:.3f})"
-        )
-    if evaluation.failure is not None:
-        text += f"; {evaluation.failure.kind.value}: {evaluation.failure.message[:300]}"
-    return f"{text}."
-
-
-def measured(evaluation: Evaluation | None) -> str:
-    """Return the same in a line of its own.
-
-    As data where it tells of a failure, in words that may quote the kernel's.
-    """
-    text = outcome(evaluation)
-    return data("measured", text) if evaluation and evaluation.failure else f"Measured: {text}"
-
-
-def diagnosis(diagnosed: Diagnosis) -> str:
-    """Return the Prophet's diagnosis: what holds a kernel back, and what to try."""
-    if not diagnosed.advice and diagnosed.severity == "none":
-        return f"Diagnosis: {diagnosed.cause} ({diagnosed.evidence})."
-    lines = [f"Diagnosis ({diagnosed.severity}): {diagnosed.cause}; {diagnosed.evidence}."]
-    for rank, advice in enumerate(diagnosed.advice, 1):
-        reason = "" if advice.reason == diagnosed.cause else f": {advice.reason}"
-        lines.append(f"{rank}. try {advice.technique}{reason}; expect {advice.expected}")
-    return "\n".join(lines)
-
-
-def attempt(candidate: Attempt, diagnosed: Diagnosis | None = None) -> str:
-    """Return a candidate's strategy, what it came to, and why it is not faster."""
-    text = f"{strategy_json(candidate.strategy)}\n{outcome(candidate.evaluation)}"
-    return data("candidate", f"{text}\n{diagnosis(diagnosed)}" if diagnosed else text)
 
 
 def pool(matches: tuple[PoolMatch, ...]) -> str:

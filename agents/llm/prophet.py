@@ -10,7 +10,7 @@ import logging
 from pydantic import BaseModel, ConfigDict, Field
 
 from agents.interface import AgentError, Attempt, Briefing, Diagnosis, RooflineProphet
-from agents.llm import answers, prompt
+from agents.llm import answers, candidates, prompt
 from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
 from cupilot.domain.evolution.seeds import derive
@@ -48,12 +48,9 @@ class LlmProphet:
             return diagnosis
         file = prompt.prompt("prophet")
         messages = file.messages(
-            reference=prompt.reference(briefing),
-            facts=prompt.facts(briefing),
-            hardware=prompt.hardware(briefing),
-            roofline=prompt.roofline(briefing),
-            candidate=prompt.attempt(attempt),
-            diagnosis=prompt.data("diagnosis", prompt.diagnosis(diagnosis)),
+            candidate=candidates.attempt(briefing, attempt),
+            diagnosis=prompt.data("diagnosis", candidates.diagnosis(diagnosis)),
+            **prompt.about(briefing),
         )
         kernel = attempt.kernel.content_hash()
         # Each kernel draws its own model of the role's ensemble, the same one whenever it is diagnosed.

@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 
 from agents.interface import Attempt, Briefing, Revision
-from agents.llm import answers, prompt
+from agents.llm import answers, candidates, prompt
 from agents.llm.account import account, without_times
+from agents.llm.candidates import kernel_text
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
-from agents.llm.translator import LANGUAGE, kernel_text
 from cupilot.domain.evaluation import Failure, FailureKind
 
 _NOTE = re.compile(r"^NOTE:\s*(.+)$", re.MULTILINE)
@@ -58,17 +58,12 @@ class LlmRevisor:
             return self._ask_about(briefing, last, seed)
         file = prompt.prompt("revisor")
         messages = file.messages(
-            reference=prompt.reference(briefing),
-            facts=prompt.facts(briefing),
-            header=prompt.header(briefing),
-            hardware=prompt.hardware(briefing),
             strategy=prompt.data("strategy", prompt.strategy_json(last.strategy)),
             kernel=kernel_text(last.kernel),
             report=report(last.evaluation.failure),
             history=_tried(history[:-1]),
             lineage=_tried(lineage[-MAX_LINEAGE:], named=True),
-            contract=prompt.contract(briefing),
-            language=LANGUAGE[briefing.target],
+            **prompt.writing(briefing),
         )
         question = Question(AgentRole.REVISOR, f"revise/{len(history)}", messages, file.hash, seed)
         return self._mended(question, briefing, last)
@@ -81,14 +76,10 @@ class LlmRevisor:
         assert last.kernel is not None
         file, timeless = prompt.prompt("revisor_floor"), without_times(briefing)
         messages = file.messages(
-            reference=prompt.reference(timeless),
-            facts=prompt.facts(timeless),
-            header=prompt.header(timeless),
             strategy=prompt.data("strategy", prompt.strategy_json(last.strategy)),
             kernel=kernel_text(last.kernel),
             account=account(timeless, last),
-            contract=prompt.contract(timeless),
-            language=LANGUAGE[timeless.target],
+            **prompt.writing(timeless),
         )
         question = Question(AgentRole.REVISOR, "revise/floor", messages, file.hash, seed)
         return self._mended(question, briefing, last)
@@ -100,11 +91,27 @@ class LlmRevisor:
 
 def report(failure: Failure) -> str:
     """Return a failure as a repairing agent needs it: what kind, what to look for, the evidence."""
-    advice = _ADVICE.get(failure.kind, "It was rejected.")
+    advice = _ADVICE.get(failure.kind, "It was rejected.") + _more_advice(failure)
     evidence = failure.message
     if failure.details:
         evidence += "\n" + json.dumps(failure.details, indent=1, sort_keys=True)
     return f"{failure.kind.value}: {advice}\n{prompt.data('evidence', evidence)}"
+
+
+def _more_advice(failure: Failure) -> str:
+    """Return what the driver's words say beyond the kind of failure."""
+    words = failure.message.lower()
+    if "misaligned" in words:
+        return (
+            " An address is no multiple of the access: rows of a length that is no multiple of the vector begin askew;"
+            " bulk copies need 16-byte addresses and sizes, mbarriers 8-byte addresses."
+        )
+    if failure.kind is FailureKind.TIMEOUT or "mbarrier" in words:
+        return (
+            " With mbarriers: every phase needs as many arrivals as were initialised and exactly the bytes that were"
+            " expected; the parity alternates from 0; the ring's stage and its parity advance together."
+        )
+    return ""
 
 
 def _tried(attempts: Sequence[Attempt], *, named: bool = False) -> str:
@@ -120,7 +127,7 @@ def _tried(attempts: Sequence[Attempt], *, named: bool = False) -> str:
 def _trial(attempt: Attempt, *, named: bool) -> str:
     techniques = f"{', '.join(attempt.strategy.ids()) or 'no techniques'}: " if named else ""
     done = f"{attempt.insight[:MAX_NOTE]}: " if attempt.insight else ""
-    return f"- {techniques}{done}{prompt.outcome(attempt.evaluation)}"
+    return f"- {techniques}{done}{candidates.outcome(attempt.evaluation)}"
 
 
 def revision(text: str, briefing: Briefing, last: Attempt) -> Revision:

@@ -2,70 +2,58 @@
 
 from __future__ import annotations
 
-from agents.interface import Attempt, Briefing
-from agents.llm import answers, prompt
+from collections.abc import Sequence
+
+from agents.interface import Attempt, Briefing, RooflineProphet
+from agents.llm import answers, candidates, prompt
 from agents.llm.gateway import Gateway, Question
 from agents.llm.models import AgentRole
 from cupilot.domain.kernel import Kernel
-from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy
-from cupilot.domain.technique import catalogue
-
-LANGUAGE = {Target.CUDA: "cuda", Target.CPU: "cpp"}
-"""What the source's fenced block is called."""
+from cupilot.domain.technique import Technique, catalogue
 
 
 class LlmTranslator:
     """Writer of code; :class:`agents.llm.alignment.AligningTranslator` adds the reading."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, prophet: RooflineProphet | None = None) -> None:
+        """Make a translator; ``prophet`` says why a parent is not faster, where counters back it."""
         self._gateway = gateway
+        self._prophet = prophet
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        """Return a kernel that follows the strategy, from the parent's code where there is any."""
+    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
+        """Return a kernel that follows the strategy, from the parents' code where there is any.
+
+        The answer may be a patch of the first parent's source.
+        """
         briefing = briefing.allowing(strategy)
+        parents = [parent for parent in parents if parent.kernel is not None]
         file = prompt.prompt("translator")
         messages = file.messages(
-            reference=prompt.reference(briefing),
-            facts=prompt.facts(briefing),
-            header=prompt.header(briefing),
-            hardware=prompt.hardware(briefing),
-            roofline=prompt.roofline(briefing),
-            strategy=_explained(strategy),
-            parent=kernel_text(parent) if parent else "None: write it from scratch.",
-            contract=prompt.contract(briefing),
-            language=LANGUAGE[briefing.target],
+            strategy=_explained(strategy), parents=self._parents(briefing, parents), **prompt.writing(briefing)
         )
         question = Question(AgentRole.TRANSLATOR, "translate", messages, file.hash, seed)
-        return self._gateway.ask(question, lambda text: answers.kernel(text, briefing))
+        before = parents[0].kernel if parents else None
+        return self._gateway.ask(question, lambda text: answers.kernel(text, briefing, before))
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
         """Return one kernel that does what both parents' kernels do: crossover of code."""
         file = prompt.prompt("translator_merge")
         messages = file.messages(
-            reference=prompt.reference(briefing),
-            facts=prompt.facts(briefing),
-            header=prompt.header(briefing),
-            hardware=prompt.hardware(briefing),
-            first=parent_text(first),
-            second=parent_text(second),
-            contract=prompt.contract(briefing),
-            language=LANGUAGE[briefing.target],
+            first=self._parent(briefing, first), second=self._parent(briefing, second), **prompt.writing(briefing)
         )
         question = Question(AgentRole.TRANSLATOR, "merge", messages, file.hash, seed)
         return self._gateway.ask(question, lambda text: answers.kernel(text, briefing))
 
+    def _parents(self, briefing: Briefing, parents: Sequence[Attempt]) -> str:
+        if not parents:
+            return "None: write it from scratch."
+        names = ("First parent (the fitter)", "Second parent")
+        shown = [f"{name}\n{self._parent(briefing, parent)}" for name, parent in zip(names, parents, strict=False)]
+        return "\n\n".join([*shown, prompt.read("patch_reply").strip()])
 
-def parent_text(parent: Attempt) -> str:
-    """Return a measured kernel whose code is to be read: what it came to, source, plan."""
-    return f"{prompt.measured(parent.evaluation)}\n{kernel_text(parent.kernel) if parent.kernel else 'It has no code.'}"
-
-
-def kernel_text(kernel: Kernel) -> str:
-    """Return a kernel as it stands in a prompt: source and plan, both as data."""
-    unused = None if kernel.plan.tensor_maps else {"tensor_maps"}
-    plan = kernel.plan.model_dump_json(exclude=unused)
-    return prompt.data("kernel", kernel.source) + "\n" + prompt.data("plan.json", plan)
+    def _parent(self, briefing: Briefing, parent: Attempt) -> str:
+        return candidates.parent(briefing, parent, candidates.diagnosed(self._prophet, briefing, parent))
 
 
 def _explained(strategy: Strategy) -> str:
@@ -75,8 +63,15 @@ def _explained(strategy: Strategy) -> str:
     for use in strategy.techniques:
         technique = catalogue().get(use.id)
         if technique is not None:
-            lines.append(f"- {use.id}: {technique.summary}")
+            lines.append(_meaning(technique))
         else:
             where = "its meaning" if use.meaning else "the rationale"
             lines.append(f"- {use.id} is not in the catalogue: {where} says what it does.")
     return "\n".join(lines)
+
+
+def _meaning(technique: Technique) -> str:
+    """Return what a technique does, what its parameters mean, and where it applies."""
+    meanings = [f" {name}: {parameter.meaning}." for name, parameter in technique.parameters.items()]
+    conditions = f" Only where: {' '.join(technique.preconditions)}" if technique.preconditions else ""
+    return f"- {technique.id}: {technique.summary}{''.join(meanings)}{conditions}"

@@ -50,7 +50,7 @@ def _rendered(briefing: Briefing, strategy: Strategy, winner: Kernel) -> Kernel 
     set.
     """
     try:
-        kernel = PlaybookTranslator().translate(briefing, strategy, None, 0)
+        kernel = PlaybookTranslator().translate(briefing, strategy, (), 0)
     except AgentError:
         return None
     try:
@@ -65,7 +65,7 @@ def _by_templates(briefing: Briefing, strategy: Strategy, rendered: Kernel, tech
     while leaning := set(complaints(briefing, operator_of(briefing), rest)) & set(rest.ids()):
         rest, removed = _without(strategy, technique, *removed, *sorted(leaning))
     try:
-        kernel = PlaybookTranslator().translate(briefing, rest, None, 0)
+        kernel = PlaybookTranslator().translate(briefing, rest, (), 0)
     except AgentError as error:
         return Ablation(technique, rest, removed, note=error.message)
     same = _code(kernel) == _code(rendered)

@@ -29,6 +29,10 @@ SOURCE: Mapping[str, str] = {
     "async_copy": r"cp\.async|__pipeline_memcpy_async|memcpy_async|TMA|cp_async",
     "cluster_multicast": r"multicast::cluster",
     "tma_loads": r"cp\.async\.bulk\.tensor|cp_async_bulk_tensor",
+    "bulk_ring": r"cp\.async\.bulk(?!\.tensor)|cp_async_bulk(?!_tensor)",
+    "on_chip_residency": r"this_grid|atomic|cluster|__shared__",
+    "shuffle_halo": r"__shfl",
+    "shifted_stores": r"__shfl|__shared__",
     "fast_exp": r"__expf|__fdividef|__exp10f|ex2\.approx|__frcp|exp2f\.approx|__tanhf|tanh\.approx",
     "threads": r"#pragma\s+omp\s+parallel",
     "nontemporal_stores": r"movnt|_mm\w*_stream|__builtin_nontemporal_store",
@@ -37,7 +41,17 @@ SOURCE: Mapping[str, str] = {
 }
 """A pattern that the source must contain, for each technique that leaves such a trace."""
 
-UNTELLING = frozenset({"grid_stride", "warp_per_row", "shared_rows", "shared_tiling"})
+UNTELLING = frozenset(
+    {
+        "grid_stride",
+        "warp_per_row",
+        "shared_rows",
+        "shared_tiling",
+        "on_chip_residency",
+        "shuffle_halo",
+        "shifted_stores",
+    }
+)
 """Techniques whose traces other code leaves, too: any reduction over a block has shared memory and shuffles. Without
 its trace such a technique is not there; with it, it need not be."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 
 from agents.interface import Attempt, Briefing, InitialStrategy, StrategySource
 from agents.playbook.ladders import ladder
@@ -35,6 +36,7 @@ class PlaybookManager:
         *,
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),  # noqa: ARG002 - a template begins from nothing but the strategy
+        outcomes: Mapping[str, str] = MappingProxyType({}),  # noqa: ARG002 - which are taken is enough
     ) -> list[InitialStrategy]:
         """Return up to ``count`` renderable strategies with different signatures; raises NoTemplate."""
         space = Space(briefing, operator_of(briefing))
@@ -58,7 +60,14 @@ class PlaybookManager:
         return chosen
 
     def crossover(
-        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+        self,
+        briefing: Briefing,
+        first: Attempt,
+        second: Attempt,
+        taken: Sequence[Strategy],
+        seed: int,
+        *,
+        outcomes: Mapping[str, str] = MappingProxyType({}),  # noqa: ARG002 - which are taken is enough
     ) -> Strategy:
         """Return a strategy made of both parents' techniques; different from those taken wherever one can be found."""
         rng = Random(seed)

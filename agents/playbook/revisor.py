@@ -88,7 +88,7 @@ class PlaybookRevisor:
             if complete.signature() in tried or not space.valid(complete):
                 continue
             kept = Strategy(techniques=complete.techniques, rationale=f"{last.strategy.rationale}\n{note}"[:4000])
-            kernel = PlaybookTranslator().translate(briefing, kept, last.kernel, seed)
+            kernel = PlaybookTranslator().translate(briefing, kept, (), seed)
             return Revision(strategy=kept, kernel=kernel, note=note)
         return None
 

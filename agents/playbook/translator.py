@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agents.interface import AgentError, Alignment, Attempt, Briefing
 from agents.playbook.applicability import objections
 from agents.playbook.conditions import Case
@@ -50,7 +52,7 @@ def complaints(briefing: Briefing, operator: Operator, strategy: Strategy) -> di
 class PlaybookTranslator:
     """A translator by templates, which never needs a parent's code."""
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:  # noqa: ARG002
+    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:  # noqa: ARG002
         """Return the kernel of a strategy.
 
         Raises NoTemplate, or NotApplicable naming each technique and why it cannot be.

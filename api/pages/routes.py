@@ -17,9 +17,11 @@ from starlette.responses import RedirectResponse, Response
 from api.dependencies import Transaction, plain_text
 from api.pages import plots
 from api.pages.visits import COOKIE, HEADERS, HOME, SIGN_IN, SIGNED_IN_SECONDS, PageRoute, Visitor, page, same_site
+from cupilot.domain.champions import champions
 from cupilot.domain.errors import InvalidInput, Pruned
 from cupilot.domain.people import Role
 from cupilot.domain.states import JobState
+from cupilot.reports.champion import summary
 from cupilot.schemas import CandidateSummary
 from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.tables.people import Team
@@ -166,7 +168,8 @@ def compare(session: Transaction, caller: Visitor, first: Reference, second: Ref
 @router.get("/leaderboards")
 def boards(session: Transaction, caller: Visitor) -> Response:
     """List the leaderboards, one for each problem and device."""
-    return page("boards", caller, boards=list_leaderboards(session, BoardViewer(caller.team_id), after=0, limit=200))
+    listed = list_leaderboards(session, BoardViewer(caller.team_id), after=0, limit=200)
+    return page("boards", caller, boards=listed, champions=[summary(champion) for champion in champions()])
 
 
 @router.get("/leaderboards/{problem}")

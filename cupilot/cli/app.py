@@ -12,6 +12,7 @@ from cupilot import __version__
 from cupilot.cli import (
     audit,
     batches,
+    best,
     calls,
     candidates,
     events,
@@ -78,6 +79,7 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "prompt": calls.prompt,
     },
     "Measure and learn": {
+        "best": best.best,
         "judge": imports.judge,
         "flashinfer": flashinfer.app,
         "remeasure": rankings.remeasure,

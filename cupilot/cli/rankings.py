@@ -10,7 +10,14 @@ from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, 
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, interval
 from cupilot.client import Client
-from cupilot.schemas import CandidateComparison, ComparedCandidate, Leaderboard, LeaderboardList, LeaderboardSummary
+from cupilot.schemas import (
+    CandidateComparison,
+    ChampionList,
+    ComparedCandidate,
+    Leaderboard,
+    LeaderboardList,
+    LeaderboardSummary,
+)
 
 
 def leaderboard(
@@ -49,6 +56,8 @@ def leaderboard(
                 shown = f"{clean(board.name)}, {board.policy.value}, {clean(board.device)}{_origin(board)}"
                 typer.echo(f"{board.problem[:12]}  {board.best_speedup:6.2f}x  {board.kernels:4} kernels  {shown}")
             _tell_more(boards.next_cursor)
+            if cursor is None:
+                _show_champions(client.champions())
             return
         chosen = _full(client, problem, all_teams=all_teams)
         ranking = client.leaderboard(chosen, device=device, all_teams=all_teams, cursor=cursor, limit=limit)
@@ -141,6 +150,15 @@ def _full(client: Client, start: str, *, all_teams: bool) -> str:
     boards = client.all_leaderboards(all_teams=all_teams) if len(start) < 64 else ()
     matches = {board.problem for board in boards if board.problem.startswith(start)}
     return matches.pop() if len(matches) == 1 else start
+
+
+def _show_champions(champions: ChampionList) -> None:
+    """Print what ships with the release: nobody here has measured it yet."""
+    if champions.items:
+        typer.echo("ships with this release (cupilot best PROBLEM; --judge measures it here):")
+    for one in champions.items:
+        where = f"{clean(one.name)}, {one.policy.value}, {clean(one.device)}"
+        typer.echo(f"{one.problem[:12]}  {one.speedup.median:6.2f}x  by {clean(one.author):8}  {where}")
 
 
 def _tell_more(cursor: str | None) -> None:

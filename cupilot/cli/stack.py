@@ -26,6 +26,10 @@ def up(
     target: Annotated[
         str, typer.Option("--target", metavar="auto|cuda|cpu", help="auto is cuda if there is a usable GPU, else cpu.")
     ] = "auto",
+    model_calls: Annotated[
+        int | None,
+        typer.Option("--model-calls", metavar="N", min=1, max=32, help="Model calls at a time [8; 1 without a model]."),
+    ] = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +58,7 @@ def up(
             elif not detach:
                 typer.echo(f"{_ready(url)}; stop with Ctrl-C")
 
-    endpoint = embedded.up(folder, foreground=not detach, target=wanted, on_progress=show_line)
+    endpoint = embedded.up(folder, foreground=not detach, target=wanted, model_calls=model_calls, on_progress=show_line)
     if detach and not as_json:
         typer.echo(f"{_ready(endpoint.url)}; stop with cupilot down")
 

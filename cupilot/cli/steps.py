@@ -117,6 +117,6 @@ def _row(step: StepView) -> tuple[str, ...]:
         clean(step.state),
         f"{step.attempt}/{step.max_attempts}",
         clean(step.queue),
-        seconds(step.busy_seconds),
+        seconds(step.busy_seconds + step.held_seconds),
         clean(step.worker or error) or "-",
     )

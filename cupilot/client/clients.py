@@ -15,6 +15,7 @@ import httpx
 from cupilot import __version__
 from cupilot.client.batches import BatchCalls
 from cupilot.client.calls import ModelCalls
+from cupilot.client.champion_calls import ChampionCalls
 from cupilot.client.definitions import AsyncRunner, SyncRunner
 from cupilot.client.endpoint import find_endpoint
 from cupilot.client.event_calls import EventCalls
@@ -47,6 +48,7 @@ class Calls(
     ServiceCalls,
     WebhookCalls,
     RankingCalls,
+    ChampionCalls,
     TechniqueCalls,
     BatchCalls,
 ):

@@ -166,6 +166,10 @@ class Baseline(Vocabulary):
     MAX_AUTOTUNE = "torch.compile max-autotune"
 
 
+DECIDED_PAIRS = 6
+"""Pairs of blocks from which on an interval is called one of 95 %: below, ranks of the samples bound nothing."""
+
+
 class Comparison(Value):
     """A kernel timed side by side with one baseline, in ABBA blocks."""
 
@@ -184,6 +188,11 @@ class Comparison(Value):
     """How PyTorch was run: ``mode`` of compiling, ``tf32`` and ``autocast`` as the policy has them."""
     conditions: Conditions | None = None
     """None where the device does not say, as a CPU."""
+
+    @property
+    def decided(self) -> bool:
+        """True if the interval may be called one of 95 %."""
+        return self.pairs >= DECIDED_PAIRS
 
 
 class ProfileSource(Vocabulary):

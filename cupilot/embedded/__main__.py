@@ -1,4 +1,4 @@
-"""The detached supervisor: ``python -m cupilot.embedded FOLDER [TARGET]``, started by ``up``.
+"""The detached supervisor: ``python -m cupilot.embedded FOLDER OPTIONS``, started by ``up``.
 
 Prints its process id, then one line of JSON for each progress until the stack is ready or has failed, then nothing.
 Everything also goes to its standard error, a log file.
@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cupilot.domain.errors import CupilotError
-from cupilot.domain.problem import Target
 from cupilot.embedded.folder import open_folder
-from cupilot.embedded.lifecycle import report_line, supervise
+from cupilot.embedded.lifecycle import Options, report_line, supervise
 from cupilot.embedded.report import Progress
 
 
@@ -26,9 +25,8 @@ def main() -> int:
         os._exit(0)  # whoever started us waits for this one only
     _write_line(json.dumps({"pid": os.getpid()}))
     folder = open_folder(Path(sys.argv[1]))
-    target = Target(sys.argv[2]) if len(sys.argv) > 2 else None
     try:
-        supervise(folder, target, _report)
+        supervise(folder, Options.load(sys.argv[2]), _report)
     except CupilotError as error:
         _write_line(json.dumps({"error": error.message, "hint": error.hint}))
         return 1

@@ -32,7 +32,7 @@ from cupilot.embedded.checkout import has_service
 from cupilot.embedded.devices import find_gpus, torch_cuda
 from cupilot.embedded.folder import Folder, Identity, is_free
 from cupilot.embedded.lookup import DEFAULT_DATA, running, status
-from cupilot.embedded.models import try_models
+from cupilot.embedded.models import MODEL_VARIABLES, try_models
 from cupilot.embedded.process import unprivileged_user
 from cupilot.embedded.report import PartState, PartStatus, Status
 
@@ -273,8 +273,7 @@ def _profiler() -> Check:
 
 
 def _model() -> Check:
-    model = os.environ.get("CUPILOT_LLM_MODEL") or os.environ.get("CUPILOT_LLM_MODELS_FILE")
-    if model:
+    if any(os.environ.get(name) for name in MODEL_VARIABLES):
         report = try_models()
         failing = [check for check in report.checks if not check["works"]]
         if report.fine:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
@@ -36,14 +36,35 @@ STOP_SECONDS = 60.0
 """Above the sum of the parts' own limits."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """What a stack may be told at its start."""
+
+    target: Target | None = None
+    """A usable NVIDIA GPU decides where there is none."""
+    model_calls: int | None = None
+    """Steps at a time of the agent worker; None for the default of :func:`cupilot.embedded.roles.make_workers`."""
+
+    @classmethod
+    def load(cls, line: str) -> Options:
+        """Return the options from the JSON that :func:`json.dumps` makes of their fields."""
+        fields = json.loads(line)
+        return cls(Target(fields["target"]) if fields["target"] else None, fields["model_calls"])
+
+
 def up(
-    data: Path = DEFAULT_DATA, *, foreground: bool, target: Target | None = None, on_progress: OnProgress
+    data: Path = DEFAULT_DATA,
+    *,
+    foreground: bool,
+    target: Target | None = None,
+    model_calls: int | None = None,
+    on_progress: OnProgress,
 ) -> Endpoint:
     """Start the stack of a data folder and return where it is; one that runs already is left as it is.
 
     In the foreground this returns only after the stack has been stopped by SIGINT, SIGTERM or :func:`down`; a part
     ``stack`` is reported ready in between, with the URL as its note. Otherwise a supervisor of its own session keeps
-    the stack. Without ``target`` a usable NVIDIA GPU decides. Raises :class:`StartFailed`.
+    the stack. ``target`` and ``model_calls`` are those of :class:`Options`. Raises :class:`StartFailed`.
     """
     if os.environ.get("CUPILOT_ENVIRONMENT") == "production":
         raise StartFailed(
@@ -56,8 +77,8 @@ def up(
         on_progress(Progress("stack", PartState.READY, 0.0, f"{endpoint.url} (was already running)"))
         return endpoint
     if foreground:
-        return supervise(folder, target, on_progress)
-    return _detach(folder, target, on_progress)
+        return supervise(folder, Options(target, model_calls), on_progress)
+    return _detach(folder, Options(target, model_calls), on_progress)
 
 
 def down(data: Path = DEFAULT_DATA) -> bool:
@@ -74,15 +95,15 @@ def down(data: Path = DEFAULT_DATA) -> bool:
     raise StartFailed(f"the supervisor of {folder.root} does not end", hint=f"look at process {pid} and its log")
 
 
-def supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
+def supervise(folder: Folder, options: Options, on_progress: OnProgress) -> Endpoint:
     """Run as the supervisor until told to stop; return where the stack was."""
     with lock_folder(folder):
-        return asyncio.run(_supervise(folder, target, on_progress))
+        return asyncio.run(_supervise(folder, options, on_progress))
 
 
-async def _supervise(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
-    choice = choose_target(target)
-    supervisor = Supervisor(folder, choice, on_progress)
+async def _supervise(folder: Folder, options: Options, on_progress: OnProgress) -> Endpoint:
+    choice = choose_target(options.target)
+    supervisor = Supervisor(folder, choice, on_progress, options.model_calls)
     stop = asyncio.Event()
     endpoints: list[Endpoint] = []
 
@@ -103,8 +124,8 @@ async def _supervise(folder: Folder, target: Target | None, on_progress: OnProgr
     return endpoints[0]
 
 
-def _detach(folder: Folder, target: Target | None, on_progress: OnProgress) -> Endpoint:
-    argv = [sys.executable, "-P", "-m", "cupilot.embedded", str(folder.root), *([target] if target else [])]
+def _detach(folder: Folder, options: Options, on_progress: OnProgress) -> Endpoint:
+    argv = [sys.executable, "-P", "-m", "cupilot.embedded", str(folder.root), json.dumps(asdict(options))]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with folder.log("supervisor").open("ab") as log:
         starter = subprocess.Popen(

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+MODEL_VARIABLES = ("CUPILOT_LLM_MODEL", "CUPILOT_LLM_MODELS_FILE")
+"""Either names the models of the agent worker."""
 SECONDS = 300.0
 
 

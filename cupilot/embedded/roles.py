@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from cupilot.domain.redaction import SECRET_NAME
 from cupilot.embedded.devices import Gpu
 from cupilot.embedded.folder import Folder
+from cupilot.embedded.models import MODEL_VARIABLES
 from cupilot.embedded.process import Command
 from cupilot.settings import Settings
 
@@ -31,6 +32,8 @@ and without its ``CUPILOT_METRICS_TOKEN`` the API would leave ``/metrics`` open.
 _GPU_WORKER_SEES = re.compile(
     r"(CUDA_|NVIDIA_|OMP_|CUPILOT_|OTEL_EXPORTER_OTLP_ENDPOINT|PYTHON|LC_)|(PATH|HOME|USER|LANG|TMPDIR|TZ|LD_LIBRARY_PATH)$"
 )
+MODEL_CALLS = 8
+"""Default number of steps at a time of an agent worker that calls models: it mostly waits for answers."""
 _VIEW_SECONDS = 0.15
 """Roles that start together share one look at the cluster."""
 
@@ -190,15 +193,19 @@ class Webhooks(Role):
 
 
 def make_workers(
-    folder: Folder, settings: dict[str, str], cluster: Cluster, gpus: Sequence[Gpu]
+    folder: Folder, settings: dict[str, str], cluster: Cluster, gpus: Sequence[Gpu], model_calls: int | None
 ) -> list[Scheduler | Worker]:
     """Return scheduler, agent worker and one GPU worker for each card; one for the CPU where there is no card.
 
-    Only the agent worker, which calls models, sees secrets that are not the stack's own.
+    The agent worker does ``model_calls`` steps at a time; by default :data:`MODEL_CALLS` where the environment names a
+    model, else 1: the playbook computes, on cores that CPU kernels are timed on. Only the agent worker, which calls
+    models, sees secrets that are not the stack's own.
     """
     own = environment(settings)
     gpu_sees = {name: value for name, value in without_secrets(own).items() if _GPU_WORKER_SEES.match(name)}
-    workers: list[Scheduler | Worker] = [Scheduler(settings, cluster), Worker("agent", ["agent"], own, cluster)]
+    steps = model_calls or (MODEL_CALLS if any(own.get(name) for name in MODEL_VARIABLES) else 1)
+    agent = Worker("agent", ["agent", "--concurrency", str(steps)], own, cluster)
+    workers: list[Scheduler | Worker] = [Scheduler(settings, cluster), agent]
     if not gpus:
         workers.append(Worker("gpu-cpu", ["gpu", "--target", "cpu"], gpu_sees, cluster))
     for gpu in gpus:

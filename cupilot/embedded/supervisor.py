@@ -34,7 +34,9 @@ PREDECESSOR_SECONDS = 3.0
 class Supervisor:
     """One run of one stack."""
 
-    def __init__(self, folder: Folder, choice: TargetChoice, on_progress: OnProgress) -> None:
+    def __init__(
+        self, folder: Folder, choice: TargetChoice, on_progress: OnProgress, model_calls: int | None = None
+    ) -> None:
         self._folder = folder
         self._choice = choice
         self._on_progress = on_progress
@@ -51,7 +53,7 @@ class Supervisor:
         self._postgres = self._part(postgres)
         self._other_servers = [self._part(valkey), self._part(chroma)]
         self._schema = self._part(Schema(folder, settings))
-        workers = make_workers(folder, settings, cluster, choice.gpus)
+        workers = make_workers(folder, settings, cluster, choice.gpus, model_calls)
         self._roles = [self._part(role) for role in (Api(settings, cluster), *workers)]
         self._late = [self._part(Webhooks(folder, settings))]
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from cupilot.domain import problems as builtin
+from cupilot.domain.champions import matching
 from cupilot.domain.errors import CupilotError, InvalidInput, NotFound
 from cupilot.domain.evolution.methods import MethodConfig
 from cupilot.domain.job import AgentKind, JobSpec, check_playable
@@ -23,10 +24,13 @@ from cupilot.schemas import JobRequest, ProblemInput
 from cupilot.storage.db.tables.jobs import Job
 from cupilot.storage.jobs.jobs import earlier_job, submit_job
 from cupilot.storage.jobs.problems import get_problem, problem_value
+from cupilot.storage.jobs.steering import add_injection
 from cupilot.storage.queue.cluster import anyone_listens
 from cupilot.storage.queue.steps import MODELS_QUEUE
 
 DEFAULT_NAME = "unnamed"
+RELEASE = "release"
+"""Who injects champions, as a job's directives name it."""
 
 
 class AgentsUnavailable(CupilotError):
@@ -42,7 +46,7 @@ def submit(session: Session, caller: Caller, request: JobRequest, idempotency_ke
 
     def make() -> tuple[Job, bool]:
         spec = spec_of(session, caller.team_id, request)
-        return submit_job(
+        job, is_new = submit_job(
             session,
             caller.team_id,
             spec,
@@ -50,8 +54,23 @@ def submit(session: Session, caller: Caller, request: JobRequest, idempotency_ke
             request_hash=request_hash,
             author=caller.user,
         )
+        if is_new:
+            inject_champions(session, job, spec)
+        return job, is_new
 
     return once(session, caller.team_id, idempotency_key, request_hash, make)
+
+
+def inject_champions(session: Session, job: Job, spec: JobSpec) -> None:
+    """Let a new job begin from the champion that ships for its problem, of each architecture.
+
+    Not where its method learns from no pool. The kernels are measured like any other; agents write one more at least.
+    """
+    if not spec.method.pool:
+        return
+    found = matching(spec.problem.content_hash(), spec.target, policy=spec.problem.policy)
+    for champion in found[: spec.budgets.candidates - 1]:
+        add_injection(session, job, RELEASE, strategy=champion.strategy, kernel=champion.kernel)
 
 
 def once(

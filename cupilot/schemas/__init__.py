@@ -18,6 +18,7 @@ from cupilot.schemas.batches import (
     ReceiptOutcome,
 )
 from cupilot.schemas.calls import CallPage, CallSummary, CallView, Spending, Turn
+from cupilot.schemas.champions import ChampionList, ChampionSummary
 from cupilot.schemas.comparisons import (
     CandidateComparison,
     ChangedTechnique,
@@ -133,6 +134,8 @@ __all__ = [
     "CandidateSummary",
     "CandidateView",
     "CellReport",
+    "ChampionList",
+    "ChampionSummary",
     "ChangedTechnique",
     "ClusterView",
     "ComparedCandidate",

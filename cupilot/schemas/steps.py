@@ -35,6 +35,8 @@ class StepView(Response):
     """Why its last attempt came to nothing, where one did."""
     busy_seconds: float
     """For which workers held it, over all attempts that have ended."""
+    held_seconds: float
+    """For how long its worker or batch has held it now; 0 while it does not run."""
     created_at: datetime
     started_at: datetime | None = None
     """Of the last attempt."""

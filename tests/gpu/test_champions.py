@@ -53,7 +53,7 @@ def test_synccheck_errs_about_large_clusters_alone(
     preparation = prepare(problems.softmax_of_long_rows(blocks))
     told = briefing(preparation.facts, Target.CUDA)
     strategy = parse(f"vector_loads, cluster_rows(blocks={blocks}), shared_rows, warp_shuffle_reduction: ")
-    built = evaluator._builder.build_kernel(agents().translator.translate(told, strategy, None, 0), preparation.facts)
+    built = evaluator._builder.build_kernel(agents().translator.translate(told, strategy, (), 0), preparation.facts)
     assert built.failure is None, built.failure
     watched = (built.binary, built.plan, preparation.facts.tensors)
     monkeypatch.setattr(sanitizer, "TOOLS", ("synccheck",))

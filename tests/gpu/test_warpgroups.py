@@ -65,7 +65,7 @@ def test_a_product_by_warpgroups_is_believed(
         device=preparation.environment.device,
         placement=preparation.placement,
     )
-    kernel = PlaybookTranslator().translate(briefing, parse(f"{strategy}, {WARPGROUPS}: "), None, 0)
+    kernel = PlaybookTranslator().translate(briefing, parse(f"{strategy}, {WARPGROUPS}: "), (), 0)
     evaluation = judge(problem, kernel)
     describe(name, evaluation)
     assert evaluation.verdict is Verdict.AUDITED, evaluation.failure

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from agents.interface import (
@@ -293,6 +294,7 @@ class ScriptedAgents:
         *,
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> list[InitialStrategy]:
         if self.refuses:
             raise NoTemplate("no template fits this operator")
@@ -303,7 +305,14 @@ class ScriptedAgents:
         return [InitialStrategy(strategy=one, source=StrategySource.IDEA) for one in fresh[:count]]
 
     def crossover(
-        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+        self,
+        briefing: Briefing,
+        first: Attempt,
+        second: Attempt,
+        taken: Sequence[Strategy],
+        seed: int,
+        *,
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> Strategy:
         names = sorted({*first.strategy.ids(), *second.strategy.ids()})
         known = {one.signature() for one in taken}
@@ -313,7 +322,7 @@ class ScriptedAgents:
                 return combined
         raise AgentError("nothing new to combine")
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
+    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
         return kernel(" ".join(strategy.ids()), briefing.target)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:

@@ -5,7 +5,7 @@ Imports agents only where something is read for them: a GPU worker's machine has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from cupilot.storage.jobs.progress import (
     kernel_as_measured,
     kernel_of,
     notes_of,
+    outcomes_of,
     parents_of,
     rounds_of,
     strategies_of,
@@ -78,6 +79,9 @@ class _Reader:
 
     def tried(self) -> list[Strategy]:
         return strategies_of(self.session, self.candidate.job_id)
+
+    def outcomes(self) -> Mapping[str, str]:
+        return outcomes_of(self.session, self.candidate.job_id)
 
     def _parents(self) -> list[Candidate]:
         return parents_of(self.session, self.candidate)

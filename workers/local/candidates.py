@@ -81,6 +81,13 @@ class Candidate:
         return self.confirmation or self.evaluation
 
     @property
+    def outcome(self) -> str:
+        """What it came to, in a word: a speedup (``1.57x``), or why there is none."""
+        if self.evaluation is not None and self.evaluation.speedup is not None:
+            return f"{self.evaluation.speedup:.2f}x"
+        return (self.end.reason if self.end else None) or "failed"
+
+    @property
     def tuned(self) -> Kernel | None:
         """The kernel with the tunable values that its times belong to."""
         if self.kernel is None or self.evaluation is None:
@@ -261,6 +268,13 @@ class _Reader:
 
     def tried(self) -> list[Strategy]:
         return list(self.candidates.tried)
+
+    def outcomes(self) -> dict[str, str]:
+        return {
+            candidate.strategy.signature(): candidate.outcome
+            for candidate in self.candidates.all
+            if candidate.strategy is not None and candidate.end is not None
+        }
 
     def _parents(self) -> list[Candidate]:
         return self.candidates.named(self.candidate.proposal.parents)

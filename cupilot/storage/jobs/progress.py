@@ -129,6 +129,21 @@ def strategies_of(session: Session, job_id: uuid.UUID) -> list[Strategy]:
     return [*session.scalars(query), *(strategy for strategy in session.scalars(banned) if strategy is not None)]
 
 
+def outcomes_of(session: Session, job_id: uuid.UUID) -> dict[str, str]:
+    """Return what the job's strategies came to, by signature: a speedup (``1.57x``), or why there is none."""
+    query = (
+        select(StrategyRow.body, Candidate.speedup, Candidate.reason)
+        .join(Candidate, or_(Candidate.strategy_id == StrategyRow.id, Candidate.aligned_strategy_id == StrategyRow.id))
+        .where(Candidate.job_id == job_id, Candidate.finished_at.is_not(None))
+        .order_by(Candidate.ordinal)
+    )
+    rows = session.execute(query)
+    return {
+        strategy.signature(): f"{speedup:.2f}x" if speedup is not None else reason or "failed"
+        for strategy, speedup, reason in rows
+    }
+
+
 def has_kernel(session: Session, job: Job, kernel: Kernel) -> bool:
     """Return whether a candidate of the job has, or had and measured, this kernel or one like it."""
     alike = select(KernelRow.hash).where(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import Select, case, func, select, tuple_
 from sqlalchemy.orm import Session, defer
 
 from cupilot.domain.errors import NotFound, Pruned
@@ -26,8 +26,8 @@ from cupilot.storage.jobs.jobs import get_job
 MAX_LOG_CHARACTERS = 1_000_000
 """Of a step's log. Compilers' outputs are cut to less when they are stored; this bounds their sum."""
 
-_Row = Select[Step, int | None]
-"""A step and its candidate's ordinal."""
+_Row = Select[Step, int | None, float]
+"""A step, its candidate's ordinal, and the seconds for which it has been held."""
 
 
 def list_steps(
@@ -77,25 +77,30 @@ def step_log(session: Session, team: UUID, job_id: UUID, step_id: UUID) -> str:
         raise NotFound("the job has no such step", hint="list them with GET .../steps", where="step")
     if job.pruned_at is not None:
         raise Pruned("the step's log", job.pruned_at)
-    text = "\n".join(_log_lines(session, job, *row)) + "\n"
+    step, ordinal, _ = row
+    text = "\n".join(_log_lines(session, job, step, ordinal)) + "\n"
     if len(text) > MAX_LOG_CHARACTERS:
         text = text[:MAX_LOG_CHARACTERS] + f"\n(cut: {len(text) - MAX_LOG_CHARACTERS} characters more)\n"
     return text
 
 
 def _rows() -> _Row:
+    held = func.extract("epoch", func.clock_timestamp() - Step.started_at)
     return (
-        select(Step, Candidate.ordinal)
+        select(Step, Candidate.ordinal, case((Step.state == StepState.RUNNING, func.greatest(held, 0.0)), else_=0.0))
         .outerjoin(Candidate, Candidate.id == Step.candidate_id)
         .options(defer(Step.payload))
     )
 
 
-def _view(step: Step, candidate: int | None) -> StepView:
+def _view(step: Step, candidate: int | None, held_seconds: float) -> StepView:
     names = ("id", "key", "kind", "queue", "state", "attempt", "max_attempts", "error", "busy_seconds")
     times = ("created_at", "started_at", "finished_at")
     return StepView(
-        **{name: getattr(step, name) for name in (*names, *times)}, worker=step.lease_owner, candidate=candidate
+        **{name: getattr(step, name) for name in (*names, *times)},
+        worker=step.lease_owner,
+        candidate=candidate,
+        held_seconds=held_seconds,
     )
 
 

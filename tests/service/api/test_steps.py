@@ -49,6 +49,7 @@ def test_steps_say_who_has_them_and_what_went_wrong(client: Client, job: str) ->
     assert list(steps) == ["prepare", "c0/evaluate", "c1/evaluate"]
     held = steps["c1/evaluate"]
     assert (held.state, held.attempt, held.worker, held.candidate) == ("running", 1, "gpu-7", 1)
+    assert held.held_seconds > 0.0 == steps["c0/evaluate"].held_seconds
     assert held.error == {"reason": "worker_lost", "message": "fell\nsilent"}
     assert [step.key for step in client.steps(job, state="running").items] == ["c1/evaluate"]
     assert [step.key for step in client.steps(job, candidate=0).items] == ["c0/evaluate"]

@@ -18,6 +18,7 @@ import httpx
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from cupilot.domain.champions import champions
 from cupilot.domain.model_call import Call
 from cupilot.domain.people import Role
 from cupilot.domain.problem import Target
@@ -78,6 +79,7 @@ class Things:
             "invitation": lambda _: self._invitation(),
             "experiment": lambda _: self._posted("/v1/experiments", EXPERIMENT),
             "batch": self._batch,
+            "kernel": lambda _: champions()[0].kernel.content_hash(),
             "problem": lambda session: session.get_one(Job, uuid.UUID(self["job"])).problem_id,
         }
         if name not in self._known:

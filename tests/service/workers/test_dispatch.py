@@ -275,6 +275,7 @@ def test_a_job_without_a_worker_for_its_target_says_so(rig: Rig) -> None:
     note_missing(rig.database)
     job = rig.job(job_id)
     assert (job.state, job.reason) == (JobState.QUEUED, "no_worker_for_target")
+    assert "cupilot batch export" in str(job.message)
     assert rig.job(other).reason is None
     with rig.database.transaction() as session:
         gpu = device(Target.CUDA, "sm_90")

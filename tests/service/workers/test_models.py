@@ -292,7 +292,7 @@ def test_hybrid_agents_ask_the_model_only_where_the_playbook_has_no_template() -
         graph = unknown.facts.graph.model_copy(update={"nodes": (node,)})
         known = unknown.model_copy(update={"facts": unknown.facts.model_copy(update={"graph": graph})})
         seeds = players.manager.initial_strategies(known, [], 4, 1)
-        rendered = players.translator.translate(known, seeds[0].strategy, None, 1)
+        rendered = players.translator.translate(known, seeds[0].strategy, (), 1)
         attempt = Attempt(strategy=seeds[0].strategy, kernel=rendered)
         assert players.translator.align(known, attempt).fidelity > 0
         assert len(server.paid) == 1

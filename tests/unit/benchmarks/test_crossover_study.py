@@ -6,6 +6,7 @@ A scripted model shows that each kind of child is classed as what it is; how oft
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -87,12 +88,12 @@ class ScriptedTranslator:
     def __init__(self, script: str) -> None:
         self.script = script
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
-        return playbook().translator.translate(briefing, strategy, parent, seed)
+    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
+        return playbook().translator.translate(briefing, strategy, parents, seed)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
         whole = Strategy(techniques=(*first.strategy.techniques, *second.strategy.techniques))
-        kernel = playbook().translator.translate(briefing, whole, None, seed)
+        kernel = playbook().translator.translate(briefing, whole, (), seed)
         if self.script == "refuses":
             raise AgentError("I cannot help with that")
         if self.script == "forgets":

@@ -78,7 +78,7 @@ def test_every_idea_and_all_of_them_together_build_as_cuda() -> None:
         everything = _crossed(engineer, everything, one)
     assert {"vector_loads", "online_softmax", "cluster_rows"} <= set(everything.ids())
     for one in (*found, everything):
-        compile_cuda(PlaybookTranslator().translate(about, one, None, 0), facts)
+        compile_cuda(PlaybookTranslator().translate(about, one, (), 0), facts)
 
 
 def test_every_idea_is_right_on_a_cpu(builds: Path) -> None:
@@ -86,6 +86,6 @@ def test_every_idea_is_right_on_a_cpu(builds: Path) -> None:
     about = briefing(facts, Target.CPU)
     exact = torch.softmax(x.double(), dim=1)
     for one in ideas(_space(about)):
-        kernel = PlaybookTranslator().translate(about, one, None, 0)
+        kernel = PlaybookTranslator().translate(about, one, (), 0)
         (result,) = run_cpu(kernel, facts, {"x": x}, builds)
         assert (result - exact).abs().max() <= 1e-6 * exact.max(), one.ids()

@@ -1,8 +1,41 @@
-"""Environment of the embedded stack's processes."""
+"""Starts of the embedded stack's workers, and their environment."""
 
 from __future__ import annotations
 
-from cupilot.embedded.roles import without_secrets
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from cupilot.domain.problem import Target
+from cupilot.embedded.folder import Folder
+from cupilot.embedded.lifecycle import Options
+from cupilot.embedded.models import MODEL_VARIABLES
+from cupilot.embedded.roles import Cluster, make_workers, without_secrets
+
+
+def agent_command(folder: Path, model_calls: int | None) -> list[str]:
+    """Return the command of the stack's agent worker."""
+    workers = make_workers(Folder(folder), {}, Cluster("http://127.0.0.1:1", folder / "key"), [], model_calls)
+    return next(list(worker.command().argv) for worker in workers if worker.name == "agent")
+
+
+def test_an_agent_worker_that_calls_models_does_several_steps_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in MODEL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert agent_command(tmp_path, None)[-2:] == ["--concurrency", "1"]
+    assert agent_command(tmp_path, 3)[-2:] == ["--concurrency", "3"]
+    monkeypatch.setenv("CUPILOT_LLM_MODEL", "openai/some")
+    assert agent_command(tmp_path, None)[-2:] == ["--concurrency", "8"]
+    assert agent_command(tmp_path, 3)[-2:] == ["--concurrency", "3"]
+
+
+@pytest.mark.parametrize("options", [Options(), Options(Target.CPU, 4)])
+def test_options_reach_a_detached_supervisor(options: Options) -> None:
+    assert Options.load(json.dumps(asdict(options))) == options
 
 
 def test_secrets_of_others_are_kept_from_processes_and_our_own_settings_are_not() -> None:

@@ -59,7 +59,7 @@ def test_what_a_person_injects_may_use_what_was_banned_since(briefing: Briefing)
     banned = briefing.model_copy(update={"banned": ("prefetch", "threads")})
     asked = Strategy(techniques=(TechniqueUse(id="prefetch"),))
     with ScriptedModel([Reply(text=reply(PREFETCHING))]) as model:
-        kernel = LlmTranslator(gateway(model)).translate(banned, asked, None, seed=1)
+        kernel = LlmTranslator(gateway(model)).translate(banned, asked, (), seed=1)
         told = model.requests[0]["messages"][1]["content"]
     assert "__builtin_prefetch" in kernel.source
     assert "Banned from this job, under any name: threads (" in told

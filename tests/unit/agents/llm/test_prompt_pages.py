@@ -93,6 +93,29 @@ def _example(target: Target) -> tuple[Kernel, ProblemFacts]:
     return kernel, facts
 
 
+def test_the_words_of_bulk_copies_in_the_prompt_compile() -> None:
+    [words] = [body for language, body in FENCE.findall(prompt.read("idioms_sm_90")) if language == "cuda"]
+    kernel, facts = _example(Target.CUDA)
+    ring = """
+extern "C" __global__ void partial_sums(const float* __restrict__ x, float* __restrict__ partial) {
+    __shared__ __align__(128) float piece[256];
+    __shared__ __align__(8) unsigned long long bar;
+    if (threadIdx.x == 0) {
+        bar_init(at(&bar), 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("fence.proxy.async;" ::: "memory");
+        bar_expect(at(&bar), sizeof piece);
+        bulk_load(at(piece), x, sizeof piece, at(&bar));
+    }
+    __syncthreads();
+    bar_wait(at(&bar), 0);
+    partial[threadIdx.x] = piece[threadIdx.x % 256];
+}
+extern "C" __global__ void add_partials(const float* partial, float* out) { out[0] = partial[0]; }
+"""
+    compile_cuda(kernel.model_copy(update={"source": f'#include "problem.h"\n{words}{ring}'}), facts)
+
+
 @pytest.mark.parametrize("target", list(Target))
 def test_the_example_in_the_prompt_compiles_and_its_plan_fits(target: Target, builds: Path) -> None:
     kernel, facts = _example(target)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import JsonValue
 
 from agents.interface import Advice, Attempt, Briefing, Diagnosis, StrategySource
-from agents.llm import prompt
+from agents.llm import candidates, offered
 from agents.llm.gateway import BadModelAnswer, Gateway
 from agents.llm.ledger import MemoryLedger
 from agents.llm.manager import LlmManager
@@ -17,10 +17,23 @@ from agents.llm.models import Model, RoleModels
 from agents.llm.revisor import LlmRevisor, report
 from agents.llm.translator import LlmTranslator
 from cupilot.domain.attribution import Credit, CreditOutcome
-from cupilot.domain.evaluation import Evaluation, Failure, FailureKind, Interval, Verdict
+from cupilot.domain.evaluation import (
+    Baseline,
+    BuildReport,
+    Comparison,
+    Evaluation,
+    Failure,
+    FailureKind,
+    Interval,
+    LawResult,
+    Profile,
+    ProfileSource,
+    SweepPoint,
+    Verdict,
+)
 from cupilot.domain.evolution.pipeline import REPAIRABLE
 from cupilot.domain.hardware import Peaks
-from cupilot.domain.kernel import Kernel, Launch, LaunchPlan
+from cupilot.domain.kernel import Kernel, Launch, LaunchPlan, Tunable
 from cupilot.domain.pool import PoolMatch
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.roofline import Placement, Zone
@@ -154,7 +167,7 @@ def test_a_crossover_says_what_it_took_and_why(briefing: Briefing) -> None:
 
 def test_a_kernel_is_read_out_of_prose(briefing: Briefing) -> None:
     with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
-        kernel = LlmTranslator(gateway(model)).translate(briefing, Strategy(techniques=()), None, seed=1)
+        kernel = LlmTranslator(gateway(model)).translate(briefing, Strategy(techniques=()), (), seed=1)
     assert kernel.plan.launches[0].args == ("x", "out")
     assert "softmax_rows" in kernel.source
 
@@ -175,7 +188,7 @@ def test_an_unusable_kernel_answer_is_explained_and_then_given_up(
 ) -> None:
     with ScriptedModel([Reply(text=answer)]) as model:
         with pytest.raises(BadModelAnswer):
-            LlmTranslator(gateway(model)).translate(briefing, Strategy(techniques=()), None, seed=1)
+            LlmTranslator(gateway(model)).translate(briefing, Strategy(techniques=()), (), seed=1)
         assert complaint in model.requests[1]["messages"][-1]["content"]
 
 
@@ -243,7 +256,7 @@ def test_a_report_has_the_judges_evidence_as_data() -> None:
 def test_whoever_writes_code_knows_the_compiler(briefing: Briefing, known: str | None, named: str) -> None:
     told = briefing.model_copy(update={"compiler": known})
     with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
-        LlmTranslator(gateway(model)).translate(told, Strategy(techniques=()), None, seed=1)
+        LlmTranslator(gateway(model)).translate(told, Strategy(techniques=()), (), seed=1)
         assert named in model.requests[0]["messages"][1]["content"]
 
 
@@ -256,18 +269,86 @@ def test_a_cpu_is_not_spoken_of_as_a_gpu(briefing: Briefing, policy: NumericsPol
     )  # fmt: skip
     with ScriptedModel([Reply(text=KERNEL_ANSWER)]) as model:
         told = about.model_copy(update={"placement": place})
-        LlmTranslator(gateway(model)).translate(told, Strategy(techniques=()), None, seed=1)
+        LlmTranslator(gateway(model)).translate(told, Strategy(techniques=()), (), seed=1)
         said = model.requests[0]["messages"][1]["content"]
     assert f"Numerics policy {policy.value}:" in said
     assert not re.search(r"tensor cores|CUDA|warp|shared memory|__expf|wgmma|a launch takes", said)
 
 
 def test_techniques_name_only_such_conflicts_and_needs_as_are_offered(briefing: Briefing) -> None:
-    text = prompt.techniques(catalogue(), briefing)
-    offered = set(re.findall(r"^- (\w+) \(", text, re.MULTILINE))
+    text = offered.techniques(catalogue(), briefing)
+    names_offered = set(re.findall(r"^- (\w+) \(", text, re.MULTILINE))
     named = {name for names in re.findall(r"(?:Not with|Requires) ([\w, ]+)\.", text) for name in names.split(", ")}
     assert named
-    assert named <= offered
+    assert named <= names_offered
+
+
+def _compared(pairs: int) -> Evaluation:
+    speedup = Interval(low=1.5, median=1.6, high=1.7)
+    time = Interval(low=9.0, median=10.0, high=11.0)
+    return Evaluation(
+        kernel_hash="k",
+        problem_hash="p",
+        verdict=Verdict.AUDITED,
+        build=BuildReport(ok=True, compiler="test", seconds=0, registers=40),
+        laws=(LawResult(law="own", passed=True, error=0, tolerance=1, reference_error=0),),
+        comparisons=(
+            Comparison(
+                baseline=Baseline.EAGER, kernel_us=time, baseline_us=time, speedup=speedup, pairs=pairs, launches=pairs
+            ),
+        ),
+        tunables={"BLOCK": 512},
+        sweep=(SweepPoint(tunables={"BLOCK": 512}, kernel_us=time, speedup=speedup),),
+        profile=Profile(source=ProfileSource.INFERRED, metrics={"floor_pct": 93.0}),
+    )
+
+
+def test_a_speed_is_told_against_eager_and_an_interval_of_few_pairs_decides_nothing() -> None:
+    assert candidates.outcome(_compared(6)) == (
+        "Verdict audited, 1.600 times as fast as PyTorch eager (95 % interval 1.500 to 1.700)."
+    )
+    assert candidates.outcome(_compared(2)) == (
+        "Verdict audited, 1.600 times as fast as PyTorch eager (undecided: 1.500 to 1.700 in 2 pairs)."
+    )
+
+
+def test_a_translator_sees_both_parents_and_may_answer_with_a_patch_of_the_first(briefing: Briefing) -> None:
+    first = _broken(briefing).model_copy(update={"evaluation": _compared(6)})
+    assert first.kernel is not None
+    tunable = Tunable(value=256, choices=(128, 256, 512))
+    plan = first.kernel.plan.model_copy(update={"tunables": {"BLOCK": tunable}})
+    first = first.model_copy(update={"kernel": first.kernel.model_copy(update={"plan": plan})})
+    first = first.model_copy(update={"kernel": first.kernel.model_copy(update={"source": first.kernel.source + "\n"})})
+    assert first.kernel is not None
+    other = first.kernel.model_copy(update={"source": '#include "problem.h"\n// the other parent'})
+    second = first.model_copy(update={"kernel": other})
+    patch = "```patch\n<<<<<<< SEARCH\nbroken\n=======\nmended\n>>>>>>> REPLACE\n```"
+    with ScriptedModel([Reply(text=patch)]) as model:
+        kernel = LlmTranslator(gateway(model)).translate(briefing, Strategy(techniques=()), [first, second], seed=1)
+        told = model.requests[0]["messages"][1]["content"]
+    assert kernel.source == '#include "problem.h"\nmended\n'
+    assert "// the other parent" in told
+    assert "Tunables: BLOCK = 512 of [128, 256, 512], the edge of the list." in told
+    assert "Calculated: 93 % of the roofline bound's speed." in told
+    rules, device, problem, parents = map(told.index, ("# Rules", "# Device", "# Operator", "# Kernels to start from"))
+    assert rules < device < problem < parents
+
+
+def test_what_a_job_has_tried_is_a_short_table_with_the_best_and_the_newest() -> None:
+    strategies_tried = [Strategy(techniques=(TechniqueUse(id=f"idea_{number}"),)) for number in range(60)]
+    outcomes = {one.signature(): f"{1 + number / 100:.2f}x" for number, one in enumerate(strategies_tried[:50])}
+    outcomes[strategies_tried[55].signature()] = "wrong_value"
+    lines = candidates.tried(strategies_tried, outcomes).splitlines()[1:-1]
+    assert lines[0] == "1.49x: idea_49"
+    assert len(lines) == candidates.MAX_BEST + candidates.MAX_NEWEST + 1
+    assert "wrong_value: idea_55" in lines
+    assert lines[-1] == "(36 others)"
+
+
+def test_a_misaligned_address_and_a_barrier_that_never_fills_get_advice_of_their_own() -> None:
+    crash = Failure(kind=FailureKind.CRASH, message="CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address", details={})
+    assert "no multiple of the access" in report(crash)
+    assert "parity alternates" in report(Failure(kind=FailureKind.TIMEOUT, message="", details={}))
 
 
 def test_advice_gives_a_reason_where_it_is_not_the_cause_itself() -> None:
@@ -276,7 +357,7 @@ def test_advice_gives_a_reason_where_it_is_not_the_cause_itself() -> None:
         for name, reason in (("split_rows", "few warps"), ("grid_stride", "an idle tail"))
     )
     found = Diagnosis(severity="major", cause="few warps", evidence="occupancy_pct = 12", advice=advice)
-    assert prompt.diagnosis(found).splitlines() == [
+    assert candidates.diagnosis(found).splitlines() == [
         "Diagnosis (major): few warps; occupancy_pct = 12.",
         "1. try split_rows; expect occupancy_pct up",
         "2. try grid_stride: an idle tail; expect occupancy_pct up",

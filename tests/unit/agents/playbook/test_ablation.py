@@ -19,7 +19,7 @@ PLAYBOOK = agents()
 def test_the_templates_take_away_what_they_put_in(target: Target) -> None:
     brief = about("softmax", target)
     for item in PLAYBOOK.manager.initial_strategies(brief, [], 6, 0):
-        winner = PLAYBOOK.translator.translate(brief, item.strategy, None, 0)
+        winner = PLAYBOOK.translator.translate(brief, item.strategy, (), 0)
         found = ablations(brief, item.strategy, winner)
         assert [one.technique for one in found] == list(item.strategy.ids())
         for one in found:
@@ -29,7 +29,7 @@ def test_the_templates_take_away_what_they_put_in(target: Target) -> None:
                 assert one.note
             else:
                 assert one.way is AblationWay.PLAYBOOK
-                assert one.kernel == PLAYBOOK.translator.translate(brief, one.strategy, None, 0)
+                assert one.kernel == PLAYBOOK.translator.translate(brief, one.strategy, (), 0)
     assert any(one.kernel is not None and not one.same_code for one in found)
 
 
@@ -38,7 +38,7 @@ def test_what_cannot_be_rendered_without_a_technique_goes_with_it() -> None:
     strategy = parse(
         "threads, simd(width=16), polynomial_exp, multiple_accumulators(count=4): several chains of vectors"
     )
-    winner = PLAYBOOK.translator.translate(brief, strategy, None, 0)
+    winner = PLAYBOOK.translator.translate(brief, strategy, (), 0)
     _, simd, _, _ = ablations(brief, strategy, winner)
     assert set(simd.removed) == {"polynomial_exp", "multiple_accumulators"}
     assert simd.strategy.ids() == ("threads",)
@@ -49,7 +49,7 @@ def test_what_cannot_be_rendered_without_a_technique_goes_with_it() -> None:
 def test_a_sweep_makes_no_other_kernel_of_a_rendered_one() -> None:
     brief = about("softmax", Target.CUDA)
     strategy = PLAYBOOK.manager.initial_strategies(brief, [], 6, 0)[0].strategy
-    rendered = PLAYBOOK.translator.translate(brief, strategy, None, 0)
+    rendered = PLAYBOOK.translator.translate(brief, strategy, (), 0)
     other = {
         name: next(choice for choice in tunable.choices if choice != tunable.value)
         for name, tunable in rendered.plan.tunables.items()
@@ -61,7 +61,7 @@ def test_a_sweep_makes_no_other_kernel_of_a_rendered_one() -> None:
 def test_a_kernel_that_no_template_wrote_is_changed_by_tunables_only() -> None:
     brief = about("softmax", Target.CPU)
     strategy = parse("threads, simd(width=16), loop_unrolling(factor=4): by hand")
-    rendered = PLAYBOOK.translator.translate(brief, parse("threads: threads only"), None, 0)
+    rendered = PLAYBOOK.translator.translate(brief, parse("threads: threads only"), (), 0)
     tunables = {
         "LOOP_UNROLLING_FACTOR": Tunable(value=4, choices=(1, 2, 4)),
         "SIMD": Tunable(value=16, choices=(8, 16)),

@@ -35,7 +35,7 @@ def aligned(strategy: Strategy, kernel: Kernel | None, build: BuildReport | None
 
 def rendered(text: str) -> tuple[Strategy, Kernel]:
     strategy = parse(text)
-    return strategy, PLAYBOOK.translator.translate(BRIEF, strategy, None, 0)
+    return strategy, PLAYBOOK.translator.translate(BRIEF, strategy, (), 0)
 
 
 def foreign(source: str, target: Target = Target.CUDA) -> Kernel:
@@ -60,7 +60,7 @@ def test_templates_leave_the_traces_that_are_looked_for(name: str, target: Targe
     facts, _ = trace(case.function, case.inputs, case.parameters, policy=NumericsPolicy.HALF)
     about = briefing(facts, target, Zone.COMPUTE if name == "mm" else Zone.MEMORY)
     for item in PLAYBOOK.manager.initial_strategies(about, [], 24, 5):
-        kernel = PLAYBOOK.translator.translate(about, item.strategy, None, 0)
+        kernel = PLAYBOOK.translator.translate(about, item.strategy, (), 0)
         found = PLAYBOOK.translator.align(about, attempt(item.strategy, None, kernel))
         assert found.struck == (), (item.strategy.ids(), found.strategy.rationale)
 

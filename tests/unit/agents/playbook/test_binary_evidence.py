@@ -27,7 +27,7 @@ def built(text: str, folder: Path) -> tuple[Strategy, Kernel, BuildReport]:
     """A template's softmax over long rows, with the techniques of ``text``."""
     facts, _ = trace(lambda x: torch.softmax(x, 1), {"x": torch.zeros(64, 40_960)})
     strategy = parse(text)
-    kernel = agents().translator.translate(briefing(facts, Target.CUDA), strategy, None, 0)
+    kernel = agents().translator.translate(briefing(facts, Target.CUDA), strategy, (), 0)
     return strategy, kernel, report(kernel, facts, folder)
 
 

@@ -40,7 +40,7 @@ def test_first_strategies_are_valid_different_and_renderable(name: str, target: 
         assert item.source is StrategySource.IDEA
         assert item.strategy.rationale
         assert problems_with(item.strategy, catalogue(), target, brief.facts.policy) == []
-        PLAYBOOK.translator.translate(brief, item.strategy, None, 0)
+        PLAYBOOK.translator.translate(brief, item.strategy, (), 0)
 
 
 def test_equal_seeds_give_equal_strategies_and_others_do_not() -> None:
@@ -135,7 +135,7 @@ def test_crossover_combines_both_parents_and_says_so() -> None:
         assert child.signature() not in (first.signature(), second.signature())
         assert problems_with(child, catalogue(), Target.CUDA, NumericsPolicy.FP32) == []
         assert child.rationale.startswith("Crossover: ")
-        PLAYBOOK.translator.translate(brief, child, None, 0)
+        PLAYBOOK.translator.translate(brief, child, (), 0)
         for name in child.ids():
             assert name in child.rationale, (child.ids(), child.rationale)
         seen.add(child.signature())

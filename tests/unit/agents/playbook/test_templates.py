@@ -38,7 +38,7 @@ def strategies(about: Briefing, case: str) -> list[Strategy]:
 
 
 def translated(about: Briefing, strategy: Strategy) -> Kernel:
-    return PLAYBOOK.translator.translate(about, strategy, None, 0)
+    return PLAYBOOK.translator.translate(about, strategy, (), 0)
 
 
 def check_cpu(case: Case, strategy: Strategy, builds: Path) -> None:

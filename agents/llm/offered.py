@@ -1,0 +1,95 @@
+"""The techniques that a question about strategies offers: those of the catalogue whose conditions can be met, and what
+earlier jobs of the team have proven.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+
+from agents.interface import Briefing
+from agents.llm.prompt import data, generation
+from agents.playbook.preconditions import unmet
+from cupilot.domain.standing import LearnedTechnique
+from cupilot.domain.strategy import Strategy, TechniqueUse
+from cupilot.domain.technique import Catalogue, Scalar, Technique
+
+
+def techniques(catalogue: Catalogue, briefing: Briefing) -> str:
+    """Return the techniques of the catalogue that fit target, device, policy and operator family, a few lines each, and
+    what the team's own jobs have proven.
+    """
+    offered = {technique.id: technique for technique in catalogue if fits(technique, briefing, catalogue)}
+    lines = [_technique(technique, offered) for technique in offered.values()]
+    learned = [technique for technique in briefing.learned if technique.id not in briefing.banned]
+    if learned:
+        lines.append(
+            "Agents of earlier jobs invented these, and measurements proved them. They have no parameters and may be "
+            "used like the others; what they mean stands in their inventors' words:"
+        )
+        lines.append(data("proven techniques", "\n".join(_learned(technique) for technique in learned)))
+    if briefing.banned:
+        lines.append(f"Do not use, under any name: {', '.join(briefing.banned)}.")
+    return "\n".join(lines)
+
+
+def fits(technique: Technique, briefing: Briefing, catalogue: Catalogue) -> bool:
+    """Return whether a technique may be of use to a job: by target, device, policy, family, and what people banned."""
+    facts = briefing.facts
+    if technique.id in briefing.banned or briefing.target not in technique.targets:
+        return False
+    if technique.policies and facts.policy.value not in technique.policies:
+        return False
+    if technique.arch is not None and generation(briefing.device.arch) < generation(technique.arch):
+        return False
+    # Of a family that the catalogue does not speak of, any technique may be of use.
+    known = any(facts.op_class in other.op_classes for other in catalogue)
+    if technique.op_classes and known and facts.op_class not in technique.op_classes:
+        return False
+    return _applies(technique, briefing)
+
+
+def _applies(technique: Technique, briefing: Briefing) -> bool:
+    """Return whether the technique's own conditions can be met, as far as code knows them: with any of its parameters,
+    beside any companion that it may need."""
+    for companions in _COMPANIONS:
+        names = dict.fromkeys([*technique.requires, *companions, technique.id])
+        for parameters in _settings(technique):
+            uses = (TechniqueUse(id=name, parameters=parameters if name == technique.id else {}) for name in names)
+            objection = unmet(briefing, Strategy(techniques=tuple(uses)))
+            if objection is None or not objection.startswith(f"{technique.id}:"):
+                return True
+    return False
+
+
+_COMPANIONS = ((), ("register_rows",), ("shared_rows",), ("shared_tiling",), ("shared_tiling", "register_blocking"))
+"""Techniques of which others need one, whichever."""
+
+
+def _settings(technique: Technique) -> Iterator[dict[str, Scalar]]:
+    """Yield the technique's defaults, then each other choice of one parameter."""
+    yield {}
+    for name, parameter in technique.parameters.items():
+        for choice in parameter.choices:
+            if choice != parameter.default:
+                yield {name: choice}
+
+
+def _technique(technique: Technique, offered: Collection[str]) -> str:
+    text = f"- {technique.id} ({technique.resource.value}): {technique.summary}"
+    if technique.parameters:
+        choices = (
+            f"{name} {list(parameter.choices)}: {parameter.meaning}" for name, parameter in technique.parameters.items()
+        )
+        text += f" Parameters: {'; '.join(choices)}."
+    if technique.preconditions:
+        text += f" Only where: {' '.join(technique.preconditions)}"
+    if technique.requires:
+        text += f" Requires {', '.join(technique.requires)}."
+    if conflicts := [name for name in technique.conflicts if name in offered]:
+        text += f" Not with {', '.join(conflicts)}."
+    return text
+
+
+def _learned(technique: LearnedTechnique) -> str:
+    return json.dumps({"id": technique.id, "meaning": technique.meaning, "measured": technique.record.words()})

@@ -1,0 +1,48 @@
+"""Judge a champion that ships with the release again, by a job that measures only its kernel."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from cupilot.domain.champions import by_kernel
+from cupilot.domain.job import AgentKind, JobSpec, Learning
+from cupilot.domain.people import Caller
+from cupilot.domain.value import digest
+from cupilot.jobs.remeasuring import ONE_KERNEL, ONE_MEASUREMENT
+from cupilot.jobs.submission import RELEASE, once
+from cupilot.storage.db.tables.jobs import Job
+from cupilot.storage.jobs.jobs import submit_job
+from cupilot.storage.jobs.steering import add_injection
+
+LABEL = "champion"
+"""Label of a job that judges one: the kernel's hash."""
+
+
+def judge(session: Session, caller: Caller, kernel: str, idempotency_key: str | None) -> tuple[Job, bool]:
+    """Return the job that judges a champion's kernel, which measures nothing else, and whether it is new."""
+    champion = by_kernel(kernel)
+    request_hash = digest([LABEL, champion.kernel.content_hash(), champion.problem_hash])
+
+    def make() -> tuple[Job, bool]:
+        spec = JobSpec(
+            problem=champion.load_problem(),
+            target=champion.target,
+            method=ONE_KERNEL,
+            agents=AgentKind.PLAYBOOK,
+            budgets=ONE_MEASUREMENT,
+            labels={LABEL: champion.kernel.content_hash()},
+            learning=Learning(),
+        )
+        job, is_new = submit_job(
+            session,
+            caller.team_id,
+            spec,
+            idempotency_key=idempotency_key,
+            request_hash=request_hash,
+            author=caller.user,
+        )
+        if is_new:
+            add_injection(session, job, RELEASE, strategy=champion.strategy, kernel=champion.kernel)
+        return job, is_new
+
+    return once(session, caller.team_id, idempotency_key, request_hash, make)
