@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,7 +20,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Transaction
 from api.pages.sides import side_by_side
-from cupilot.domain.errors import CupilotError, NotFound
+from api.readiness import OK, check
+from cupilot.domain.errors import Busy, CupilotError, NotFound, Unavailable
 from cupilot.domain.people import Caller, Forbidden, Role
 from cupilot.reports.job import factor
 from cupilot.storage.people.teams import identify
@@ -77,10 +79,21 @@ class PageRoute(APIRoute):
                 return RedirectResponse(SIGN_IN, 303, headers=HEADERS)
             except RequestValidationError:
                 return failed(NotFound("there is no such page"))
+            except Busy as error:
+                return failed(error)
+            except Unavailable as error:
+                return failed(await _what_is_down(request, error))
             except CupilotError as error:
                 return failed(error)
 
         return guarded
+
+
+async def _what_is_down(request: Request, error: Unavailable) -> Unavailable:
+    """Return the error with what the service's parts answer, which says more than that one of them did not."""
+    found = await run_in_threadpool(check, request.app.state.database)
+    wrong = [f"{part}: {answer}" for part, answer in found.checks.items() if answer != OK]
+    return Unavailable(error.message, hint="; ".join(wrong) or error.hint)
 
 
 def visitor(request: Request, session: Transaction) -> Caller:

@@ -106,7 +106,7 @@ NEVER_ANSWERED = {
     *("forbidden", "cost_budget", "stale", "illegal_transition"),  # bases, and what is caught on the way
     *("wrong_settings", "unsafe_production", "card_taken"),  # end a process, or keep it from serving
     *("invalid_batch_file", "nothing_to_export"),  # command lines say them
-    *("old_schema", "no_scheduler", "webhooks_behind"),  # /readyz says them in its own words
+    *("old_schema", "no_scheduler", "no_worker", "webhooks_behind"),  # /readyz says them in its own words
 }
 
 
