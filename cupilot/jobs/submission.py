@@ -65,7 +65,8 @@ def submit(session: Session, caller: Caller, request: JobRequest, idempotency_ke
 def inject_champions(session: Session, job: Job, spec: JobSpec) -> None:
     """Let a new job begin from the champion that ships for its problem, of each architecture.
 
-    Only of ``sce``, and not where it learns from no pool. The kernels are measured like any other; agents write one more at least.
+    Only of ``sce``, and not where it learns from no pool. The kernels are measured like any other; agents write one
+    more at least.
     """
     if not isinstance(spec.method, SceConfig) or not spec.method.pool:
         return
