@@ -1,13 +1,15 @@
 """Alignment with a model: the model rewrites the strategy to what the code does, source and binary decide.
 
 A technique stays only where the rules find its traces in source and machine code, or, where it leaves none that could
-be looked for, where the model quotes the line of the source that shows it.
+be looked for, where the model quotes the line of the source that shows it. What was asked for, left its traces and is
+missing in the answer comes back, and so does what a technique that stays requires.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from agents.interface import AgentError, Alignment, Attempt, Briefing, RooflineProphet, StrategyTranslator
 from agents.llm import answers, offered, prompt
 from agents.llm.candidates import kernel_text
-from agents.llm.gateway import Gateway, Question
+from agents.llm.gateway import AnswerError, Gateway, Question
 from agents.llm.models import AgentRole
 from agents.llm.translator import LlmTranslator
-from agents.playbook.evidence import leaves_trace, missing
+from agents.playbook.evidence import UNTELLING, leaves_trace, missing
+from agents.playbook.preconditions import restored
 from cupilot.domain.evaluation import BuildReport
 from cupilot.domain.evolution.seeds import derive
 from cupilot.domain.kernel import Kernel
@@ -70,7 +73,7 @@ class AligningTranslator(LlmTranslator):
         seed = derive(0, "align", attempt.kernel.content_hash())
         question = Question(AgentRole.TRANSLATOR, "align", messages, file.hash, seed, json_answer=True)
         try:
-            return self._gateway.ask(question, lambda text: _checked_reading(text, briefing, attempt))
+            return self._gateway.ask(question, _Reader(briefing, attempt).read)
         except (AgentError, CostBudgetReached) as error:
             logger.info("aligned by the rules alone: %s", error)
             return self._rules.align(briefing, attempt)
@@ -90,31 +93,71 @@ def build_facts(build: BuildReport | None) -> str:
     return f"Resources: {', '.join(known) or 'unknown'}. Instructions: {', '.join(counts) or 'unknown'}."
 
 
-def _checked_reading(text: str, briefing: Briefing, attempt: Attempt) -> Alignment:
-    """Return the model's reading, without every claim that neither binary nor source shows."""
+class _Reader:
+    """Reads the model's answers; misquoted lines get the one repair turn, and are struck after that."""
+
+    def __init__(self, briefing: Briefing, attempt: Attempt) -> None:
+        self._briefing = briefing
+        self._attempt = attempt
+        self._asked_again = False
+
+    def read(self, text: str) -> Alignment:
+        """Return the strategy as the code follows it.
+
+        Without every claim that neither binary nor source shows; with what they show and the answer leaves out.
+        """
+        attempt, briefing = self._attempt, self._briefing
+        assert attempt.kernel is not None
+        answer = answers.checked(_Answer, answers.json_object(text))
+        claims = list({claim.id: claim for claim in answer.techniques}.values())
+        raw = {"techniques": [_technique_of(claim, attempt.strategy) for claim in claims]}
+        read = answers.strategy(raw | {"rationale": answer.rationale}, catalogue(), briefing)
+        quoted = {claim.id for claim in claims if _is_quoted_from(claim.evidence, attempt.kernel.source)}
+        self._check_quotations(read, quoted)
+        build = attempt.evaluation.build if attempt.evaluation else None
+        absent = missing(read, attempt.kernel, build)
+        kept = tuple(
+            use for use in read.techniques if use.id not in absent and _has_evidence(use, quoted, attempt.kernel)
+        )
+        absent_of_asked = missing(attempt.strategy, attempt.kernel, build)
+        kept = restored(briefing, attempt.strategy, kept, _shown(attempt, absent_of_asked))
+        struck = _unfulfilled(attempt.strategy, kept, absent_of_asked)
+        rationale = answer.rationale
+        if struck:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in struck.items())
+            rationale = f"{rationale}\nStruck after the build: {reasons}."[:MAX_RATIONALE]
+        claimed = len(attempt.strategy.techniques)
+        fidelity = (claimed - len(struck)) / claimed if claimed else 1.0
+        return Alignment(
+            strategy=Strategy(techniques=kept, rationale=rationale), struck=tuple(struck), fidelity=fidelity
+        )
+
+    def _check_quotations(self, read: Strategy, quoted: set[str]) -> None:
+        assert self._attempt.kernel is not None
+        unproven = [use.id for use in read.techniques if not _has_evidence(use, quoted, self._attempt.kernel)]
+        if unproven and not self._asked_again:
+            self._asked_again = True
+            raise AnswerError(
+                f"the evidence of {', '.join(unproven)} does not stand in the source: quote one line of code exactly,"
+                " without its comment, or leave the technique out"
+            )
+
+
+def _shown(attempt: Attempt, absent: Collection[str]) -> set[str]:
+    """Return the techniques that were asked for and whose telling traces source and binary show."""
     assert attempt.kernel is not None
-    answer = answers.checked(_Answer, answers.json_object(text))
-    claims = list({claim.id: claim for claim in answer.techniques}.values())
-    raw = {"techniques": [_technique_of(claim, attempt.strategy) for claim in claims]}
-    read = answers.strategy(raw | {"rationale": answer.rationale}, catalogue(), briefing)
-    quoted = {claim.id for claim in claims if _is_quoted_from(claim.evidence, attempt.kernel.source)}
-    build = attempt.evaluation.build if attempt.evaluation else None
-    absent = missing(read, attempt.kernel, build)
-    kept = tuple(use for use in read.techniques if use.id not in absent and _has_evidence(use, quoted, attempt.kernel))
-    struck = _unfulfilled(attempt.strategy, kept, missing(attempt.strategy, attempt.kernel, build))
-    rationale = answer.rationale
-    if struck:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in struck.items())
-        rationale = f"{rationale}\nStruck after the build: {reasons}."[:MAX_RATIONALE]
-    claimed = len(attempt.strategy.techniques)
-    fidelity = (claimed - len(struck)) / claimed if claimed else 1.0
-    return Alignment(strategy=Strategy(techniques=kept, rationale=rationale), struck=tuple(struck), fidelity=fidelity)
+    target = attempt.kernel.target
+    return {
+        name
+        for name in attempt.strategy.ids()
+        if name not in absent and name not in UNTELLING and leaves_trace(name, target)
+    }
 
 
 def _technique_of(claim: _Claim, strategy: Strategy) -> dict[str, Any]:
-    """Return a claim as a technique of a strategy; one that the strategy asked for keeps its meaning."""
+    """Return a claim as a technique of a strategy; a corrected meaning replaces the one that was asked for."""
     use = strategy.use(claim.id)
-    meaning = use.meaning if use and use.meaning else claim.meaning
+    meaning = claim.meaning or (use.meaning if use else "")
     return {"id": claim.id, "parameters": claim.parameters, "meaning": meaning}
 
 

@@ -73,11 +73,18 @@ class PlaybookTranslator:
             raise NotApplicable("a parent has no kernel to be crossed", where="parents")
         return spliced(first.kernel, second.kernel, seed)
 
-    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:  # noqa: ARG002
-        """Return the strategy without the techniques that neither source nor binary show."""
+    def align(self, briefing: Briefing, attempt: Attempt) -> Alignment:
+        """Return the strategy without the techniques that neither source nor binary show.
+
+        What a technique that stays requires stays too.
+        """
+        from agents.playbook.preconditions import restored  # which asks this module for the operator
+
         build = attempt.evaluation.build if attempt.evaluation else None
         struck = missing(attempt.strategy, attempt.kernel, build)
         kept = tuple(use for use in attempt.strategy.techniques if use.id not in struck)
+        kept = restored(briefing, attempt.strategy, kept, ())
+        struck = {name: reason for name, reason in struck.items() if name not in {use.id for use in kept}}
         claimed = len(attempt.strategy.techniques)
         rationale = attempt.strategy.rationale
         if struck:

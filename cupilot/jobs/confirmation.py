@@ -1,6 +1,7 @@
 """Confirm a job's best kernel: measure it again in fresh processes; only then is it ``reproduced``.
 
-A kernel that does not hold is corrected to what the second measurement says, and the next best is tried.
+A kernel that does not hold is corrected to what the second measurement says, and the next best is tried. Up to three
+are raced: as long as the best confirmed lower bound falls below that of one that was not confirmed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cupilot.storage.db.tables.jobs import Candidate, Generation, Job
 from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.jobs.endings import end_job
 from cupilot.storage.jobs.evolving import choose_best
-from cupilot.storage.jobs.progress import best_unconfirmed, evaluation_of, preparation_of
+from cupilot.storage.jobs.progress import best_unconfirmed, evaluation_of, preparation_of, speed_of
 from cupilot.storage.queue.steps import add_step, device_queue
 
 MAX_TRIES = 3
@@ -52,15 +53,26 @@ def _measured_on(session: Session, job: Job, candidate: Candidate) -> str:
     return (evaluation.environment or preparation_of(job).environment).device.uid
 
 
-def after_confirmation(session: Session, job: Job, step: Step, verdict: Verdict) -> None:
-    """End the job with the kernel that held, or try the next best."""
+def after_confirmation(session: Session, job: Job, step: Step) -> None:
+    """End the job with the kernel that held, or measure the next: where none held, or one may yet be faster."""
     best = choose_best(session, job)
-    reached = reached_before(step)
-    if verdict is Verdict.REPRODUCED:
-        if reached is not None or best is None or not begin_attribution(session, job, best):
-            conclude(session, job, reached)
-    else:
-        begin_confirmation(session, job, reached, step.payload["tried"] + 1)
+    reached, tried = reached_before(step), step.payload["tried"] + 1
+    if (
+        best is None
+        or best.verdict is not Verdict.REPRODUCED
+        or (reached is None and tried < MAX_TRIES and _has_rival(session, job, best))
+    ):
+        begin_confirmation(session, job, reached, tried)
+    elif reached is not None or not begin_attribution(session, job, best):
+        conclude(session, job, reached)
+
+
+def _has_rival(session: Session, job: Job, best: Candidate) -> bool:
+    """Return whether what the confirmed one has shown falls below what another one has: then that is confirmed too."""
+    rival = best_unconfirmed(session, job)
+    if rival is None:
+        return False
+    return speed_of(session, job, rival)[0] > speed_of(session, job, best)[0]
 
 
 def reached_before(step: Step) -> Exhausted | None:

@@ -15,6 +15,7 @@ from cupilot.domain import problems as builtin
 from cupilot.domain.champions import matching
 from cupilot.domain.errors import CupilotError, InvalidInput, NotFound
 from cupilot.domain.evolution.methods import MethodConfig
+from cupilot.domain.evolution.sce import SceConfig
 from cupilot.domain.job import AgentKind, JobSpec, check_playable
 from cupilot.domain.people import Caller
 from cupilot.domain.problem import Problem, Target, check_source
@@ -64,9 +65,10 @@ def submit(session: Session, caller: Caller, request: JobRequest, idempotency_ke
 def inject_champions(session: Session, job: Job, spec: JobSpec) -> None:
     """Let a new job begin from the champion that ships for its problem, of each architecture.
 
-    Not where its method learns from no pool. The kernels are measured like any other; agents write one more at least.
+    Only of ``sce``, and not where it learns from no pool. The kernels are measured like any other; agents write one
+    more at least.
     """
-    if not spec.method.pool:
+    if not isinstance(spec.method, SceConfig) or not spec.method.pool:
         return
     found = matching(spec.problem.content_hash(), spec.target, policy=spec.problem.policy)
     for champion in found[: spec.budgets.candidates - 1]:

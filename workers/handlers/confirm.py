@@ -62,7 +62,7 @@ def store(session: Session, job: Job, step: Step, evaluation: Evaluation) -> Non
     purpose = EvaluationPurpose.CONFIRM
     add_evaluation(session, job, candidate, step, evaluation, purpose=purpose, utilisation_weight=weight)
     correct(session, first, evaluation=evaluation)
-    after_confirmation(session, job, step, evaluation.verdict)
+    after_confirmation(session, job, step)
 
 
 CONFIRM = Handler(load, work, store)

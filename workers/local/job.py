@@ -13,8 +13,8 @@ from typing import Protocol
 
 from agents.interface import Agents
 from agents.stages import initial_strategies
-from cupilot.domain.evaluation import Preparation, PreparationResult, Verdict
-from cupilot.domain.evolution.fitness import member
+from cupilot.domain.evaluation import Evaluation, Preparation, PreparationResult, Verdict
+from cupilot.domain.evolution.fitness import member, speed_bounds
 from cupilot.domain.evolution.methods import method_for
 from cupilot.domain.evolution.pipeline import End, Ending
 from cupilot.domain.evolution.population import Member, Operator, Proposal
@@ -140,15 +140,24 @@ class LocalJob:
         ]
 
     def _confirm(self, candidates: Candidates) -> None:
-        """Measure the best again; where its speed does not hold, the next best."""
+        """Measure the best again, and the next best where its speed does not hold, or falls below what theirs is."""
         for candidate in _counting(candidates)[: CONFIRMATION_ATTEMPTS if self.confirms else 0]:
+            if self._is_beaten(candidate, candidates):
+                break
             assert candidate.tuned is not None
             again = partial(self.judge.confirm, self.spec.problem, candidates.preparation, candidate.tuned)
             candidate.confirmation = retried(again)
             self.listener.confirmed(candidate)
-            if candidate.confirmation is not None and candidate.confirmation.verdict is Verdict.REPRODUCED:
-                break
         self.best = next(iter(_counting(candidates)), None)
+
+    def _is_beaten(self, candidate: Candidate, candidates: Candidates) -> bool:
+        """Return whether a reproduced kernel's lower bound is not below the candidate's."""
+        best = next(iter(_counting(candidates)), None)
+        if best is None or best.latest is None or best.latest.verdict is not Verdict.REPRODUCED:
+            return False
+        assert candidate.latest is not None
+        own, others = (speed_bounds(one, candidates.preparation) for one in (candidate.latest, best.latest))
+        return own is None or others is None or own[0] <= others[0]
 
     def _late(self) -> bool:
         return time.monotonic() - self.started > self.spec.budgets.wall_seconds
@@ -161,7 +170,12 @@ def _counting(candidates: Candidates) -> list[Candidate]:
         for candidate in candidates.all
         if candidate.latest is not None and candidate.latest.verdict.counts
     ]
-    counting.sort(key=lambda pair: (-pair[0].verdict.rank, -(pair[0].speedup or 0.0), pair[1].ordinal))
+
+    def place(pair: tuple[Evaluation, Candidate]) -> tuple[int, float, int]:
+        bounds = speed_bounds(pair[0], candidates.preparation) or (0.0, 0.0)
+        return (-pair[0].verdict.rank, -bounds[0], pair[1].ordinal)
+
+    counting.sort(key=place)
     return [candidate for _, candidate in counting]
 
 
@@ -176,4 +190,5 @@ def _member(candidates: Candidates, candidate: Candidate) -> Member | None:
         evaluation=candidate.evaluation,
         placement=candidates.preparation.placement,
         utilisation_weight=candidates.spec.method.utilisation_weight,
+        preparation=candidates.preparation,
     )

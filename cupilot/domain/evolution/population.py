@@ -50,6 +50,10 @@ class Member(Value):
     """0 to 1, in the zone's own resource."""
     fitness: float | None
     """None for a member that does not count."""
+    bare: float | None = None
+    """The same without utilisation; None where that is not known apart."""
+    counted: bool = True
+    """True if its utilisation comes from counters. Where some members have none, all are ranked by ``bare``."""
     floor_share: float | None = None
     """Floor time over kernel time; None where it is unknown."""
 

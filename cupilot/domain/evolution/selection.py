@@ -15,8 +15,15 @@ from cupilot.domain.roofline import NEAR_FLOOR
 
 def ranked(population: Sequence[Member]) -> list[Member]:
     """Return the members that count, best first."""
-    scored = [(member.fitness, member) for member in population if member.fitness is not None]
-    return [member for _, member in sorted(scored, key=lambda pair: (-pair[0], pair[1].ordinal))]
+    counting = [member for member in population if member.fitness is not None]
+    alike = all(member.counted for member in counting)  # else those with counters would be ahead by having them
+
+    def value(member: Member) -> float:
+        chosen = member.fitness if alike or member.bare is None else member.bare
+        assert chosen is not None
+        return chosen
+
+    return sorted(counting, key=lambda member: (-value(member), member.ordinal))
 
 
 def elite(population: Sequence[Member], count: int) -> list[Member]:

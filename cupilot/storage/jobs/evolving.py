@@ -175,7 +175,7 @@ def add_evaluation(
         evaluation_id=row.id,
         verdict=evaluation.verdict,
         speedup=evaluation.speedup,
-        fitness=fitness.fitness(evaluation, placement, utilisation_weight),
+        fitness=fitness.fitness(evaluation, placement, utilisation_weight, preparation_of(job)),
         utilisation=fitness.utilisation(evaluation.profile, placement.zone),
     )
     data = {
@@ -211,7 +211,7 @@ def store_evaluation(
 
 def choose_best(session: Session, job: Job) -> Candidate | None:
     """Point the job to its best kernel: a reproduced one before an audited one, then the faster, then the older."""
-    best = session.scalars(best_first(job).limit(1)).one_or_none()
+    best = next(iter(best_first(session, job)), None)
     chosen = best.id if best else None
     if chosen != job.best_candidate_id:
         _set(session, job, best_candidate_id=chosen)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Uuid, cast, func, or_, select
+from sqlalchemy import Uuid, cast, func, or_, select, true
 from sqlalchemy.orm import Session, aliased
 
 from cupilot.domain.caveats import problem_warnings
@@ -62,23 +61,44 @@ def preparation_of(job: Job) -> Preparation:
     return job.preparation
 
 
-def best_first(job: Job) -> Any:
-    """Return the query for the candidates of a job that count, the best first."""
-    return (
+CONTENDERS = 10
+"""Candidates with the highest medians, of which the one with the highest lower bound is the best."""
+
+
+def best_first(session: Session, job: Job, *, unconfirmed: bool = False) -> list[Candidate]:
+    """Return the contenders of a job: reproduced ones first, then by the lower bound of their speed, then by age.
+
+    ``unconfirmed``: only those that have not been measured a second time.
+    """
+    second = select(EvaluationRow.id).where(
+        EvaluationRow.candidate_id == Candidate.id, EvaluationRow.purpose == EvaluationPurpose.CONFIRM
+    )
+    query = (
         select(Candidate)
-        .where(Candidate.job_id == job.id, Candidate.speedup.is_not(None))
+        .where(Candidate.job_id == job.id, Candidate.speedup.is_not(None), ~second.exists() if unconfirmed else true())
         .order_by(Candidate.verdict.desc(), Candidate.speedup.desc(), Candidate.ordinal)
+        .limit(CONTENDERS)
         .execution_options(populate_existing=True)
     )
+    contenders = session.scalars(query).all()
+
+    def place(candidate: Candidate) -> tuple[int, float, int]:
+        assert candidate.verdict is not None
+        return (-candidate.verdict.rank, -speed_of(session, job, candidate)[0], candidate.ordinal)
+
+    return sorted(contenders, key=place)
 
 
 def best_unconfirmed(session: Session, job: Job) -> Candidate | None:
     """Return the best candidate that counts and has not been measured a second time."""
-    second = select(EvaluationRow.id).where(
-        EvaluationRow.candidate_id == Candidate.id, EvaluationRow.purpose == EvaluationPurpose.CONFIRM
-    )
-    best: Candidate | None = session.scalars(best_first(job).where(~second.exists()).limit(1)).one_or_none()
-    return best
+    return next(iter(best_first(session, job, unconfirmed=True)), None)
+
+
+def speed_of(session: Session, job: Job, candidate: Candidate) -> tuple[float, float]:
+    """Return bounds of a candidate's speed, as selection goes by it; 0 and 0 of one without."""
+    if candidate.evaluation_id is None:
+        return 0.0, 0.0
+    return fitness.speed_bounds(evaluation_of(session, candidate.evaluation_id), job.preparation) or (0.0, 0.0)
 
 
 def survivors_of(session: Session, job: Job, limit: int) -> list[Candidate]:
@@ -272,6 +292,7 @@ def members(session: Session, job: Job, generation: Generation, utilisation_weig
                 evaluation=evaluation,
                 placement=evaluation.placement or preparation.placement,
                 utilisation_weight=utilisation_weight,
+                preparation=preparation,
             )
         )
     return population

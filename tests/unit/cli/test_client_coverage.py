@@ -25,6 +25,7 @@ NEED_NONE = {
     "all_problems": "problems shows a page, which holds every built-in one",
     "all_steps": "steps pages through them",
     "batch_steps": "batch status --steps reads all of them, page by page",
+    "champion": "best prints what ships with the program itself, without a service",
     "close": "every command closes its client by leaving a with block",
     "events": "events reads all of them, page by page",
     "experiment_figure": "experiment report writes the download, which has every figure",

@@ -85,8 +85,8 @@ def measured(speedup: float, *, memory: float = 0.0, compute: float = 0.0, kerne
             ),
         ),
         profile=Profile(
-            source=ProfileSource.INFERRED,
-            metrics={"memory_throughput_pct": memory, "compute_throughput_pct": compute, "floor_pct": 50.0},
+            source=ProfileSource.MEASURED,
+            metrics={"dram_throughput_pct": memory, "sm_throughput_pct": compute, "floor_pct": 50.0},
         ),
     )
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 import pytest
 
@@ -61,6 +62,7 @@ class Players:
 
     def __init__(self) -> None:
         self.shown: list[PoolMatch] = []
+        self.outcomes: Mapping[str, str] = {}
 
     def diagnose(self, briefing: Briefing, attempt: Attempt) -> Diagnosis:
         raise NotImplementedError
@@ -74,6 +76,7 @@ class Players:
         *,
         taken: Sequence[Strategy] = (),
         seeds: Sequence[Attempt] = (),
+        outcomes: Mapping[str, str] = MappingProxyType({}),
     ) -> list[InitialStrategy]:
         self.shown += pool
         rng = Random(seed)
@@ -81,13 +84,21 @@ class Players:
         return [InitialStrategy(strategy=strategy(*ids), source=StrategySource.IDEA) for ids in sorted(chosen)]
 
     def crossover(
-        self, briefing: Briefing, first: Attempt, second: Attempt, taken: Sequence[Strategy], seed: int
+        self,
+        briefing: Briefing,
+        first: Attempt,
+        second: Attempt,
+        taken: Sequence[Strategy],
+        seed: int,
+        *,
+        outcomes: Mapping[str, str],
     ) -> Strategy:
+        self.outcomes = outcomes
         genes = sorted({*first.strategy.ids(), *second.strategy.ids()})
         rng = Random(seed)
         return strategy(*(gene for gene in genes if rng.random() < 0.8))
 
-    def translate(self, briefing: Briefing, strategy: Strategy, parent: Kernel | None, seed: int) -> Kernel:
+    def translate(self, briefing: Briefing, strategy: Strategy, parents: Sequence[Attempt], seed: int) -> Kernel:
         return kernel_for(strategy)
 
     def merge(self, briefing: Briefing, first: Attempt, second: Attempt, seed: int) -> Kernel:
@@ -246,13 +257,28 @@ def test_a_speed_that_does_not_hold_makes_way_for_the_next_best() -> None:
         held.append(kernel.source)
         if len(held) == 1:
             return failed(kernel, FailureKind.WRONG_VALUE)
-        return measured(2.0).model_copy(update={"verdict": Verdict.REPRODUCED})
+        return measured(20.0).model_copy(update={"verdict": Verdict.REPRODUCED})
 
     done = run(ScriptedJudge(confirm=script))
     assert len(held) == 2
     assert done.best is not None
     assert done.best.kernel is not None
     assert done.best.kernel.source == held[1]
+
+
+def test_a_confirmed_speed_that_falls_below_anothers_bound_starts_the_race_again() -> None:
+    raced: list[str] = []
+
+    def script(kernel: Kernel) -> Evaluation:
+        raced.append(kernel.source)
+        speedup = 1.5 if len(raced) == 1 else 20.0
+        return measured(speedup).model_copy(update={"verdict": Verdict.REPRODUCED})
+
+    done = run(ScriptedJudge(confirm=script))
+    assert len(raced) == 2
+    assert done.best is not None
+    assert done.best.kernel is not None
+    assert done.best.kernel.source == raced[1]
 
 
 def test_a_job_that_is_not_to_confirm_names_its_fastest() -> None:

@@ -127,6 +127,30 @@ class Listener(Gateway):
         raise ModelUnavailable("nobody is there")
 
 
+def test_what_was_asked_for_and_left_its_trace_comes_back_where_the_answer_omits_it(briefing: Briefing) -> None:
+    reply = answer({"techniques": [], "rationale": "plain rows"})
+    with ScriptedModel([reply]) as model:
+        aligned = AligningTranslator(gateway(model), agents().translator).align(briefing, written("threads", "simd"))
+    assert aligned.strategy.ids() == ("threads",)
+    assert aligned.struck == ("simd",)
+
+
+def test_a_misquoted_line_gets_one_repair_turn_and_a_corrected_meaning_stands(briefing: Briefing) -> None:
+    wrong = {"id": "row_tiles", "evidence": "for (row in rows)", "meaning": "one row at a time"}
+    right = wrong | {"evidence": "for (long long r = 0; r < X_ROWS; ++r) row_tile(x, out, r);"}
+    meant = Strategy(techniques=(TechniqueUse(id="row_tiles", meaning="four rows at a time"),))
+    asked = written().model_copy(update={"strategy": meant})
+    replies = [answer({"techniques": [claim], "rationale": "rows"}) for claim in (wrong, right)]
+    with ScriptedModel(replies) as model:
+        aligned = AligningTranslator(gateway(model), agents().translator).align(briefing, asked)
+        assert "row_tiles does not stand in the source" in model.requests[1]["messages"][-1]["content"]
+    assert [(use.id, use.meaning) for use in aligned.strategy.techniques] == [("row_tiles", "one row at a time")]
+    with ScriptedModel([replies[0]]) as model:
+        aligned = AligningTranslator(gateway(model), agents().translator).align(briefing, asked)
+        assert len(model.requests) == 2
+    assert aligned.struck == ("row_tiles",)
+
+
 def test_an_ensemble_shares_the_reading_of_kernels(briefing: Briefing) -> None:
     """Each kernel draws its model for alignment and diagnosis; the same kernel always draws the same one."""
     pair = RoleModels(default=(Model(name="openai/a"), Model(name="openai/b")))
