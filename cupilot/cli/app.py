@@ -14,6 +14,7 @@ from cupilot.cli import (
     batches,
     calls,
     candidates,
+    connection,
     events,
     experiments,
     exports,
@@ -53,6 +54,7 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "result": results.result,
         "export": exports.export,
         "problems": results.problems,
+        "open": connection.open_page,
     },
     "Steer a job": {
         "pause": steering.pause,
@@ -103,6 +105,9 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "models": models.app,
         "batch": batches.app,
         "doctor": stack.doctor,
+        "login": connection.login,
+        "logout": connection.logout,
+        "mcp": connection.mcp,
         "version": stack.version,
     },
 }
