@@ -22,14 +22,10 @@ def coloured(text: str, language: str) -> Markup:
     """Return the text with its syntax in spans; ``language`` is one of Pygments' names."""
     if len(text) > LONGEST:
         return Markup(text.translate({38: "&amp;", 60: "&lt;", 62: "&gt;"}))
-    # Pygments escapes what it is given; keep every line, so that numbers fit.
-    lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
-    return Markup(highlight(text, lexer, _FORMATTER))
-
-
-def lines(text: str, language: str) -> list[Markup]:
-    """Return the coloured lines of a text."""
-    return [Markup(line) for line in coloured(text, language).split("\n")]
+    # Pygments escapes what it is given. It keeps every line, so that numbers fit, and wants a line's end to know a
+    # comment by: what it adds is taken away again.
+    shown = highlight(text, get_lexer_by_name(language, stripnl=False, ensurenl=True), _FORMATTER)
+    return Markup(shown if text.endswith("\n") else shown.removesuffix("\n"))
 
 
 def coloured_diff(diff: str, language: str) -> list[dict[str, object]]:

@@ -20,12 +20,12 @@ from api.pages.visits import COOKIE, HOME, PageRoute, Visitor, page
 from api.routes.events import continue_after, event_stream
 from cupilot.domain.errors import InvalidInput, NotFound, Pruned
 from cupilot.domain.evaluation import Verdict
+from cupilot.domain.imported import KernelKind
 from cupilot.domain.people import Role
 from cupilot.domain.problem import Target
 from cupilot.domain.states import JobState
 from cupilot.exports import Winner, refusals
-from cupilot.reports.job import next_steps
-from cupilot.schemas import CandidateComparison, CandidateSummary, JobView
+from cupilot.schemas import CandidateComparison, CandidateSummary, JobView, Report
 from cupilot.schemas.jobs import JobFilter
 from cupilot.storage.db.feed import nothing_follows
 from cupilot.storage.jobs import timelines
@@ -120,6 +120,7 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
         generations.setdefault(candidate.generation, []).append(candidate)
     base = f"{HOME}/jobs/{job}/candidates"
     best = improvements(session, team, job, MAX_BEST)
+    found = report_on(session, team, job, str(view.best.ordinal)) if view.best else None
     return page(
         "job",
         caller,
@@ -134,12 +135,12 @@ def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
         roofline=_roofline(session, team, job, best, base),
         funnel=_funnel(view),
         techniques=_worth(candidates.items),
-        credits=candidate_view(session, team, job, str(view.best.ordinal)).credits if view.best else [],
+        credits=found.candidate.credits if found else [],
         seconds=charts.line(timelines.used_device_seconds(session, team, job), "minutes", "seconds on devices"),
         dollars=charts.line(timelines.used_dollars(session, team, job), "minutes", "US dollars for models"),
         directives=list_directives(session, team, job).items,
-        exports=_exports(session, team, view),
-        advice=_advice(session, team, view),
+        exports=_exports(found),
+        advice=found.next_steps if found else [],
         log=job_log(session, team, job, lines=LOG_LINES).splitlines(),
     )
 
@@ -193,19 +194,11 @@ def _worth(candidates: Sequence[CandidateSummary]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -(row["best"] or 0.0))
 
 
-def _exports(session: Session, team: UUID, view: JobView) -> list[tuple[str, str | None]]:
-    if view.best is None:
+def _exports(found: Report | None) -> list[tuple[str, str | None]]:
+    """Return the forms of export, each with the reason where it cannot be had; none of a file that somebody had."""
+    if found is None or (found.job.best and found.job.best.kernel_kind is KernelKind.IMPORTED):
         return []
-    offers = refusals(Winner.of(report_on(session, team, view.id, str(view.best.ordinal))))
-    return [(form.value, why) for form, why in offers.items()]
-
-
-def _advice(session: Session, team: UUID, view: JobView) -> list[str]:
-    """Return what to do next, for a job that has a kernel."""
-    if view.best is None:
-        return []
-    evaluation = candidate_view(session, team, view.id, str(view.best.ordinal)).evaluation
-    return next_steps(view, evaluation) if evaluation else []
+    return [(form.value, why) for form, why in refusals(Winner.of(found)).items()]
 
 
 @router.get("/jobs/{job}/candidates/{candidate}")

@@ -165,7 +165,7 @@ def test_the_front_door_leads_browsers_to_the_pages_and_models_to_the_interfaces
     nobody = visit(world, None)
     answer = nobody.get("/", headers={"Accept": "text/html,application/xhtml+xml"})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/ui")
-    assert nobody.get("/", headers={"Accept": "application/json"}).json()["error"]["code"] == "not_found"
+    assert nobody.get("/", headers={"Accept": "application/json"}).json()["error"]["code"] == "route_not_found"
     assert "/openapi.json" in nobody.get("/llms.txt").text
 
 

@@ -156,7 +156,7 @@ def _a_node_opens_its_panel(browser: Browser) -> None:
 def _a_winner_is_exported(browser: Browser, team: Team, folder: Path) -> None:
     address = browser.find("#exports a[href$=bundle]").get_attribute("href")
     assert address
-    answer = team.http.get(address, cookies={COOKIE: team.key})
+    answer = team.http.get(address, headers={"Cookie": f"{COOKIE}={team.key}"})
     (folder / "bundle.zip").write_bytes(answer.content)
     with zipfile.ZipFile(folder / "bundle.zip") as bundle:
         assert any(name.endswith("reproduce.py") for name in bundle.namelist())
