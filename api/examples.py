@@ -24,7 +24,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("put", "/v1/teams/{team}/members/{user}"): {"role": "member"},
     ("post", "/v1/teams/{team}/accounts"): {"name": "ci", "role": "member"},
     ("post", "/v1/users"): {"name": "ann"},
-    ("patch", "/v1/users/{user}"): {"disabled": True},
+    ("patch", "/v1/users/{user}"): {"disabled": False},
     ("post", "/v1/keys"): {"name": "laptop", "scope": "submit", "expires_days": 90},
     ("patch", "/v1/webhooks/{webhook}"): {"enabled": True},
     ("post", "/v1/imports"): {"problem": {"id": "softmax"}, "target": "cuda", "source": SOURCE},
