@@ -20,8 +20,11 @@ $(INSTALLED): constraints.txt pyproject.toml deploy/install.sh
 
 install: $(INSTALLED) ## install into .venv (again only when constraints or dependencies change)
 
-demo: $(INSTALLED) ## evolve a softmax kernel through the whole service, in a minute or two
+demo: $(INSTALLED) ## evolve a softmax kernel through the whole service, in a minute or two; leaves the pages up
+	@$(CUPILOT) up --detach
 	@$(CUPILOT) evolve softmax --population 6 --generations 2
+	@printf '\nits page: '; $(CUPILOT) open last --print
+	@printf 'stop it with: make down\n'
 
 up: $(INSTALLED) ## start the stack and leave it running (.cupilot)
 	@$(CUPILOT) up --detach

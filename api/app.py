@@ -9,9 +9,10 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from api import errors
+from api import errors, mcp
 from api.audit import AuditLog
 from api.documentation import DESCRIPTION, TAGS
+from api.examples import document_with_examples
 from api.limits import RateLimits
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
@@ -99,7 +100,10 @@ def create_app(config: Settings | None = None) -> FastAPI:
         batches,
     ):
         app.include_router(module.router)
-    app.include_router(pages.router)
+    for router in pages.ROUTERS:
+        app.include_router(router)
+    document_with_examples(app)
+    app.state.mcp = mcp.mount(app, app.state.database)
     errors.install(app)
     app.state.limiter = Limiter(config.redis_url.get_secret_value())
     app.add_middleware(BodyLimit, limit=config.max_body_bytes)
@@ -111,7 +115,8 @@ def create_app(config: Settings | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-    yield {}
+    async with app.state.mcp.run():
+        yield {}
     app.state.pool.close()
     await app.state.limiter.close()
     app.state.database.close()

@@ -23,6 +23,8 @@ from cupilot.storage.people.audit import add_entry
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 NOT_ALLOWED = frozenset({401, 403})
 LONGEST_RESOURCE = 500
+TOOLS = "/mcp"
+"""Where a request's method says nothing: what its tools do are requests of their own, inside this process."""
 
 _KEY_PREFIX = re.compile(r"Bearer (cpk_[0-9a-f]{8})_", re.IGNORECASE)
 
@@ -45,7 +47,7 @@ class AuditLog:
         async def recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if scope["method"] not in READING or status in NOT_ALLOWED:
+                if (scope["method"] not in READING and scope["path"] != TOOLS) or status in NOT_ALLOWED:
                     await run_in_threadpool(self._record, scope, _fields(scope, message, status))
             await send(message)
 

@@ -1,55 +1,53 @@
-"""Sign in to pages with an API key in a cookie that only they are sent, and render errors as pages.
+"""Sign in to pages with an API key in a cookie that only they are sent, and render pages and errors.
 
-The cookie holds the key itself, out of reach of scripts and of other sites. Pages only read, so that a forged request
-could change nothing but who is signed in.
+The cookie holds the key itself, out of reach of scripts and of other sites. A request that changes something must come
+from a page of this service: browsers do not send the cookie with those of other sites, and say where a request is from.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Coroutine
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import ValidationError
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Transaction
-from api.pages.sides import side_by_side
+from api.pages import words
+from api.pages.code import coloured, coloured_diff
 from api.readiness import OK, check
-from cupilot.domain.errors import Busy, CupilotError, NotFound, Unavailable
+from cupilot.domain.errors import Busy, CupilotError, InvalidInput, NotFound, Unavailable
 from cupilot.domain.people import Caller, Forbidden, Role
-from cupilot.reports.job import factor
 from cupilot.storage.people.teams import identify
 
 COOKIE = "cupilot_key"
 HOME = "/ui"
 SIGN_IN = f"{HOME}/login"
 SIGNED_IN_SECONDS = 12 * 3600
+STATIC = Path(__file__).parent / "static"
 HEADERS = {
-    # Nothing but this origin's style sheet and forms: what models wrote stands on these pages.
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self';"
-    " base-uri 'none'; frame-ancestors 'none'",
+    # Nothing but this origin's own files, and no script or style inside a page: what models wrote stands on them.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+LARGEST_FIELD = 300_000
+"""Characters of a form's field; a problem's source is the longest."""
 
-_templates = Environment(
-    loader=PackageLoader("api.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
-_templates.filters["times"] = lambda value: "-" if value is None else f"{value:.2f}x"
-_templates.filters["interval"] = lambda value: "-" if value is None else factor(value)
-_templates.filters["moment"] = lambda value: "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
-_templates.filters["sides"] = side_by_side
-_templates.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
-_templates.filters["number"] = lambda value: (
-    "-" if value is None else f"{value:,.4g}" if value < 1e6 else f"{value:,.0f}"
-)
+SECTIONS = {"job": "jobs", "candidate": "jobs", "submit": "jobs", "compare": "jobs", "board": "boards"}
+"""Which entry of the navigation a page belongs to, where it is not its own name."""
 
 
 class SignedOut(CupilotError):
@@ -79,6 +77,8 @@ class PageRoute(APIRoute):
                 return RedirectResponse(SIGN_IN, 303, headers=HEADERS)
             except RequestValidationError:
                 return failed(NotFound("there is no such page"))
+            except ValidationError as error:
+                return failed(_invalid_form(error))
             except Busy as error:
                 return failed(error)
             except Unavailable as error:
@@ -103,29 +103,125 @@ def visitor(request: Request, session: Transaction) -> Caller:
     if caller is None:
         raise SignedOut("sign in with an API key")
     caller.needs(Role.VIEWER)
+    request.state.caller = caller  # for the audit log
+    return caller
+
+
+def same_site(request: Request) -> None:
+    """Raise :class:`CrossSite` for a form that another site sends: it would act in its visitor's name."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    foreign = site not in (None, "same-origin", "none")
+    # "null": browsers that send no referrer say no origin either; the header before it, and the cookie, still do.
+    if origin not in (None, "null"):
+        foreign = foreign or urlsplit(origin).netloc != request.headers.get("host")
+    if foreign:
+        raise CrossSite("this form was sent by another site", hint="use this service's own pages")
+
+
+def actor(request: Request, caller: Annotated[Caller, Depends(visitor)]) -> Caller:
+    """Return the caller of a request that changes something: a member, on a page of this origin."""
+    same_site(request)
+    caller.needs(Role.MEMBER)
     return caller
 
 
 Visitor = Annotated[Caller, Depends(visitor)]
+Actor = Annotated[Caller, Depends(actor)]
 
 
-def same_site(request: Request) -> None:
-    """Raise :class:`CrossSite` for a form that another site sends: it would sign its visitor in or out."""
-    fetched, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if fetched is not None:
-        foreign = fetched not in ("same-origin", "none")
-    else:
-        foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
-    if foreign:
-        raise CrossSite("this form was sent by another site", hint=f"open {SIGN_IN} of this service itself")
+class Form(dict[str, str]):
+    """A form's fields, the first of each name; ``everything`` has them all."""
+
+    def __init__(self, body: str) -> None:
+        self.everything = parse_qs(body, keep_blank_values=True)
+        super().__init__({name: values[0].strip() for name, values in self.everything.items()})
+
+    def text(self, name: str) -> str | None:
+        """Return a field that was filled in, or None."""
+        value = self.get(name) or None
+        if value is not None and ("\0" in value or len(value) > LARGEST_FIELD):
+            raise InvalidInput(f"{name} is too long, or holds the character U+0000", where=name)
+        return value
+
+    def given(self, **kinds: Callable[[str], Any]) -> dict[str, Any]:
+        """Return the fields that were filled in, each read by its kind; InvalidInput where that cannot be."""
+        read: dict[str, Any] = {}
+        for name, kind in kinds.items():
+            if (value := self.text(name)) is None:
+                continue
+            try:
+                read[name] = kind(value)
+            except ValueError as error:
+                raise InvalidInput(f"{name.replace('_', ' ')}: {value!r} cannot be used", where=name) from error
+        return read
 
 
-def page(name: str, caller: Caller | None, *, status: int = 200, refresh: bool = False, **shown: Any) -> Response:
-    """Render a template as a response; ``refresh`` has the browser look again every few seconds."""
-    text = _templates.get_template(f"{name}.html").render(caller=caller, refresh=refresh, home=HOME, **shown)
+async def form(request: Request) -> Form:
+    """Return the fields of a form that was sent (``application/x-www-form-urlencoded``)."""
+    return Form((await request.body()).decode("utf-8", "replace"))
+
+
+Fields = Annotated[Form, Depends(form)]
+
+
+@cache
+def asset(name: str) -> tuple[bytes, str]:
+    """Return one of the pages' own files, and the address that names its content: it may be cached for ever."""
+    content = (STATIC / name).read_bytes()
+    return content, f"{HOME}/static/{hashlib.sha256(content).hexdigest()[:12]}/{name}"
+
+
+def page(
+    name: str,
+    caller: Caller | None,
+    *,
+    status: int = 200,
+    events: str | None = None,
+    poll: int | None = None,
+    **shown: Any,
+) -> Response:
+    """Render a template as a response.
+
+    ``events`` is the address of a stream of events after which the page's live parts are fetched again; ``poll``
+    fetches them every so many seconds.
+    """
+    text = (
+        _environment()
+        .get_template(f"{name}.html")
+        .render(caller=caller, home=HOME, section=SECTIONS.get(name, name), events=events, poll=poll, **shown)
+    )
     return HTMLResponse(text, status, headers=HEADERS)
+
+
+def seen(path: str) -> Response:
+    """Send the browser to a page, after what it asked for was done."""
+    return RedirectResponse(f"{HOME}{path}", 303, headers=HEADERS)
 
 
 def failed(error: CupilotError) -> Response:
     """Render an error as a page."""
     return page("error", None, status=error.status, error=error)
+
+
+def _invalid_form(error: ValidationError) -> InvalidInput:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "form"
+    return InvalidInput(f"{where}: {first['msg']}", where=where)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("api.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("number", "micros", "seconds", "times", "interval", "percent", "money", "moment", "ago", "badge"):
+        made.filters[name] = getattr(words, name)
+    made.filters["diff"] = coloured_diff
+    made.filters["coloured"] = coloured
+    made.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    made.globals["asset"] = lambda name: asset(name)[1]
+    return made

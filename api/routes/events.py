@@ -58,7 +58,7 @@ def stream_team_events(
     request: Request, team: TeamId, credentials: Key, after: After = None, last_event_id: LastEventId = None
 ) -> Response:
     """Stream the team's events (server-sent). Without `after` or `Last-Event-ID` the stream starts now."""
-    return _stream(request, credentials, team, None, _position(last_event_id, after))
+    return event_stream(request, credentials, team, None, continue_after(last_event_id, after))
 
 
 @router.get(
@@ -85,16 +85,17 @@ def stream_job_events(
 
     Starts at the job's first event, or after the one that `after` or `Last-Event-ID` names.
     """
-    position = _position(last_event_id, after) or 0
+    position = continue_after(last_event_id, after) or 0
     get_job(session, team, job)
     if position and nothing_follows(session, job, position):
         return Response(status_code=204)
-    return _stream(request, credentials, team, job, position)
+    return event_stream(request, credentials, team, job, position)
 
 
-def _stream(
+def event_stream(
     request: Request, credentials: HTTPAuthorizationCredentials | None, team: UUID, job: UUID | None, after: int | None
 ) -> Response:
+    """Return a stream of a team's or a job's events: after this one, or from now on."""
     hub: Hub = request.app.state.hub
     subscription, now = hub.subscribe(team, job)
     start = now if after is None else after
@@ -111,7 +112,7 @@ def _stream(
     return EventStream(subscription, start, state.settings.stream_seconds, state.metrics, may_read)
 
 
-def _position(last_event_id: str | None, after: int | None) -> int | None:
+def continue_after(last_event_id: str | None, after: int | None) -> int | None:
     """Return the event to continue after.
 
     The header wins, since a browser repeats the URL unchanged when it reconnects. Invalid values are ignored.

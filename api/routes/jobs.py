@@ -112,6 +112,9 @@ def list_jobs(
         list[str] | None, Query(max_length=16, description="`key=value`; all of these.", examples=[["model=llama"]])
     ] = None,
     user: Annotated[str | None, Query(max_length=100, description="The user who asked for it.")] = None,
+    text: Annotated[
+        str | None, Query(max_length=200, description="Part of the problem's name, or the beginning of the job's id.")
+    ] = None,
     device: Annotated[
         str | None, Query(max_length=200, description="Part of the name of the device that it runs on, e.g. `H200`.")
     ] = None,
@@ -125,6 +128,7 @@ def list_jobs(
         problem=plain_text("problem", problem),
         labels=_labels(label or []),
         user=plain_text("user", user),
+        text=plain_text("text", text),
         device=plain_text("device", device),
         since=since,
         until=until,

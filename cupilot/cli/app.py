@@ -15,6 +15,7 @@ from cupilot.cli import (
     best,
     calls,
     candidates,
+    connection,
     events,
     experiments,
     exports,
@@ -55,6 +56,7 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "result": results.result,
         "export": exports.export,
         "problems": results.problems,
+        "open": connection.open_page,
     },
     "Steer a job": {
         "pause": steering.pause,
@@ -107,6 +109,9 @@ SECTIONS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "models": models.app,
         "batch": batches.app,
         "doctor": stack.doctor,
+        "login": connection.login,
+        "logout": connection.logout,
+        "mcp": connection.mcp,
         "version": stack.version,
     },
 }

@@ -13,6 +13,7 @@ from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, 
 from cupilot.cli.outcome import exit_of
 from cupilot.cli.requests import JobOptions, on_chosen_target, parse_labels, takes_job_options
 from cupilot.cli.session import connect, connect_or_start, job_id
+from cupilot.cli.text import clean
 
 if TYPE_CHECKING:
     from cupilot.client import Client
@@ -88,7 +89,10 @@ def submit(
         if dry_run:
             _show_plan(client, chosen, as_json=as_json)
             return
+        warnings = _waits_for(client, chosen) if options.target != "auto" else []  # auto takes a live one
         job = client.submit(chosen, idempotency_key=idempotency_key)
+        for warning in warnings:
+            typer.echo(warning, err=True)
         if not wait:
             typer.echo(job.model_dump_json(indent=2) if as_json else str(job.id))
             return
@@ -142,6 +146,9 @@ def list_jobs(
     problem: Annotated[str | None, typer.Option("--problem", help="The problem's name.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="All; repeat.")] = None,
     user: Annotated[str | None, typer.Option("--user", help="Who asked for it.")] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", help="Part of the problem's name, or the beginning of the job's id.")
+    ] = None,
     device: Annotated[str | None, typer.Option("--device", help="Part of the device's name, e.g. H200.")] = None,
     since: Annotated[datetime | None, typer.Option("--since", help="Submitted then or later, local time.")] = None,
     until: Annotated[datetime | None, typer.Option("--until", help="Submitted before.")] = None,
@@ -175,6 +182,7 @@ def list_jobs(
             problem=problem,
             labels=parse_labels(label),
             user=user,
+            text=text,
             device=device,
             since=since.astimezone() if since else None,
             until=until.astimezone() if until else None,
@@ -199,6 +207,21 @@ def cancel(job: JobId, server: Server = None, data: Data = None, as_json: Json =
     with connect(server, data) as client:
         view = client.cancel(job_id(client, job))
         typer.echo(view.model_dump_json(indent=2) if as_json else f"job {view.id} is {view.state}")
+
+
+def _waits_for(client: Client, request: JobRequest) -> list[str]:
+    """Return warnings of what the job will wait for; none where the service does not say."""
+    from cupilot.client import ApiError
+
+    try:
+        cluster = client.cluster()
+    except ApiError:
+        return []  # the submission itself says what is wrong
+    lines = [f"warning: the service is drained ({clean(cluster.drained)}): the job waits"] if cluster.drained else []
+    if request.target not in cluster.targets:
+        lines.append(f"warning: no live worker has the target {request.target.value}: the job waits for one")
+        lines.append("  next: cupilot top shows workers; cupilot cancel last takes the job back")
+    return lines
 
 
 def _show_plan(client: Client, request: JobRequest, *, as_json: bool) -> None:

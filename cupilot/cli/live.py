@@ -12,6 +12,7 @@ from uuid import UUID
 import typer
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,7 @@ from cupilot.reports.job import technique_lines
 from cupilot.schemas import EventView, JobView
 
 LAST_EVENTS = 6
+BAR_WIDTH = 40
 
 
 class Display(Protocol):
@@ -143,6 +145,15 @@ def summary_line(job: JobView) -> str:
     return f"{job.state}: {generation}, {job.candidates} candidates ({counts(job.verdicts)}), {best}"
 
 
+def progress(job: JobView) -> float:
+    """Return the share of the job's candidates that are done, 0 to 1; a job may end before all are made."""
+    if job.final:
+        return 1.0
+    most = min(getattr(job.method, "max_candidates", job.budgets.candidates), job.budgets.candidates)
+    done = job.candidates - job.candidate_states.get("active", 0)
+    return min(done / most, 1.0)
+
+
 def _facts(job: JobView) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -160,6 +171,7 @@ def _facts(job: JobView) -> Table:
             f" PyTorch {baseline:.0f} us, roofline bound {floor:.0f} us",
         )
     table.add_row("generation", f"{min(job.generation + 1, job.generations)} of {job.generations}")
+    table.add_row("progress", ProgressBar(total=1.0, completed=progress(job), width=BAR_WIDTH))
     table.add_row("candidates", f"{job.candidates} ({counts(job.verdicts)})")
     table.add_row("best", _best(job))
     table.add_row(

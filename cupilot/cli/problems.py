@@ -18,6 +18,13 @@ def resolve(reference: str, *, name: str | None, policy: NumericsPolicy, size: S
     if reference == "-":
         return _from_text(sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1), name or "stdin", "standard input", policy, size)
     if path.exists() and not path.is_dir():
+        size_on_disk = path.stat().st_size
+        if size_on_disk > MAX_SOURCE_BYTES:
+            raise InvalidProblem(
+                f"the problem file has {size_on_disk:,} bytes; at most {MAX_SOURCE_BYTES:,} are accepted",
+                hint="make large tensors in get_inputs() rather than writing them out",
+                where=reference,
+            )
         with path.open("rb") as file:
             return _from_text(file.read(MAX_SOURCE_BYTES + 1), name or path.stem, reference, policy, size)
     if reference in builtin.names():
@@ -34,7 +41,11 @@ def _from_text(data: bytes, name: str, where: str, policy: NumericsPolicy, size:
         source = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidProblem("the problem file is not UTF-8 text", where=where) from error
-    check_source(source)
+    try:
+        check_source(source)
+    except InvalidProblem as error:
+        line = (error.where or "").partition(":")[2]
+        raise InvalidProblem(error.message, hint=error.hint, where=f"{where}:{line}" if line else where) from error
     return ProblemInput(source=source, name=name[:200], policy=policy)
 
 

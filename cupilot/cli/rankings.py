@@ -10,6 +10,7 @@ from cupilot.cli.options import All, Cursor, Data, IdempotencyKey, JobId, Json, 
 from cupilot.cli.session import connect, job_id
 from cupilot.cli.text import clean, interval
 from cupilot.client import Client
+from cupilot.domain.errors import InvalidInput
 from cupilot.schemas import (
     CandidateComparison,
     ChampionList,
@@ -23,7 +24,7 @@ from cupilot.schemas import (
 def leaderboard(
     problem: Annotated[
         str | None,
-        typer.Argument(metavar="[PROBLEM]", help="A problem's hash or its start; without, all boards."),
+        typer.Argument(metavar="[PROBLEM]", help="Its name, or the start of its hash; without, all boards."),
     ] = None,
     *,
     device: Annotated[str | None, typer.Option("--device", help="Model name, where there are several.")] = None,
@@ -41,7 +42,7 @@ def leaderboard(
     \b
     Examples:
         cupilot leaderboard
-        cupilot leaderboard 3f2b8c1e --device "NVIDIA H200"
+        cupilot leaderboard softmax --device "NVIDIA H200"
     """
     with connect(server, data) as client:
         if problem is None:
@@ -52,6 +53,8 @@ def leaderboard(
             if as_json:
                 typer.echo(boards.model_dump_json(indent=2))
                 return
+            if not boards.items:
+                typer.echo("no kernel is proven yet: a board appears with the first one (cupilot evolve PROBLEM)")
             for board in boards.items:
                 shown = f"{clean(board.name)}, {board.policy.value}, {clean(board.device)}{_origin(board)}"
                 typer.echo(f"{board.problem[:12]}  {board.best_speedup:6.2f}x  {board.kernels:4} kernels  {shown}")
@@ -146,9 +149,13 @@ def _origin(board: Leaderboard | LeaderboardSummary) -> str:
 
 
 def _full(client: Client, start: str, *, all_teams: bool) -> str:
-    """Return the hash that starts so, where there is one such; else what was given."""
-    boards = client.all_leaderboards(all_teams=all_teams) if len(start) < 64 else ()
-    matches = {board.problem for board in boards if board.problem.startswith(start)}
+    """Return the hash of the one problem of this name, or the one that starts so; else what was given."""
+    boards = list(client.all_leaderboards(all_teams=all_teams)) if len(start) < 64 else []
+    named = {board.problem: board for board in boards if board.name == start}
+    if len(named) > 1:
+        choices = ", ".join(f"{problem[:12]} ({board.policy.value})" for problem, board in named.items())
+        raise InvalidInput(f"{len(named)} problems are called {start}", hint=f"name one: {choices}", where="PROBLEM")
+    matches = set(named) or {board.problem for board in boards if board.problem.startswith(start)}
     return matches.pop() if len(matches) == 1 else start
 
 

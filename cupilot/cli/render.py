@@ -24,6 +24,18 @@ from cupilot.reports.job import (
 from cupilot.schemas import CandidateView, JobPage, JobPlan, JobView, Report
 
 REASONS_SHOWN = 5
+STATE_COLUMN = 4
+BAR_CHARACTERS = 40
+_COLOURS = {
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "budget_exhausted": "yellow",
+    "paused": "yellow",
+    "preparing": "blue",
+    "evolving": "blue",
+}
+"""Of states, on a terminal; elsewhere nothing is coloured."""
 
 
 def show_job(job: JobView) -> None:
@@ -88,8 +100,11 @@ def show_jobs(page: JobPage) -> None:
             )
         )
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for number, row in enumerate(rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if number:
+            cells[STATE_COLUMN] = typer.style(cells[STATE_COLUMN], fg=_COLOURS.get(page.items[number - 1].state))
+        typer.echo("  ".join(cells).rstrip())
     if page.next_cursor:
         typer.echo(f"more: --cursor {page.next_cursor}")
 
@@ -122,6 +137,7 @@ def show_report(report: Report, folder: Path) -> None:
     typer.echo(f"\n{clean(report.headline)}\n")
     lines = [("job", f"{job.id} ({job.state})"), ("problem", f"{job.problem.name} on {job.target.value}")]
     if candidate.evaluation:
+        lines += _bars(candidate.evaluation)
         lines += _speedups(candidate.evaluation) + _tunables(candidate.evaluation)
     lines += _numbered("warning", list(report.preparation.warnings))
     lines.append(("verdict", job.best.verdict.value if job.best else "-"))
@@ -132,6 +148,27 @@ def show_report(report: Report, folder: Path) -> None:
     lines += _numbered("models", spending_lines(job))
     lines += _numbered("next", report.next_steps)
     _print_pairs(lines)
+
+
+def _bars(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return the times of the kernel and of each baseline as bars: the shorter, the faster."""
+    eager = evaluation.comparison(Baseline.EAGER)
+    if eager is None:
+        return []
+    times = {"this kernel": eager.kernel_us.median}
+    for baseline, name in BASELINE_NAMES.items():
+        if (comparison := evaluation.comparison(baseline)) is not None:
+            # Each comparison timed the kernel anew: the ratio is what was measured.
+            times[name] = eager.kernel_us.median * comparison.speedup.median
+    longest, width = max(times.values()), max(map(len, times))
+    return [
+        ("time" if place == 0 else "", f"{name:<{width}}  {_bar(value / longest)} {value:,.1f} us")
+        for place, (name, value) in enumerate(times.items())
+    ]
+
+
+def _bar(share: float) -> str:
+    return "#" * max(round(share * BAR_CHARACTERS), 1)
 
 
 def show_candidate(candidate: CandidateView) -> None:

@@ -1,4 +1,4 @@
-"""Find the service and a key for it: arguments, then the environment, then a data folder's files.
+"""Find the service and a key for it: arguments, the environment, a data folder's files, then a profile.
 
 Reads files and variables only; whether anybody answers there is the client's business.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cupilot.client.profiles import PROFILE_VARIABLE, chosen
 from cupilot.domain.errors import InvalidInput, Unavailable
 
 URL_VARIABLE = "CUPILOT_URL"
@@ -48,23 +49,28 @@ def data_folder(folder: Path | None = None) -> Path:
 def find_endpoint(url: str | None = None, api_key: str | None = None, data: Path | None = None) -> Endpoint:
     """Complete what is given; raises :class:`NoServer` where no address is to be found.
 
-    A data folder's key is used only with that folder's address: it must not be shown to another server.
+    A data folder's key, or a profile's, is used only with its own address: it must not be shown to another server.
     """
     folder = data_folder(data)
     written = _read(folder / "url")
     # A folder that was asked for by name is meant, whatever the environment says.
     named = written if data is not None else None
-    chosen = url or named or os.environ.get(URL_VARIABLE) or written
-    if not chosen:
+    profile = chosen()
+    by_name = profile.url if profile and os.environ.get(PROFILE_VARIABLE) else None
+    places = (url, named, os.environ.get(URL_VARIABLE), by_name, written, profile.url if profile else None)
+    found = next((place for place in places if place), None)
+    if not found:
         raise NoServer(
-            "no server is configured", hint=f"start one with cupilot up, or name one with --server or {URL_VARIABLE}"
+            "no server is configured",
+            hint="start one with cupilot up, name one with --server, or keep one with cupilot login URL",
         )
-    chosen = _checked(chosen)
-    own_key = _read(folder / "api_key") if written and _checked(written) == chosen else None
-    key = api_key or (own_key if named else None) or os.environ.get(KEY_VARIABLE) or own_key
+    address = _checked(found)
+    own_key = _read(folder / "api_key") if written and _checked(written) == address else None
+    kept_key = profile.api_key if profile and _checked(profile.url) == address else None
+    key = api_key or (own_key if named else None) or os.environ.get(KEY_VARIABLE) or own_key or kept_key
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         raise InvalidInput("the API key contains characters that no key has", where="api key")
-    return Endpoint(chosen, key)
+    return Endpoint(address, key)
 
 
 def _checked(url: str) -> str:

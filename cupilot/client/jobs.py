@@ -153,6 +153,7 @@ def _parameters(filters: JobFilter) -> dict[str, Any]:
         "problem": filters.get("problem"),
         "label": [f"{key}={value}" for key, value in (filters.get("labels") or {}).items()],
         "user": filters.get("user"),
+        "text": filters.get("text"),
         "device": filters.get("device"),
         "since": since.isoformat() if since else None,
         "until": until.isoformat() if until else None,

@@ -21,6 +21,7 @@ from cupilot.jobs.importing import judges_a_file
 from cupilot.jobs.submission import check_agents, once
 from cupilot.schemas.steering import ForkRequest, RetryRequest
 from cupilot.storage.db.tables.jobs import Candidate, Directive, Job
+from cupilot.storage.jobs.estimates import NO_TEMPLATE
 from cupilot.storage.jobs.jobs import get_job, job_spec, submit_job
 from cupilot.storage.jobs.progress import kernel_of, strategy_of, survivors_of
 from cupilot.storage.jobs.steering import add_injection, candidate_of_job, in_force
@@ -101,6 +102,11 @@ def retry_job(
         )
     if old.state is JobState.SUCCEEDED:
         raise Conflict("the job has succeeded", hint="fork one of its candidates to continue from it")
+    if old.reason == NO_TEMPLATE and spec.agents is old.agents:
+        raise Conflict(
+            f"a retry would fail as the job did: agents {old.agents.value} have no template for its operator",
+            hint="submit the problem with agents hybrid or llm, where the service has a model",
+        )
     job, is_new = submit_job(
         session, team_id, spec, idempotency_key=idempotency_key, request_hash=request_hash, author=author
     )

@@ -14,11 +14,16 @@ from cupilot.jobs.submission import spec_of
 from cupilot.schemas import JobBound, JobGuess, JobPlan, JobRequest
 from cupilot.storage.db.tables.people import Team
 from cupilot.storage.db.usage import begin_of, gpu_seconds_since
-from cupilot.storage.jobs.estimates import guess
+from cupilot.storage.jobs.estimates import ended_without_template, guess
 from cupilot.storage.jobs.job_views import queued_before
 from cupilot.storage.models.money import allowance
 from cupilot.storage.people.quotas import check_queue, quota_of
 from cupilot.storage.queue.cluster import live_workers
+
+NO_TEMPLATE_NOTE = (
+    "A job of your team on this very problem ended as no_template: these agents have no template for the operator, and"
+    " this one would end in the same way. Agents hybrid or llm, where a model is configured, can write its kernels."
+)
 
 
 def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
@@ -26,7 +31,8 @@ def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
     spec = spec_of(session, team, request)
     check_queue(session, team, coming=1)
     bound = _at_most(session, team, spec)
-    guessed = guess(session, team, spec, min(bound.candidates, bound.kernels))
+    futile = ended_without_template(session, team, spec)
+    guessed = None if futile else guess(session, team, spec, min(bound.candidates, bound.kernels))
     return JobPlan(
         problem=spec.problem.name,
         problem_hash=spec.problem.content_hash(),
@@ -38,7 +44,7 @@ def plan(session: Session, team: UUID, request: JobRequest) -> JobPlan:
         at_most=bound,
         guess=guessed,
         queue_position=queued_before(session, spec.target, spec.priority),
-        notes=_notes(session, spec, bound, guessed),
+        notes=[NO_TEMPLATE_NOTE] if futile else _notes(session, spec, bound, guessed),
     )
 
 

@@ -40,6 +40,8 @@ class JobFilter(TypedDict, total=False):
     """Labels that a job must have, with these values."""
     user: str | None
     """Name of the user who submitted it."""
+    text: str | None
+    """Part of the problem's name, in any case, or the beginning of the job's id."""
     device: str | None
     """Part of the device's name, in any case; jobs that are not prepared yet have none."""
     since: datetime | None

@@ -19,7 +19,15 @@ from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import DType, NumericsPolicy, Role, TensorSpec
 from gpu_worker.judge import exactness, laws
 from gpu_worker.judge.cases import Case, Cases, finite, usable_error
-from gpu_worker.judge.deviation import MIN_SPREAD_ELEMENTS, Expected, flat, largest, stretches
+from gpu_worker.judge.deviation import (
+    MIN_SPREAD_ELEMENTS,
+    Expected,
+    disagreement,
+    flat,
+    largest,
+    stretches,
+    unreadable,
+)
 from gpu_worker.judge.dtypes import TORCH_DTYPES
 from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
@@ -202,12 +210,14 @@ def _try_law(law: str, subject: _Subject, *, exact_tolerance: float | None = Non
         return None, "the reference is not finite there"
     if law == laws.PLANTED_EXTREMES and not _in_range(subject.cases.get(laws.MOST_EXTREMES), subject.specs):
         return None, "with more extremes, its outputs leave the range of their type or come near its end"
+    if all(unreadable(item.values) for item in case.expected):
+        return None, "every value of the reference's output is NaN or infinite: look at get_inputs() and the formula"
     if all(flat(item.values) for item in case.expected):
         return None, "the reference's output is the same everywhere"
     own = reference.run(case.given)
     error = largest(case.expected, own)
     if exact_tolerance is None and not usable_error(error):
-        return None, f"PyTorch itself errs by {error:.2g} of the output's spread"
+        return None, disagreement(error)
     if exact_tolerance is None:
         tolerance, lower = calibrate(reference, case, error, subject.precision)
     else:

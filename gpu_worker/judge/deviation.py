@@ -88,6 +88,21 @@ def flat(values: torch.Tensor) -> bool:
     return deviation <= FLAT * math.hypot(mean, deviation)
 
 
+def unreadable(values: torch.Tensor) -> bool:
+    """Return whether an output holds no finite value at all."""
+    return values.is_floating_point() and not any(bool(part.isfinite().any()) for part in stretches(values))
+
+
+def disagreement(error: float) -> str:
+    """Say how PyTorch's own answer differs from the float64 reference, where it is too far off to judge by."""
+    if math.isfinite(error):
+        return f"PyTorch itself errs by {error:.2g} of the output's spread"
+    return (
+        "PyTorch's own answer under the policy differs from the float64 reference where both must be equal: in whole"
+        " numbers, as a quantiser rounds them, or in where values are NaN or infinite"
+    )
+
+
 def _moments(values: torch.Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of the finite values, merged from stretches (Chan, Golub, LeVeque 1979)."""
     count, mean, squares = 0, 0.0, 0.0

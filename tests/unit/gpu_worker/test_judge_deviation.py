@@ -9,7 +9,17 @@ import torch
 
 from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import Role
-from gpu_worker.judge.deviation import Expected, Selection, Unit, deviation, flat, unit_of, wrong_mask
+from gpu_worker.judge.deviation import (
+    Expected,
+    Selection,
+    Unit,
+    deviation,
+    disagreement,
+    flat,
+    unit_of,
+    unreadable,
+    wrong_mask,
+)
 from gpu_worker.judge.diagnosis import wrong_output
 from tests.unit.gpu_worker.records import spec
 
@@ -132,3 +142,16 @@ def test_what_is_larger_than_a_stretch_is_put_together(monkeypatch: pytest.Monke
     assert pieces[0] is FailureKind.WRONG_VALUE
     assert pieces[1] == whole[1]
     assert "all wrong elements are zero" in pieces[1]
+
+
+def test_an_output_without_a_number_is_not_called_the_same_everywhere() -> None:
+    assert unreadable(torch.full((4, 4), math.nan))
+    assert unreadable(torch.tensor([math.inf, math.nan]))
+    assert not unreadable(torch.tensor([math.nan, 1.0]))
+    assert not unreadable(torch.zeros(3, dtype=torch.int32))
+
+
+def test_an_infinite_error_is_put_into_words() -> None:
+    assert disagreement(0.25) == "PyTorch itself errs by 0.25 of the output's spread"
+    assert "inf" not in disagreement(math.inf).split()
+    assert "quantiser" in disagreement(math.inf)

@@ -1,0 +1,292 @@
+"""Pages of jobs, a job, a candidate and comparisons, and the streams that keep them live. They only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from statistics import median
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.security import HTTPAuthorizationCredentials
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from api.dependencies import Transaction, plain_text
+from api.pages import charts
+from api.pages.lineage import lineage
+from api.pages.visits import COOKIE, HOME, PageRoute, Visitor, page
+from api.routes.events import continue_after, event_stream
+from cupilot.domain.errors import InvalidInput, NotFound, Pruned
+from cupilot.domain.evaluation import Verdict
+from cupilot.domain.imported import KernelKind
+from cupilot.domain.people import Role
+from cupilot.domain.problem import Target
+from cupilot.domain.states import JobState
+from cupilot.exports import Winner, refusals
+from cupilot.schemas import CandidateComparison, CandidateSummary, JobView, Report
+from cupilot.schemas.jobs import JobFilter
+from cupilot.storage.db.feed import nothing_follows
+from cupilot.storage.jobs import timelines
+from cupilot.storage.jobs.best_so_far import Improvement, improvements, risen
+from cupilot.storage.jobs.call_views import call_view, list_calls
+from cupilot.storage.jobs.candidate_views import candidate_view, list_candidates
+from cupilot.storage.jobs.comparison_views import compare_candidates
+from cupilot.storage.jobs.job_views import job_view, list_jobs
+from cupilot.storage.jobs.jobs import get_job
+from cupilot.storage.jobs.measurements import MAX_MEASUREMENTS, measurements
+from cupilot.storage.jobs.progress import preparation_of
+from cupilot.storage.jobs.report_views import report_on
+from cupilot.storage.jobs.steering_views import list_directives
+from cupilot.storage.jobs.step_views import job_log, list_steps
+from cupilot.storage.people.people import team_for, team_of_job
+
+ROWS = 50
+DRAWN = 500
+"""Candidates of a job that its page lists and draws; the command line and REST page through all."""
+LOG_LINES = 200
+MAX_BEST = 60
+MOST_COMPARED = 6
+FUNNEL = (Verdict.COMPILED, Verdict.CORRECT, Verdict.PLAUSIBLE, Verdict.AUDITED, Verdict.REPRODUCED)
+
+router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
+
+Text = Annotated[str | None, Query(max_length=200)]
+Reference = Annotated[str | None, Query(max_length=200)]
+Kernels = Annotated[list[str] | None, Query(max_length=50)]
+
+
+@router.get("")
+def jobs(
+    *,
+    session: Transaction,
+    caller: Visitor,
+    state: Text = None,
+    target: Text = None,
+    problem: Text = None,
+    label: Text = None,
+    user: Text = None,
+    text: Text = None,
+    team: Text = None,
+    cursor: Text = None,
+) -> Response:
+    """List the team's jobs, newest first; those of another team for cluster admins."""
+    given = {"state": state, "target": target, "problem": problem, "label": label, "user": user, "text": text}
+    asked = {name: plain_text(name, value) or "" for name, value in given.items()}
+    home = team_for(session, caller, plain_text("team", team) or caller.team)
+    listed = list_jobs(session, home.id, _filter(asked), cursor=cursor, limit=ROWS)
+    return page(
+        "jobs",
+        caller,
+        events=f"{HOME}/events" if home.id == caller.team_id and not cursor else None,
+        poll=10 if home.id != caller.team_id else None,
+        jobs=listed,
+        best=charts,
+        risen=risen(session, [job.id for job in listed.items]),
+        asked=asked,
+        filtered=any(asked.values()),
+        team=home.name,
+        states=[state.value for state in JobState],
+        targets=[target.value for target in Target],
+    )
+
+
+def _filter(asked: dict[str, str]) -> JobFilter:
+    for name, values in (("state", set(JobState)), ("target", set(Target))):
+        if asked[name] and asked[name] not in values:
+            raise InvalidInput(f"{asked[name]!r} is no {name}", hint=f"one of {', '.join(sorted(values))}", where=name)
+    key, equals, value = asked["label"].partition("=")
+    if asked["label"] and not (key and equals):
+        raise InvalidInput("a label filter looks like key=value", where="label")
+    return JobFilter(
+        state=asked["state"] or None,
+        target=asked["target"] or None,
+        problem=asked["problem"] or None,
+        labels={key: value} if equals else None,
+        user=asked["user"] or None,
+        text=asked["text"] or None,
+    )
+
+
+@router.get("/jobs/{job}")
+def one_job(session: Transaction, caller: Visitor, job: UUID) -> Response:
+    """Show a job: its state, figures, candidates by generation and newest events."""
+    team = team_of_job(session, caller, job)
+    view = job_view(session, team, job)
+    candidates = list_candidates(session, team, job, limit=DRAWN)
+    generations: dict[int, list[CandidateSummary]] = {}
+    for candidate in candidates.items:
+        generations.setdefault(candidate.generation, []).append(candidate)
+    base = f"{HOME}/jobs/{job}/candidates"
+    best = improvements(session, team, job, MAX_BEST)
+    found = report_on(session, team, job, str(view.best.ordinal)) if view.best else None
+    return page(
+        "job",
+        caller,
+        events=None if view.final else f"{HOME}/jobs/{job}/events",
+        job=view,
+        may_act=_may_act(caller, team),
+        generations=generations,
+        more=candidates.next_after is not None,
+        progress=charts.progress(candidates.items, best, base, _levels(view)),
+        population=charts.population(candidates.items, base),
+        lineage=lineage(candidates.items, base, view.best.ordinal if view.best else None),
+        roofline=_roofline(session, team, job, best, base),
+        funnel=_funnel(view),
+        techniques=_worth(candidates.items),
+        credits=found.candidate.credits if found else [],
+        seconds=charts.line(timelines.used_device_seconds(session, team, job), "minutes", "seconds on devices"),
+        dollars=charts.line(timelines.used_dollars(session, team, job), "minutes", "US dollars for models"),
+        directives=list_directives(session, team, job).items,
+        exports=_exports(found),
+        advice=found.next_steps if found else [],
+        log=job_log(session, team, job, lines=LOG_LINES).splitlines(),
+    )
+
+
+def _may_act(caller: Any, team: UUID) -> bool:
+    return bool(team == caller.team_id and caller.acts_as.rank >= Role.MEMBER.rank)
+
+
+def _levels(view: JobView) -> list[charts.Level]:
+    levels = []
+    if view.preparation and view.preparation.floor_us > 0:
+        bound = view.preparation.baseline_us.median / view.preparation.floor_us
+        levels.append(charts.Level(bound, "roofline bound", "bound"))
+    if view.best and view.best.speedup_over_compile:
+        compiled = view.best.speedup.median / view.best.speedup_over_compile.median
+        levels.append(charts.Level(compiled, "torch.compile"))
+    return levels
+
+
+def _roofline(session: Session, team: UUID, job: UUID, best: Sequence[Improvement], base: str) -> Any:
+    row = get_job(session, team, job)
+    return charts.roofline(preparation_of(row), best, base) if row.preparation is not None else None
+
+
+def _funnel(view: JobView) -> list[tuple[str, int]]:
+    """Return how many kernels climbed to each verdict or higher, the candidates first."""
+    ranked = {verdict: view.verdicts.get(verdict.value, 0) for verdict in Verdict}
+    return [("made", view.candidates)] + [
+        (step.value, sum(count for verdict, count in ranked.items() if verdict.rank >= step.rank)) for step in FUNNEL
+    ]
+
+
+def _worth(candidates: Sequence[CandidateSummary]) -> list[dict[str, Any]]:
+    """Return each technique's tries, kernels that count, and their speedups, the best first."""
+    speeds: dict[str, list[float]] = {}
+    tries: dict[str, int] = {}
+    for candidate in candidates:
+        for technique in candidate.techniques:
+            tries[technique] = tries.get(technique, 0) + 1
+            speeds.setdefault(technique, []).extend([candidate.speedup] if candidate.speedup is not None else [])
+    rows = [
+        {
+            "id": technique,
+            "tries": count,
+            "counted": len(speeds[technique]),
+            "median": median(speeds[technique]) if speeds[technique] else None,
+            "best": max(speeds[technique], default=None),
+        }
+        for technique, count in tries.items()
+    ]
+    return sorted(rows, key=lambda row: -(row["best"] or 0.0))
+
+
+def _exports(found: Report | None) -> list[tuple[str, str | None]]:
+    """Return the forms of export, each with the reason where it cannot be had; none of a file that somebody had."""
+    if found is None or (found.job.best and found.job.best.kernel_kind is KernelKind.IMPORTED):
+        return []
+    return [(form.value, why) for form, why in refusals(Winner.of(found)).items()]
+
+
+@router.get("/jobs/{job}/candidates/{candidate}")
+def one_candidate(
+    session: Transaction, caller: Visitor, job: UUID, candidate: str, against: Reference = None
+) -> Response:
+    """Show a candidate: strategy, kernel, the judge's findings, lineage, what it changed, and which models wrote it."""
+    team = team_of_job(session, caller, job)
+    view = candidate_view(session, team, job, candidate)
+    parents = [entry for entry in view.lineage if entry.candidate in view.parents]
+    chosen = next((parent for parent in parents if str(parent.ordinal) == against), parents[0] if parents else None)
+    changed = None
+    if chosen and view.kernel:
+        with suppress(Pruned):
+            changed = compare_candidates(session, team, f"{job}:{chosen.ordinal}", f"{job}:{view.ordinal}")
+    calls = list_calls(session, team, job, candidate=str(view.ordinal), cursor=None, limit=ROWS).items
+    return page(
+        "candidate",
+        caller,
+        candidate=view,
+        may_act=_may_act(caller, team),
+        parents=parents,
+        changed=changed,
+        calls=calls,
+        steps=list_steps(session, team, job, candidate=str(view.ordinal), cursor=None, limit=ROWS).items,
+        measurements=measurements(session, team, job, str(view.ordinal), cursor=None, limit=MAX_MEASUREMENTS).items,
+        language="cuda" if view.kernel and view.kernel.target is Target.CUDA else "c++",
+    )
+
+
+@router.get("/jobs/{job}/calls/{call}")
+def one_call(session: Transaction, caller: Visitor, job: UUID, call: UUID) -> Response:
+    """Show a model call with its prompt and its answer."""
+    team = team_of_job(session, caller, job)
+    return page("call", caller, call=call_view(session, team, job, call))
+
+
+@router.get("/compare")
+def compare(
+    *, session: Transaction, caller: Visitor, first: Reference = None, second: Reference = None, of: Kernels = None
+) -> Response:
+    """Show two to six candidates for one problem side by side, all against the first."""
+    chosen = [reference for reference in (first, second, *(of or [])) if reference]
+    if not 2 <= len(chosen) <= MOST_COMPARED:
+        raise InvalidInput(
+            f"{len(chosen)} kernels were chosen", hint=f"choose two to {MOST_COMPARED}: jobs or candidates", where="of"
+        )
+    pairs = [compare_candidates(session, caller.team_id, chosen[0], other) for other in chosen[1:]]
+    return page("compare", caller, pairs=pairs, metrics=_metrics(pairs), kernels=[pairs[0].first, *_seconds(pairs)])
+
+
+def _seconds(pairs: Sequence[CandidateComparison]) -> list[Any]:
+    return [pair.second for pair in pairs]
+
+
+def _metrics(pairs: Sequence[CandidateComparison]) -> dict[str, list[float | None]]:
+    """Return each metric's value of every kernel, the first one's first."""
+    names = dict.fromkeys(metric.name for pair in pairs for metric in pair.metrics)
+    found = [{metric.name: metric for metric in pair.metrics} for pair in pairs]
+    table: dict[str, list[float | None]] = {}
+    for name in names:
+        firsts = [pair[name].first for pair in found if name in pair]
+        table[name] = [firsts[0] if firsts else None, *(pair[name].second if name in pair else None for pair in found)]
+    return table
+
+
+After = Annotated[str | None, Header(alias="Last-Event-ID", max_length=20)]
+
+
+@router.get("/events")
+def team_events(request: Request, caller: Visitor, last_event_id: After = None) -> Response:
+    """Stream the events of the team's jobs to a page, from now on."""
+    return event_stream(request, _credentials(request), caller.team_id, None, continue_after(last_event_id, None))
+
+
+@router.get("/jobs/{job}/events")
+def job_events(
+    session: Transaction, request: Request, caller: Visitor, job: UUID, last_event_id: After = None
+) -> Response:
+    """Stream a job's events to its page, from now on, until the job ends."""
+    team = team_of_job(session, caller, job)
+    if team != caller.team_id:
+        raise NotFound("another team's job is not streamed")
+    after = continue_after(last_event_id, None)
+    if get_job(session, team, job).state.final and nothing_follows(session, job, after or 2**63 - 1):
+        return Response(status_code=204)
+    return event_stream(request, _credentials(request), team, job, after)
+
+
+def _credentials(request: Request) -> HTTPAuthorizationCredentials:
+    return HTTPAuthorizationCredentials(scheme="Bearer", credentials=request.cookies.get(COOKIE, ""))
