@@ -1,10 +1,10 @@
 """Write the champions that ship with a release: ``python -m benchmarks.make_champions``.
 
 Sources are records in ``benchmarks/results`` whose winner was reproduced on a GPU (``--record NAME...``, by default all
-of ``h200_*``), or an installation's confirmed winners (``--server URL``, its key in ``CUPILOT_API_KEY``: those of every
-succeeded job on a built-in problem). Of several for a problem, policy, target and architecture the one with the highest
-lower bound over eager is kept; a shipped one is replaced by a faster one only, and none is slower than eager. Each file
-goes to ``cupilot/domain/shipped``.
+of ``h200_*``), or an installation's confirmed winners on built-in problems (``--server URL``, its key in
+``CUPILOT_API_KEY``). Of several for a problem, policy, target and architecture the one with the highest lower bound
+over eager is kept; a shipped one is replaced by a faster one only, and none is slower than eager. Each file goes to
+``cupilot/domain/shipped``.
 """
 
 from __future__ import annotations
@@ -77,9 +77,11 @@ def _of_job(name: str, job: dict[str, Any], measured_at: str) -> Champion:
 
 
 def of_server(url: str) -> Iterator[Champion]:
-    """Yield the reproduced winners of an installation's succeeded jobs on built-in problems."""
+    """Yield the reproduced winners of an installation's jobs on built-in problems."""
     with Client(url) as client:
-        for job in client.all_jobs(state="succeeded"):
+        for job in client.all_jobs():
+            if job.best_verdict is not Verdict.REPRODUCED:
+                continue
             try:
                 report = client.best(job.id)
             except ApiError as error:
