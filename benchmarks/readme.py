@@ -1,4 +1,4 @@
-"""The README's tables of results, from the records of evolved kernels: ``python -m benchmarks.readme [--write]``.
+"""The README's tables of results, from champions and records: ``python -m benchmarks.readme [--write]``.
 
 Measures nothing. A test holds the README against this output.
 """
@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import records
 from benchmarks.local_report import speedup_over
+from cupilot.domain.champions import Champion, champions
 from cupilot.domain.data_sheets import stated_peaks
 from cupilot.domain.evaluation import Baseline, Comparison, Evaluation
 from cupilot.domain.problem import NumericsPolicy
+from cupilot.reports.job import factor
 
 README = records.ROOT / "README.md"
-RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32", "h200_model", "h200_model_more")
+RUNS = ("cpu_level1", "h200_fp32", "h200_fp32_more", "h200_tf32")
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->\n"
 
 
@@ -35,11 +37,6 @@ class Row:
         environment = self.job["environment"]
         name, threads = environment["device"]["name"], environment["threads"]
         return f"{name}, {threads} threads" if threads else f"one {name}"
-
-    @property
-    def heading(self) -> str:
-        """Name the device, and who wrote the kernel where that was a model."""
-        return f"{self.device}, written by a large language model" if self.job.get("author") == "model" else self.device
 
     @property
     def fastest(self) -> Comparison:
@@ -73,11 +70,12 @@ class Row:
 
 
 def section(runs: tuple[str, ...] = RUNS) -> str:
-    """Return what stands between the README's two marks: for each device a table and what it comes to."""
+    """Return what stands between the README's two marks: champions, then a table for each device's records."""
     tables: dict[str, list[Row]] = {}
     for row in _rows(runs):
-        tables.setdefault(row.heading, []).append(row)
-    return "\n".join("\n".join(_table(heading, tables[heading])) for heading in sorted(tables))
+        tables.setdefault(row.device, []).append(row)
+    records_of = ["\n".join(_table(heading, tables[heading])) for heading in sorted(tables)]
+    return "\n".join(["\n".join(_champions_table()), *records_of])
 
 
 def updated(readme: str) -> str:
@@ -94,6 +92,51 @@ def _rows(runs: tuple[str, ...]) -> Iterator[Row]:
                 winner = Evaluation.model_validate(job["winner"]["evaluation"])
                 if winner.verdict.counts and winner.comparison():
                     yield Row(job, winner)
+
+
+def _champions_table() -> Iterator[str]:
+    shown = sorted(champions(), key=lambda champion: (champion.author, champion.policy.value, champion.problem))
+    devices = " or ".join(sorted({f"one {champion.device}" for champion in shown}))
+    yield f"Kernels that ship with the release (`cupilot best PROBLEM`), on {devices}:\n"
+    heads = ["problem", "policy", "written by", "over PyTorch eager", "fastest baseline", "over it", "of the bound"]
+    yield f"| {' | '.join([*heads, 'generation'])} |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for champion in shown:
+        fastest, eager = _fastest(champion), champion.evaluation.comparison()
+        assert eager is not None
+        share = champion.preparation.placement.floor_share(eager.kernel_us.median)
+        cells = [champion.problem, champion.policy.value, champion.author, factor(eager.speedup)]
+        cells += [_name(fastest.baseline), f"{fastest.speedup.median:.2f}x", f"{share:.0%}", str(champion.generation)]
+        yield f"| {' | '.join(cells)} |"
+    yield f"\n{_champions_summary(shown)}\n"
+
+
+def _champions_summary(shown: Sequence[Champion]) -> str:
+    sentences = []
+    for author in sorted({champion.author for champion in shown}):
+        mine = [champion for champion in shown if champion.author == author]
+        eager = [_over_eager(champion) for champion in mine]
+        fastest = [_fastest(champion).speedup.median for champion in mine]
+        ahead = sum(speedup > 1.005 for speedup in fastest)
+        sentences.append(
+            f"By the {author}: {len(mine)} kernels, geometric mean {_mean(eager):.2f}x over eager and "
+            f"{_mean(fastest):.2f}x over the fastest of the three baselines; {ahead} are ahead of it."
+        )
+    return " ".join(sentences)
+
+
+def _over_eager(champion: Champion) -> float:
+    comparison = champion.evaluation.comparison()
+    assert comparison is not None
+    return comparison.speedup.median
+
+
+def _fastest(champion: Champion) -> Comparison:
+    return min(champion.evaluation.comparisons, key=lambda comparison: comparison.speedup.median)
+
+
+def _mean(speedups: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, speedups)) / len(speedups))
 
 
 def _table(heading: str, rows: list[Row]) -> Iterator[str]:
@@ -123,7 +166,7 @@ def _search(job: dict[str, Any]) -> str:
 
 
 def _summary(rows: list[Row]) -> str:
-    mean = math.exp(sum(math.log(row.fastest.speedup.median) for row in rows) / len(rows))
+    mean = _mean([row.fastest.speedup.median for row in rows])
     ahead = sum(row.ahead for row in rows)
     first = sum("generation 1," in _search(row.job) for row in rows)
     late = sum(row.job["stop"] == "wall_seconds" for row in rows)
