@@ -280,7 +280,7 @@ def the_operator_drains_and_stops(day: Day, bob: Person) -> str:
     """Submit meanwhile: it is accepted, and waits."""
     operator = day.admin
     variables = operator.json("env")
-    metrics = httpx.get(f"{variables['CUPILOT_URL']}/metrics").text
+    metrics = httpx.get(f"{variables['CUPILOT_URL']}/metrics", timeout=60).text
     assert 'cupilot_jobs{state="paused"} 1.0' in metrics, metrics
     workers(variables, "drain", "--reason", "upgrade", "--wait", "600")
     waiting = bob("submit", "my_op.py", "--target", "cpu", "--population", "2", "--generations", "1").strip()

@@ -63,7 +63,7 @@ def test_it_can_be_asked_by_any_time(team: Team, since: str, status: int) -> Non
 
 def test_a_wrong_key_is_recorded_by_its_visible_start_only(world: World) -> None:
     secret = "cpk_0badc0de_" + "s" * 43
-    httpx.get(f"{world.url}/v1/jobs", headers={"Authorization": f"Bearer {secret}"})
+    httpx.get(f"{world.url}/v1/jobs", headers={"Authorization": f"Bearer {secret}"}, timeout=60)
     with world.database.transaction() as session:
         row = session.execute(text("SELECT * FROM audit_log WHERE key_prefix = 'cpk_0badc0de'")).one()
     assert (row.status, row.outcome, row.team_id, row.principal) == (401, "refused", None, None)

@@ -24,7 +24,7 @@ OPEN = {"/healthz", "/readyz", "/v1/version"}
 
 @pytest.fixture(scope="module")
 def document(world: World) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{world.url}/openapi.json").raise_for_status().json()
+    found: dict[str, Any] = httpx.get(f"{world.url}/openapi.json", timeout=60).raise_for_status().json()
     return found
 
 
@@ -96,7 +96,7 @@ def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
 
 
 def test_the_documentation_page_needs_no_other_server(world: World) -> None:
-    with httpx.Client(base_url=world.url) as http:
+    with httpx.Client(base_url=world.url, timeout=60) as http:
         page = http.get("/docs")
         assert page.status_code == 200
         assert re.findall(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""", page.text) == []
@@ -113,7 +113,7 @@ def test_the_documentation_page_needs_no_other_server(world: World) -> None:
 
 def test_documentation_can_be_turned_off() -> None:
     app = create_app(Settings(api_docs="off"))
-    with live(app) as url, httpx.Client(base_url=url) as http:
+    with live(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         assert {http.get(path).status_code for path in ("/docs", "/openapi.json", "/redoc")} == {404}
         assert http.get("/healthz").status_code == 200
     app.state.database.close()
@@ -121,7 +121,7 @@ def test_documentation_can_be_turned_off() -> None:
 
 def test_no_page_of_another_origin_may_call(world: World, team: Team) -> None:
     asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
-    with httpx.Client(base_url=world.url) as http:
+    with httpx.Client(base_url=world.url, timeout=60) as http:
         preflight = http.options("/v1/jobs", headers=asked)
         simple = http.get("/v1/jobs", headers={"Origin": asked["Origin"], "Authorization": f"Bearer {team.key}"})
     for response in (preflight, simple):

@@ -50,7 +50,8 @@ def _get(url: str, key: str | None, path: str | None = None) -> httpx.Response:
 
 def _sent(url: str, path: str, authorization: str | None) -> httpx.Response:
     headers = {"Authorization": authorization} if authorization else {}
-    return httpx.get(url + path, headers=headers, verify=False)  # loading certificates takes longer than the request
+    # Unverified: loading certificates takes longer than the request.
+    return httpx.get(url + path, headers=headers, verify=False, timeout=60)
 
 
 def test_a_key_has_its_limit_whatever_others_do(world: World, team: Team, stranger: Team, redis_url: str) -> None:
@@ -112,7 +113,7 @@ def test_a_made_up_key_counts_by_address_where_nobody_looks_at_it(world: World, 
 
 
 def test_every_route_that_asks_for_no_key_is_known_as_open(world: World) -> None:
-    paths = httpx.get(world.url + "/openapi.json", verify=False).json()["paths"]
+    paths = httpx.get(world.url + "/openapi.json", verify=False, timeout=60).json()["paths"]
     no_key = {path for path, methods in paths.items() for one in methods.values() if not one.get("security")}
     assert {path for path in no_key if path.startswith(KEYED)} == OPEN
 

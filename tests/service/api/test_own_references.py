@@ -78,7 +78,7 @@ def asking(world: World, team: Team) -> uuid.UUID:
 
 
 def names(world: World, team: Team, browser_path: str) -> str:
-    browser = httpx.Client(base_url=world.url, cookies={COOKIE: team.key})
+    browser = httpx.Client(base_url=world.url, cookies={COOKIE: team.key}, timeout=60)
     with browser:
         answer = browser.get(browser_path)
         assert answer.status_code == 200, answer.text

@@ -49,7 +49,7 @@ def _envelope(response: httpx.Response, status: int, code: str) -> ErrorEnvelope
 )
 def test_without_a_valid_key_nothing_is_shown(world: World, authorization: str | None) -> None:
     headers = {} if authorization is None else {"Authorization": authorization.encode("latin-1")}
-    http = httpx.Client(base_url=world.url, headers=headers)
+    http = httpx.Client(base_url=world.url, headers=headers, timeout=60)
     with http:
         for method, path in [
             ("GET", "/v1/jobs"),
@@ -66,7 +66,7 @@ def test_without_a_valid_key_nothing_is_shown(world: World, authorization: str |
 
 def test_the_start_of_a_key_is_not_the_key(world: World, team: Team) -> None:
     for key in (team.key[:-1], team.key + "x", team.key.upper()):
-        with httpx.Client(base_url=world.url, headers={"Authorization": f"Bearer {key}"}) as http:
+        with httpx.Client(base_url=world.url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http:
             _envelope(http.get("/v1/jobs"), 401, "unauthorized")
 
 
@@ -79,7 +79,7 @@ def test_a_revoked_key_is_refused(world: World) -> None:
 
 
 def test_a_wrong_key_is_told_before_a_wrong_body(world: World) -> None:
-    with httpx.Client(base_url=world.url) as http:
+    with httpx.Client(base_url=world.url, timeout=60) as http:
         _envelope(http.post("/v1/jobs", json={"nonsense": 1}), 401, "unauthorized")
 
 

@@ -80,7 +80,7 @@ def test_the_cluster_shows_workers_queues_and_the_scheduler(world: World, team: 
 
 
 def test_health_and_version_need_no_key(world: World) -> None:
-    with httpx.Client(base_url=world.url) as http:
+    with httpx.Client(base_url=world.url, timeout=60) as http:
         assert http.get("/healthz").json() == {"status": "ok"}
         assert http.get("/v1/version").json() == {"version": __version__, "api": "v1"}
 
@@ -88,7 +88,7 @@ def test_health_and_version_need_no_key(world: World) -> None:
 def test_a_service_without_redis_and_chroma_is_ready_and_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     lonely = Settings(redis_url=SecretStr("redis://user:hunter2@127.0.0.1:1/0"), chroma_url="http://127.0.0.1:1")
     monkeypatch.setattr("api.readiness.settings", lambda: lonely)
-    with httpx.Client(base_url=world.url) as http:
+    with httpx.Client(base_url=world.url, timeout=60) as http:
         response = http.get("/readyz")
     assert response.status_code == 200
     body = response.json()
@@ -104,7 +104,7 @@ def test_a_service_without_redis_and_chroma_is_ready_and_says_so(world: World, m
 def test_without_a_database_the_service_is_alive_but_not_ready() -> None:
     nowhere = Settings(database_url=SecretStr("postgresql+psycopg2://nobody:hunter2@127.0.0.1:1/nothing"))
     app = create_app(nowhere)
-    with live(app) as url, httpx.Client(base_url=url) as http:
+    with live(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         assert http.get("/healthz").status_code == 200
         ready = http.get("/readyz")
         assert (ready.status_code, ready.json()["ready"]) == (503, False)
@@ -128,7 +128,7 @@ def unmigrated(database_url: str, world: World) -> Iterator[str]:
 
 def test_an_unmigrated_database_is_not_ready(unmigrated: str) -> None:
     app = create_app(Settings(database_url=SecretStr(unmigrated)))
-    with live(app) as url, httpx.Client(base_url=url) as http:
+    with live(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         response = http.get("/readyz")
         assert response.status_code == 503
         assert response.json()["checks"]["database"] == "ok"
@@ -156,7 +156,7 @@ def test_metrics_come_from_the_database_and_count_requests(world: World) -> None
         for number, state in enumerate(("started", "started", "lost")):
             session.execute(CALL, {"id": uuid.uuid4(), "job": job["id"], "purpose": f"p{number}", "state": state})
     app = create_app(Settings(database_url=SecretStr(world.database.engine.url.render_as_string(hide_password=False))))
-    with live(app) as url, httpx.Client(base_url=url) as http:
+    with live(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         http.get(f"/v1/jobs/{job['id']}", headers={"Authorization": f"Bearer {team.key}"})
         first = metric_values(http.get("/metrics").text)
         team.submit()
@@ -198,7 +198,7 @@ def test_metrics_are_guarded(changes: dict[str, str], given: str | None, status:
     nowhere = "postgresql+psycopg2://nobody:hunter2@127.0.0.1:1/nothing"
     broker = "redis://:hunter2hunter2@127.0.0.1:1/0"
     app = create_app(Settings.model_validate({"database_url": nowhere, "redis_url": broker, **changes}))
-    with live(app) as url, httpx.Client(base_url=url) as http:
+    with live(app) as url, httpx.Client(base_url=url, timeout=60) as http:
         response = http.get("/metrics", headers={"Authorization": f"Bearer {given}"} if given else {})
     app.state.database.close()
     assert response.status_code == status

@@ -82,7 +82,7 @@ def test_a_broken_connection_goes_on_where_it_was(world: World, team: Team) -> N
             seen.append(event.id)
             assert len(seen) < 2000, "no connection was cut by its age"
             if event.kind == "job.evolving" or event.kind.startswith("live."):
-                if cut in httpx.get(f"{url}/metrics").text:
+                if cut in httpx.get(f"{url}/metrics", timeout=60).text:
                     _end(world.database, job)
                 else:
                     _happen(world.database, job, f"live.{len(seen)}")
@@ -110,7 +110,7 @@ def test_the_wire_format_is_that_of_event_sources(world: World, team: Team) -> N
 def test_a_team_sees_its_own_jobs_only(world: World, team: Team, stranger: Team) -> None:
     mine, theirs = _open_job(world, team), _open_job(world, stranger)
     assert stranger.http.get(f"/v1/jobs/{mine}/events/stream").status_code == 404
-    assert httpx.get(f"{world.url}/v1/events/stream").status_code == 401
+    assert httpx.get(f"{world.url}/v1/events/stream", timeout=60).status_code == 401
     page = team.http.get("/v1/events", params={"limit": 2}).json()
     assert len(page["items"]) == 2
     assert {item["job"] for item in page["items"]} == {str(mine)}
@@ -155,7 +155,7 @@ def test_a_client_that_does_not_read_is_served_again_or_dropped(
         _end(world.database, job)
         kinds = [event.kind for event in reader.stream_events(job)]
         assert kinds.count("big") == wrote
-        assert 'dropped_total{reason="slow"} 1.0' in httpx.get(f"{url}/metrics").text
+        assert 'dropped_total{reason="slow"} 1.0' in httpx.get(f"{url}/metrics", timeout=60).text
         sleeper.close()
     app.state.database.close()
 

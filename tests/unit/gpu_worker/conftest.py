@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,7 @@ import pytest
 from cupilot.domain.evaluation import Preparation
 from cupilot.domain.problem import Target
 from gpu_worker.evaluator import Evaluator
-from gpu_worker.sandbox.files import SOURCE_ROOT
-from gpu_worker.targets.base import Access
-from gpu_worker.targets.cpu_host import CpuHost
+from tests.patience.judges import patient_judges
 from tests.unit.gpu_worker.lines import PROBLEM
 from tests.unit.gpu_worker.served import Served
 
@@ -24,35 +21,26 @@ def _references_are_closed() -> Iterator[None]:
     Served.close_all()
 
 
-@pytest.fixture(scope="session")
-def _patient_judge() -> Iterator[None]:
-    """Make judges that no busy machine keeps from an answer."""
-    access = CpuHost.judge_access
-    folder = SOURCE_ROOT / "tests" / "patience"
-
-    def with_patience(host: CpuHost) -> Access:
-        known = access(host)
-        return replace(known, read_only=(*known.read_only, folder))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CpuHost, "judge_device", "tests.patience.judge_device:PatientJudgeDevice")
-        patch.setattr(CpuHost, "judge_access", with_patience)
+@pytest.fixture(scope="module", autouse=True)
+def _patient_judge(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start patient judges in these modules, and in no others: tests of cheating kernels need the judge's own clock."""
+    with patient_judges(quick=getattr(request.module, "QUICK_JUDGE", False)):
         yield
 
 
 @pytest.fixture(scope="session")
-def work_dir(request: pytest.FixtureRequest, _patient_judge: None) -> Path:
+def work_dir(request: pytest.FixtureRequest) -> Path:
     assert request.config.cache is not None
     return Path(request.config.cache.mkdir("gpu_worker"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def evaluator(work_dir: Path) -> Iterator[Evaluator]:
     with Evaluator(Target.CPU, work_dir, autotune=True) as opened:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def preparation(evaluator: Evaluator) -> Preparation:
     result = evaluator.prepare(PROBLEM)
     assert result.preparation is not None, result.failure

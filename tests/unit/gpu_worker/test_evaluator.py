@@ -32,6 +32,7 @@ from tests.living import still_running
 from tests.unit.gpu_worker.lines import KERNEL, PLAN, PROBLEM, SLOW_KERNEL, SOURCE, kernel
 
 pytestmark = pytest.mark.judge
+QUICK_JUDGE = True
 
 
 def test_a_preparation_says_what_is_known(preparation: Preparation, evaluator: Evaluator) -> None:
