@@ -16,6 +16,7 @@ from api.limits import RateLimits
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
 from api.pages import routes as pages
+from api.pages import visits
 from api.rate_limiter import Limiter
 from api.routes import (
     audit,
@@ -99,6 +100,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
         app.include_router(module.router)
     app.include_router(pages.router)
     errors.install(app)
+    visits.install(app)
     app.state.limiter = Limiter(config.redis_url.get_secret_value())
     app.add_middleware(BodyLimit, limit=config.max_body_bytes)
     app.add_middleware(RateLimits, settings=config, limiter=app.state.limiter, metrics=app.state.metrics)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import Depends, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Transaction
+from api.errors import domain_error, request_id
 from api.pages.sides import side_by_side
 from api.readiness import OK, check
 from cupilot.domain.errors import Busy, CupilotError, NotFound, Unavailable
@@ -79,14 +80,22 @@ class PageRoute(APIRoute):
                 return RedirectResponse(SIGN_IN, 303, headers=HEADERS)
             except RequestValidationError:
                 return failed(NotFound("there is no such page"))
-            except Busy as error:
-                return failed(error)
-            except Unavailable as error:
-                return failed(await _what_is_down(request, error))
+            except Unavailable:
+                raise  # to the handler that :func:`install` registers, like those that the end of the transaction finds
             except CupilotError as error:
                 return failed(error)
 
         return guarded
+
+
+def install(app: FastAPI) -> None:
+    """Register the handler that tells on a page what is down; requests of other routes get the envelope as ever."""
+
+    @app.exception_handler(Unavailable)
+    async def _unavailable(request: Request, error: Unavailable) -> Response:
+        if not isinstance(request.scope.get("route"), PageRoute):
+            return domain_error(error, request_id(request))
+        return failed(error if isinstance(error, Busy) else await _what_is_down(request, error))
 
 
 async def _what_is_down(request: Request, error: Unavailable) -> Unavailable:
