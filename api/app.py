@@ -17,6 +17,7 @@ from api.limits import RateLimits
 from api.metrics import Metrics
 from api.middleware import BodyLimit, RequestContext
 from api.pages import routes as pages
+from api.pages import visits
 from api.rate_limiter import Limiter
 from api.routes import (
     audit,
@@ -105,6 +106,7 @@ def create_app(config: Settings | None = None) -> FastAPI:
     document_with_examples(app)
     app.state.mcp = mcp.mount(app, app.state.database)
     errors.install(app)
+    visits.install(app)
     app.state.limiter = Limiter(config.redis_url.get_secret_value())
     app.add_middleware(BodyLimit, limit=config.max_body_bytes)
     app.add_middleware(RateLimits, settings=config, limiter=app.state.limiter, metrics=app.state.metrics)

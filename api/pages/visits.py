@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
-from fastapi import Depends, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Transaction
+from api.errors import domain_error, request_id
 from api.pages import words
 from api.pages.code import coloured, coloured_diff
 from api.readiness import OK, check
@@ -79,14 +80,22 @@ class PageRoute(APIRoute):
                 return failed(NotFound("there is no such page"))
             except ValidationError as error:
                 return failed(_invalid_form(error))
-            except Busy as error:
-                return failed(error)
-            except Unavailable as error:
-                return failed(await _what_is_down(request, error))
+            except Unavailable:
+                raise  # to the handler that :func:`install` registers, like those that the end of the transaction finds
             except CupilotError as error:
                 return failed(error)
 
         return guarded
+
+
+def install(app: FastAPI) -> None:
+    """Register the handler that tells on a page what is down; requests of other routes get the envelope as ever."""
+
+    @app.exception_handler(Unavailable)
+    async def _unavailable(request: Request, error: Unavailable) -> Response:
+        if not isinstance(request.scope.get("route"), PageRoute):
+            return domain_error(error, request_id(request))
+        return failed(error if isinstance(error, Busy) else await _what_is_down(request, error))
 
 
 async def _what_is_down(request: Request, error: Unavailable) -> Unavailable:
