@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from agents.playbook import conditions_matmul, conditions_pointwise, conditions_rows
 from agents.playbook.conditions import Case, Check
-from agents.playbook.operators import Operator, Pointwise, Rows
+from agents.playbook.operators import Launches, Operator, Pointwise, Rows
 from cupilot.domain.problem import Target
 
 
@@ -28,6 +28,8 @@ def objections(case: Case, target: Target) -> dict[str, str]:
 
 def checks(operator: Operator, target: Target) -> Mapping[str, Check]:
     """Return the techniques that templates exist for, for the operator's family, with their conditions."""
+    if isinstance(operator, Launches):
+        return {}
     if isinstance(operator, Pointwise):
         family = conditions_pointwise.CUDA, conditions_pointwise.CPU
     elif isinstance(operator, Rows):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from agents.playbook.operators import Matmul, Operator, Pointwise
+from agents.playbook.operators import Launches, Matmul, Operator, Pointwise
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy, TechniqueUse
 
@@ -152,8 +152,10 @@ _LADDERS = {
 
 def ladder(operator: Operator, target: Target) -> list[Strategy]:
     """Return the family's strategies, best first; the plain kernel last."""
-    family = "pointwise" if isinstance(operator, Pointwise) else "matmul" if isinstance(operator, Matmul) else "rows"
     plain = Strategy(techniques=(), rationale="the plain kernel: correct, simple, something to compare with")
+    if isinstance(operator, Launches):
+        return [plain]
+    family = "pointwise" if isinstance(operator, Pointwise) else "matmul" if isinstance(operator, Matmul) else "rows"
     return [*(parse(text) for text in _LADDERS[target, family]), plain]
 
 

@@ -1,0 +1,27 @@
+"""Kernels of the compiler: the launches of any graph of supported calls."""
+
+from __future__ import annotations
+
+from agents.playbook.compiler.lowering import Unsupported
+from agents.playbook.compiler.program import rendered
+from agents.playbook.compiler.refusals import unsupported
+from agents.playbook.operators import Launches
+from agents.playbook.templates.source import Options
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import ProblemFacts, Target
+
+
+def as_launches(facts: ProblemFacts, target: Target) -> Launches:
+    """Return the graph as launches; raises NoTemplate naming the call that is not supported."""
+    try:
+        rendered(facts, target)
+    except Unsupported as error:
+        raise unsupported(facts, error.node, error.reason) from error
+    return Launches(facts)
+
+
+def render(operator: Launches, options: Options, target: Target) -> Kernel:
+    """Return the kernel of a graph."""
+    source, plan = rendered(operator.facts, target)
+    head = f"// A graph of {len(operator.facts.graph.nodes)} calls\n// Techniques: {options.describe()}\n"
+    return Kernel(target=target, source=head + source, plan=plan)
