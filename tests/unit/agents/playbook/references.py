@@ -102,10 +102,11 @@ def run_cpu(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tensor
         buffers[name].fill(0xCB)
     for launch in plan.launches:
         getattr(library, launch.kernel)(*(ctypes.c_void_p(buffers[name].ctypes.data) for name in launch.args))
-    return [_tensor(buffers[spec.name], spec) for spec in outputs_of(facts)]
+    return [as_tensor(buffers[spec.name], spec) for spec in outputs_of(facts)]
 
 
-def _tensor(buffer: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
+def as_tensor(buffer: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
+    """The tensor that lies in a buffer."""
     flat = torch.from_numpy(buffer.copy()).view(getattr(torch, spec.dtype.value))
     return torch.as_strided(flat, spec.shape, spec.strides).contiguous()
 

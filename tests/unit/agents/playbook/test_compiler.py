@@ -13,6 +13,7 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy
 from tests.unit.agents.playbook.briefings import briefing
+from tests.unit.agents.playbook.emulation import run_cuda
 from tests.unit.agents.playbook.graphs_under_test import graphs
 from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.agents.playbook.operators_under_test import Case, everything
@@ -74,3 +75,18 @@ def test_launches_compile_for_cuda(name: str) -> None:
     about = briefing(facts, Target.CUDA)
     kernel = agents().translator.translate(about, Strategy(techniques=()), None, 0)
     assert compile_cuda(kernel, facts) == ""
+
+
+EMULATED = ["transpose_add", "cat", "residual_norm", "two_axes", "long_sum", "long_argmax", "topk", "batch_norm"]
+EMULATED += ["cumsum_rows", "cumsum_columns", "cumprod", "conv2d_grouped", "conv_transpose2d", "causal", "avg_pool"]
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_cuda_launches_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
+    case = graphs()[name]
+    facts, own = trace(case.function, case.inputs, case.parameters)
+    source, plan = rendered(facts, Target.CUDA)
+    kernel = Kernel(target=Target.CUDA, source=source, plan=plan)
+    results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
+    for result, mine, exact in zip(results, own, exact_results(case), strict=True):
+        compare(result, mine.detach().contiguous(), exact)
