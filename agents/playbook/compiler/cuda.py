@@ -7,6 +7,8 @@ from math import prod
 
 from agents.playbook.compiler.accumulators import Accumulator
 from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
+from agents.playbook.compiler.cuda_tiles import Tiles, inner_indices, product_of
+from agents.playbook.compiler.cuda_tiles import body as tiled
 from agents.playbook.compiler.emission import statements
 from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.parameters import Pointers, stores
@@ -36,6 +38,8 @@ class Cuda:
     program: Program
     pointers: Pointers
     workspace_bytes: int
+    tiles: Tiles | None = None
+    """Tiles of products; None for a thread a result."""
 
     def __post_init__(self) -> None:
         self.kernels: list[str] = []
@@ -60,9 +64,9 @@ def declared(line: str) -> str:
     return line.split(" = ", maxsplit=1)[0].rsplit("* ", maxsplit=1)[-1]
 
 
-def render(program: Program, pointers: Pointers, index_type: str) -> tuple[str, list[Launch], int]:
+def render(program: Program, pointers: Pointers, index_type: str, tiles: Tiles | None) -> tuple[str, list[Launch], int]:
     """Return the source, the launches and the bytes of workspace of a program."""
-    work = Cuda(program, pointers, program.workspace_bytes)
+    work = Cuda(program, pointers, program.workspace_bytes, tiles)
     for place, group in enumerate(program.groups):
         name = f"group{place}"
         if group.source is None:
@@ -96,6 +100,11 @@ def _map(work: Cuda, name: str, group: Group) -> None:
 
 def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
     results, terms = prod(group.shape), prod(reduction.extents)
+    product = product_of(group) if work.tiles is not None else None
+    if product is not None and work.tiles is not None:
+        lines, blocks = tiled(group, reduction, product, work.tiles, work.pointers)
+        work.add(name, group, lines, blocks)
+        return
     accumulator = Accumulator(reduction.kind, reduction.value)
     by_rows = terms > SHORT and is_contiguous(group, group.inner[-1]) and reduction.extents[-1] >= 32
     if terms <= SHORT or (results >= ENOUGH_THREADS and not by_rows):
@@ -151,17 +160,6 @@ def _result(accumulator: Accumulator) -> list[str]:
     return [f"const {accumulator.term} result = ({accumulator.term})total;"]
 
 
-def _inner_indices(group: Group, reduction: Reduce) -> list[str]:
-    lines = []
-    step = prod(reduction.extents)
-    for axis, extent in enumerate(reduction.extents):
-        step //= extent
-        if group.inner[axis].op != "const":
-            quotient = "r" if step == 1 else f"r / {step}"
-            lines.append(f"const idx r{axis} = (idx)({quotient if axis == 0 else f'({quotient}) % {extent}'});")
-    return lines
-
-
 def _block_total(
     group: Group, reduction: Reduce, accumulator: Accumulator, pointers: Pointers, bounds: tuple[str, str]
 ) -> list[str]:
@@ -170,7 +168,7 @@ def _block_total(
     step = BLOCK
     lines, value = argument_of(group, pointers)
     long_terms = "long long" if prod(reduction.extents) >= 2**30 else "int"
-    inner = [*_inner_indices(group, reduction), *lines]
+    inner = [*inner_indices(group, reduction), *lines]
     begin = [f"{accumulator.total} total = {accumulator.first};"]
     if accumulator.places:
         body = [*inner, *_placed(accumulator, value, "(long long)r")]

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from math import prod
 
 from agents.playbook.compiler import cpu, cuda
+from agents.playbook.compiler.cuda_tiles import Tiles, product_of
 from agents.playbook.compiler.groups import Program, cut
 from agents.playbook.compiler.lowering import Unsupported, lowered
 from agents.playbook.compiler.parameters import Pointers
@@ -17,17 +18,19 @@ INDEX_LIMIT = 2**31 - 2**22
 """Elements up to which indices of 32 bits do, with room for a step beyond the end."""
 _KEPT = 16
 Rendered = tuple[str, LaunchPlan]
-_kept: OrderedDict[tuple[int, Target], tuple[ProblemFacts, Rendered]] = OrderedDict()
+_kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered]] = OrderedDict()
 
 
-def rendered(facts: ProblemFacts, target: Target) -> Rendered:
-    """Return source and plan of a problem's naive kernel; that of the last few problems is kept.
+def rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None = None) -> Rendered:
+    """Return source and plan of a problem's kernel; those of the last few problems are kept.
+
+    ``tiles`` are those of products on ``cuda``.
 
     Raises :class:`~agents.playbook.compiler.lowering.Unsupported`.
     """
-    key = (id(facts), target)
+    key = (id(facts), target, tiles)
     if key not in _kept or _kept[key][0] is not facts:
-        _kept[key] = facts, _rendered(facts, target)
+        _kept[key] = facts, _rendered(facts, target, tiles)
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     return _kept[key][1]
@@ -57,7 +60,12 @@ def _made(facts: ProblemFacts) -> Program:
     return program
 
 
-def _rendered(facts: ProblemFacts, target: Target) -> Rendered:
+def has_products(facts: ProblemFacts) -> bool:
+    """Return whether tiles would change the kernel: whether a group is a product of some size."""
+    return any(product_of(group) is not None for group in _made(facts).groups)
+
+
+def _rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rendered:
     program = _made(facts)
     taken = {spec.name for spec in facts.tensors}
     workspace = next(name for name in ("workspace", "workspace_", "workspace__") if name not in taken)
@@ -68,7 +76,7 @@ def _rendered(facts: ProblemFacts, target: Target) -> Rendered:
         arguments = pointers.launch_arguments(program.groups, workspace=size > 0)
         launches = [Launch(kernel="run", args=arguments)]
     else:
-        source, launches, size = cuda.render(program, pointers, index_type)
+        source, launches, size = cuda.render(program, pointers, index_type, tiles)
     if len(launches) > MAX_LAUNCHES:
         raise Unsupported(None, f"it takes {len(launches)} launches; {MAX_LAUNCHES} are allowed")
     if len(source.encode()) > MAX_SOURCE_BYTES:

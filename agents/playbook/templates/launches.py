@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agents.playbook.compiler.cuda_tiles import Tiles
 from agents.playbook.compiler.lowering import Unsupported
 from agents.playbook.compiler.program import rendered
 from agents.playbook.compiler.refusals import unsupported
@@ -22,6 +23,9 @@ def as_launches(facts: ProblemFacts, target: Target) -> Launches:
 
 def render(operator: Launches, options: Options, target: Target) -> Kernel:
     """Return the kernel of a graph."""
-    source, plan = rendered(operator.facts, target)
+    tiles = None
+    if "shared_tiling" in options:
+        tiles = Tiles(*(options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k")))
+    source, plan = rendered(operator.facts, target, tiles)
     head = f"// A graph of {len(operator.facts.graph.nodes)} calls\n// Techniques: {options.describe()}\n"
     return Kernel(target=target, source=head + source, plan=plan)

@@ -90,6 +90,7 @@ def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
     return (
         f'extern "C" void launch{place}(void** pointers) {{\n'
         f"    pthread_barrier_init(&barrier, nullptr, {threads});\n    vector<thread> threads;\n"
-        f"    for (unsigned t = 0; t < {threads}; ++t) threads.emplace_back([=] {{ threadIdx = {{t, 0, 0}}; {work} }});\n"
+        f"    for (unsigned t = 0; t < {threads}; ++t)\n"
+        f"        threads.emplace_back([=] {{ threadIdx = {{t, 0, 0}}; {work} }});\n"
         "    for (auto& one : threads) one.join();\n}"
     )

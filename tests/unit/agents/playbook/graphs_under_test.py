@@ -205,6 +205,17 @@ def halves() -> dict[str, Case]:
     }
 
 
+def tiled() -> dict[str, Case]:
+    """Products large enough for tiles, none of whose sizes is a multiple of a tile's."""
+    return {
+        "conv2d_tiled": _module(nn.Sequential(nn.Conv2d(5, 35, 3, padding=1), nn.ReLU()), 2, 5, 9, 11),
+        "conv1d_tiled": _module(nn.Conv1d(6, 18, 5, stride=2), 3, 6, 41),
+        "conv_transpose2d_tiled": _module(nn.ConvTranspose2d(5, 18, 3, stride=2), 1, 5, 7, 9),
+        "attention_tiled": _of(F.scaled_dot_product_attention, (2, 33, 20), (2, 35, 20), (2, 35, 18)),
+        "linear_relu": _of(lambda a, w, b: F.relu(F.linear(a, w, b)), (37, 300), (70, 300), (70,)),
+    }
+
+
 def graphs() -> dict[str, Case]:
     """All of them."""
     return {**maps(), **reductions(), **products(), **halves()}

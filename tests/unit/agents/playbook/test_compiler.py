@@ -9,12 +9,13 @@ import torch
 
 from agents.playbook import agents
 from agents.playbook.compiler.program import rendered
+from agents.playbook.ladders import parse
 from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy
 from tests.unit.agents.playbook.briefings import briefing
 from tests.unit.agents.playbook.emulation import run_cuda
-from tests.unit.agents.playbook.graphs_under_test import graphs
+from tests.unit.agents.playbook.graphs_under_test import graphs, tiled
 from tests.unit.agents.playbook.nvrtc import compile_cuda
 from tests.unit.agents.playbook.operators_under_test import Case, everything
 from tests.unit.agents.playbook.references import run_cpu, trace
@@ -87,6 +88,22 @@ def test_cuda_launches_compute_the_reference_when_emulated(name: str, builds: Pa
     facts, own = trace(case.function, case.inputs, case.parameters)
     source, plan = rendered(facts, Target.CUDA)
     kernel = Kernel(target=Target.CUDA, source=source, plan=plan)
+    results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
+    for result, mine, exact in zip(results, own, exact_results(case), strict=True):
+        compare(result, mine.detach().contiguous(), exact)
+
+
+TILED = ["conv2d_tiled", "conv1d_tiled", "conv_transpose2d_tiled", "attention_tiled", "linear_relu"]
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_products_in_tiles_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
+    case = tiled()[name]
+    facts, own = trace(case.function, case.inputs, case.parameters)
+    about = briefing(facts, Target.CUDA)
+    kernel = agents().translator.translate(about, parse("shared_tiling(tile_m=32, tile_n=64, tile_k=8): "), None, 0)
+    assert "tile_a" in kernel.source
+    assert compile_cuda(kernel, facts) == ""
     results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
     for result, mine, exact in zip(results, own, exact_results(case), strict=True):
         compare(result, mine.detach().contiguous(), exact)
