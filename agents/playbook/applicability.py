@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agents.playbook import conditions_matmul, conditions_pointwise, conditions_rows
+from agents.playbook import conditions_launches, conditions_matmul, conditions_pointwise, conditions_rows
 from agents.playbook.conditions import Case, Check
-from agents.playbook.operators import Operator, Pointwise, Rows
+from agents.playbook.operators import Launches, Operator, Pointwise, Rows
 from cupilot.domain.problem import Target
 
 
@@ -28,7 +28,9 @@ def objections(case: Case, target: Target) -> dict[str, str]:
 
 def checks(operator: Operator, target: Target) -> Mapping[str, Check]:
     """Return the techniques that templates exist for, for the operator's family, with their conditions."""
-    if isinstance(operator, Pointwise):
+    if isinstance(operator, Launches):
+        family = conditions_launches.CUDA, conditions_launches.CPU
+    elif isinstance(operator, Pointwise):
         family = conditions_pointwise.CUDA, conditions_pointwise.CPU
     elif isinstance(operator, Rows):
         family = conditions_rows.CUDA, conditions_rows.CPU

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from agents.playbook.operators import Matmul, Operator, Pointwise
+from agents.playbook.operators import Launches, Matmul, Operator, Pointwise
 from cupilot.domain.problem import Target
 from cupilot.domain.strategy import Strategy, TechniqueUse
 
@@ -140,7 +140,14 @@ _MATMUL_CPU = (
     "threads, simd(width=16): vectors along the columns",
     "threads: threads only",
 )
+_LAUNCHES_CUDA = (
+    "shared_tiling(tile_m=128, tile_n=64, tile_k=16): products in tiles, eight by four results a thread",
+    "shared_tiling(tile_m=64, tile_n=64, tile_k=16): smaller tiles, more blocks",
+    "shared_tiling(tile_m=128, tile_n=128, tile_k=8): larger tiles for large products",
+)
 _LADDERS = {
+    (Target.CUDA, "launches"): _LAUNCHES_CUDA,
+    (Target.CPU, "launches"): (),
     (Target.CUDA, "pointwise"): _POINTWISE_CUDA,
     (Target.CUDA, "rows"): _ROWS_CUDA,
     (Target.CUDA, "matmul"): _MATMUL_CUDA,
@@ -152,8 +159,9 @@ _LADDERS = {
 
 def ladder(operator: Operator, target: Target) -> list[Strategy]:
     """Return the family's strategies, best first; the plain kernel last."""
-    family = "pointwise" if isinstance(operator, Pointwise) else "matmul" if isinstance(operator, Matmul) else "rows"
     plain = Strategy(techniques=(), rationale="the plain kernel: correct, simple, something to compare with")
+    family = "pointwise" if isinstance(operator, Pointwise) else "matmul" if isinstance(operator, Matmul) else "rows"
+    family = "launches" if isinstance(operator, Launches) else family
     return [*(parse(text) for text in _LADDERS[target, family]), plain]
 
 

@@ -1,7 +1,8 @@
-"""The three families of operators that the playbook has templates for, as recognition returns them. Pure data.
+"""The families of operators that the playbook has kernels for, as recognition returns them. Pure data.
 
 ``Pointwise``: every output element from the input elements at its place. ``Rows``: rows of a tensor are reduced to
 statistics, and the result is one value a row or one an element. ``Matmul``: a (batched) matrix product.
+``Launches``: any other graph of supported calls, which the compiler cuts into launches.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from agents.playbook.expressions import Expr, Level, depth, walk
+from cupilot.domain.problem import ProblemFacts
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,14 @@ class Matmul:
         return 2.0 * prod((self.batches, self.m, self.n, self.k))
 
 
-Operator = Pointwise | Rows | Matmul
+@dataclass(frozen=True)
+class Launches:
+    """A graph that is no template's: the compiler's launches over index maps."""
+
+    facts: ProblemFacts
+
+
+Operator = Pointwise | Rows | Matmul | Launches
 
 
 def softmax_pair(operator: Rows) -> tuple[Expr, Expr] | None:
@@ -210,7 +219,7 @@ def _nodes_without(root: Expr, stop: Iterable[Expr]) -> list[Expr]:
 
 def calls_any(operator: Operator, functions: Iterable[str]) -> bool:
     """Return whether the operator computes one of these functions."""
-    if isinstance(operator, Matmul):
+    if isinstance(operator, Matmul | Launches):
         return False
     roots = [operator.expression] if isinstance(operator, Pointwise) else [expr for _, expr in operator.outputs]
     wanted = set(functions)

@@ -9,7 +9,7 @@ from agents.interface import Advice, Attempt, Briefing, Diagnosis, NoTemplate
 from agents.playbook.applicability import checks
 from agents.playbook.conditions import Case
 from agents.playbook.counters import Finding
-from agents.playbook.operators import Operator
+from agents.playbook.operators import Launches, Operator
 from agents.playbook.rules import findings
 from agents.playbook.templates.source import Options
 from agents.playbook.translator import operator_of
@@ -50,7 +50,8 @@ def _candidates(briefing: Briefing, strategy: Strategy, finding: Finding) -> Ite
     finding names before it: register blocking is no answer to slow tensor cores.
     """
     try:
-        operator: Operator | None = operator_of(briefing)
+        found = operator_of(briefing)
+        operator: Operator | None = None if isinstance(found, Launches) else found
     except NoTemplate:
         operator = None
     better = {use.id for use in strategy.techniques if use.id in IRREPLACEABLE}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agents.interface import AgentError, Alignment, Attempt, Briefing
+from agents.interface import AgentError, Alignment, Attempt, Briefing, NoTemplate
 from agents.playbook.applicability import objections
 from agents.playbook.conditions import Case
 from agents.playbook.evidence import missing
 from agents.playbook.operators import Operator, Rows
 from agents.playbook.recognition import recognise
-from agents.playbook.recognition.values import refuse
 from agents.playbook.splicing import spliced
 from agents.playbook.templates import render
+from agents.playbook.templates.launches import as_launches
 from agents.playbook.templates.source import Options
 from cupilot.domain.kernel import Kernel, resolve
 from cupilot.domain.problem import Target
@@ -30,10 +30,16 @@ class NotApplicable(AgentError):
 
 
 def operator_of(briefing: Briefing) -> Operator:
-    """Return the operator of a job's problem; raises NoTemplate for one that no template can handle on this target."""
-    operator = recognise(briefing.facts)
+    """Return the operator of a job's problem: a template's where there is one, else the compiler's launches.
+
+    Raises NoTemplate for one that neither can handle on this target.
+    """
+    try:
+        operator = recognise(briefing.facts)
+    except NoTemplate:
+        return as_launches(briefing.facts, briefing.target)
     if briefing.target is Target.CUDA and isinstance(operator, Rows) and operator.length > INDEX_LIMIT:
-        raise refuse(briefing.facts, f"rows of {operator.length} elements are too long")
+        return as_launches(briefing.facts, briefing.target)
     return operator
 
 

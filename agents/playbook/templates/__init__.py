@@ -5,7 +5,7 @@ Whether the techniques apply is :mod:`agents.playbook.applicability`'s business 
 
 from __future__ import annotations
 
-from agents.playbook.operators import Matmul, Operator, Pointwise
+from agents.playbook.operators import Launches, Matmul, Operator, Pointwise, Rows
 from agents.playbook.templates import (
     cpu_columns,
     cpu_elementwise,
@@ -15,6 +15,7 @@ from agents.playbook.templates import (
     cuda_matmul,
     cuda_rows,
     cuda_split,
+    launches,
 )
 from agents.playbook.templates.source import Options
 from cupilot.domain.hardware import Device
@@ -24,12 +25,14 @@ from cupilot.domain.problem import Target
 
 def render(operator: Operator, options: Options, target: Target, device: Device) -> Kernel:
     """Return the kernel for an operator under a strategy's techniques."""
+    if isinstance(operator, Launches):
+        return launches.render(operator, options, target)
     if target is Target.CPU:
         return _cpu(operator, options)
     return _cuda(operator, options, device)
 
 
-def _cpu(operator: Operator, options: Options) -> Kernel:
+def _cpu(operator: Pointwise | Rows | Matmul, options: Options) -> Kernel:
     if isinstance(operator, Pointwise):
         return cpu_elementwise.render(operator, options)
     if isinstance(operator, Matmul):
@@ -37,7 +40,7 @@ def _cpu(operator: Operator, options: Options) -> Kernel:
     return cpu_rows.render(operator, options) if operator.contiguous else cpu_columns.render(operator, options)
 
 
-def _cuda(operator: Operator, options: Options, device: Device) -> Kernel:
+def _cuda(operator: Pointwise | Rows | Matmul, options: Options, device: Device) -> Kernel:
     if isinstance(operator, Pointwise):
         return cuda_elementwise.render(operator, options, device)
     if isinstance(operator, Matmul):

@@ -22,7 +22,9 @@ from cupilot.domain.problem import NumericsPolicy, Problem
 Size = Literal["small", "full"]
 """``small`` fits two cores and a few GB; ``full`` is meant for a data-centre GPU."""
 
-SUITES = ("level1",)
+SUITES = ("level1", "fusion", "inference")
+"""``level1``: KernelBench's single operators; ``fusion``: two to eight calls around a product, convolution or row;
+``inference``: blocks of language and diffusion models."""
 
 _SIZED_LINE = re.compile(r"^(?P<name>[A-Z]+) = (?P<full>\d+)  # small: (?P<small>\d+)$", re.MULTILINE)
 

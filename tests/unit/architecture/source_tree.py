@@ -95,11 +95,14 @@ def _type_checking_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
+SUITES = tuple(f"cupilot/domain/problems/{suite}/" for suite in ("level1", "fusion", "inference"))
+
+
 def modules() -> list[Module]:
     """Every module of the product; the built-in problems are data, not modules."""
     return [
         Module(path)
         for room in ROOMS
         for path in sorted((ROOT / room).rglob("*.py"))
-        if not any(data in path.as_posix() for data in ("cupilot/domain/problems/level1", "cupilot/exports/runtime"))
+        if not any(data in path.as_posix() for data in (*SUITES, "cupilot/exports/runtime"))
     ]

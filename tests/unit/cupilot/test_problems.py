@@ -32,7 +32,8 @@ def test_there_is_one_for_every_operator_the_playbook_promises() -> None:
         "batched_matmul",
     }
     assert promised <= set(problems.names())
-    assert problems.names("level1") == problems.names()
+    assert sorted(name for suite in problems.SUITES for name in problems.names(suite)) == problems.names()
+    assert len(problems.names("fusion") + problems.names("inference")) >= 60
 
 
 def test_a_problem_is_built_in_by_its_text_and_not_by_its_name() -> None:

@@ -92,20 +92,23 @@ def run_cpu(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tensor
     plan = resolve(kernel, facts)
     buffers: dict[str, np.ndarray[Any, Any]] = {}
     for spec in facts.tensors:
-        if spec.role is Role.OUTPUT:
-            buffers[spec.name] = aligned(spec.numel, np.dtype(spec.dtype.value))
-            buffers[spec.name].view(np.uint8).fill(0xCB)
-        else:
-            base = tensors[spec.name]
-            flat = torch.as_strided(base.detach(), (spec.storage_elements,), (1,)).numpy()
-            buffers[spec.name] = aligned(flat.size, flat.dtype)
-            buffers[spec.name][:] = flat
+        buffers[spec.name] = aligned(spec.storage_elements * spec.dtype.itemsize, np.dtype(np.uint8))
+        buffers[spec.name].fill(0xCB)
+        if spec.role is not Role.OUTPUT:
+            flat = torch.as_strided(tensors[spec.name].detach(), (spec.storage_elements,), (1,))
+            buffers[spec.name][:] = flat.contiguous().view(torch.uint8).numpy()
     for name, size in plan.workspace.items():
         buffers[name] = aligned(size, np.dtype(np.uint8))
         buffers[name].fill(0xCB)
     for launch in plan.launches:
         getattr(library, launch.kernel)(*(ctypes.c_void_p(buffers[name].ctypes.data) for name in launch.args))
-    return [torch.from_numpy(buffers[spec.name].copy()).view(spec.shape) for spec in outputs_of(facts)]
+    return [as_tensor(buffers[spec.name], spec) for spec in outputs_of(facts)]
+
+
+def as_tensor(buffer: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
+    """The tensor that lies in a buffer."""
+    flat = torch.from_numpy(buffer.copy()).view(getattr(torch, spec.dtype.value))
+    return torch.as_strided(flat, spec.shape, spec.strides).contiguous()
 
 
 def outputs_of(facts: ProblemFacts) -> Sequence[TensorSpec]:

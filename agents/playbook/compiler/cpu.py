@@ -1,0 +1,318 @@
+"""Naive, right loop nests for the ``cpu`` target: one function that runs a program's groups one after the other."""
+
+from __future__ import annotations
+
+from math import prod
+
+from agents.playbook.compiler.accumulators import Accumulator
+from agents.playbook.compiler.emission import Emitter, statements
+from agents.playbook.compiler.groups import Group, Program
+from agents.playbook.compiler.parameters import Pointers, stores
+from agents.playbook.compiler.preludes import prelude, trimmed
+from agents.playbook.compiler.shapes_of_work import CHUNK, chunk_level, is_contiguous
+from agents.playbook.compiler.tensors import Order, Reduce, Scan
+from agents.playbook.compiler.terms import Term, make, substituted, variable
+
+LANES = 64
+"""Neighbouring outputs that are reduced at the same time where loads are contiguous along them."""
+PARTS = 64
+"""Parts of a long reduction with few results."""
+FEW_RESULTS = 16
+LONG_REDUCTION = 65536
+PARALLEL = "#pragma omp parallel for schedule(static)"
+
+
+def source_of(program: Program, pointers: Pointers, index_type: str) -> str:
+    """Return the C++ text of a program, with one entry point ``run``."""
+    bodies = [_function(place, group, pointers) for place, group in enumerate(program.groups)]
+    calls = []
+    for place, group in enumerate(program.groups):
+        names = [f"p_{name}" for name, _, _ in pointers.arguments([group])]
+        names += ["arena"] if pointers.needs_workspace(group) else []
+        calls.append(f"    group{place}({', '.join(names)});")
+    parameters = pointers.parameters(program.groups, workspace=program.workspace_bytes > 0)
+    entry = "\n".join([f'extern "C" void run({parameters}) {{', *calls, "}"])
+    body = "\n\n".join([*bodies, entry])
+    return f'#include "problem.h"\n{trimmed(prelude(index_type, cuda=False), body)}\n\n{body}\n'
+
+
+def _function(place: int, group: Group, pointers: Pointers) -> str:
+    parameters = pointers.parameters([group], workspace=pointers.needs_workspace(group))
+    if group.source is None:
+        body = _map(group, pointers)
+    elif isinstance(group.source, Reduce):
+        body = _reduction(group, group.source, pointers)
+    elif isinstance(group.source, Scan):
+        body = _scan(group, group.source, pointers)
+    else:
+        body = _order(group, group.source, pointers)
+    lines = [*pointers.declarations(group), *body]
+    return "\n".join([f"static void group{place}({parameters}) {{", *statements(lines, 1), "}"])
+
+
+def indices(group: Group, offset: str, axes: list[int]) -> list[str]:
+    """Return the statements that find the indices on some axes from their common dense offset."""
+    lines = []
+    step = prod(group.shape[axis] for axis in axes)
+    for axis in axes:
+        step //= group.shape[axis]
+        if group.index[axis].op != "const":
+            quotient = offset if step == 1 else f"{offset} / {step}"
+            first = axis == axes[0]
+            lines.append(f"const idx i{axis} = (idx)({quotient if first else f'({quotient}) % {group.shape[axis]}'});")
+    return lines
+
+
+def _map(group: Group, pointers: Pointers) -> list[str]:
+    rank = len(group.shape)
+    inner = group.shape[-1] if rank else 1
+    outer = prod(group.shape[:-1])
+    body = stores(group, pointers.of, "")
+    last = f"for (idx i{rank - 1} = 0; i{rank - 1} < {inner}; ++i{rank - 1}) {{"
+    if inner == 1 or outer >= 8:
+        loop = [last, *statements(body, 1), "}"] if inner > 1 else body
+        lines = [*indices(group, "o", list(range(rank - 1))), *loop]
+        return [PARALLEL, f"for (long long o = 0; o < {outer}; ++o) {{", *statements(lines, 1), "}"]
+    lines = [*indices(group, "o", list(range(rank - 1))), PARALLEL, last, *statements(body, 1), "}"]
+    return [f"for (long long o = 0; o < {outer}; ++o) {{", *statements(lines, 1), "}"]
+
+
+def argument_of(group: Group, pointers: Pointers) -> tuple[list[str], str]:
+    """Return the statements that a reduction's argument needs, and its text."""
+    assert group.argument is not None
+    emitter = Emitter({}, pointers.of)
+    (value,) = emitter.emit(group.argument)
+    return emitter.lines, value
+
+
+def _reduction(group: Group, reduction: Reduce, pointers: Pointers) -> list[str]:
+    accumulator = Accumulator(reduction.kind, reduction.value)
+    results = prod(group.shape)
+    extents = reduction.extents
+    if results < FEW_RESULTS and prod(extents) >= LONG_REDUCTION:
+        return _in_parts(group, reduction, accumulator, pointers)
+    lanes = bool(group.shape) and group.shape[-1] >= 8 and not accumulator.places
+    by_rows = not extents or (extents[-1] >= 16 and is_contiguous(group, group.inner[-1]))
+    if lanes and not by_rows:
+        return _by_lanes(group, reduction, accumulator, pointers)
+    rank = len(group.shape)
+    body = [
+        *indices(group, "o", list(range(rank))),
+        *_one_result(group, reduction, accumulator, pointers),
+        *stores(group, pointers.of, "result"),
+    ]
+    return [PARALLEL, f"for (long long o = 0; o < {results}; ++o) {{", *statements(body, 1), "}"]
+
+
+def _begin(accumulator: Accumulator) -> list[str]:
+    lines = [f"{accumulator.total} total = {accumulator.first};"]
+    return [*lines, "long long place = 0;"] if accumulator.places else lines
+
+
+def position(reduction: Reduce, names: list[str]) -> str:
+    """Return the place of a term in the row-major order of the reduced axes."""
+    text = names[0] if names else "0"
+    for axis in range(1, len(names)):
+        text = f"({text}) * {reduction.extents[axis]}LL + {names[axis]}"
+    return text
+
+
+def _one_result(
+    group: Group, reduction: Reduce, accumulator: Accumulator, pointers: Pointers, first: tuple[str, str] = ("0", "")
+) -> list[str]:
+    """Return the statements that reduce one result to ``result``; ``first`` bounds the outermost loop."""
+    lines, value = argument_of(group, pointers)
+    names = [f"r{axis}" for axis in range(len(reduction.extents))]
+    if accumulator.places:
+        at = position(reduction, names)
+        body = [
+            *lines,
+            f"const {accumulator.term} term = {value};",
+            f"if ({accumulator.better()}(term, total)) {{ total = term; place = {at}; }}",
+        ]
+        nest = loops(reduction, names, body, None, first)
+        return [*_begin(accumulator), *nest, "const long long result = place;"]
+    if accumulator.chunked:
+        chunk = (chunk_level(reduction.extents), "float run = 0;", "total += run;")
+        nest = loops(reduction, names, [*lines, f"run += {value};"], chunk, first)
+    else:
+        nest = loops(reduction, names, [*lines, accumulator.step("total", value)], None, first)
+    return [*_begin(accumulator), *nest, f"const {accumulator.term} result = ({accumulator.term})total;"]
+
+
+def loops(
+    reduction: Reduce,
+    names: list[str],
+    body: list[str],
+    chunk: tuple[int, str, str] | None,
+    first: tuple[str, str],
+) -> list[str]:
+    """Return the loops over the reduced axes around a body; a chunk's run begins and ends at its level."""
+    lines = body
+    for axis in reversed(range(len(names))):
+        low, high = (
+            (first[0], first[1] or str(reduction.extents[0])) if axis == 0 else ("0", str(reduction.extents[axis]))
+        )
+        name, extent = names[axis], reduction.extents[axis]
+        innermost = axis == len(names) - 1
+        vector = ["#pragma omp simd reduction(+ : run)"] if innermost and chunk and extent >= 8 else []
+        length = prod(reduction.extents[axis:])
+        if chunk and axis == chunk[0] and length > CHUNK:
+            step = max(1, CHUNK * extent // length)
+            stop = f"const idx end = begin + {step} < {high} ? begin + {step} : {high};"
+            loop = [*vector, f"for (idx {name} = begin; {name} < end; ++{name}) {{", *statements(lines, 1), "}"]
+            inside = [stop, chunk[1], *loop, chunk[2]]
+            lines = [f"for (idx begin = {low}; begin < {high}; begin += {step}) {{", *statements(inside, 1), "}"]
+            continue
+        lines = [*vector, f"for (idx {name} = {low}; {name} < {high}; ++{name}) {{", *statements(lines, 1), "}"]
+        if chunk and axis == chunk[0]:
+            lines = ["{", *statements([chunk[1], *lines, chunk[2]], 1), "}"]
+    if not names:
+        lines = [*([chunk[1]] if chunk else []), *body, *([chunk[2]] if chunk else [])]
+    return lines
+
+
+def _in_parts(group: Group, reduction: Reduce, accumulator: Accumulator, pointers: Pointers) -> list[str]:
+    """Return a long reduction, its outermost axis dealt out to threads, for each of few results."""
+    rank = len(group.shape)
+    outermost = reduction.extents[0]
+    parts = min(PARTS, outermost)
+    low, high = f"(idx)({outermost}LL * part / {parts})", f"(idx)({outermost}LL * (part + 1) / {parts})"
+    inside = _one_result(group, reduction, accumulator, pointers, ("low", "high"))
+    kept = ["partial[part] = total;", *(["places[part] = place;"] if accumulator.places else [])]
+    if accumulator.places:
+        same = "(partial[part] == total || (partial[part] != partial[part] && total != total))"
+        joined = [
+            f"if ({accumulator.better()}(partial[part], total) || ({same} && places[part] < place)) {{",
+            "    total = partial[part]; place = places[part];",
+            "}",
+        ]
+        result = "const long long result = place;"
+        begin = [f"{accumulator.total} total = partial[0];", "long long place = places[0];"]
+    else:
+        joined = [accumulator.step("total", "partial[part]")]
+        result = f"const {accumulator.term} result = ({accumulator.term})total;"
+        begin = [f"{accumulator.total} total = partial[0];"]
+    body = [
+        *indices(group, "o", list(range(rank))),
+        f"{accumulator.total} partial[{parts}];",
+        *([f"long long places[{parts}];"] if accumulator.places else []),
+        PARALLEL,
+        f"for (int part = 0; part < {parts}; ++part) {{",
+        *statements([f"const idx low = {low}, high = {high};", *inside[:-1], *kept], 1),
+        "}",
+        *begin,
+        f"for (int part = 1; part < {parts}; ++part) {{",
+        *statements(joined, 1),
+        "}",
+        result,
+        *stores(group, pointers.of, "result"),
+    ]
+    return [f"for (long long o = 0; o < {prod(group.shape)}; ++o) {{", *statements(body, 1), "}"]
+
+
+def _by_lanes(group: Group, reduction: Reduce, accumulator: Accumulator, pointers: Pointers) -> list[str]:
+    """Return a reduction of neighbouring results at the same time."""
+    rank = len(group.shape)
+    last = rank - 1
+    tiles = -(-group.shape[-1] // LANES)
+    lines, value = argument_of(group, pointers)
+    names = [f"r{axis}" for axis in range(len(reduction.extents))]
+    lane = f"for (int lane = 0; lane < count; ++lane) {{ const idx i{last} = start + lane;"
+    into = "run[lane]" if accumulator.chunked else "total[lane]"
+    body = ["#pragma omp simd", lane, *statements([*lines, accumulator.step(into, value)], 1), "}"]
+    each = "for (int lane = 0; lane < count; ++lane)"
+    chunk = None
+    if accumulator.chunked:
+        begin, end = f"{each} run[lane] = 0;", f"{each} total[lane] += run[lane];"
+        chunk = (chunk_level(reduction.extents), begin, end)
+    nest = [line for line in loops(reduction, names, body, chunk, ("0", "")) if "reduction(+" not in line]
+    inside = [
+        *indices(group, f"(o / {tiles})", list(range(last))),
+        f"const idx start = (idx)(o % {tiles}) * {LANES};",
+        f"const int count = {group.shape[-1]} - start < {LANES} ? (int)({group.shape[-1]} - start) : {LANES};",
+        f"{accumulator.total} total[{LANES}];",
+        *([f"float run[{LANES}];"] if accumulator.chunked else []),
+        f"{each} total[lane] = {accumulator.first};",
+        *nest,
+        f"{each} {{",
+        *statements(
+            [
+                f"const idx i{last} = start + lane;",
+                f"const {accumulator.term} result = ({accumulator.term})total[lane];",
+                *stores(group, pointers.of, "result"),
+            ],
+            1,
+        ),
+        "}",
+    ]
+    count = prod(group.shape[:-1]) * tiles
+    return [PARALLEL, f"for (long long o = 0; o < {count}; ++o) {{", *statements(inside, 1), "}"]
+
+
+def _scan(group: Group, scan: Scan, pointers: Pointers) -> list[str]:
+    accumulator = Accumulator(scan.kind, scan.register)
+    axes = [axis for axis in range(len(group.shape)) if axis != scan.axis]
+    lines, value = argument_of(group, pointers)
+    name = f"i{scan.axis}"
+    step = [
+        *lines,
+        accumulator.step("total", value),
+        f"const {accumulator.term} result = ({accumulator.term})total;",
+        *stores(group, pointers.of, "result"),
+    ]
+    body = [
+        *indices(group, "o", axes),
+        f"{accumulator.total} total = {accumulator.first};",
+        f"for (idx {name} = 0; {name} < {scan.shape[scan.axis]}; ++{name}) {{",
+        *statements(step, 1),
+        "}",
+    ]
+    return [PARALLEL, f"for (long long o = 0; o < {prod(scan.shape) // scan.shape[scan.axis]}; ++o) {{",
+            *statements(body, 1), "}"]  # fmt: skip
+
+
+def order_terms(group: Group, order: Order) -> tuple[Term, Term, Term]:
+    """Return an element, another one of its row at the index ``q``, and that index."""
+    assert group.argument is not None
+    other = variable("q", order.length)
+    (elsewhere,) = substituted([group.argument], {group.index[-1]: other})
+    return group.argument, elsewhere, other
+
+
+def order_body(group: Group, order: Order, pointers: Pointers) -> list[str]:
+    """Return the statements that find an element's rank in its row and write its position there."""
+    own, elsewhere, _ = order_terms(group, order)
+    emitter = Emitter({}, pointers.of)
+    (mine,) = emitter.emit(own)
+    inner = Emitter({}, pointers.of, "u")
+    (theirs,) = inner.emit(elsewhere)
+    last = f"i{len(group.shape) - 1}" if order.length > 1 else "0"
+    better = "sooner" if order.largest else "below"
+    tensor = order
+    rank_index = (*group.index[:-1], make("index", "index", data="rank", low=0, high=order.shape[-1] - 1))
+    places = Emitter({}, pointers.of, "v")
+    (offset,) = places.emit(tensor.offset(rank_index))
+    return [
+        *emitter.lines,
+        f"const auto mine = {mine};",
+        "idx rank = 0;",
+        f"for (idx q = 0; q < {order.length}; ++q) {{",
+        *statements(
+            [
+                *inner.lines,
+                f"const auto other = {theirs};",
+                f"rank += {better}(other, mine) || (!{better}(mine, other) && q < {last});",
+            ],
+            1,
+        ),
+        "}",
+        f"if (rank < {order.shape[-1]}) {{",
+        *statements([*places.lines, f"st({pointers.of(tensor)}, {offset}, (long long){last});"], 1),
+        "}",
+    ]
+
+
+def _order(group: Group, order: Order, pointers: Pointers) -> list[str]:
+    body = [*indices(group, "o", list(range(len(group.shape)))), *order_body(group, order, pointers)]
+    return [PARALLEL, f"for (long long o = 0; o < {prod(group.shape)}; ++o) {{", *statements(body, 1), "}"]

@@ -1,0 +1,359 @@
+"""Naive, right launches for the ``cuda`` target: a thread an element or a result, or a block a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from agents.playbook.compiler.accumulators import Accumulator
+from agents.playbook.compiler.cpu import argument_of, indices, loops, order_body, position
+from agents.playbook.compiler.cuda_tiles import Tiles, inner_indices, product_of
+from agents.playbook.compiler.cuda_tiles import body as tiled
+from agents.playbook.compiler.emission import statements
+from agents.playbook.compiler.groups import Group, Program
+from agents.playbook.compiler.parameters import Pointers, stores
+from agents.playbook.compiler.preludes import prelude, trimmed
+from agents.playbook.compiler.shapes_of_work import chunk_level, is_contiguous
+from agents.playbook.compiler.tensors import Reduce, Scan
+from cupilot.domain.kernel import Launch
+
+BLOCK = 256
+ENOUGH_THREADS = 65536
+"""Results from which on a thread each keeps a card busy."""
+SHORT = 64
+"""Terms up to which a block would have too little to do for a result."""
+ENOUGH_BLOCKS = 512
+PART = 8192
+"""Terms from which on a part of a result keeps a block busy."""
+MOST_PARTS = 1024
+RUN = 32
+"""Terms that a thread adds in float32 before they go to a double."""
+SCAN_ITEMS = 4
+
+
+@dataclass
+class Cuda:
+    """Launches in the making."""
+
+    program: Program
+    pointers: Pointers
+    workspace_bytes: int
+    tiles: Tiles | None = None
+    """Tiles of products; None for a thread a result."""
+
+    def __post_init__(self) -> None:
+        self.kernels: list[str] = []
+        self.launches: list[Launch] = []
+
+    def add(self, name: str, group: Group, body: list[str], blocks: int, *, extra: bool = False) -> None:
+        """Add a kernel and its launch over so many blocks."""
+        workspace = extra or self.pointers.needs_workspace(group)
+        parameters = self.pointers.parameters([group], workspace=workspace)
+        text = "\n".join(body)
+        used = [line for line in self.pointers.declarations(group) if declared(line) in text]
+        lines = [*used, *body]
+        head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {name}({parameters}) {{'
+        self.kernels.append("\n".join([head, *statements(lines, 1), "}"]))
+        arguments = self.pointers.launch_arguments([group], workspace=workspace)
+        grid = (str(min(blocks, 2**31 - 1)),)
+        self.launches.append(Launch(kernel=name, args=arguments, grid=grid, block=(str(BLOCK),)))
+
+
+def declared(line: str) -> str:
+    """Return the name that a pointer's declaration declares."""
+    return line.split(" = ", maxsplit=1)[0].rsplit("* ", maxsplit=1)[-1]
+
+
+def render(program: Program, pointers: Pointers, index_type: str, tiles: Tiles | None) -> tuple[str, list[Launch], int]:
+    """Return the source, the launches and the bytes of workspace of a program."""
+    work = Cuda(program, pointers, program.workspace_bytes, tiles)
+    for place, group in enumerate(program.groups):
+        name = f"group{place}"
+        if group.source is None:
+            _map(work, name, group)
+        elif isinstance(group.source, Reduce):
+            _reduction(work, name, group, group.source)
+        elif isinstance(group.source, Scan):
+            _scan(work, name, group, group.source)
+        else:
+            lines = order_body(group, group.source, pointers)
+            _each(work, name, group, prod(group.shape), lines)
+    body = "\n\n".join(work.kernels)
+    text = f'#include "problem.h"\n{trimmed(prelude(index_type, cuda=True), body)}\n\n{body}\n'
+    return text, work.launches, work.workspace_bytes
+
+
+def _each(work: Cuda, name: str, group: Group, count: int, body: list[str]) -> None:
+    """Add a launch with a thread an element."""
+    lines = [
+        f"const long long o = (long long)blockIdx.x * {BLOCK} + threadIdx.x;",
+        f"if (o >= {count}LL) return;",
+        *indices(group, "o" if count >= 2**31 else "(int)o", list(range(len(group.shape)))),
+        *body,
+    ]
+    work.add(name, group, lines, -(-count // BLOCK))
+
+
+def _map(work: Cuda, name: str, group: Group) -> None:
+    _each(work, name, group, prod(group.shape), stores(group, work.pointers.of, ""))
+
+
+def _reduction(work: Cuda, name: str, group: Group, reduction: Reduce) -> None:
+    results, terms = prod(group.shape), prod(reduction.extents)
+    product = product_of(group) if work.tiles is not None else None
+    if product is not None and work.tiles is not None:
+        lines, blocks = tiled(group, reduction, product, work.tiles, work.pointers)
+        work.add(name, group, lines, blocks)
+        return
+    accumulator = Accumulator(reduction.kind, reduction.value)
+    by_rows = terms > SHORT and is_contiguous(group, group.inner[-1]) and reduction.extents[-1] >= 32
+    if terms <= SHORT or (results >= ENOUGH_THREADS and not by_rows):
+        body = [*one_result(group, reduction, accumulator, work.pointers), *stores(group, work.pointers.of, "result")]
+        _each(work, name, group, results, body)
+        return
+    parts = min(MOST_PARTS, -(-terms // PART), max(1, -(-ENOUGH_BLOCKS // results)))
+    if parts == 1:
+        lines = [
+            *_block_indices(group, "blockIdx.x"),
+            *_block_total(group, reduction, accumulator, work.pointers, ("threadIdx.x", str(terms))),
+            "if (threadIdx.x != 0) return;",
+            *_result(accumulator),
+            *stores(group, work.pointers.of, "result"),
+        ]
+        work.add(name, group, lines, results)
+        return
+    _in_parts(work, name, group, reduction, parts)
+
+
+def _block_indices(group: Group, block: str) -> list[str]:
+    found = indices(group, "o", list(range(len(group.shape))))
+    return [f"const long long o = {block};", *found] if found else []
+
+
+def one_result(group: Group, reduction: Reduce, accumulator: Accumulator, pointers: Pointers) -> list[str]:
+    """Return the statements by which one thread reduces one result."""
+    lines, value = argument_of(group, pointers)
+    names = [f"r{axis}" for axis in range(len(reduction.extents))]
+    begin = [f"{accumulator.total} total = {accumulator.first};"]
+    if accumulator.places:
+        body = [*lines, *_placed(accumulator, value, position(reduction, names))]
+        return [*begin, "long long place = 0;", *loops(reduction, names, body, None, ("0", "")), *_result(accumulator)]
+    if accumulator.chunked:
+        chunk = (chunk_level(reduction.extents), "float run = 0;", "total += run;")
+        inner = loops(reduction, names, [*lines, f"run += {value};"], chunk, ("0", ""))
+    else:
+        inner = loops(reduction, names, [*lines, accumulator.step("total", value)], None, ("0", ""))
+    inner = [line for line in inner if "#pragma omp" not in line]
+    return [*begin, *inner, *_result(accumulator)]
+
+
+def _placed(accumulator: Accumulator, value: str, place: str) -> list[str]:
+    return [
+        f"const {accumulator.term} term = {value};",
+        f"if ({accumulator.better()}(term, total)) {{ total = term; place = {place}; }}",
+    ]
+
+
+def _result(accumulator: Accumulator) -> list[str]:
+    if accumulator.places:
+        return ["const long long result = place;"]
+    return [f"const {accumulator.term} result = ({accumulator.term})total;"]
+
+
+def _block_total(
+    group: Group, reduction: Reduce, accumulator: Accumulator, pointers: Pointers, bounds: tuple[str, str]
+) -> list[str]:
+    """Return the statements by which a block reduces terms between bounds to its thread 0's total."""
+    low, high = bounds
+    step = BLOCK
+    lines, value = argument_of(group, pointers)
+    long_terms = "long long" if prod(reduction.extents) >= 2**30 else "int"
+    inner = [*inner_indices(group, reduction), *lines]
+    begin = [f"{accumulator.total} total = {accumulator.first};"]
+    if accumulator.places:
+        body = [*inner, *_placed(accumulator, value, "(long long)r")]
+        loop = [f"for ({long_terms} r = {low}; r < {high}; r += {step}) {{", *statements(body, 1), "}"]
+        return [*begin, "long long place = 0;", *loop, *_joined_in_block(accumulator)]
+    if accumulator.chunked:
+        body = [
+            "float run = 0;",
+            f"for (int u = 0; u < {RUN}; ++u) {{",
+            *statements(
+                [
+                    f"const {long_terms} r = b + u * {BLOCK};",
+                    f"if (r < {high}) {{",
+                    *statements([*inner, f"run += {value};"], 1),
+                    "}",
+                ],
+                1,
+            ),
+            "}",
+            "total += run;",
+        ]
+        loop = [f"for ({long_terms} b = {low}; b < {high}; b += {RUN * BLOCK}) {{", *statements(body, 1), "}"]
+    else:
+        body = [*inner, accumulator.step("total", value)]
+        loop = [f"for ({long_terms} r = {low}; r < {high}; r += {step}) {{", *statements(body, 1), "}"]
+    return [*begin, *loop, *_joined_in_block(accumulator)]
+
+
+def _joined_in_block(accumulator: Accumulator) -> list[str]:
+    """Return the statements by which a block's totals become its thread 0's."""
+    join = ["const int other = threadIdx.x + half;"]
+    if accumulator.places:
+        join += _better_pair(accumulator, "totals[other]", "places[other]")
+        join += ["totals[threadIdx.x] = total;", "places[threadIdx.x] = place;"]
+    else:
+        join += [accumulator.step("total", "totals[other]"), "totals[threadIdx.x] = total;"]
+    return [
+        f"__shared__ {accumulator.total} totals[{BLOCK}];",
+        *([f"__shared__ long long places[{BLOCK}];"] if accumulator.places else []),
+        "totals[threadIdx.x] = total;",
+        *(["places[threadIdx.x] = place;"] if accumulator.places else []),
+        f"for (int half = {BLOCK // 2}; half > 0; half /= 2) {{",
+        *statements(["__syncthreads();", "if (threadIdx.x < half) {", *statements(join, 1), "}"], 1),
+        "}",
+    ]
+
+
+def _better_pair(accumulator: Accumulator, value: str, place: str) -> list[str]:
+    same = f"({value} == total || ({value} != {value} && total != total))"
+    return [
+        f"if ({accumulator.better()}({value}, total) || ({same} && {place} < place)) {{",
+        f"    total = {value}; place = {place};",
+        "}",
+    ]
+
+
+def _in_parts(work: Cuda, name: str, group: Group, reduction: Reduce, parts: int) -> None:
+    """Add two launches: parts of each result, and their union."""
+    accumulator = Accumulator(reduction.kind, reduction.value)
+    results, terms = prod(group.shape), prod(reduction.extents)
+    size = -(-terms // parts)
+    base = work.program.workspace_bytes
+    count = results * parts
+    work.workspace_bytes = max(work.workspace_bytes, base + 16 * count)
+    partial = [
+        f"{accumulator.total}* partial = ({accumulator.total}*)(arena + {base}LL);",
+        *([f"long long* places_of = (long long*)(arena + {base + 8 * count}LL);"] if accumulator.places else []),
+    ]
+    kept = ["partial[blockIdx.x] = total;", *(["places_of[blockIdx.x] = place;"] if accumulator.places else [])]
+    kind = "long long" if terms >= 2**30 else "int"
+    lines = [
+        *partial,
+        *_block_indices(group, f"blockIdx.x / {parts}"),
+        f"const {kind} first = ({kind})(blockIdx.x % {parts}) * {size};",
+        f"const {kind} end = first + {size} < {terms} ? first + {size} : {terms};",
+        *_block_total(group, reduction, accumulator, work.pointers, ("first + (int)threadIdx.x", "end")),
+        "if (threadIdx.x != 0) return;",
+        *kept,
+    ]
+    work.add(f"{name}_parts", group, lines, count, extra=True)
+    if accumulator.places:
+        take = _better_pair(accumulator, "partial[p]", "places_of[p]")
+        begin = [f"{accumulator.total} total = {accumulator.first};", "long long place = 9223372036854775807LL;"]
+    else:
+        take = [accumulator.step("total", "partial[p]")]
+        begin = [f"{accumulator.total} total = {accumulator.first};"]
+    union = [
+        *partial,
+        *_block_indices(group, "blockIdx.x"),
+        *begin,
+        f"for (long long p = blockIdx.x * {parts}LL + threadIdx.x; p < (blockIdx.x + 1LL) * {parts}; p += {BLOCK}) {{",
+        *statements(take, 1),
+        "}",
+        *_joined_in_block(accumulator),
+        "if (threadIdx.x != 0) return;",
+        *_result(accumulator),
+        *stores(group, work.pointers.of, "result"),
+    ]
+    work.add(f"{name}_union", group, union, results, extra=True)
+
+
+def _scan(work: Cuda, name: str, group: Group, scan: Scan) -> None:
+    """Add a launch with a thread a row where rows lie side by side, with a block a row otherwise."""
+    axes = [axis for axis in range(len(group.shape)) if axis != scan.axis]
+    rows, size = prod(group.shape[axis] for axis in axes), scan.shape[scan.axis]
+    accumulator = Accumulator(scan.kind, scan.register)
+    lines, value = argument_of(group, work.pointers)
+    index = f"i{scan.axis}"
+    write = [
+        f"const {accumulator.term} result = ({accumulator.term})total;",
+        *stores(group, work.pointers.of, "result"),
+    ]
+    beside = prod(group.shape[scan.axis + 1 :]) >= 32 and rows >= 4096
+    if beside or size <= 32:
+        body = [
+            f"const long long o = (long long)blockIdx.x * {BLOCK} + threadIdx.x;",
+            f"if (o >= {rows}LL) return;",
+            *indices(group, "o", axes),
+            f"{accumulator.total} total = {accumulator.first};",
+            f"for (idx {index} = 0; {index} < {size}; ++{index}) {{",
+            *statements([*lines, accumulator.step("total", value), *write], 1),
+            "}",
+        ]
+        work.add(name, group, body, -(-rows // BLOCK))
+        return
+    tile = BLOCK * SCAN_ITEMS
+    total = accumulator.total
+    load = [
+        f"const idx {index} = begin + (idx)threadIdx.x * {SCAN_ITEMS} + item;",
+        f"if ({index} < {size}) {{",
+        *statements([*lines, accumulator.step("own", value)], 1),
+        "}",
+        "kept[item] = own;",
+    ]
+    body = [
+        *(["const long long o = blockIdx.x;"] if rows > 1 else []),
+        *indices(group, "o", axes),
+        f"__shared__ {total} sums[2][{BLOCK}];",
+        f"{total} carry = {accumulator.first};",
+        f"for (idx begin = 0; begin < {size}; begin += {tile}) {{",
+        *statements(
+            [
+                f"{total} own = {accumulator.first}, kept[{SCAN_ITEMS}];",
+                "#pragma unroll",
+                f"for (int item = 0; item < {SCAN_ITEMS}; ++item) {{",
+                *statements(load, 1),
+                "}",
+                "int side = 0;",
+                "sums[0][threadIdx.x] = own;",
+                f"for (int reach = 1; reach < {BLOCK}; reach *= 2) {{",
+                *statements(
+                    [
+                        "__syncthreads();",
+                        f"{total} joined = sums[side][threadIdx.x];",
+                        "if (threadIdx.x >= reach) {",
+                        f"    {accumulator.step('joined', 'sums[side][threadIdx.x - reach]')}",
+                        "}",
+                        "side = 1 - side;",
+                        "sums[side][threadIdx.x] = joined;",
+                    ],
+                    1,
+                ),
+                "}",
+                "__syncthreads();",
+                f"{total} before = carry;",
+                f"if (threadIdx.x > 0) {{ {accumulator.step('before', 'sums[side][threadIdx.x - 1]')} }}",
+                accumulator.step("carry", f"sums[side][{BLOCK - 1}]"),
+                "#pragma unroll",
+                f"for (int item = 0; item < {SCAN_ITEMS}; ++item) {{",
+                *statements(
+                    [
+                        f"const idx {index} = begin + (idx)threadIdx.x * {SCAN_ITEMS} + item;",
+                        f"{total} total = before;",
+                        accumulator.step("total", "kept[item]"),
+                        f"if ({index} < {size}) {{",
+                        *statements(write, 1),
+                        "}",
+                    ],
+                    1,
+                ),
+                "}",
+                "__syncthreads();",
+            ],
+            1,
+        ),
+        "}",
+    ]
+    work.add(name, group, body, rows)

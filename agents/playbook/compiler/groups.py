@@ -1,0 +1,235 @@
+"""Cut a graph of tensors into groups: what one launch computes, in an order in which each finds what it loads.
+
+A map is a group of its own only where it is an output or is stored; a reduction takes the map that follows it into its
+launch where that is its only use (an epilogue). Groups hand each other tensors through one workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agents.playbook.compiler.tensors import (
+    Given,
+    Index,
+    Map,
+    Order,
+    Reduce,
+    Scan,
+    Shape,
+    Tensor,
+    as_stored,
+    variables,
+)
+from agents.playbook.compiler.terms import Affine, Term, affine, make, rewritten, walk
+
+ALIGNMENT = 256
+"""Bytes to whose multiples workspace tensors are aligned."""
+ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A tensor that a group writes, and the value of an element."""
+
+    tensor: Tensor
+    name: str
+    """Name of the problem's output; empty where the tensor lies in the workspace."""
+    value: Term
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one launch computes over one index space."""
+
+    shape: Shape
+    index: Index
+    targets: tuple[Target, ...]
+    source: Reduce | Scan | Order | None = None
+    """The reduction, scan or order that the launch makes; None for a map."""
+    inner: Index = ()
+    """Loop indices of a reduction."""
+    argument: Term | None = None
+    """What is reduced, scanned or ordered, for one element."""
+    accumulated: Term | None = None
+    """Stands for the result in the targets' values."""
+
+    def loads(self) -> list[Tensor]:
+        """Return the tensors that the launch reads, each once."""
+        roots = [target.value for target in self.targets] + ([self.argument] if self.argument is not None else [])
+        found = (term.data for term in walk(roots) if term.op == "load")
+        return list(dict.fromkeys(tensor for tensor in found if tensor is not self.source))
+
+
+@dataclass
+class Program:
+    """The groups of a problem and where tensors between them lie."""
+
+    groups: list[Group]
+    offsets: dict[Tensor, int] = field(default_factory=dict)
+    """Byte offset in the workspace of each tensor that is not the caller's."""
+    names: dict[Tensor, str] = field(default_factory=dict)
+    """Output that a tensor lies in."""
+    workspace_bytes: int = 0
+
+
+def cut(outputs: Sequence[tuple[str, Tensor]]) -> Program:
+    """Return the groups that compute the outputs; tensors are given with the outputs' strides."""
+    wanted = [_Wanted(name, tensor) for name, tensor in outputs]
+    order: list[Tensor] = []
+    groups: dict[Tensor, Group] = {}
+    names: dict[Tensor, str] = {}
+    for item in wanted:
+        target = _own(item.tensor, names)
+        names[target] = item.name
+        if target is not item.tensor:
+            groups[target] = _map_group(target, item.name)
+        _visit(target, groups, order, item.name)
+    program = Program(_with_epilogues([groups[tensor] for tensor in order], names), names=names)
+    _place(program)
+    return program
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    name: str
+    tensor: Tensor
+
+
+def _own(tensor: Tensor, names: dict[Tensor, str]) -> Tensor:
+    """Return the tensor to write an output to: a copy where the value is the caller's or another output's."""
+    if isinstance(tensor, Given) or tensor in names:
+        return Map(tensor.shape, tensor.dtype, tensor.at, stored=True)
+    if isinstance(tensor, Map):
+        tensor.stored = True
+    return tensor
+
+
+def _visit(tensor: Tensor, groups: dict[Tensor, Group], order: list[Tensor], name: str = "") -> None:
+    """Add the groups that a tensor needs, and its own, in order."""
+    stack: list[tuple[Tensor, bool, str]] = [(tensor, False, name)]
+    done = set(order)
+    while stack:
+        current, expanded, output = stack.pop()
+        if current in done or isinstance(current, Given):
+            continue
+        if expanded:
+            order.append(current)
+            done.add(current)
+            continue
+        if current not in groups:
+            groups[current] = _group(current, output)
+        stack.append((current, True, output))
+        stack.extend((item, False, "") for item in groups[current].loads())
+
+
+def _group(tensor: Tensor, name: str) -> Group:
+    index = variables(tensor.shape)
+    if isinstance(tensor, Map):
+        return _map_group(tensor, name)
+    if isinstance(tensor, Reduce):
+        inner = variables(tensor.extents, "r")
+        argument = tensor.define(index, inner)
+        kind = "int64" if tensor.kind.startswith("arg") else tensor.register
+        result = make("accumulated", kind, data=f"{id(tensor)}")
+        target = Target(tensor, name, as_stored(tensor, result))
+        return Group(tensor.shape, index, (target,), tensor, inner, argument, result)
+    assert isinstance(tensor, Scan | Order)
+    kind = "int64" if isinstance(tensor, Order) else tensor.register
+    result = make("accumulated", kind, data=f"{id(tensor)}")
+    target = Target(tensor, name, as_stored(tensor, result))
+    if isinstance(tensor, Order):
+        index = variables((*tensor.shape[:-1], tensor.length))
+        return Group((*tensor.shape[:-1], tensor.length), index, (target,), tensor, (), tensor.define(index), result)
+    return Group(tensor.shape, index, (target,), tensor, (), tensor.define(index), result)
+
+
+def _map_group(tensor: Tensor, name: str) -> Group:
+    assert isinstance(tensor, Map)
+    index = variables(tensor.shape)
+    value = tensor.term(index)
+    return Group(tensor.shape, index, (Target(tensor, name, as_stored(tensor, value)),))
+
+
+def _with_epilogues(groups: list[Group], names: dict[Tensor, str]) -> list[Group]:
+    """Return the groups with maps that only continue a reduction made part of its launch."""
+    readers: dict[Tensor, list[Group]] = {}
+    for group in groups:
+        for tensor in group.loads():
+            readers.setdefault(tensor, []).append(group)
+    merged: dict[int, Group] = {}
+    gone: set[int] = set()
+    for place, group in enumerate(groups):
+        if group.source is not None or len(group.targets) != 1:
+            continue
+        for tensor in group.loads():
+            single = isinstance(tensor, Reduce) and readers[tensor] == [group] and tensor not in names
+            if single and isinstance(tensor, Reduce) and (whole := _continued(group, tensor)) is not None:
+                merged[place] = whole
+                gone.add(next(at for at, item in enumerate(groups) if item.targets[0].tensor is tensor))
+                break
+    return [merged.get(place, group) for place, group in enumerate(groups) if place not in gone]
+
+
+def _continued(group: Group, reduction: Reduce) -> Group | None:
+    """Return the reduction with the map as its epilogue; None where the map reads it at other places."""
+    if group.targets[0].tensor.size != reduction.size:
+        return None
+    reads = [term for term in walk([group.targets[0].value]) if term.op == "load" and term.data is reduction]
+    indices = {term.args for term in reads}
+    if len(indices) != 1:
+        return None
+    (index,) = indices
+    if len(index) != len(reduction.shape) or not _same(
+        affine(reduction.offset(index)), affine(_dense(group).offset(group.index))
+    ):
+        return None
+    inner = variables(reduction.extents, "r")
+    kind = "int64" if reduction.kind.startswith("arg") else reduction.register
+    result = make("accumulated", kind, data=f"{id(reduction)}")
+    value = as_stored(reduction, result)
+
+    def change(term: Term, args: tuple[Term, ...]) -> Term | None:
+        return value if term.op == "load" and term.data is reduction and args == index else None
+
+    (whole,) = rewritten([group.targets[0].value], change)
+    target = Target(group.targets[0].tensor, group.targets[0].name, whole)
+    return Group(group.shape, group.index, (target,), reduction, inner, reduction.define(index, inner), result)
+
+
+def _dense(group: Group) -> Tensor:
+    return Tensor(group.shape, "float32")
+
+
+def _same(a: Affine, b: Affine) -> bool:
+    return a.constant == b.constant and a.factors == b.factors
+
+
+def _place(program: Program) -> None:
+    """Give every tensor between groups a place in the workspace, free again after its last reader."""
+    last: dict[Tensor, int] = {}
+    for place, group in enumerate(program.groups):
+        for tensor in group.loads():
+            last[tensor] = place
+    free: list[tuple[int, int]] = []
+    top = 0
+    for place, group in enumerate(program.groups):
+        for target in group.targets:
+            if target.name:
+                program.names[target.tensor] = target.name
+                continue
+            size = -(-target.tensor.size * ITEM_BYTES.get(target.tensor.dtype, 1) // ALIGNMENT) * ALIGNMENT
+            fit = min((item for item in free if item[1] >= size), key=lambda item: item[1], default=None)
+            if fit is not None:
+                free.remove(fit)
+                if fit[1] > size:
+                    free.append((fit[0] + size, fit[1] - size))
+                program.offsets[target.tensor] = fit[0]
+            else:
+                program.offsets[target.tensor] = top
+                top += size
+        for tensor, offset in list(program.offsets.items()):
+            if last.get(tensor) == place:
+                free.append((offset, -(-tensor.size * ITEM_BYTES.get(tensor.dtype, 1) // ALIGNMENT) * ALIGNMENT))
+                free.sort()
+    program.workspace_bytes = top

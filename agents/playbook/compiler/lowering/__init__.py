@@ -1,0 +1,177 @@
+"""Lower a problem's graph: every value becomes a tensor that is defined by terms, or the call is refused.
+
+Writes in place are followed through views: a storage's value is its root's, and a write through a view gives the root a
+new value, so that every alias sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from agents.playbook.compiler.lowering.calls import Call, Unsupported, read
+from agents.playbook.compiler.lowering.creation import CREATION
+from agents.playbook.compiler.lowering.gathers import GATHERS
+from agents.playbook.compiler.lowering.losses import LOSSES
+from agents.playbook.compiler.lowering.norms import NORMS
+from agents.playbook.compiler.lowering.pointwise import FORMULAS, converted, lower
+from agents.playbook.compiler.lowering.products import PRODUCTS
+from agents.playbook.compiler.lowering.reductions import REDUCTIONS
+from agents.playbook.compiler.lowering.views import View, is_view, views
+from agents.playbook.compiler.lowering.windows import WINDOWS
+from agents.playbook.compiler.tensors import Given, Map, Tensor
+from agents.playbook.recognition.values import is_in_place, out_of_place, reference, references
+from cupilot.domain.problem import GraphNode, ProblemFacts, Role
+
+MAKERS = {**CREATION, **GATHERS, **REDUCTIONS, **NORMS, **LOSSES, **PRODUCTS, **WINDOWS}
+_INT_ONLY = ("complex64", "complex128", "float8_e4m3fn", "float8_e5m2")
+
+
+@dataclass(eq=False)
+class Place:
+    """A tensor object of the reference: the root of a storage, or a view of another object."""
+
+    value: Tensor | None = None
+    """Present value, of a root."""
+    base: Place | None = None
+    view: View | None = None
+    seen: tuple[Tensor, Tensor] | None = None
+    """The base's value that the view was last made of, and the view."""
+
+    @property
+    def root(self) -> Place:
+        """The object that owns the storage."""
+        return self if self.base is None else self.base.root
+
+    def tensor(self) -> Tensor:
+        """Return the present value."""
+        if self.base is None or self.view is None:
+            assert self.value is not None
+            return self.value
+        base = self.base.tensor()
+        if self.seen is None or self.seen[0] is not base:
+            self.seen = base, self.view.of(base)
+        return self.seen[1]
+
+    def write(self, call: Call, new: Tensor) -> None:
+        """Give the object another value."""
+        if self.base is None or self.view is None:
+            self.value = new
+        else:
+            self.base.write(call, self.view.written(call, self.base.tensor(), new))
+
+
+@dataclass
+class Lowering:
+    """Lowers one graph, call by call."""
+
+    facts: ProblemFacts
+    places: dict[str, Place] = field(default_factory=dict)
+    order: list[Place] = field(default_factory=list)
+    """Objects in the order in which the tracer met them."""
+
+    def run(self) -> list[Tensor]:
+        """Return the values of the outputs; raises Unsupported."""
+        for spec in self.facts.with_role(Role.INPUT, Role.PARAMETER, Role.BUFFER):
+            if 0 not in spec.shape:
+                tensor = Given(spec.shape, spec.dtype.value, spec.name)
+                tensor.layout = spec.strides
+                self._add(spec.name, Place(tensor))
+        for node in self._live():
+            self._node(node)
+        return [self._value(name) for name in self.facts.graph.outputs]
+
+    def _live(self) -> Sequence[GraphNode]:
+        """Return the calls that the outputs depend on.
+
+        Where one of them writes in place, all views and writes count, since each may alias what is read later.
+        """
+        nodes = self.facts.graph.nodes
+        live = _needed(nodes, set(self.facts.graph.outputs))
+        if any(is_in_place(node.op) for node in live):
+            aliasing = [node for node in nodes if is_in_place(node.op) or is_view(node.op)]
+            names = {name for node in aliasing for name in node.results}
+            live = _needed(nodes, names | set(self.facts.graph.outputs))
+        return live
+
+    def _add(self, name: str, place: Place) -> None:
+        self.places[name] = place
+        self.order.append(place)
+
+    def _value(self, name: str) -> Tensor:
+        if name not in self.places:
+            raise Unsupported(None, f"the value {name!r} comes from a result that is not supported")
+        return self.places[name].tensor()
+
+    def _node(self, node: GraphNode) -> None:
+        call = Call(node, self._value)
+        if any(0 in shape for shape in node.shapes) and prod(node.shapes[0]) == 0:
+            for name in node.results:
+                self._add(name, Place(Tensor(tuple(node.shapes[0]), node.dtypes[0].removeprefix("torch."))))
+            return
+        if is_in_place(node.op) or node.op == "aten.copy_.default":
+            self._written(call)
+            return
+        found = views(call, node.op)
+        if found is not None:
+            base = self.places[str(reference(node.args[0]))]
+            for name, view in zip(node.results, found, strict=True):
+                self._add(name, Place(base=base, view=view))
+            return
+        for name, tensor in zip(node.results, self._made(call, node.op), strict=False):
+            self._add(name, Place(tensor))
+
+    def _made(self, call: Call, op: str) -> list[Tensor]:
+        unknown = next((dtype for dtype in call.node.dtypes if dtype.removeprefix("torch.") in _INT_ONLY), None)
+        if unknown is not None:
+            call.refuse(f"it makes {unknown.removeprefix('torch.')}, which kernels cannot hold")
+        if op in MAKERS:
+            made = MAKERS[op](call)
+            return made if isinstance(made, list) else [made]
+        if "." in op:
+            tensor = lower(call, op)
+            if tensor is not None:
+                return [tensor]
+        raise Unsupported(call.node, "it is not supported")
+
+    def _written(self, call: Call) -> None:
+        """Follow a call that writes to its first argument, and rename the objects that share its storage."""
+        node = call.node
+        target = self.places[str(reference(node.args[0]))]
+        old = target.tensor()
+        if node.op == "aten.copy_.default":
+            source = call.tensor(1)
+            new: Tensor = Map(old.shape, source.dtype, lambda index: read(source, index))
+        else:
+            (new, *_) = self._made(call, out_of_place(node.op))
+        if new.shape != old.shape:
+            call.refuse("it writes a tensor of another shape")
+        target.write(
+            call, converted(new, old.dtype) if new.dtype != old.dtype or node.op.startswith("aten.copy_") else new
+        )
+        others = [place for place in self.order if place is not target and place.root is target.root]
+        for name, place in zip(node.results, [target, *others], strict=False):
+            self.places[name] = place
+
+
+def _needed(nodes: Sequence[GraphNode], needed: set[str]) -> list[GraphNode]:
+    live: list[GraphNode] = []
+    for node in reversed(nodes):
+        if needed.intersection(node.results):
+            live.append(node)
+            needed.update(references(node))
+    return live[::-1]
+
+
+def lowered(facts: ProblemFacts) -> list[Tensor]:
+    """Return the outputs' tensors; raises Unsupported naming the call."""
+    return Lowering(facts).run()
+
+
+def supported() -> frozenset[str]:
+    """Return every call that there is a lowering for."""
+    return frozenset({*MAKERS, *FORMULAS})
+
+
+__all__ = ["Unsupported", "lowered", "supported"]

@@ -1,0 +1,171 @@
+"""A call of the graph as lowering sees it, and the vocabulary that lowering of calls shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NoReturn
+
+from agents.playbook.compiler.tensors import Index, Map, Reduce, Shape, Tensor, mapped
+from agents.playbook.compiler.terms import FLOATS, Term, const, make, number, register
+from agents.playbook.recognition import values
+from cupilot.domain.problem import GraphNode
+
+
+class Unsupported(Exception):
+    """A call, or a variant of one, that there is no lowering for."""
+
+    def __init__(self, node: GraphNode | None, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call with its operands' definitions."""
+
+    node: GraphNode
+    value: Callable[[str], Tensor]
+
+    def argument(self, index: int, name: str, default: object = None) -> object:
+        """Return an argument by position or keyword."""
+        return values.argument(self.node, index, name, default)
+
+    def tensor(self, index: int, name: str = "") -> Tensor:
+        """Return a tensor argument."""
+        found = self.optional(index, name)
+        if found is None:
+            self.refuse(f"its argument {name or index} is not a tensor")
+        return found
+
+    def optional(self, index: int, name: str = "") -> Tensor | None:
+        """Return a tensor argument, or None where it is left out."""
+        reference = values.reference(self.argument(index, name))
+        return None if reference is None else self.value(reference)
+
+    def tensors(self, index: int, name: str = "tensors") -> list[Tensor]:
+        """Return the tensors of a list argument."""
+        items = self.argument(index, name)
+        references = [values.reference(item) for item in items] if isinstance(items, list | tuple) else [None]
+        if None in references:
+            self.refuse("its argument is not a list of tensors")
+        return [self.value(str(item)) for item in references]
+
+    def whole(self, index: int, name: str, default: int | None = None) -> int:
+        """Return an integer argument."""
+        value = self.argument(index, name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.refuse(f"its argument {name} is {value!r}")
+        return value
+
+    def real(self, index: int, name: str, default: float | None = None) -> float:
+        """Return a number argument."""
+        value = values.number(self.argument(index, name, default))
+        if value is None:
+            self.refuse(f"its argument {name} is not a number")
+        return value
+
+    def flag(self, index: int, name: str, *, default: bool = False) -> bool:
+        """Return a truth value argument."""
+        value = self.argument(index, name, default)
+        if not isinstance(value, bool):
+            self.refuse(f"its argument {name} is {value!r}")
+        return value
+
+    def sizes(self, index: int, name: str, default: Sequence[int] | None = None) -> list[int]:
+        """Return a list of integers; a single one as a list."""
+        value = self.argument(index, name, default)
+        items = [value] if isinstance(value, int) else value
+        if not isinstance(items, list | tuple) or not all(isinstance(item, int) for item in items):
+            self.refuse(f"its argument {name} is {value!r}")
+        return [int(str(item)) for item in items]
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the first result."""
+        return tuple(self.node.shapes[0])
+
+    @property
+    def dtype(self) -> str:
+        """Storage type of the first result."""
+        return self.node.dtypes[0].removeprefix("torch.")
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise the error of this call."""
+        raise Unsupported(self.node, reason)
+
+
+def f(op: str, *args: Term) -> Term:
+    """Return an operator or a ``fn_`` function of values of one register type."""
+    return make(op, args[0].dtype, *args)
+
+
+def like(value: float, term: Term) -> Term:
+    """Return a constant of a term's type."""
+    return const(value, term.dtype)
+
+
+def wide(dtype: str) -> str:
+    """Return the storage type of intermediate values: float32 for 16-bit floats."""
+    return register(dtype)
+
+
+def wrapped(axis: int, rank: int) -> int:
+    """Return an axis that may be counted from the end."""
+    return axis % rank if rank else 0
+
+
+def spread(tensor: Tensor, index: Index) -> Index:
+    """Return the index into a tensor that is broadcast to the index's shape."""
+    own = index[len(index) - len(tensor.shape) :]
+    return tuple(number(0) if size == 1 else item for item, size in zip(own, tensor.shape, strict=True))
+
+
+def read(tensor: Tensor, index: Index) -> Term:
+    """Return the element of a tensor that is broadcast to the index's shape."""
+    return tensor.at(spread(tensor, index))
+
+
+def combined(shape: Sequence[int], dtype: str, make_term: Callable[..., Term], *tensors: Tensor) -> Map:
+    """Return the map of broadcast tensors through a function of their elements."""
+    return mapped(tuple(shape), dtype, lambda index: make_term(*(read(tensor, index) for tensor in tensors)))
+
+
+def reduced(
+    tensor: Tensor, axes: Sequence[int], kind: str, dtype: str, change: Callable[[Term], Term] = lambda term: term
+) -> Reduce:
+    """Return a reduction of some axes, which stay with one element each."""
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(tensor.shape))
+    extents = tuple(tensor.shape[axis] for axis in axes)
+
+    def define(index: Index, inner: Index) -> Term:
+        full = list(index)
+        for axis, item in zip(axes, inner, strict=True):
+            full[axis] = item
+        return change(tensor.at(full))
+
+    sample = tensor.register if kind in ("argmax", "argmin") else register(dtype)
+    return Reduce(shape, dtype, kind, extents, sample, define)
+
+
+def squeezed(tensor: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the tensor without axes of one element."""
+    shape = tuple(size for axis, size in enumerate(tensor.shape) if axis not in axes)
+
+    def define(index: Index) -> Term:
+        rest = list(index)
+        return tensor.at([number(0) if axis in axes else rest.pop(0) for axis in range(len(tensor.shape))])
+
+    return Map(shape, tensor.dtype, define)
+
+
+def length(tensor: Tensor, axes: Sequence[int]) -> int:
+    """Return how many elements some axes have together."""
+    return prod(tensor.shape[axis] for axis in axes)
+
+
+def is_float(dtype: str) -> bool:
+    """Return whether a storage type is a float."""
+    return register(dtype) in FLOATS

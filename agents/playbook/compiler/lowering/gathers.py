@@ -1,0 +1,343 @@
+"""Calls that move elements in ways that no view can: cat, pad, flip, gather, embedding, factories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agents.playbook.compiler.lowering.calls import Call, read, wrapped
+from agents.playbook.compiler.lowering.pointwise import converted
+from agents.playbook.compiler.tensors import Index, Map, Reduce, Tensor, mapped
+from agents.playbook.compiler.terms import (
+    BOOL,
+    INDEX,
+    Term,
+    as_index,
+    both,
+    cast,
+    compare,
+    const,
+    guarded,
+    make,
+    minus,
+    modulo,
+    number,
+    over,
+    plus,
+    register,
+    restricted,
+    times,
+    where,
+    within,
+)
+
+
+def _replaced(index: Index, axis: int, item: Term) -> Index:
+    return (*index[:axis], item, *index[axis + 1 :])
+
+
+def _cat(call: Call) -> Tensor:
+    parts = [part for part in call.tensors(0) if part.shape != (0,)]
+    return joined(call, parts, wrapped(call.whole(1, "dim", 0), len(call.shape)))
+
+
+def joined(call: Call, parts: list[Tensor], axis: int) -> Tensor:
+    """Return tensors one after the other along an axis."""
+
+    def define(index: Index) -> Term:
+        start = 0
+        places: list[tuple[Term, Term]] = []
+        for part in parts:
+            own = minus(index[axis], number(start))
+            start += part.shape[axis]
+            inside = within(own, 0, part.shape[axis])
+            if inside.op == "const" and not inside.data:
+                continue
+            value = cast(part.at(_replaced(index, axis, own)), register(call.dtype))
+            places.append((compare("lt", index[axis], number(start)), restricted(inside, value)))
+        result = places[-1][1]
+        for before, value in reversed(places[:-1]):
+            result = where(before, value, result)
+        return result
+
+    return mapped(call.shape, call.dtype, define)
+
+
+def _stack(call: Call) -> Tensor:
+    parts = call.tensors(0)
+    axis = wrapped(call.whole(1, "dim", 0), len(call.shape))
+    longer = [Map((*part.shape[:axis], 1, *part.shape[axis:]), part.dtype, _without(part, axis)) for part in parts]
+    return joined(call, list(longer), axis)
+
+
+def _without(part: Tensor, axis: int) -> Callable[[Index], Term]:
+    return lambda index: part.at((*index[:axis], *index[axis + 1 :]))
+
+
+def _flip(call: Call) -> Tensor:
+    source = call.tensor(0)
+    axes = {wrapped(axis, len(source.shape)) for axis in call.sizes(1, "dims")}
+
+    def define(index: Index) -> Term:
+        return source.at(
+            [minus(number(source.shape[axis] - 1), item) if axis in axes else item for axis, item in enumerate(index)]
+        )
+
+    return mapped(source.shape, source.dtype, define)
+
+
+def _roll(call: Call) -> Tensor:
+    source, shifts, axes = call.tensor(0), call.sizes(1, "shifts"), call.sizes(2, "dims", [])
+    if not axes:
+        call.refuse("no dims are given")
+    moves = {wrapped(axis, len(source.shape)): shift for axis, shift in zip(axes, shifts, strict=True)}
+
+    def define(index: Index) -> Term:
+        return source.at(
+            [
+                modulo(plus(item, number(-moves[axis] % size)), size) if axis in moves else item
+                for axis, (item, size) in enumerate(zip(index, source.shape, strict=True))
+            ]
+        )
+
+    return mapped(source.shape, source.dtype, define)
+
+
+def _repeat(call: Call) -> Tensor:
+    source = call.tensor(0)
+    first = len(call.shape) - len(source.shape)
+    return mapped(
+        call.shape,
+        source.dtype,
+        lambda index: source.at([modulo(index[first + axis], size) for axis, size in enumerate(source.shape)]),
+    )
+
+
+def _constant_pad(call: Call) -> Tensor:
+    value = const(call.real(2, "value", 0), register(call.dtype))
+    return padded(call.tensor(0), call.sizes(1, "pad"), call.shape, value)
+
+
+def padded(source: Tensor, pad: list[int], shape: tuple[int, ...], value: Term) -> Tensor:
+    """Return the tensor with a constant around it; ``pad`` as PyTorch orders it, last axis first."""
+
+    def define(index: Index) -> Term:
+        own = list(index)
+        for place in range(len(pad) // 2):
+            axis = len(shape) - 1 - place
+            own[axis] = minus(index[axis], number(pad[2 * place]))
+        inside = both(*(within(item, 0, size) for item, size in zip(own, source.shape, strict=True)))
+        return guarded(inside, source.at(own), value)
+
+    return mapped(shape, source.dtype, define)
+
+
+def _edge_pad(mirrored: bool) -> Callable[[Call], Tensor]:
+    def lower(call: Call) -> Tensor:
+        source, pad = call.tensor(0), call.sizes(1, "padding")
+
+        def define(index: Index) -> Term:
+            own = list(index)
+            for place in range(len(pad) // 2):
+                axis = len(source.shape) - 1 - place
+                last = number(source.shape[axis] - 1)
+                item = minus(index[axis], number(pad[2 * place]))
+                below, above = compare("lt", item, number(0)), compare("gt", item, last)
+                low = times(item, -1) if mirrored else number(0)
+                high = minus(times(last, 2), item) if mirrored else last
+                own[axis] = _between(where(below, low, where(above, high, item)), source.shape[axis])
+            return source.at(own)
+
+        return mapped(call.shape, source.dtype, define)
+
+    return lower
+
+
+def _between(term: Term, size: int) -> Term:
+    return make("where", INDEX, *term.args, low=0, high=size - 1) if term.op == "where" else term
+
+
+def _tril(upper: bool) -> Callable[[Call], Tensor]:
+    def lower(call: Call) -> Tensor:
+        source, offset = call.tensor(0), call.whole(1, "diagonal", 0)
+
+        def define(index: Index) -> Term:
+            ahead = minus(index[-1], index[-2])
+            inside = compare("ge" if upper else "le", ahead, number(offset))
+            return guarded(inside, source.at(index), const(0, source.register))
+
+        return mapped(source.shape, source.dtype, define)
+
+    return lower
+
+
+def _gather(call: Call) -> Tensor:
+    source, axis, places = call.tensor(0), call.whole(1, "dim"), call.tensor(2)
+    axis = wrapped(axis, len(source.shape))
+    return mapped(
+        call.shape,
+        source.dtype,
+        lambda index: (
+            source.at(_replaced(index, axis, as_index(places.at(index), source.shape[axis])))
+            if source.shape
+            else source.at(())
+        ),
+    )
+
+
+def _index_select(call: Call) -> Tensor:
+    source, places = call.tensor(0), call.tensor(2)
+    axis = wrapped(call.whole(1, "dim"), len(source.shape))
+
+    def define(index: Index) -> Term:
+        place = places.at((index[axis],) if places.shape else ())
+        return source.at(_replaced(index, axis, as_index(place, source.shape[axis])))
+
+    return mapped(call.shape, source.dtype, define)
+
+
+def _embedding(call: Call) -> Tensor:
+    table, places = call.tensor(0), call.tensor(1)
+    rank = len(places.shape)
+    return mapped(
+        call.shape,
+        table.dtype,
+        lambda index: table.at((as_index(places.at(index[:rank]), table.shape[0]), *index[rank:])),
+    )
+
+
+def _advanced_index(call: Call) -> Tensor:
+    source, given = call.tensor(0), call.argument(1, "indices")
+    items = given if isinstance(given, list) else []
+    used = [axis for axis, item in enumerate(items) if item is not None]
+    places = {axis: call.value(str(items[axis]["ref"])) for axis in used if isinstance(items[axis], dict)}
+    if len(places) != len(used) or used != list(range(used[0], used[-1] + 1)):
+        call.refuse("its index tensors are not on neighbouring axes")
+    if any(item.dtype in (BOOL, "uint8") for item in places.values()):
+        call.refuse("a mask selects elements, whose number is not known before it runs")
+    rank = max(len(item.shape) for item in places.values())
+    first = used[0]
+
+    def define(index: Index) -> Term:
+        inner = index[first : first + rank]
+        own = [as_index(read(places[axis], inner), source.shape[axis], wrap=True) for axis in used]
+        return source.at((*index[:first], *own, *index[first + rank :]))
+
+    return mapped(call.shape, source.dtype, define)
+
+
+def _scatter(add: bool) -> Callable[[Call], Tensor]:
+    def lower(call: Call) -> Tensor:
+        base, places = call.tensor(0), call.tensor(2)
+        axis = wrapped(call.whole(1, "dim"), len(base.shape))
+        source = call.optional(3, "src")
+        scalar = const(0 if source is not None else call.real(3, "value"), base.register)
+        kind = base.register
+
+        def new(place: Index) -> Term:
+            return cast(source.at(place), kind) if source is not None else scalar
+
+        def hit(index: Index, inner: Index) -> tuple[Term, Index]:
+            place = _replaced(index, axis, inner[0])
+            inside = both(
+                *(
+                    within(item, 0, size)
+                    for at, (item, size) in enumerate(zip(place, places.shape, strict=True))
+                    if at != axis
+                )
+            )
+            same = compare("eq", cast(restricted(inside, places.at(place)), "int64"), cast(index[axis], "int64"))
+            return both(inside, same), place
+
+        extents = (places.shape[axis],)
+        if add:
+
+            def amount(index: Index, inner: Index) -> Term:
+                on, place = hit(index, inner)
+                return guarded(on, new(place), const(0, kind))
+
+            total = Reduce(base.shape, base.dtype, "sum", extents, kind, amount)
+            return mapped(base.shape, base.dtype, lambda index: make("add", kind, base.at(index), total.at(index)))
+
+        def last(index: Index, inner: Index) -> Term:
+            on, _ = hit(index, inner)
+            return where(on, cast(inner[0], "int64"), const(-1, "int64"))
+
+        winner = Reduce(base.shape, "int64", "max", extents, "int64", last)
+
+        def define(index: Index) -> Term:
+            found = winner.at(index)
+            on = compare("ge", found, const(0, "int64"))
+            place = _replaced(index, axis, as_index(found, places.shape[axis]))
+            return where(on, new(place) if source is None else restricted(on, new(place)), base.at(index))
+
+        return mapped(base.shape, base.dtype, define)
+
+    return lower
+
+
+def _diagonal_matrix(call: Call) -> Tensor:
+    source, offset = call.tensor(0), call.whole(1, "offset", 0)
+    first, second = (wrapped(call.whole(at, "dim", default), len(call.shape)) for at, default in ((2, -2), (3, -1)))
+
+    def define(index: Index) -> Term:
+        rest = [item for axis, item in enumerate(index) if axis not in (first, second)]
+        on = compare("eq", plus(index[first], number(offset)), index[second])
+        place = index[first] if offset >= 0 else index[second]
+        return guarded(on, source.at((*rest, place)), const(0, source.register))
+
+    return mapped(call.shape, call.dtype, define)
+
+
+def _pixel_shuffle(call: Call) -> Tensor:
+    source, factor = call.tensor(0), call.whole(1, "upscale_factor")
+
+    def define(index: Index) -> Term:
+        *rest, channel, row, column = index
+        inner = plus(times(modulo(row, factor), factor), modulo(column, factor))
+        own = plus(times(channel, factor * factor), inner)
+        return source.at((*rest, own, over(row, factor), over(column, factor)))
+
+    return mapped(call.shape, source.dtype, define)
+
+
+def _glu(call: Call) -> Tensor:
+    source = call.tensor(0)
+    axis = wrapped(call.whole(1, "dim", -1), len(source.shape))
+    half, kind = source.shape[axis] // 2, source.register
+
+    def define(index: Index) -> Term:
+        gate = source.at(_replaced(index, axis, plus(index[axis], number(half))))
+        soft = make("add", kind, const(1, kind), make("fn_exp", kind, make("fn_neg", kind, gate)))
+        return make("div", kind, source.at(index), soft)
+
+    return mapped(call.shape, source.dtype, define)
+
+
+GATHERS: dict[str, Callable[[Call], Tensor]] = {
+    "aten.clone.default": lambda call: converted(call.tensor(0), call.dtype),
+    "aten.lift_fresh_copy.default": lambda call: converted(call.tensor(0), call.dtype),
+    "aten.copy.default": lambda call: mapped(
+        call.shape, call.dtype, lambda index: read(converted(call.tensor(1), call.dtype), index)
+    ),
+    "aten.cat.default": _cat,
+    "aten.stack.default": _stack,
+    "aten.flip.default": _flip,
+    "aten.roll.default": _roll,
+    "aten.repeat.default": _repeat,
+    "aten.constant_pad_nd.default": _constant_pad,
+    **{f"aten.reflection_pad{n}d.default": _edge_pad(mirrored=True) for n in (1, 2, 3)},
+    **{f"aten.replication_pad{n}d.default": _edge_pad(mirrored=False) for n in (1, 2, 3)},
+    "aten.tril.default": _tril(upper=False),
+    "aten.triu.default": _tril(upper=True),
+    "aten.gather.default": _gather,
+    "aten.index_select.default": _index_select,
+    "aten.embedding.default": _embedding,
+    "aten.index.Tensor": _advanced_index,
+    "aten.scatter.src": _scatter(add=False),
+    "aten.scatter.value": _scatter(add=False),
+    "aten.scatter_add.default": _scatter(add=True),
+    "aten.diag_embed.default": _diagonal_matrix,
+    "aten.pixel_shuffle.default": _pixel_shuffle,
+    "aten.glu.default": _glu,
+}
+"""Calls that make one tensor from elements of others."""

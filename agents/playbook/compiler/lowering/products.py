@@ -1,0 +1,263 @@
+"""Products and convolutions as reductions over index maps, attention as two products around a softmax, and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, prod, sqrt
+
+from agents.playbook.compiler.lowering.calls import Call, combined, f, like, read, squeezed, wide
+from agents.playbook.compiler.lowering.norms import softmax_of
+from agents.playbook.compiler.lowering.pointwise import converted
+from agents.playbook.compiler.lowering.reductions import Lowered, total
+from agents.playbook.compiler.tensors import Index, Reduce, Shape, Tensor, kept, mapped
+from agents.playbook.compiler.terms import (
+    Term,
+    both,
+    cast,
+    compare,
+    const,
+    guarded,
+    make,
+    minus,
+    modulo,
+    number,
+    over,
+    plus,
+    register,
+    times,
+    within,
+)
+
+
+def contraction(
+    shape: Shape, dtype: str, extents: Shape, define: Callable[[Index, Index], tuple[Term, Term]]
+) -> Tensor:
+    """Return the sums of products over further axes."""
+    kind = wide(dtype)
+
+    def product(index: Index, inner: Index) -> Term:
+        a, b = define(index, inner)
+        return make("mul", kind, cast(a, kind), cast(b, kind))
+
+    return Reduce(shape, wide(dtype), "sum", extents, kind, product)
+
+
+def matmul(a: Tensor, b: Tensor, dtype: str) -> Tensor:
+    """Return the product of two tensors with the same leading axes."""
+    *batch, m, k = a.shape
+    n = b.shape[-1]
+    a, b = kept(a, n), kept(b, m)
+    return contraction(
+        (*batch, m, n),
+        dtype,
+        (k,),
+        lambda index, inner: (a.at((*index[:-1], inner[0])), b.at((*index[:-2], inner[0], index[-1]))),
+    )
+
+
+def _product(call: Call) -> Lowered:
+    return converted(matmul(call.tensor(0), call.tensor(1), call.dtype), call.dtype)
+
+
+def _vector_product(call: Call) -> Lowered:
+    a, b = call.tensor(0), call.tensor(1)
+    kind = wide(call.dtype)
+    both_terms = combined(a.shape, kind, lambda x, y: f("mul", cast(x, kind), cast(y, kind)), a, b)
+    summed = squeezed(total(both_terms, (len(a.shape) - 1,)), (len(a.shape) - 1,))
+    return converted(summed, call.dtype)
+
+
+def _added_product(call: Call) -> Lowered:
+    bias, product = call.tensor(0), _second_product(call)
+    beta, alpha = (call.argument(at, name, 1) for at, name in ((3, "beta"), (4, "alpha")))
+    if not isinstance(beta, int | float) or not isinstance(alpha, int | float):
+        call.refuse("alpha or beta is not a number")
+
+    def added(p: Term, c: Term) -> Term:
+        p = p if alpha == 1 else f("mul", like(alpha, p), p)
+        c = cast(c, p.dtype)
+        return cast(f("add", p, c if beta == 1 else f("mul", like(beta, p), c)), register(call.dtype))
+
+    return combined(call.shape, call.dtype, added, product, bias)
+
+
+def _second_product(call: Call) -> Tensor:
+    a, b = call.tensor(1), call.tensor(2)
+    if len(b.shape) > 1:
+        return matmul(a, b, call.dtype)
+    kind = wide(call.dtype)
+    each = combined(a.shape, kind, lambda x, y: f("mul", cast(x, kind), cast(y, kind)), a, b)
+    return squeezed(total(each, (1,)), (1,))
+
+
+def _convolution(call: Call) -> Lowered:
+    source, weight, bias = call.tensor(0), call.tensor(1), call.optional(2)
+    rank = len(source.shape) - 2
+    stride, padding, dilation = (
+        per_axis(call.sizes(at, name), rank) for at, name in ((3, "stride"), (4, "padding"), (5, "dilation"))
+    )
+    transposed, groups = call.flag(6, "transposed"), call.whole(8, "groups", 1)
+    kernel = weight.shape[2:]
+    out_channels = call.shape[1]
+    inside_in, inside_out = source.shape[1] // groups, out_channels // groups
+    source = kept(source, max(2, inside_out * prod(kernel) // prod(stride)))
+    weight = kept(weight, prod(call.shape[2:]))
+
+    def place(index: Index, inner: Index, axis: int) -> tuple[Term, Term]:
+        """Return the condition that there is an input under a tap, and its place."""
+        out, tap = index[2 + axis], inner[1 + axis]
+        size = source.shape[2 + axis]
+        if not transposed:
+            at = plus(times(out, stride[axis]), plus(times(tap, dilation[axis]), number(-padding[axis])))
+            return within(at, 0, size), at
+        ahead = minus(plus(out, number(padding[axis])), times(tap, dilation[axis]))
+        fits = both(
+            compare("ge", ahead, number(0)),
+            compare("eq", modulo(ahead, stride[axis]), number(0)),
+            compare("lt", ahead, number(size * stride[axis])),
+        )
+        return fits, over(ahead, stride[axis])
+
+    def define(index: Index, inner: Index) -> tuple[Term, Term]:
+        places = [place(index, inner, axis) for axis in range(rank)]
+        group = over(index[1], inside_out)
+        channel = plus(times(group, inside_in), inner[0])
+        inside = both(*(condition for condition, _ in places))
+        x = source.at((index[0], channel, *(at for _, at in places)))
+        taps = inner[1:]
+        if transposed:
+            w = weight.at((channel, modulo(index[1], inside_out), *taps))
+        else:
+            w = weight.at((index[1], inner[0], *taps))
+        return guarded(inside, x, const(0, x.dtype)), w
+
+    found = contraction(call.shape, call.dtype, (inside_in, *kernel), define)
+    if bias is None:
+        return converted(found, call.dtype)
+
+    def added(index: Index) -> Term:
+        value = found.at(index)
+        return cast(f("add", value, cast(bias.at((index[1],)), value.dtype)), register(call.dtype))
+
+    return mapped(call.shape, call.dtype, added)
+
+
+def per_axis(values: Sequence[int], rank: int) -> list[int]:
+    """Return one number an axis; a single one stands for all."""
+    return list(values) * rank if len(values) == 1 else list(values)
+
+
+def _attention(mask_at: int | None, causal_at: int) -> Callable[[Call], Lowered]:
+    def lower(call: Call) -> Lowered:
+        query, key, value = (call.tensor(at) for at in range(3))
+        mask = None
+        if mask_at is not None:
+            mask = call.optional(mask_at, "attn_mask")
+        if call.argument(causal_at - 1, "dropout_p", 0.0) not in (0, 0.0):
+            call.refuse("it drops values at random")
+        given = call.node.kwargs.get("scale")
+        scale = 1 / sqrt(query.shape[-1]) if given is None else call.real(99, "scale")
+        causal = call.flag(causal_at, "is_causal")
+        return [attention((query, key, value), mask, scale, causal=causal)]
+
+    return lower
+
+
+def attention(operands: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scale: float, *, causal: bool) -> Tensor:
+    """Return softmax of the scaled products of queries and keys, times values; heads of keys may be shared."""
+    query, key, value = operands
+    dtype = query.dtype
+    *batch, rows, width = query.shape
+    columns, heads, shared = key.shape[-2], query.shape[-3], key.shape[-3]
+    kind = wide(dtype)
+    query, key, value = kept(query, columns), kept(key, rows), kept(value, rows)
+
+    def head(index: Index) -> Index:
+        return (*index[: len(batch) - 1], over(index[len(batch) - 1], heads // shared))
+
+    shape = (*batch, rows, columns)
+    scores = contraction(
+        shape,
+        dtype,
+        (width,),
+        lambda index, inner: (query.at((*index[:-1], inner[0])), key.at((*head(index), index[-1], inner[0]))),
+    )
+
+    def masked(index: Index) -> Term:
+        score = f("mul", scores.at(index), const(scale, kind))
+        if mask is not None:
+            own = read(mask, index)
+            if own.dtype == "bool":
+                score = make("where", kind, own, score, const(-inf, kind))
+            else:
+                score = f("add", score, cast(own, kind))
+        if causal:
+            score = make("where", kind, compare("le", index[-1], index[-2]), score, const(-inf, kind))
+        return score
+
+    logits = mapped(shape, kind, masked)
+    logits.stored = True
+    weights = softmax_of(logits, len(shape) - 1, kind)
+    weights = kept(weights, value.shape[-1])
+    out = contraction(
+        (*batch, rows, value.shape[-1]),
+        dtype,
+        (columns,),
+        lambda index, inner: (weights.at((*index[:-1], inner[0])), value.at((*head(index), inner[0], index[-1]))),
+    )
+    return converted(out, dtype)
+
+
+def _unfold_image(call: Call) -> Lowered:
+    source = call.tensor(0)
+    kernel, dilation, padding, stride = (
+        call.sizes(at, name) for at, name in ((1, "kernel_size"), (2, "dilation"), (3, "padding"), (4, "stride"))
+    )
+    wide_out = (source.shape[3] + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
+
+    def define(index: Index) -> Term:
+        batch, row, column = index
+        taps = (modulo(over(row, kernel[1]), kernel[0]), modulo(row, kernel[1]))
+        outs = (over(column, wide_out), modulo(column, wide_out))
+        places = [
+            plus(times(outs[a], stride[a]), plus(times(taps[a], dilation[a]), number(-padding[a]))) for a in (0, 1)
+        ]
+        inside = both(*(within(p, 0, source.shape[2 + a]) for a, p in enumerate(places)))
+        value = source.at((batch, over(row, prod(kernel)), *places))
+        return guarded(inside, value, const(0, value.dtype))
+
+    return mapped(call.shape, call.dtype, define)
+
+
+def _distances(call: Call) -> Lowered:
+    a, b = call.tensor(0), call.tensor(1)
+    kind = wide(call.dtype)
+
+    def define(index: Index, inner: Index) -> Term:
+        x, y = a.at((*index[:-1], inner[0])), b.at((*index[:-2], index[-1], inner[0]))
+        away = f("sub", cast(x, kind), cast(y, kind))
+        return f("mul", away, away)
+
+    found = Reduce(call.shape, kind, "sum", (a.shape[-1],), kind, define)
+    return combined(call.shape, call.dtype, lambda x: f("fn_sqrt", x), found)
+
+
+PRODUCTS: dict[str, Callable[[Call], Lowered]] = {
+    "aten.mm.default": _product,
+    "aten.bmm.default": _product,
+    "aten.mv.default": _vector_product,
+    "aten.dot.default": _vector_product,
+    "aten.addmm.default": _added_product,
+    "aten.baddbmm.default": _added_product,
+    "aten.addmv.default": _added_product,
+    "aten.convolution.default": _convolution,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention(None, 4),
+    "aten._scaled_dot_product_flash_attention.default": _attention(None, 4),
+    "aten._scaled_dot_product_efficient_attention.default": _attention(3, 6),
+    "aten._scaled_dot_product_cudnn_attention.default": _attention(3, 6),
+    "aten._scaled_dot_product_attention_math.default": _attention(3, 5),
+    "aten.im2col.default": _unfold_image,
+    "aten._euclidean_dist.default": _distances,
+    "aten._cdist_forward.default": _distances,
+}
+"""Products, convolutions, attention, pooling and resizing."""

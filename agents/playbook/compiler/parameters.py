@@ -1,0 +1,86 @@
+"""Arguments of launches: which tensors a group needs as pointers, and those that lie in the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from agents.playbook.compiler.emission import TYPES, Emitter
+from agents.playbook.compiler.groups import Group, Program
+from agents.playbook.compiler.tensors import Given, Tensor
+from agents.playbook.compiler.terms import Term
+
+
+@dataclass(frozen=True)
+class Pointers:
+    """Names of pointers for one program."""
+
+    program: Program
+    workspace: str
+
+    def of(self, tensor: object) -> str:
+        """Return the name of the pointer to a tensor."""
+        assert isinstance(tensor, Tensor)
+        name = self.argument(tensor)
+        return f"p_{name}" if name else f"w_{self.program.offsets[tensor]}_{TYPES[tensor.dtype].replace(' ', '_')}"
+
+    def argument(self, tensor: Tensor) -> str:
+        """Return the problem's tensor that this one lies in; empty where it lies in the workspace."""
+        return tensor.name if isinstance(tensor, Given) else self.program.names.get(tensor, "")
+
+    def arguments(self, groups: Iterable[Group]) -> list[tuple[str, str, bool]]:
+        """Return name, C++ type and whether it is only read, of each of the problem's tensors that groups use."""
+        found: dict[str, tuple[str, str, bool]] = {}
+        for group in groups:
+            for tensor in [*group.loads(), *(target.tensor for target in group.targets)]:
+                name = self.argument(tensor)
+                if name:
+                    found[name] = (name, TYPES[tensor.dtype], isinstance(tensor, Given))
+        return list(found.values())
+
+    def needs_workspace(self, group: Group) -> bool:
+        """Return whether a group reads or writes the workspace."""
+        tensors = [*group.loads(), *(target.tensor for target in group.targets)]
+        return any(not self.argument(tensor) for tensor in tensors)
+
+    def declarations(self, group: Group) -> list[str]:
+        """Return the statements that name the workspace tensors of a group."""
+        lines: dict[str, None] = {}
+        for tensor in [*group.loads(), *(target.tensor for target in group.targets)]:
+            if not self.argument(tensor):
+                kind = TYPES[tensor.dtype]
+                lines[f"{kind}* {self.of(tensor)} = ({kind}*)(arena + {self.program.offsets[tensor]}LL);"] = None
+        return list(lines)
+
+    def parameters(self, groups: Iterable[Group], *, workspace: bool) -> str:
+        """Return a C++ parameter list."""
+        items = [
+            f"const {kind}* __restrict__ p_{name}" if given else f"{kind}* p_{name}"
+            for name, kind, given in self.arguments(groups)
+        ]
+        return ", ".join([*items, *(["char* arena"] if workspace else [])])
+
+    def launch_arguments(self, groups: Iterable[Group], *, workspace: bool) -> tuple[str, ...]:
+        """Return the names that a launch passes, in the parameters' order."""
+        names = [name for name, _, _ in self.arguments(groups)]
+        return (*names, *([self.workspace] if workspace else []))
+
+
+def stores(group: Group, pointer: Callable[[object], str], accumulated: str) -> list[str]:
+    """Return the statements that write a group's targets; ``accumulated`` is the reduction's result."""
+    names: dict[Term, str] = {} if group.accumulated is None else {group.accumulated: accumulated}
+    emitter = Emitter(names, pointer, "v")
+    lines = []
+    for target in group.targets:
+        (value,) = emitter.emit(target.value)
+        (offset,) = emitter.emit(target.tensor.offset(target_index(group, target.tensor)))
+        kind = TYPES[target.tensor.dtype]
+        held = "float" if kind in ("f16", "bf16") else kind
+        lines.append(f"st({pointer(target.tensor)}, {offset}, ({held}){value});")
+    return [*emitter.lines, *lines]
+
+
+def target_index(group: Group, tensor: Tensor) -> tuple[Term, ...]:
+    """Return the index at which a target is written."""
+    assert len(tensor.shape) == len(group.index)
+    return group.index

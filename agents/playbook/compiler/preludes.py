@@ -1,0 +1,115 @@
+"""C++ text that every launch of the compiler needs: 16-bit types, loads and stores, and the ``fn_*`` functions."""
+
+from __future__ import annotations
+
+_COMMON = r"""
+struct f16 { unsigned short bits; };
+struct bf16 { unsigned short bits; };
+template <class T, class V> FN T to(V value) { return (T)value; }
+template <class T> FN T ld(const T* p, idx i) { return p[i]; }
+template <class T> FN void st(T* p, idx i, T value) { p[i] = value; }
+FN float from_bits(unsigned bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
+FN unsigned to_bits(float value) { unsigned bits; __builtin_memcpy(&bits, &value, 4); return bits; }
+FN float ld(const bf16* p, idx i) { return from_bits((unsigned)p[i].bits << 16); }
+FN unsigned short narrowed(float value) {  // to bfloat16: nearest, ties to even
+    const unsigned bits = to_bits(value);
+    return value != value ? 0x7fc0 : (unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+FN void st(bf16* p, idx i, float value) { p[i].bits = narrowed(value); }
+FN float round_bf16(float value) { return from_bits((unsigned)narrowed(value) << 16); }
+FN idx bounded(long long i, idx size) { return i < 0 ? 0 : i >= size ? size - 1 : (idx)i; }
+FN idx wrapped(long long i, idx size) { return bounded(i < 0 ? i + size : i, size); }
+template <class T> FN T fn_max(T a, T b) { return (a > b || a != a) ? a : b; }  // NaN passes through, as in PyTorch
+template <class T> FN T fn_min(T a, T b) { return (a < b || a != a) ? a : b; }
+template <class T> FN T fn_neg(T x) { return (T)-x; }
+template <class T> FN bool sooner(T a, T b) { return a > b || (a != a && b == b); }
+template <class T> FN bool lower(T a, T b) { return a < b || (a != a && b == b); }
+template <class T> FN bool below(T a, T b) { return a < b || (b != b && a == a); }
+FN long long fn_abs(long long x) { return x < 0 ? -x : x; }
+FN int fn_abs(int x) { return x < 0 ? -x : x; }
+FN long long fn_floor(long long x) { return x; }
+FN long long fn_ceil(long long x) { return x; }
+FN long long fn_round(long long x) { return x; }
+FN long long fn_trunc(long long x) { return x; }
+FN long long fn_fmod(long long a, long long b) { return b ? a % b : 0; }
+FN long long fn_pow(long long a, long long b) {
+    long long result = 1;
+    for (; b > 0; b >>= 1, a *= a) if (b & 1) result *= a;
+    return result;
+}
+"""
+
+_FUNCTIONS = (
+    *("exp", "expm1", "log", "log1p", "tanh", "erf", "sqrt", "floor", "ceil", "sin", "cos", "tan", "asin", "acos"),
+    *("atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "exp2", "log2", "log10", "trunc", "lgamma"),
+)
+_PAIRS = ("pow", "atan2", "fmod")
+
+_CPU_HEAD = r"""
+#define FN static inline
+#define FN_INFF __builtin_inff()
+#define FN_NANF __builtin_nanf("")
+#define FN_INF __builtin_inf()
+#define FN_NAN __builtin_nan("")
+"""
+_CPU_HALF = r"""
+FN float ld(const f16* p, idx i) { _Float16 half; __builtin_memcpy(&half, p + i, 2); return (float)half; }
+FN void st(f16* p, idx i, float value) { const _Float16 half = (_Float16)value; __builtin_memcpy(p + i, &half, 2); }
+FN float round_f16(float value) { return (float)(_Float16)value; }
+"""
+_CUDA_HEAD = r"""
+#define FN __device__ __forceinline__
+#define FN_INFF __int_as_float(0x7f800000)
+#define FN_NANF __int_as_float(0x7fffffff)
+#define FN_INF __longlong_as_double(0x7ff0000000000000LL)
+#define FN_NAN __longlong_as_double(0x7ff8000000000000LL)
+#define __builtin_memcpy memcpy
+"""
+_CUDA_HALF = r"""
+FN float widened(unsigned short bits) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits)); return x; }
+FN unsigned short halved(float x) { unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+FN float ld(const f16* p, idx i) { return widened(p[i].bits); }
+FN void st(f16* p, idx i, float value) { p[i].bits = halved(value); }
+FN float round_f16(float value) { return widened(halved(value)); }
+"""
+
+
+def prelude(index_type: str, *, cuda: bool) -> str:
+    """Return the definitions, with this C++ type for indices."""
+    builtin = "" if cuda else "__builtin_"
+    functions = []
+    for name in (*_FUNCTIONS, *_PAIRS):
+        pair = name in _PAIRS
+        for kind, suffix in (("float", "f"), ("double", "")):
+            parameters = f"{kind} x, {kind} y" if pair else f"{kind} x"
+            call = f"{builtin}{name}{suffix}({'x, y' if pair else 'x'})"
+            functions.append(f"FN {kind} fn_{name}({parameters}) {{ return {call}; }}")
+    for kind, suffix in (("float", "f"), ("double", "")):
+        functions += [
+            f"FN {kind} fn_abs({kind} x) {{ return {builtin}fabs{suffix}(x); }}",
+            f"FN {kind} fn_round({kind} x) {{ return {builtin}rint{suffix}(x); }}",
+            f"FN {kind} fn_rsqrt({kind} x) {{ return 1 / {builtin}sqrt{suffix}(x); }}",
+        ]
+    head, half = (_CUDA_HEAD, _CUDA_HALF) if cuda else (_CPU_HEAD, _CPU_HALF)
+    body = "\n".join(functions)
+    return f"typedef {index_type} idx;\n{head.strip()}\n{_COMMON.strip()}\n{half.strip()}\n{body}"
+
+
+def trimmed(text: str, body: str) -> str:
+    """Return the prelude without the functions that neither the body nor what is left of it calls."""
+    lines = text.split("\n")
+    while True:
+        rest = "\n".join(lines) + body
+        kept = [line for line in lines if not _is_unused(line, rest)]
+        if len(kept) == len(lines):
+            return "\n".join(lines)
+        lines = kept
+
+
+def _is_unused(line: str, whole: str) -> bool:
+    if not line.startswith("FN ") or " fn_" not in line or not line.endswith("}"):
+        return False
+    name = "fn_" + line.split(" fn_")[1].split("(", maxsplit=1)[0]
+    return whole.count(f"{name}(") <= sum(
+        1 for text in whole.split("\n") if text.startswith("FN") and f" {name}(" in text
+    )

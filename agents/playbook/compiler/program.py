@@ -1,0 +1,99 @@
+"""From a problem's facts to a kernel: lower, cut, and render for a target."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import prod
+
+from agents.playbook.compiler import cpu, cuda
+from agents.playbook.compiler.cuda_tiles import Tiles, product_of
+from agents.playbook.compiler.groups import Program, cut
+from agents.playbook.compiler.lowering import Unsupported, lowered
+from agents.playbook.compiler.parameters import Pointers
+from agents.playbook.compiler.tensors import Order, Reduce, Tensor
+from cupilot.domain.kernel import MAX_LAUNCHES, MAX_SOURCE_BYTES, MAX_WORKSPACE_BYTES, Launch, LaunchPlan, Workspace
+from cupilot.domain.problem import ProblemFacts, Role, Target
+
+INDEX_LIMIT = 2**31 - 2**22
+"""Elements up to which indices of 32 bits do, with room for a step beyond the end."""
+_KEPT = 16
+Rendered = tuple[str, LaunchPlan]
+_kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered]] = OrderedDict()
+
+
+def rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None = None) -> Rendered:
+    """Return source and plan of a problem's kernel; those of the last few problems are kept.
+
+    ``tiles`` are those of products on ``cuda``.
+
+    Raises :class:`~agents.playbook.compiler.lowering.Unsupported`.
+    """
+    key = (id(facts), target, tiles)
+    if key not in _kept or _kept[key][0] is not facts:
+        _kept[key] = facts, _rendered(facts, target, tiles)
+        while len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+    return _kept[key][1]
+
+
+def _made(facts: ProblemFacts) -> Program:
+    specs = facts.with_role(Role.OUTPUT)
+    values = lowered(facts)
+    if len(values) != len(specs):
+        raise Unsupported(None, "the graph's outputs and the output tensors do not match")
+    outputs: list[tuple[str, Tensor]] = []
+    for spec, value in zip(specs, values, strict=True):
+        if value.shape != spec.shape or value.dtype != spec.dtype.value:
+            raise Unsupported(None, f"{spec.name} would be {value.dtype}{list(value.shape)}")
+        if 0 in spec.shape:
+            raise Unsupported(None, f"{spec.name} has no elements")
+        outputs.append((spec.name, value))
+    program = cut(outputs)
+    strides = {spec.name: spec.strides for spec in specs}
+    for tensor, name in program.names.items():
+        tensor.layout = strides[name]
+    if program.workspace_bytes > MAX_WORKSPACE_BYTES:
+        size = program.workspace_bytes / 2**30
+        raise Unsupported(
+            None, f"its intermediate tensors take {size:.1f} GiB; {MAX_WORKSPACE_BYTES / 2**30:.0f} are allowed"
+        )
+    return program
+
+
+def has_products(facts: ProblemFacts) -> bool:
+    """Return whether tiles would change the kernel: whether a group is a product of some size."""
+    return any(product_of(group) is not None for group in _made(facts).groups)
+
+
+def _rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None) -> Rendered:
+    program = _made(facts)
+    taken = {spec.name for spec in facts.tensors}
+    workspace = next(name for name in ("workspace", "workspace_", "workspace__") if name not in taken)
+    pointers = Pointers(program, workspace)
+    index_type = "int" if _largest(program) < INDEX_LIMIT else "long long"
+    if target is Target.CPU:
+        source, size = cpu.source_of(program, pointers, index_type), program.workspace_bytes
+        arguments = pointers.launch_arguments(program.groups, workspace=size > 0)
+        launches = [Launch(kernel="run", args=arguments)]
+    else:
+        source, launches, size = cuda.render(program, pointers, index_type, tiles)
+    if len(launches) > MAX_LAUNCHES:
+        raise Unsupported(None, f"it takes {len(launches)} launches; {MAX_LAUNCHES} are allowed")
+    if len(source.encode()) > MAX_SOURCE_BYTES:
+        raise Unsupported(None, f"its source takes {len(source.encode())} bytes; {MAX_SOURCE_BYTES} are allowed")
+    spaces = (Workspace(name=workspace, bytes=str(size)),) if size else ()
+    return source, LaunchPlan(launches=tuple(launches), workspace=spaces)
+
+
+def _largest(program: Program) -> int:
+    """Return the largest number of elements that an index has to reach."""
+    sizes = [0]
+    for group in program.groups:
+        sizes.append(prod(group.shape))
+        if isinstance(group.source, Reduce):
+            sizes.append(prod(group.source.extents))
+        if isinstance(group.source, Order):
+            sizes.append(group.source.length)
+        for tensor in [*group.loads(), *(target.tensor for target in group.targets)]:
+            sizes.append(sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides(), strict=True)) + 1)
+    return max(sizes)

@@ -1,0 +1,32 @@
+"""The one way to say that the playbook has no kernel: which call, what near it is supported, and how to go on."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from agents.interface import NoTemplate
+from agents.playbook.compiler.lowering import supported
+from agents.playbook.recognition.values import base_name
+from cupilot.domain.problem import GraphNode, ProblemFacts
+
+_FAMILIES = (
+    "pointwise calls, casts, indexing and shape changes, reductions, norms, losses, softmax, scans, top-k and sort, "
+    "matrix products, convolutions, pooling, resizing and attention"
+)
+
+
+def unsupported(facts: ProblemFacts, node: GraphNode | None, reason: str) -> NoTemplate:
+    """Return the error for a call without a kernel, or for a graph as a whole."""
+    going_on = "`--agents hybrid` (or `llm`) lets a model write the kernel"
+    if node is None:
+        seen = ", ".join(dict.fromkeys(item.op for item in facts.graph.nodes)) or "no operator at all"
+        return NoTemplate(
+            f"the playbook has no kernel for this reference: {reason} (operators seen: {seen})",
+            hint=f"supported: {_FAMILIES}; {going_on}",
+        )
+    near = get_close_matches(base_name(node.op), sorted({base_name(name) for name in supported()}), n=3, cutoff=0.5)
+    words = f"near it are supported: {', '.join(near)}" if near else f"supported: {_FAMILIES}"
+    shapes = ", ".join(str(list(shape)) for shape in node.shapes)
+    return NoTemplate(
+        f"the playbook has no kernel for {node.op} (result {shapes}): {reason}", hint=f"{words}; {going_on}"
+    )

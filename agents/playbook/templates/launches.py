@@ -1,0 +1,31 @@
+"""Kernels of the compiler: the launches of any graph of supported calls."""
+
+from __future__ import annotations
+
+from agents.playbook.compiler.cuda_tiles import Tiles
+from agents.playbook.compiler.lowering import Unsupported
+from agents.playbook.compiler.program import rendered
+from agents.playbook.compiler.refusals import unsupported
+from agents.playbook.operators import Launches
+from agents.playbook.templates.source import Options
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import ProblemFacts, Target
+
+
+def as_launches(facts: ProblemFacts, target: Target) -> Launches:
+    """Return the graph as launches; raises NoTemplate naming the call that is not supported."""
+    try:
+        rendered(facts, target)
+    except Unsupported as error:
+        raise unsupported(facts, error.node, error.reason) from error
+    return Launches(facts)
+
+
+def render(operator: Launches, options: Options, target: Target) -> Kernel:
+    """Return the kernel of a graph."""
+    tiles = None
+    if "shared_tiling" in options:
+        tiles = Tiles(*(options.number("shared_tiling", name, 0) for name in ("tile_m", "tile_n", "tile_k")))
+    source, plan = rendered(operator.facts, target, tiles)
+    head = f"// A graph of {len(operator.facts.graph.nodes)} calls\n// Techniques: {options.describe()}\n"
+    return Kernel(target=target, source=head + source, plan=plan)

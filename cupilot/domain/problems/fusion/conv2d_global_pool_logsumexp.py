@@ -1,0 +1,26 @@
+"""Convolution, the mean over positions, and log-sum-exp over channels."""
+
+import torch
+import torch.nn as nn
+
+BATCH = 32  # small: 2
+CHANNELS = 64  # small: 8
+FILTERS = 128  # small: 16
+SIZE = 64  # small: 20
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(CHANNELS, FILTERS, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(self.conv(x).mean((2, 3)), 1, keepdim=True)
+
+
+def get_inputs():
+    return [torch.randn(BATCH, CHANNELS, SIZE, SIZE)]
+
+
+def get_init_inputs():
+    return []

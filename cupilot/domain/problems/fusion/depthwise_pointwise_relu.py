@@ -1,0 +1,27 @@
+"""Depthwise and pointwise convolution, each with ReLU after it."""
+
+import torch
+import torch.nn as nn
+
+BATCH = 32  # small: 2
+CHANNELS = 64  # small: 8
+FILTERS = 128  # small: 16
+SIZE = 64  # small: 20
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, groups=CHANNELS)
+        self.point = nn.Conv2d(CHANNELS, FILTERS, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.point(torch.relu(self.depth(x))))
+
+
+def get_inputs():
+    return [torch.randn(BATCH, CHANNELS, SIZE, SIZE)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,23 @@
+"""Probabilities of the next token at a temperature."""
+
+import torch
+import torch.nn as nn
+
+BATCH = 256  # small: 16
+VOCABULARY = 32000  # small: 1000
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(logits / 0.7, dim=-1)
+
+
+def get_inputs():
+    return [torch.randn(BATCH, VOCABULARY)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,96 @@
+"""Plain CUDA kernels run on the CPU: threads of a block as threads of the machine, one block after the other.
+
+Enough for kernels that use nothing but shared memory and ``__syncthreads``; says nothing about races between blocks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cupilot.domain.header import render
+from cupilot.domain.kernel import Kernel, ResolvedLaunch, resolve
+from cupilot.domain.problem import ProblemFacts, Role
+from tests.unit.agents.playbook.references import aligned, as_tensor, outputs_of
+
+_SHIM = r"""
+#include <cmath>
+#include <cstring>
+#include <pthread.h>
+#include <thread>
+#include <vector>
+using namespace std;
+struct Place { unsigned x, y, z; };
+static thread_local Place threadIdx, blockIdx;
+static pthread_barrier_t barrier;
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(count)
+#define __shared__ static
+#define __syncthreads() pthread_barrier_wait(&barrier)
+static inline float __int_as_float(int bits) { float value; memcpy(&value, &bits, 4); return value; }
+static inline double __longlong_as_double(long long bits) { double value; memcpy(&value, &bits, 8); return value; }
+"""
+
+
+def run_cuda(kernel: Kernel, facts: ProblemFacts, tensors: dict[str, torch.Tensor], builds: Path) -> list[torch.Tensor]:
+    """Run a CUDA kernel over poisoned outputs and workspace; its outputs."""
+    plan = resolve(kernel, facts)
+    buffers: dict[str, np.ndarray[Any, Any]] = {}
+    for spec in facts.tensors:
+        buffers[spec.name] = aligned(spec.storage_elements * spec.dtype.itemsize, np.dtype(np.uint8))
+        buffers[spec.name].fill(0xCB)
+        if spec.role is not Role.OUTPUT:
+            flat = torch.as_strided(tensors[spec.name].detach(), (spec.storage_elements,), (1,))
+            buffers[spec.name][:] = flat.contiguous().view(torch.uint8).numpy()
+    for name, size in plan.workspace.items():
+        buffers[name] = aligned(size, np.dtype(np.uint8))
+        buffers[name].fill(0xCB)
+    library = ctypes.CDLL(str(_built(kernel, facts, plan.launches, builds)))
+    for place, launch in enumerate(plan.launches):
+        pointers = (ctypes.c_void_p * len(launch.args))(*(buffers[name].ctypes.data for name in launch.args))
+        getattr(library, f"launch{place}")(pointers)
+    return [as_tensor(buffers[spec.name], spec) for spec in outputs_of(facts)]
+
+
+def _built(kernel: Kernel, facts: ProblemFacts, launches: tuple[ResolvedLaunch, ...], builds: Path) -> Path:
+    source = kernel.source.replace(
+        '#include "problem.h"', render(facts, kernel.plan.values()).replace("#pragma once", "")
+    )
+    text = "\n".join([_SHIM, source, *(_entry(place, launch, source) for place, launch in enumerate(launches))])
+    path = builds / f"emulated_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    path.with_suffix(".cpp").write_text(text)
+    command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-o", f"{path}.so", f"{path}.cpp"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+    return path.with_suffix(".so")
+
+
+def _entry(place: int, launch: ResolvedLaunch, source: str) -> str:
+    body = source[source.index(f" {launch.kernel}(") :]
+    body = body[: body.index("\n}")]
+    types = [item.rsplit(" ", 1)[0] for item in body[body.index("(") + 1 : body.index(") {")].split(", ")]
+    types = [item.replace("p_", "") for item in types]
+    call = f"{launch.kernel}({', '.join(f'({kind})pointers[{n}]' for n, kind in enumerate(types))});"
+    blocks, threads = launch.grid[0], launch.block[0]
+    if "__syncthreads" not in body:
+        loops = f"for (unsigned b = 0; b < {blocks}; ++b) for (unsigned t = 0; t < {threads}; ++t)"
+        return (
+            f'extern "C" void launch{place}(void** pointers) {{\n'
+            f"    {loops} {{ blockIdx = {{b, 0, 0}}; threadIdx = {{t, 0, 0}}; {call} }}\n}}"
+        )
+    work = f"for (unsigned b = 0; b < {blocks}; ++b) {{ blockIdx = {{b, 0, 0}}; {call} __syncthreads(); }}"
+    return (
+        f'extern "C" void launch{place}(void** pointers) {{\n'
+        f"    pthread_barrier_init(&barrier, nullptr, {threads});\n    vector<thread> threads;\n"
+        f"    for (unsigned t = 0; t < {threads}; ++t)\n"
+        f"        threads.emplace_back([=] {{ threadIdx = {{t, 0, 0}}; {work} }});\n"
+        "    for (auto& one : threads) one.join();\n}"
+    )

@@ -1,0 +1,109 @@
+"""The compiler's launches compute what the reference does: run on the CPU, compiled for sm_90a on CUDA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from agents.playbook import agents
+from agents.playbook.compiler.program import rendered
+from agents.playbook.ladders import parse
+from cupilot.domain.kernel import Kernel
+from cupilot.domain.problem import Target
+from cupilot.domain.strategy import Strategy
+from tests.unit.agents.playbook.briefings import briefing
+from tests.unit.agents.playbook.emulation import run_cuda
+from tests.unit.agents.playbook.graphs_under_test import graphs, tiled
+from tests.unit.agents.playbook.nvrtc import compile_cuda
+from tests.unit.agents.playbook.operators_under_test import Case, everything
+from tests.unit.agents.playbook.references import run_cpu, trace
+
+EPSILON = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float64: 2.0**-52}
+ALL = {**graphs(), **{f"template_{name}": case for name, case in list(everything().items())[::5]}}
+"""The compiler must compute what templates do as well: it takes over where a template refuses a size."""
+
+
+def compare(result: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> None:
+    """Compare with float64, allowing some multiple of PyTorch's own error; integers exactly."""
+    assert result.shape == own.shape
+    assert result.dtype == own.dtype
+    if own.dtype not in EPSILON:
+        assert torch.equal(result, own)
+        return
+    exact = exact.double()
+    finite = torch.isfinite(exact)
+    assert torch.equal(torch.isnan(result), torch.isnan(own))
+    assert torch.equal(result[~finite], own[~finite])
+    if not finite.any():
+        return
+    spread = max(exact[finite].abs().max().item(), 1e-30)
+    error, torch_error = ((item.double() - exact)[finite].abs().max().item() / spread for item in (result, own))
+    assert error <= 4 * torch_error + 4 * EPSILON[own.dtype], (error, torch_error)
+
+
+def exact_results(case: Case) -> list[torch.Tensor]:
+    """The results in float64, of a copy whose inputs keep their integers."""
+    inputs = [item.double() if item.is_floating_point() else item for item in case.inputs.values()]
+    function = case.function
+    if isinstance(function, torch.nn.Module):
+        function.double()
+    try:
+        with torch.no_grad():
+            result = function(*inputs)
+    finally:
+        if isinstance(function, torch.nn.Module):
+            function.float()
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_launches_on_the_cpu_compute_the_reference(name: str, builds: Path) -> None:
+    case = ALL[name]
+    facts, own = trace(case.function, case.inputs, case.parameters)
+    source, plan = rendered(facts, Target.CPU)
+    kernel = Kernel(target=Target.CPU, source=source, plan=plan)
+    results = run_cpu(kernel, facts, {**case.inputs, **case.parameters}, builds)
+    for result, mine, exact in zip(results, own, exact_results(case), strict=True):
+        compare(result, mine.detach().contiguous(), exact)
+
+
+@pytest.mark.parametrize("name", list(graphs()))
+def test_launches_compile_for_cuda(name: str) -> None:
+    case = graphs()[name]
+    facts, _ = trace(case.function, case.inputs, case.parameters)
+    about = briefing(facts, Target.CUDA)
+    kernel = agents().translator.translate(about, Strategy(techniques=()), None, 0)
+    assert compile_cuda(kernel, facts) == ""
+
+
+EMULATED = ["transpose_add", "cat", "residual_norm", "two_axes", "long_sum", "long_argmax", "topk", "batch_norm"]
+EMULATED += ["cumsum_rows", "cumsum_columns", "cumprod", "conv2d_grouped", "conv_transpose2d", "causal", "avg_pool"]
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_cuda_launches_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
+    case = graphs()[name]
+    facts, own = trace(case.function, case.inputs, case.parameters)
+    source, plan = rendered(facts, Target.CUDA)
+    kernel = Kernel(target=Target.CUDA, source=source, plan=plan)
+    results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
+    for result, mine, exact in zip(results, own, exact_results(case), strict=True):
+        compare(result, mine.detach().contiguous(), exact)
+
+
+TILED = ["conv2d_tiled", "conv1d_tiled", "conv_transpose2d_tiled", "attention_tiled", "linear_relu"]
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_products_in_tiles_compute_the_reference_when_emulated(name: str, builds: Path) -> None:
+    case = tiled()[name]
+    facts, own = trace(case.function, case.inputs, case.parameters)
+    about = briefing(facts, Target.CUDA)
+    kernel = agents().translator.translate(about, parse("shared_tiling(tile_m=32, tile_n=64, tile_k=8): "), None, 0)
+    assert "tile_a" in kernel.source
+    assert compile_cuda(kernel, facts) == ""
+    results = run_cuda(kernel, facts, {**case.inputs, **case.parameters}, builds)
+    for result, mine, exact in zip(results, own, exact_results(case), strict=True):
+        compare(result, mine.detach().contiguous(), exact)
