@@ -20,7 +20,8 @@ from benchmarks.prompt_pages import facts_of
 from cupilot.client import ApiError, Client
 from cupilot.domain import champions, problems
 from cupilot.domain.champions import Champion, InvalidChampion
-from cupilot.domain.evaluation import Environment, Evaluation, Preparation, Verdict
+from cupilot.domain.evaluation import Evaluation, Preparation, Verdict
+from cupilot.domain.hardware import Environment
 from cupilot.domain.problem import NumericsPolicy, Target
 from cupilot.domain.problems import Size
 from cupilot.schemas import Report

@@ -46,9 +46,8 @@ def restored(
     for name in list(have):
         technique = catalogue().get(name)
         for needed in technique.requires if technique else ():
-            use = asked.use(needed)
-            if use is not None:
-                have.setdefault(needed, use)
+            if (requirement := asked.use(needed)) is not None:
+                have.setdefault(needed, requirement)
     for use in asked.techniques:
         if use.id not in have and _needed(briefing, list(have.values()), use):
             have[use.id] = use

@@ -5,12 +5,12 @@ Only the judge (``gpu_worker``) makes these; everybody else reads them. Validato
 
 from __future__ import annotations
 
-from math import exp, inf, log
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from cupilot.domain.caveats import problem_warnings
+from cupilot.domain.confidence import DECIDED_PAIRS, bounds
 from cupilot.domain.hardware import Conditions, Environment, Peaks
 from cupilot.domain.imported import KernelKind
 from cupilot.domain.problem import ProblemFacts
@@ -50,15 +50,7 @@ class Verdict(Vocabulary):
         return self in (Verdict.AUDITED, Verdict.REPRODUCED)
 
 
-_LADDER = (
-    Verdict.QUARANTINED,
-    Verdict.REJECTED,
-    Verdict.COMPILED,
-    Verdict.CORRECT,
-    Verdict.PLAUSIBLE,
-    Verdict.AUDITED,
-    Verdict.REPRODUCED,
-)
+_LADDER = (Verdict.QUARANTINED, *(verdict for verdict in Verdict if verdict is not Verdict.QUARANTINED))
 
 
 class FailureKind(Vocabulary):
@@ -167,10 +159,6 @@ class Baseline(Vocabulary):
     MAX_AUTOTUNE = "torch.compile max-autotune"
 
 
-DECIDED_PAIRS = 6
-"""Pairs of blocks from which on an interval is called one of 95 %: below, ranks of the samples bound nothing."""
-
-
 class Comparison(Value):
     """A kernel timed side by side with one baseline, in ABBA blocks."""
 
@@ -198,27 +186,12 @@ class Comparison(Value):
     @property
     def speedup_bounds(self) -> tuple[float, float]:
         """What selection goes by: bounds of the speedup, wider than the interval where that is undecided."""
-        return _bounds(self.speedup, self.pairs)
+        return bounds(self.speedup.low, self.speedup.median, self.speedup.high, self.pairs)
 
     @property
     def kernel_us_bounds(self) -> tuple[float, float]:
         """The same of the kernel's time."""
-        return _bounds(self.kernel_us, self.pairs)
-
-
-_RANGE_FACTORS = {2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
-"""Half width of a 95 % interval in ranges of a normal sample of so many (Lord, "The Use of Range in Place of Standard
-Deviation in the t-Test", Biometrika 34, 1947)."""
-
-
-def _bounds(interval: Interval, pairs: int) -> tuple[float, float]:
-    """Return bounds at 95 %: of few pairs by their range, on a logarithmic scale; of one pair, a factor of two."""
-    if pairs >= DECIDED_PAIRS:
-        return interval.low, interval.high
-    if interval.low <= 0.0:
-        return 0.0, inf
-    spread = _RANGE_FACTORS[pairs] * log(interval.high / interval.low) if pairs in _RANGE_FACTORS else log(2.0)
-    return interval.median * exp(-spread), interval.median * exp(min(spread, 700.0))
+        return bounds(self.kernel_us.low, self.kernel_us.median, self.kernel_us.high, self.pairs)
 
 
 class ProfileSource(Vocabulary):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 
+from cupilot.domain.evaluation import FailureKind
 from cupilot.domain.problem import ProblemFacts, Role
 from gpu_worker.judge.exchange import MAX_TENSORS, NotALayout, layouts_from_json
+from gpu_worker.judge.refusal import UnusableReference
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 """Names become C identifiers in ``problem.h``."""
@@ -52,3 +54,12 @@ def _check_counts(facts: ProblemFacts) -> None:
             raise InvalidFacts("counts that are negative or infinite")
     if facts.least_matmul_flops is None or not 0 <= facts.least_matmul_flops <= facts.matmul_flops:
         raise InvalidFacts("no least count, or one above the direct count")
+
+
+def check_same(facts: ProblemFacts, prepared: ProblemFacts) -> None:
+    """Refuse to judge by a preparation whose tensors are not those that the reference has here."""
+    if facts.tensors != prepared.tensors:
+        raise UnusableReference(
+            "the reference has other tensors here than when it was prepared (another torch version?)",
+            FailureKind.INFRASTRUCTURE,
+        )

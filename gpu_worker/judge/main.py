@@ -21,10 +21,11 @@ import torch
 
 from cupilot.domain.evaluation import Failure, FailureKind
 from gpu_worker.channel import Channel, ChannelClosed
+from gpu_worker.judge.facts import check_same
 from gpu_worker.judge.reference_link import ReferenceLink, ReferenceLost
 from gpu_worker.judge.refusal import UnusableReference, out_of_memory
 from gpu_worker.judge.runner_link import RunnerLink
-from gpu_worker.judge.session import Session, check_same
+from gpu_worker.judge.session import Session
 from gpu_worker.messages import judge as messages
 from gpu_worker.targets.base import JudgeDevice, load_factory
 

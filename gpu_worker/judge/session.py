@@ -24,7 +24,6 @@ from gpu_worker.judge.deviation import largest
 from gpu_worker.judge.fillings import Fillings
 from gpu_worker.judge.host_time import is_host_bound
 from gpu_worker.judge.reference_link import ReferenceLink
-from gpu_worker.judge.refusal import UnusableReference
 from gpu_worker.judge.relevance import relevance
 from gpu_worker.judge.runner_link import KernelFailed, RunnerLink, RunnerLost
 from gpu_worker.judge.slots import Slots, slot_size
@@ -394,12 +393,3 @@ def _ending(error: KernelFailed | RunnerLost) -> dict[str, Any]:
     if isinstance(error, RunnerLost):
         return {"lost": True}
     return {"failure": Failure(kind=error.kind, message=str(error), details=error.details)}
-
-
-def check_same(facts: ProblemFacts, prepared: ProblemFacts) -> None:
-    """Refuse to judge by a preparation whose tensors are not those that the reference has here."""
-    if facts.tensors != prepared.tensors:
-        raise UnusableReference(
-            "the reference has other tensors here than when it was prepared (another torch version?)",
-            FailureKind.INFRASTRUCTURE,
-        )
