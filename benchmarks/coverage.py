@@ -85,7 +85,7 @@ def row(name: str) -> dict[str, Any]:
 def facts_of(name: str) -> ProblemFacts:
     """Trace a built-in problem, which is ours and needs no sandbox."""
     problem = problems.load(name)
-    device = CpuJudgeDevice(threads=1, cache_bytes=2**20, memory_bytes=2**33)
+    device: Any = CpuJudgeDevice(threads=1, cache_bytes=2**20, memory_bytes=2**33)
     return Reference(problem.source, problem.policy, device, seed=0).facts(problem.content_hash())
 
 
