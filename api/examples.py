@@ -23,6 +23,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("patch", "/v1/teams/{team}"): {"weight": 1.5, "quota": {"max_running_jobs": 4}},
     ("put", "/v1/teams/{team}/members/{user}"): {"role": "member"},
     ("post", "/v1/teams/{team}/accounts"): {"name": "ci", "role": "member"},
+    ("post", "/v1/teams/{team}/invitations"): {"role": "member", "expires_days": 7},
+    ("post", "/v1/invitations/accept"): {"secret": "cpi_the-secret-that-the-invitation-showed"},
     ("post", "/v1/users"): {"name": "ann"},
     ("patch", "/v1/users/{user}"): {"disabled": False},
     ("post", "/v1/keys"): {"name": "laptop", "scope": "submit", "expires_days": 90},

@@ -8,7 +8,7 @@ from which ``benchmarks.coverage_page`` writes ``docs/coverage.md``.
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
+from typing import Any
 
 from agents.interface import AgentError, Briefing
 from agents.playbook import agents
@@ -22,7 +22,6 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.problem import NumericsPolicy, ProblemFacts, Target
 from cupilot.domain.strategy import Strategy
 from gpu_worker.reference.reference import Reference
-from gpu_worker.targets.base import JudgeDevice
 from gpu_worker.targets.cpu_judge import CpuJudgeDevice
 from gpu_worker.targets.cuda import installation
 from gpu_worker.targets.cuda.nvrtc import Program
@@ -86,8 +85,8 @@ def row(name: str) -> dict[str, Any]:
 def facts_of(name: str) -> ProblemFacts:
     """Trace a built-in problem, which is ours and needs no sandbox."""
     problem = problems.load(name)
-    device = CpuJudgeDevice(threads=1, cache_bytes=2**20, memory_bytes=2**33)
-    return Reference(problem.source, problem.policy, cast(JudgeDevice, device), seed=0).facts(problem.content_hash())
+    device: Any = CpuJudgeDevice(threads=1, cache_bytes=2**20, memory_bytes=2**33)
+    return Reference(problem.source, problem.policy, device, seed=0).facts(problem.content_hash())
 
 
 def plain_kernel(facts: ProblemFacts, target: Target) -> tuple[str, Kernel]:
@@ -95,7 +94,7 @@ def plain_kernel(facts: ProblemFacts, target: Target) -> tuple[str, Kernel]:
     problem = problems.load(problems.name_of(facts.problem_hash) or "")
     briefing = Briefing(problem=problem, facts=facts, target=target, device=DEVICES[target], placement=None)
     operator = operator_of(briefing)
-    kernel = agents().translator.translate(briefing, Strategy(techniques=()), (), 0)
+    kernel = agents().translator.translate(briefing, Strategy(techniques=()), None, 0)
     return "compiler" if isinstance(operator, Launches) else type(operator).__name__.lower(), kernel
 
 

@@ -1,7 +1,8 @@
 """Problems and honest kernels that the judge's own numbers are taken with: named, distinct, the same each time.
 
 A problem is a built-in one, a file, or one of a few operators over rows of a chosen size (``gelu:8192x4096``). Kernels
-are the playbook's, from its strategies in the order in which it would try them. Measures nothing.
+are those of the playbook's templates, from its strategies in the order in which it would try them; where it has none,
+those written here, else its compiler's. Measures nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from agents.interface import Briefing, NoTemplate
 from agents.playbook.manager import PlaybookManager
-from agents.playbook.translator import PlaybookTranslator
+from agents.playbook.operators import Launches
+from agents.playbook.translator import PlaybookTranslator, operator_of
 from benchmarks import row_kernels, window_kernels
 from cupilot.domain import problems
 from cupilot.domain.evaluation import Preparation
@@ -98,9 +100,17 @@ def kernels_for(problem: Problem, preparation: Preparation, target: Target, coun
 def kernels_of(briefing: Briefing, count: int) -> list[NamedKernel]:
     """Return kernels as :func:`kernels_for` does, from what agents know of a problem."""
     kernels: dict[str, NamedKernel] = {}
-    for name, kernel in _playbook(briefing, count) or _written(briefing, count):
+    written = [] if _has_template(briefing) else _written(briefing, count)
+    for name, kernel in written or _playbook(briefing, count):
         kernels.setdefault(kernel.content_hash(), NamedKernel(name, kernel))
     return list(kernels.values())[:count]
+
+
+def _has_template(briefing: Briefing) -> bool:
+    try:
+        return not isinstance(operator_of(briefing), Launches)
+    except NoTemplate:
+        return False
 
 
 def _playbook(briefing: Briefing, count: int) -> list[tuple[str, Kernel]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from agents.playbook.compiler.accumulators import Accumulator
-from agents.playbook.compiler.emission import Emitter, statements
+from agents.playbook.compiler.emission import TYPES, Emitter, statements
 from agents.playbook.compiler.groups import Group, Program
 from agents.playbook.compiler.parameters import Pointers, stores
 from agents.playbook.compiler.preludes import prelude, trimmed
@@ -18,6 +18,8 @@ LANES = 64
 PARTS = 64
 """Parts of a long reduction with few results."""
 FEW_RESULTS = 16
+FEW_PLACES = 64
+"""Places of an order that are found by insertion rather than by counting."""
 LONG_REDUCTION = 65536
 PARALLEL = "#pragma omp parallel for schedule(static)"
 
@@ -314,5 +316,44 @@ def order_body(group: Group, order: Order, pointers: Pointers) -> list[str]:
 
 
 def _order(group: Group, order: Order, pointers: Pointers) -> list[str]:
+    if order.shape[-1] <= FEW_PLACES:
+        return _first_places(group, order, pointers)
     body = [*indices(group, "o", list(range(len(group.shape)))), *order_body(group, order, pointers)]
     return [PARALLEL, f"for (long long o = 0; o < {prod(group.shape)}; ++o) {{", *statements(body, 1), "}"]
+
+
+def _first_places(group: Group, order: Order, pointers: Pointers) -> list[str]:
+    """Return the first few of an order by insertion, a row at a time."""
+    count, last = order.shape[-1], len(group.shape) - 1
+    _, elsewhere, _ = order_terms(group, order)
+    emitter = Emitter({}, pointers.of, "u")
+    (value,) = emitter.emit(elsewhere)
+    kind = TYPES[elsewhere.dtype]
+    better = "sooner" if order.largest else "below"
+    rank = make("index", "index", data="rank", low=0, high=count - 1)
+    places = Emitter({}, pointers.of, "v")
+    (offset,) = places.emit(order.offset((*group.index[:-1], rank)))
+    insert = [
+        *emitter.lines,
+        f"const {kind} other = {value};",
+        f"if (held == {count} && !{better}(other, best[{count - 1}])) continue;",
+        f"int at = held < {count} ? held++ : {count - 1};",
+        f"for (; at > 0 && {better}(other, best[at - 1]); --at) {{",
+        "    best[at] = best[at - 1]; place[at] = place[at - 1];",
+        "}",
+        "best[at] = other;",
+        "place[at] = q;",
+    ]
+    body = [
+        *indices(group, "o", list(range(last))),
+        f"{kind} best[{count}];",
+        f"idx place[{count}];",
+        "int held = 0;",
+        f"for (idx q = 0; q < {order.length}; ++q) {{",
+        *statements(insert, 1),
+        "}",
+        f"for (idx rank = 0; rank < {count}; ++rank) {{",
+        *statements([*places.lines, f"st({pointers.of(order)}, {offset}, (long long)place[rank]);"], 1),
+        "}",
+    ]
+    return [PARALLEL, f"for (long long o = 0; o < {prod(group.shape[:-1])}; ++o) {{", *statements(body, 1), "}"]

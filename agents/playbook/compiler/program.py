@@ -16,6 +16,8 @@ from cupilot.domain.problem import ProblemFacts, Role, Target
 
 INDEX_LIMIT = 2**31 - 2**22
 """Elements up to which indices of 32 bits do, with room for a step beyond the end."""
+UNFORESEEN = (LookupError, ValueError, TypeError, AssertionError, RecursionError)
+"""What lowering raises for arguments that no entry thought of: a problem without a kernel, not a fault of the agent."""
 _KEPT = 16
 Rendered = tuple[str, LaunchPlan]
 _kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered]] = OrderedDict()
@@ -30,7 +32,10 @@ def rendered(facts: ProblemFacts, target: Target, tiles: Tiles | None = None) ->
     """
     key = (id(facts), target, tiles)
     if key not in _kept or _kept[key][0] is not facts:
-        _kept[key] = facts, _rendered(facts, target, tiles)
+        try:
+            _kept[key] = facts, _rendered(facts, target, tiles)
+        except UNFORESEEN as error:
+            raise Unsupported(None, f"a variant of a call is not foreseen ({type(error).__name__})") from error
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     return _kept[key][1]
