@@ -94,7 +94,7 @@ def plain_kernel(facts: ProblemFacts, target: Target) -> tuple[str, Kernel]:
     problem = problems.load(problems.name_of(facts.problem_hash) or "")
     briefing = Briefing(problem=problem, facts=facts, target=target, device=DEVICES[target], placement=None)
     operator = operator_of(briefing)
-    kernel = agents().translator.translate(briefing, Strategy(techniques=()), None, 0)
+    kernel = agents().translator.translate(briefing, Strategy(techniques=()), (), 0)
     return "compiler" if isinstance(operator, Launches) else type(operator).__name__.lower(), kernel
 
 
