@@ -41,7 +41,7 @@ def best(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Print and write the best proven kernel that ships for a problem, with its evidence. Needs no service.
+    """Print and write the best kernel that ships for a problem. Needs no service.
 
     It was reproduced on the device that it names; elsewhere judge it, or let a job begin from it.
 
