@@ -8,6 +8,7 @@ import tempfile
 import threading
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,7 +97,8 @@ class OnCard(Evaluator):
 
 @pytest.mark.parametrize("call", ["prepare", "trace", "evaluate", "confirm"])
 def test_whatever_measures_waits_for_the_card(call: str, tmp_path: Path) -> None:
-    nothing = [None] * (1 if call in ("prepare", "trace") else 3)
+    one_shape = SimpleNamespace(workloads=())
+    nothing = [one_shape] * (1 if call in ("prepare", "trace") else 3)
     with (
         OnCard(Target.CPU, tmp_path) as evaluator,
         exclusive_device(evaluator.device, never_cancelled),
