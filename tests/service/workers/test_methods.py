@@ -216,7 +216,7 @@ def test_roofline_guidance_changes_the_prompts_that_tell_of_it_only(
     rig, server, job_id = run_sce(database, settings, roofline_guidance=False)
     assert {step.key for step in rig.steps(job_id)} == usual["keys"]
     told = {kind_of(request) for request in usual["requests"] if "Roofline:" in text_of(request)}
-    assert told == {"initial", "cross", "translate_strategy"}
+    assert told == {"initial", "cross", "translate_strategy", "align"}
     assert differing(usual["requests"], server.requests) == told
     assert all("Roofline:" not in text for text in map(text_of, server.requests))
     assert len(server.requests) == len(usual["requests"])
