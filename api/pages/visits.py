@@ -120,8 +120,8 @@ def same_site(request: Request) -> None:
     """Raise :class:`CrossSite` for a form that another site sends: it would act in its visitor's name."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     foreign = site not in (None, "same-origin", "none")
-    # "null": browsers that send no referrer say no origin either; the header before it, and the cookie, still do.
-    if origin not in (None, "null"):
+    # "null" beside a header that says more: browsers that send no referrer say no origin either.
+    if origin is not None and not (origin == "null" and site is not None):
         foreign = foreign or urlsplit(origin).netloc != request.headers.get("host")
     if foreign:
         raise CrossSite("this form was sent by another site", hint="use this service's own pages")
