@@ -184,12 +184,12 @@ def test_a_technique_banned_while_a_crossover_runs_is_in_none_of_its_children(ri
     asked: list[tuple[str, ...]] = []
     crossover = rig.players.crossover
 
-    def ban_meanwhile(briefing: object, *rest: object) -> object:
+    def ban_meanwhile(briefing: object, *rest: object, **named: object) -> object:
         if not asked:
             with rig.database.transaction() as session:
                 steering.ban(session, team_of(rig), job_id, "ann", technique=banned)
         asked.append(briefing.banned)  # type: ignore[attr-defined]
-        return crossover(briefing, *rest)  # type: ignore[arg-type]
+        return crossover(briefing, *rest, **named)  # type: ignore[arg-type]
 
     rig.players.crossover = ban_meanwhile  # type: ignore[method-assign,assignment]
     rig.do(message)
