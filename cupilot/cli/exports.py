@@ -36,7 +36,7 @@ def export(
 
     \b
     Examples:
-        cupilot export last                                    what is to be had
+        cupilot export last                                    the forms that there are
         cupilot export last --format torch -o my_softmax       then: pip install ./my_softmax
         cupilot export last --format bundle -o proof           then: python proof/reproduce.py
         cupilot export last --format kernelbench --candidate 12

@@ -163,9 +163,9 @@ def _show_champions(champions: ChampionList) -> None:
     """Print what ships with the release: nobody here has measured it yet."""
     if champions.items:
         typer.echo("ships with this release (cupilot best PROBLEM; --judge measures it here):")
-    for one in champions.items:
-        where = f"{clean(one.name)}, {one.policy.value}, {clean(one.device)}"
-        typer.echo(f"{one.problem[:12]}  {one.speedup.median:6.2f}x  by {clean(one.author):8}  {where}")
+    for champion in champions.items:
+        where = f"{clean(champion.name)}, {champion.policy.value}, {clean(champion.device)}"
+        typer.echo(f"{champion.problem[:12]}  {champion.speedup.median:6.2f}x  by {clean(champion.author):8}  {where}")
 
 
 def _tell_more(cursor: str | None) -> None:

@@ -150,7 +150,7 @@ def best(
     found = matching(problem, target, policy=policy, arch=arch)
     if found:
         return found[0]
-    others = sorted({f"{one.policy.value} on {one.arch}" for one in matching(problem, target)})
+    others = sorted({f"{champion.policy.value} on {champion.arch}" for champion in matching(problem, target)})
     if others:
         where = f"{target.value}" + (f" ({arch})" if arch else "") + f" under {policy.value}"
         raise NotFound(f"no champion for {problem} on {where} ships", hint=f"there is one under {', '.join(others)}")
@@ -164,7 +164,8 @@ def best(
 
 def by_kernel(kernel_hash: str) -> Champion:
     """Return the champion whose kernel has this hash, or one that begins so; NotFound where none has."""
-    found = [one for one in champions() if len(kernel_hash) >= 8 and one.kernel.content_hash().startswith(kernel_hash)]
+    candidates = champions() if len(kernel_hash) >= 8 else ()
+    found = [champion for champion in candidates if champion.kernel.content_hash().startswith(kernel_hash)]
     if len(found) != 1:
         raise NotFound("no such champion ships with this release", hint="GET /v1/champions lists all", where="kernel")
     return found[0]

@@ -24,7 +24,7 @@ BEGUN = (JobState.PREPARING, JobState.EVOLVING)
 
 
 def claim_together(session: Session, wanted: Mapping[uuid.UUID, int], owner: str, lease: timedelta) -> Sequence[Claim]:
-    """Claim those of the ``wanted`` steps (by id, with their attempts) that are still to be had, in that order.
+    """Claim those of the ``wanted`` steps (by id, with their attempts) that nobody else has claimed, in that order.
 
     What :func:`cupilot.storage.queue.steps.claim_step` checks for one is checked for each.
     """
