@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import isnan
 
+from agents.playbook.ordering import walk
+
 
 class Level(IntEnum):
     """How often a value changes: never, once a row, or with every element."""
@@ -74,24 +76,6 @@ def reduce(kind: str, argument: Expr) -> Expr:
     if kind not in REDUCTIONS:
         raise ValueError(f"no accumulator {kind!r}")
     return Expr("reduce", (argument,), name=kind, level=Level.ROW)
-
-
-def walk(roots: Iterable[Expr], known: Iterable[Expr] = ()) -> list[Expr]:
-    """Return every expression reachable from the roots but what is known, each once, arguments before what uses
-    them.
-    """
-    order: list[Expr] = []
-    seen: set[Expr] = set(known)
-    stack = [(root, False) for root in reversed(list(roots))]
-    while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(node.args))
-    return order
 
 
 def depth(node: Expr) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from agents.playbook.expressions import Expr, Level, depth, walk
+from agents.playbook.expressions import Expr, Level, depth
+from agents.playbook.ordering import walk
 from cupilot.domain.problem import ProblemFacts
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isnan
 
-from agents.playbook.compiler.terms import BOOL, COMPARISONS, INDEX, Term, walk
+from agents.playbook.compiler.terms import BOOL, COMPARISONS, INDEX, Term
+from agents.playbook.ordering import walk
 
 TYPES = {
     "float32": "float",

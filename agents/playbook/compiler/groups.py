@@ -21,7 +21,8 @@ from agents.playbook.compiler.tensors import (
     as_stored,
     variables,
 )
-from agents.playbook.compiler.terms import Affine, Term, affine, make, rewritten, walk
+from agents.playbook.compiler.terms import Affine, Term, affine, make, rewritten
+from agents.playbook.ordering import walk
 
 ALIGNMENT = 256
 """Bytes to whose multiples workspace tensors are aligned."""

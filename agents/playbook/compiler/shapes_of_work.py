@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from agents.playbook.compiler.groups import Group
-from agents.playbook.compiler.terms import Term, affine, walk
+from agents.playbook.compiler.terms import Term, affine
+from agents.playbook.ordering import walk
 
 CHUNK = 256
 """Longest run of terms that is added in float32 before it goes to a double."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from agents.playbook.compiler.terms import Term, linear, load, number, register, rounded, variable, walk
+from agents.playbook.compiler.terms import Term, linear, load, number, register, rounded, variable
+from agents.playbook.ordering import walk
 
 Shape = tuple[int, ...]
 Index = tuple[Term, ...]

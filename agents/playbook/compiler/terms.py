@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
+from agents.playbook.ordering import walk
+
 INDEX = "index"
 BOOL = "bool"
 FLOATS = ("float32", "float64")
@@ -257,22 +259,6 @@ def restricted(condition: Term, value: Term) -> Term:
 def load(tensor: Any, dtype: str, indices: Iterable[Term]) -> Term:
     """Return an element of a tensor in memory."""
     return make("load", dtype, *indices, data=tensor)
-
-
-def walk(roots: Iterable[Term]) -> list[Term]:
-    """Return every term reachable from the roots, each once, arguments before what uses them."""
-    order: list[Term] = []
-    seen: set[Term] = set()
-    stack = [(root, False) for root in reversed(list(roots))]
-    while stack:
-        term, expanded = stack.pop()
-        if expanded:
-            order.append(term)
-        elif term not in seen:
-            seen.add(term)
-            stack.append((term, True))
-            stack.extend((arg, False) for arg in reversed(term.args))
-    return order
 
 
 Change = Callable[[Term, tuple[Term, ...]], Term | None]

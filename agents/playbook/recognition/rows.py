@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from agents.playbook.expressions import Expr, Level, const, element, row_value, shared, walk
+from agents.playbook.expressions import Expr, Level, const, element, row_value, shared
 from agents.playbook.operators import Operand, Pointwise, Rows
+from agents.playbook.ordering import walk
 from agents.playbook.recognition.pointwise import POINTWISE, as_number
 from agents.playbook.recognition.reductions import REDUCING, Call, reduced_axes
 from agents.playbook.recognition.values import (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agents.playbook.expressions import Emitter, Expr, walk
+from agents.playbook.expressions import Emitter, Expr
 from agents.playbook.operators import Operand, Pointwise
+from agents.playbook.ordering import walk
 from agents.playbook.templates.cpu_math import prelude
 from agents.playbook.templates.cpu_stores import BROADCAST_SCALAR, BROADCAST_VECTOR, STREAMING_STORES
 from agents.playbook.templates.source import Options, Source, arguments, fill

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from agents.playbook.expressions import Expr, walk
+from agents.playbook.expressions import Expr
+from agents.playbook.ordering import walk
 from agents.playbook.templates.source import Options, fill
 
 SCALAR_FUNCTIONS = r"""

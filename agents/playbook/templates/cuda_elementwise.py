@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agents.playbook.expressions import Emitter, Expr, walk
+from agents.playbook.expressions import Emitter, Expr
 from agents.playbook.operators import Operand, Pointwise
+from agents.playbook.ordering import walk
 from agents.playbook.templates.cuda_math import bounds, fast_division, functions, packs
 from agents.playbook.templates.source import Options, Source, arguments
 from cupilot.domain.hardware import Device

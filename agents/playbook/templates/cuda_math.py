@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from agents.playbook.expressions import Expr, call, replace, walk
+from agents.playbook.expressions import Expr, call, replace
+from agents.playbook.ordering import walk
 from agents.playbook.templates.source import Options, fill
 
 BASE = r"""

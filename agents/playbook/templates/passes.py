@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from agents.playbook.expressions import Emitter, Expr, Level, call, const, walk
+from agents.playbook.expressions import Emitter, Expr, Level, call, const
 from agents.playbook.operators import Rows
+from agents.playbook.ordering import walk
 from agents.playbook.templates.source import Options
 
 

@@ -9,9 +9,10 @@ from agents.playbook.compiler.lowering.calls import Call, combined, f, is_float,
 from agents.playbook.compiler.tensors import Index, Map, Tensor, mapped
 from agents.playbook.compiler.terms import BOOL, COMPARISONS, FLOATS, Term, cast, compare, const, make, register, where
 from agents.playbook.compiler.terms import rounded as rounded_to
-from agents.playbook.expressions import Expr, Level, walk
+from agents.playbook.expressions import Expr, Level
 from agents.playbook.expressions import call as expression
 from agents.playbook.expressions import const as expression_const
+from agents.playbook.ordering import walk
 from agents.playbook.recognition.pointwise import POINTWISE, Builder, as_number, div, mul, select, sub
 from agents.playbook.recognition.values import number, reference
 from cupilot.domain.problem import GraphNode
