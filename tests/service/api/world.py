@@ -15,6 +15,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 from pydantic import SecretStr
+from sqlalchemy import func, update
 from sqlalchemy.orm import Session
 
 from api.app import create_app
@@ -26,11 +27,20 @@ from cupilot.domain.kernel import Kernel
 from cupilot.domain.people import Role
 from cupilot.domain.problem import Problem, Target
 from cupilot.domain.roofline import place
-from cupilot.domain.states import CandidateState, EvaluationPurpose, GenerationState, JobState, StepKind, StrategyOrigin
+from cupilot.domain.states import (
+    CandidateState,
+    EvaluationPurpose,
+    GenerationState,
+    JobState,
+    StepKind,
+    StepState,
+    StrategyOrigin,
+)
 from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.settings import Settings
 from cupilot.storage.db.engine import Database
 from cupilot.storage.db.tables.jobs import Candidate, CandidateParent, EvaluationRow, Generation, Job, StrategyRow
+from cupilot.storage.db.tables.queue import Step
 from cupilot.storage.db.transitions import lock_job, move_candidate, move_generation, move_job
 from cupilot.storage.jobs.evolving import store_kernel
 from cupilot.storage.jobs.jobs import submit_job
@@ -209,6 +219,12 @@ class Story:
         """The job is over."""
         self.session.flush()
         move_job(self.session, self.job, state, **reasons)
+        return self.job
+
+    def leave_no_steps(self) -> Job:
+        """The job goes on, and workers that run beside the test find no step of it."""
+        done = {"state": StepState.SUCCEEDED, "finished_at": func.now()}
+        self.session.execute(update(Step).where(Step.job_id == self.job.id).values(done))
         return self.job
 
     def _evaluated(self, candidate: Candidate, evaluation: Evaluation) -> None:

@@ -166,7 +166,7 @@ def test_a_running_job_is_paused_resumed_pinned_and_cancelled(world: World, brow
     with world.database.transaction() as session:
         story = Story(session, team.id).prepare()
         story.candidate(story.generation(0), audited(1.5), best=True)
-        job = story.job.id
+        job = story.leave_no_steps().id
     browser.open(f"/ui/jobs/{job}")
     browser.press("Pause")
     browser.wait_for("#head .badge", "paused")
