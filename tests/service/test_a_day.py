@@ -239,7 +239,7 @@ def bob_runs_what_he_exports(bob: Person, job: str) -> None:
 
 
 def bob_is_told_why_there_is_nothing(bob: Person, job: str) -> None:
-    """Where other work disturbs the timing too much, the judge vouches for no kernel."""
+    """Check the reason: where other work disturbs the timing too much, the judge vouches for no kernel."""
     assert "no kernel" in bob("result", job, leaves=1)
     assert bob.json("export", job, "--format", "torch", leaves=1)["error"]["code"] == "no_result"
 

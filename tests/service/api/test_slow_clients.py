@@ -57,7 +57,7 @@ def opened(port: int) -> socket.socket:
 
 
 def ends(connection: socket.socket) -> bytes:
-    """What the server sends until it closes the connection, which it must."""
+    """Return the bytes that the server sends until it closes the connection, which it must."""
     received = b""
     try:
         while more := connection.recv(4_096):
