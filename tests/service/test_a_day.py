@@ -199,7 +199,7 @@ def bob_steers_while_it_runs(bob: Person, job: str) -> str:
         pinned = str(event.data["ordinal"])
         bob("pin", job, pinned)
         seen += client.stream_events(job, after=event.id)  # Last-Event-ID
-        assert [one.id for one in seen] == [one.id for one in client.all_events(job)]
+        assert [one.id for one in seen] == [event.id for event in client.all_events(job)]
     directives = {one["kind"]: one for one in bob.json("directives", job)["items"] if not one["lifted_at"]}
     assert directives["inject"]["became"] is not None
     return pinned

@@ -182,9 +182,9 @@ def test_one_teams_flood_is_answered_429_and_no_503(world: World, team: Team, st
             other = httpx.get(f"{address}/v1/jobs", headers={"Authorization": f"Bearer {stranger.key}"}, timeout=120)
             answers = [one.result() for one in flood]
         assert other.status_code == 200
-        assert {one.status_code for one in answers} <= {202, 429}
-        assert 202 in {one.status_code for one in answers}
-        assert all("Retry-After" in one.headers for one in answers if one.status_code == 429)
+        assert {answer.status_code for answer in answers} <= {202, 429}
+        assert 202 in {answer.status_code for answer in answers}
+        assert all("Retry-After" in answer.headers for answer in answers if answer.status_code == 429)
 
 
 @pytest.mark.parametrize("path", ["/ui/login", "/ui/logout"])

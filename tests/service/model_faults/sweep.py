@@ -296,8 +296,16 @@ def run(
     rig.run()
     job, calls = rig.job(job_id), _calls(database, job_id)
     story = [
-        (one.ordinal, one.operator, one.kernel_hash, one.state, one.reason, one.speedup, one.notes.insight)
-        for one in rig.candidates(job_id)
+        (
+            candidate.ordinal,
+            candidate.operator,
+            candidate.kernel_hash,
+            candidate.state,
+            candidate.reason,
+            candidate.speedup,
+            candidate.notes.insight,
+        )
+        for candidate in rig.candidates(job_id)
     ]
     lost = [call for call in calls if call.state is LlmCallState.LOST]
     reserved = sum(call.cost_usd for call in lost)

@@ -22,7 +22,7 @@ def left(problem: Measured, others: list[Measured], shown: str) -> Left:
 
 def test_the_report_says_where_what_was_shown_stands() -> None:
     problems = [measured("a", 0.1, 0.2, 0.3), measured("b", 0.3, 0.1, 0.2), measured("c", 0.0, 0.0, 0.5)]
-    report = judge([left(one, problems, "s2") for one in problems], problems)
+    report = judge([left(problem, problems, "s2") for problem in problems], problems)
     # s2 is the best of a and c and the middle one of b; s0, the first of equally popular ones, worst, best, and tied.
     assert report["places"]["shown"]["median"] == pytest.approx((1 + 0.5 + 1) / 3)
     assert report["places"]["popular"]["median"] == pytest.approx((0 + 1 + 0.25) / 3)

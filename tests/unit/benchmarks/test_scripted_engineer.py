@@ -85,7 +85,7 @@ def test_every_idea_is_right_on_a_cpu(builds: Path) -> None:
     facts, x = _softmax(37, WIDE)
     about = briefing(facts, Target.CPU)
     exact = torch.softmax(x.double(), dim=1)
-    for one in ideas(_space(about)):
-        kernel = PlaybookTranslator().translate(about, one, (), 0)
+    for idea in ideas(_space(about)):
+        kernel = PlaybookTranslator().translate(about, idea, (), 0)
         (result,) = run_cpu(kernel, facts, {"x": x}, builds)
-        assert (result - exact).abs().max() <= 1e-6 * exact.max(), one.ids()
+        assert (result - exact).abs().max() <= 1e-6 * exact.max(), idea.ids()

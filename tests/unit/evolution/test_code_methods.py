@@ -54,7 +54,7 @@ def whole_run(config: MethodConfig, counts: bool) -> tuple[list[list[Operator]],
     while True:
         number = len(made)
         proposals = method.propose(population, number, Random(number))
-        made.append([one.operator for one in proposals])
+        made.append([proposal.operator for proposal in proposals])
         first = sum(map(len, made[:-1]))
         born = [
             make_member(first + place, 0.1 if counts else None, generation=number) for place in range(len(proposals))
@@ -183,7 +183,7 @@ def test_an_epoch_begins_from_the_elites_in_turn(population: list[Member], seed:
     config = SceConfig(population=5, generations=2, epochs=2, elites=2)
     elites = [one.candidate for one in ranked(population)[:2]]
     proposals = method_for(config).propose(population, 2, Random(seed))
-    assert {one.operator for one in proposals} == {Operator.INITIAL}
+    assert {proposal.operator for proposal in proposals} == {Operator.INITIAL}
     assert len(proposals) == 5 - len(elites)
     expected = [(elites[place % len(elites)],) if elites else () for place in range(len(proposals))]
-    assert [one.parents for one in proposals] == expected
+    assert [proposal.parents for proposal in proposals] == expected
