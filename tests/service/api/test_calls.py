@@ -177,7 +177,7 @@ def test_the_command_line_lists_pages_and_prints_a_call(world: World, told: Told
     page = json.loads(run("calls", told.job, "--limit", "3", "--json"))
     assert len(page["items"]) == 3
     rest = json.loads(run("calls", told.job, "--cursor", page["next_cursor"], "--json"))
-    assert {one["id"] for one in page["items"]}.isdisjoint(one["id"] for one in rest["items"])
+    assert {item["id"] for item in page["items"]}.isdisjoint(item["id"] for item in rest["items"])
     assert f"more: --cursor {page['next_cursor']}" in run("calls", told.job, "--limit", "3")
     shown = run("prompt", told.job, page["items"][0]["id"][:8])
     assert "=== system" in shown

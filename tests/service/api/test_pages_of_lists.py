@@ -127,7 +127,7 @@ def test_lists_that_were_never_cut_still_come_whole_to_who_asks_for_no_page(offi
         path, key = LISTS[name]
         everything = office.http.get(path(office)).json()
         assert everything["next_cursor"] is None
-        assert [key(one) for one in everything["items"]] == [
+        assert [key(item) for item in everything["items"]] == [
             key(row) for row in pages(office, path(office), 2, lambda: None)
         ]
 

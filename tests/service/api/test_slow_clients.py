@@ -211,7 +211,7 @@ def test_a_forged_address_counts_only_from_a_proxy(world: World) -> None:
     def codes(**changes: object) -> list[int]:
         with serving(world, rate_limit_address=2, redis_url=SecretStr("redis://127.0.0.1:1/0"), **changes) as port:
             url = f"http://127.0.0.1:{port}/v1/version"
-            return [httpx.get(url, headers={"X-Forwarded-For": f"10.0.0.{one}"}).status_code for one in range(4)]
+            return [httpx.get(url, headers={"X-Forwarded-For": f"10.0.0.{number}"}).status_code for number in range(4)]
 
     assert codes() == [200, 200, 429, 429]
     assert codes(trusted_proxies="127.0.0.1") == [200] * 4

@@ -74,7 +74,7 @@ def test_pages_hold_everything_once_in_order(client: Client, job: uuid.UUID) -> 
     whole = list(client.all_techniques())
     keys = [(one.id, one.target.value) for one in whole]
     assert keys == sorted(set(keys))
-    assert len(keys) == sum(len(one.targets) for one in catalogue()) + 2
+    assert len(keys) == sum(len(technique.targets) for technique in catalogue()) + 2
     paged, cursor = [], None
     while True:
         page = client.techniques(target="cpu", limit=7, cursor=cursor)

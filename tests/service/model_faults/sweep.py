@@ -114,7 +114,7 @@ class Outcome:
         found = [] if self.state is usual.state else [f"it ended as {self.state}, not as {usual.state}"]
         if not bad_answers:
             return found if self.story == usual.story else [*found, f"its candidates are others: {self.story}"]
-        if [one[:2] for one in self.story] != [one[:2] for one in usual.story]:
+        if [event[:2] for event in self.story] != [event[:2] for event in usual.story]:
             found.append(f"it tried something else: {self.story}")
         for ordinal, _, kernel, state, reason, *_ in self.story:
             whole = state is CandidateState.EVALUATED and kernel is not None

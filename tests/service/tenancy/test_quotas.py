@@ -137,7 +137,7 @@ def test_a_paused_job_gives_its_place_away_and_takes_one_again(rig: Rig) -> None
     with rig.database.transaction() as session:
         resume_job(session, team, first, "ann")
     finish(rig)
-    assert {rig.job(one).state for one in (first, second)} == {JobState.SUCCEEDED}
+    assert {rig.job(each).state for each in (first, second)} == {JobState.SUCCEEDED}
 
 
 def test_a_team_without_gpu_seconds_keeps_its_best_kernel_and_its_queue(rig: Rig) -> None:

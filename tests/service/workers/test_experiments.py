@@ -106,7 +106,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
     assert comparison.interval is not None
     assert comparison.ratio == pytest.approx(1.3 / 1.2)
     assert comparison.claim == "faster"
-    points = {(one.arm, one.problem, one.generation): one.speedup for one in report.convergence}
+    points = {(curve.arm, curve.problem, curve.generation): curve.speedup for curve in report.convergence}
     assert points["long", "softmax 0", 1] == pytest.approx(1.2)
     assert points["long", "softmax 0", 2] == pytest.approx(1.3)
     assert ("short", "softmax 0", 2) not in points

@@ -81,7 +81,7 @@ def test_the_answer_is_a_candidate_of_its_own_and_the_quarantined_one_stays_as_i
         assert session.get_one(KernelRow, suspect.kernel_hash).source.startswith("cheat")
         assert not session.get_one(KernelRow, answer.kernel_hash).source.startswith("cheat")
         seen = candidate_view(session, job.team_id, job_id, str(answer.ordinal))
-        assert [one.candidate for one in seen.lineage] == [answer.id, suspect.id]
+        assert [ancestor.candidate for ancestor in seen.lineage] == [answer.id, suspect.id]
         assert seen.after_quarantine
         assert seen.repairs == ["no cache"]
         assert not candidate_view(session, job.team_id, job_id, str(suspect.ordinal)).after_quarantine

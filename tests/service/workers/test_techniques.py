@@ -37,7 +37,7 @@ def inventing(request: dict[str, Any]) -> Reply:
         return reply
     answer = json.loads(reply.text or "")
     for strategy in answer["strategies"]:
-        strategy["techniques"] = [one | {"meaning": MEANING} for one in strategy["techniques"]]
+        strategy["techniques"] = [technique | {"meaning": MEANING} for technique in strategy["techniques"]]
     return Reply(text=json.dumps(answer))
 
 

@@ -27,7 +27,7 @@ def test_the_report_says_where_what_was_shown_stands() -> None:
     assert report["places"]["shown"]["median"] == pytest.approx((1 + 0.5 + 1) / 3)
     assert report["places"]["popular"]["median"] == pytest.approx((0 + 1 + 0.25) / 3)
     assert report["hit_rates"]["similar"]["median"] == pytest.approx(2 / 3)
-    transfers = {(one["problem"], one["other"]): one["transfer"] for one in report["transfers"]}
+    transfers = {(transfer["problem"], transfer["other"]): transfer["transfer"] for transfer in report["transfers"]}
     assert transfers["b", "a"] == 0.5, "a's best strategy, s2, is b's second"
     assert transfers["a", "b"] == 0.0
     assert "place of one strategy" in readable(report)

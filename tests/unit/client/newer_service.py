@@ -64,7 +64,7 @@ def _object(schema: Mapping[str, Any], named: Mapping[str, Any], within: tuple[s
 
 def _array(schema: Mapping[str, Any], named: Mapping[str, Any], within: tuple[str, ...]) -> Any:
     if "prefixItems" in schema:
-        return [_example(one, named, within) for one in schema["prefixItems"]]
+        return [_example(item, named, within) for item in schema["prefixItems"]]
     return [_example(schema["items"], named, within)] * max(schema.get("minItems", 1), 1) if "items" in schema else []
 
 

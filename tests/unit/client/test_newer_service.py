@@ -20,9 +20,9 @@ from tests.unit.client.scripted import Answer, serve
 
 
 def _below(model: type[Response]) -> Iterator[type[Response]]:
-    for one in model.__subclasses__():
-        yield one
-        yield from _below(one)
+    for subclass in model.__subclasses__():
+        yield subclass
+        yield from _below(subclass)
 
 
 ANSWERS = sorted(

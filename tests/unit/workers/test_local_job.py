@@ -363,7 +363,7 @@ def test_record_and_winner_say_everything(tmp_path: Path) -> None:
     assert data["seed"] == 3
     assert len(data["candidates"]) == len(done.candidates)
     assert done.best is not None
-    winner = next(one for one in data["candidates"] if one["id"] == data["best"])
+    winner = next(candidate for candidate in data["candidates"] if candidate["id"] == data["best"])
     assert winner["confirmation"]["verdict"] == "reproduced"
     write_winner(done, tmp_path / "softmax")
     assert done.best.kernel is not None
