@@ -40,7 +40,7 @@ class NoTemplate(AgentError):
 
 
 class Briefing(Value):
-    """What every agent may know about a job."""
+    """Facts about a job that every agent may use."""
 
     problem: Problem
     facts: ProblemFacts
@@ -55,9 +55,9 @@ class Briefing(Value):
     peaks: Peaks | None = None
     """The device's measured rates; None where roofline guidance is switched off."""
     baseline_us: float | None = None
-    """What PyTorch eager takes under the policy, where it is known."""
+    """Time of PyTorch eager under the policy, if known."""
     compiler: str | None = None
-    """What builds kernels there, with its version, e.g. ``nvrtc 13.0.88``."""
+    """Compiler there, with its version, e.g. ``nvrtc 13.0.88``."""
     workloads: tuple[tuple[Workload, ProblemFacts], ...] = ()
     """Of a problem with several shapes: each with its facts; ``facts`` are the heaviest one's then."""
 
@@ -99,7 +99,7 @@ class Attempt(Value):
     kernel: Kernel | None = None
     evaluation: Evaluation | None = None
     name: str = ""
-    """What its writer called it."""
+    """Name that its writer gave it."""
     insight: str = ""
     """Why its writer thought it fast, or, of a revision, what was changed."""
 
@@ -133,7 +133,7 @@ class WriteInput(Value):
     shown: tuple[Attempt, ...] = ()
     """Earlier kernels for comparison, from slow to fast."""
     insights: tuple[str, ...] = ()
-    """What earlier writers thought."""
+    """Insights of earlier writers."""
     examples: tuple[Example, ...] = ()
     functional: str = ""
     """The reference as a pure function, where it was converted."""
@@ -144,14 +144,14 @@ class Draft(Value):
 
     kernel: Kernel
     strategy: Strategy
-    """What the code shows of the catalogue's techniques."""
+    """Techniques of the catalogue that the code shows."""
     name: str = ""
     insight: str = ""
     """Why it should be fast, in the writer's words."""
 
 
 class StrategySource(StrEnum):
-    """Where an initial strategy came from."""
+    """Source of an initial strategy."""
 
     IDEA = "idea"
     """The Manager's own."""
@@ -175,7 +175,7 @@ class Advice(Value):
     """Catalogue id."""
     reason: str
     expected: str
-    """What should change if it works, with the metric named."""
+    """Change to expect if it works, with the metric named."""
 
 
 class Diagnosis(Value):
@@ -195,7 +195,7 @@ class Revision(Value):
     strategy: Strategy
     kernel: Kernel
     note: str
-    """What was changed and why."""
+    """Changes and their reasons."""
 
 
 class Conversion(Value):
@@ -203,7 +203,7 @@ class Conversion(Value):
 
     source: str
     complaint: str
-    """What is wrong with it."""
+    """Its defects."""
 
 
 class Alignment(Value):

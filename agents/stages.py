@@ -47,7 +47,7 @@ MAX_ANCESTORS = 16
 
 @dataclass(frozen=True)
 class Proposed:
-    """How a candidate was proposed, and what is noted of it."""
+    """Proposal of a candidate, and the notes on it."""
 
     method: str
     operator: Operator
@@ -60,7 +60,7 @@ class CandidateReader(Protocol):
 
     @property
     def proposed(self) -> Proposed:
-        """How the candidate was proposed."""
+        """Return the candidate's proposal."""
 
     def strategy(self) -> Strategy:
         """Return the strategy that the candidate follows."""
@@ -100,12 +100,12 @@ class Settled:
 
     outcome: Outcome = field(default_factory=Done)
     strategy: Strategy | None = None
-    """What the candidate is asked to be, from now on."""
+    """Strategy that the candidate follows from now on."""
     origin: StrategyOrigin | None = None
-    """How that strategy came about."""
+    """Origin of that strategy."""
     kernel: Kernel | None = None
     repair: str | None = None
-    """What the Revisor changed in the kernel; None for a kernel that is not a repair."""
+    """Changes of the Revisor in the kernel; None for a kernel that is not a repair."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Changed fields of :class:`cupilot.domain.evolution.notes.Notes`."""
     alignment: Alignment | None = None

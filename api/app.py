@@ -51,7 +51,7 @@ from cupilot.storage.pool.index import StrategyPool
 POOL_SIZE = 20
 """Connections; in need as many again, so that each of the 40 threads that Starlette runs endpoints in finds one."""
 POOL_SECONDS, POOL_REST_SECONDS = 2.0, 5.0
-"""How long a search, which holds a turn, waits for Chroma; and for how long nobody asks it again that did not answer.
+"""Seconds that a search, which holds a turn, waits for Chroma; a Chroma that did not answer is not asked for as long.
 A search without it goes by words."""
 
 

@@ -24,7 +24,7 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 NOT_ALLOWED = frozenset({401, 403})
 LONGEST_RESOURCE = 500
 TOOLS = "/mcp"
-"""Where a request's method says nothing: what its tools do are requests of their own, inside this process."""
+"""Path at which a request's method says nothing: what its tools do are requests of their own, inside this process."""
 
 _KEY_PREFIX = re.compile(r"Bearer (cpk_[0-9a-f]{8})_", re.IGNORECASE)
 

@@ -100,7 +100,7 @@ class _Containment:
     """Inner is what a newer service answers, outer what an older client reads; else inner is what an older client
     sends, outer what a newer service reads."""
     _known: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    """What pairs of named schemas lack; nothing while they are being compared, for schemas may hold themselves."""
+    """Lacks of pairs of named schemas; nothing while they are being compared, for schemas may hold themselves."""
 
     def lacks(self, inner: Json, outer: Json, where: str) -> Iterator[str]:
         """Return sentences for what ``inner`` allows and ``outer`` does not."""

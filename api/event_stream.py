@@ -21,7 +21,7 @@ from cupilot.storage.db.feed import FINAL_KINDS
 
 MEDIA_TYPE = "text/event-stream"
 RETRY_MS = 1_000
-"""How long a browser waits before it connects again."""
+"""Time that a browser waits before it connects again."""
 HEARTBEAT_SECONDS = 15.0
 """Below the idle limit of common proxies, 60 s, and of mobile networks. As often it is asked who may still read."""
 SEND_SECONDS = 30.0

@@ -25,7 +25,7 @@ UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
 OPEN = frozenset({"/v1/version"})
 """Of the routes below :data:`KEYED`, those that look at no key."""
 KEYED = "/v1/"
-"""Where requests say by a key who sends them; pages know by a cookie."""
+"""Prefix of the paths that authenticate by key; pages use a cookie."""
 UNAUTHORIZED = 401
 
 

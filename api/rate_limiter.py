@@ -54,7 +54,7 @@ class RateLimitState:
     limit: int
     """Requests a window."""
     used_seconds: float
-    """How full the bucket is, as time until it is empty."""
+    """Level of the bucket, as time until it is empty."""
 
     @property
     def remaining(self) -> int:

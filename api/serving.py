@@ -1,4 +1,4 @@
-"""How the API is served: uvicorn, with deadlines for slow clients and a limit of connections by address.
+"""Serve the API with uvicorn, with deadlines for slow clients and a limit of connections by address.
 
 A connection that has not sent the whole head of a request by its deadline is closed, and so is one beyond an address's
 limit, without an answer: an answer would wait for whoever does not read. Bodies have a deadline in

@@ -39,7 +39,7 @@ class TooManyStreams(CupilotError):
 
 
 class Subscription:
-    """What one client follows: a job, or all of a team. Filled by the hub's thread, emptied by the client's task."""
+    """Subscription of one client: a job, or all of a team. Filled by the hub's thread, emptied by the client's task."""
 
     def __init__(self, hub: Hub, team: UUID, job: UUID | None, position: int) -> None:
         self.team = team

@@ -1,4 +1,4 @@
-"""Where the time of opening a card goes, alone and beside others: ``python -m benchmarks.judge_open --cards 0 1 2 3``.
+"""Profile the opening of a card, alone and beside others: ``python -m benchmarks.judge_open --cards 0 1 2 3``.
 
 Each kernel is judged in a fresh process, so this is paid once a kernel. A process a card is started, opens the card as
 a runner does, and is killed, again and again: first on the first card alone, then on all at once. ``--variants``

@@ -1,4 +1,4 @@
-"""What slow clients cost the others: ``python -m benchmarks.slow_clients [--connections 1000] [--requests 400]``.
+"""Measure what slow clients cost others: ``python -m benchmarks.slow_clients [--connections 1000] [--requests 400]``.
 
 The API is a process of its own. Its answers to a client that asks again and again are timed alone, and while so many
 connections from other addresses of this machine send one byte of a head each second, from a process of their own, and

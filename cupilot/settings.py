@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     pool_half_life_days: float = Field(default=180.0, gt=0)
     """Age at which what the strategy pool learned counts half: drivers, libraries and devices change."""
     pool_sharing: Literal["private", "anonymous", "open"] = "private"
-    """How new entries of the strategy pool on built-in problems are shared between teams where a job is silent."""
+    """Default sharing between teams of new entries of the strategy pool on built-in problems."""
 
     prepare_timeout_seconds: float = 300.0
     evaluate_timeout_seconds: float = 180.0
@@ -105,22 +105,22 @@ class Settings(BaseSettings):
     """Waiting kernels that a GPU worker has built while another is measured; None for what suits the target."""
 
     cuda_builder: Literal["nvrtc", "nvcc"] = "nvrtc"
-    """What a GPU worker compiles kernels with: NVRTC, or a toolkit's nvcc, which has the headers of the host too."""
+    """Compiler of a GPU worker: NVRTC, or a toolkit's nvcc, which has the headers of the host too."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["console", "json"] = "console"
     traces: Literal["off", "otlp"] = "off"
-    """Where spans are sent: nowhere, or to the collector of ``OTEL_EXPORTER_OTLP_ENDPOINT``."""
+    """Destination of spans: none, or to the collector of ``OTEL_EXPORTER_OTLP_ENDPOINT``."""
     health_file: str | None = None
-    """Where scheduler, workers and webhooks leave their sign of progress, one file a process."""
+    """File for the sign of progress of scheduler, workers and webhooks, one a process."""
     health_seconds: float = Field(default=120.0, gt=0)
     """Above the longest round of a loop: a few statements that each run into their 30 s limit."""
     metrics_token: SecretStr | None = None
     """Bearer token of ``/metrics``; without one it is open in development and absent in production."""
     metrics_seconds: float = Field(default=5.0, gt=0)
-    """How old the snapshot of the database behind ``/metrics`` may be."""
+    """Largest age in seconds of the database snapshot behind ``/metrics``."""
     team_model_usd: float | None = Field(default=None, ge=0)
-    """What each team may spend on models in a period, where it has no quota of its own; None for no limit."""
+    """Default limit of a team's spending on models in a period; None for no limit."""
     team_model_period: Literal["day", "week", "month"] = "month"
 
     work_dir: str = ".cupilot/work"

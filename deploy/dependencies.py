@@ -39,7 +39,7 @@ TOLD = dict.fromkeys(
 )
 """Licences of packages whose metadata do not name theirs, as their files have them."""
 OURS = frozenset({"cupilot", "pip"})
-"""What is no pinned dependency: the project, and what installs it."""
+"""Packages that are no pinned dependency: the project, and what installs it."""
 
 Pins = Mapping[str, str]
 

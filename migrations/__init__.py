@@ -18,7 +18,7 @@ from cupilot.storage.db.engine import make_engine
 MIGRATION_LOCK = 0x6375_7069_0000_0002
 """Key of the advisory lock that keeps two migrations apart (the scheduler's ends in 1)."""
 WAIT_FOR_OTHERS = "120s"
-"""How long to wait for another migration, or for a table that is in use."""
+"""Time to wait for another migration, or for a table that is in use."""
 
 
 def upgrade(url: str, revision: str = "head") -> None:

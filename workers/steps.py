@@ -55,7 +55,7 @@ STORE_RETRY_SECONDS = 1.0
 
 
 class Hold(Protocol):
-    """What a claimed step is held by: a worker's :class:`workers.lease.Lease`, or a batch's."""
+    """Holder of a claimed step: a worker's :class:`workers.lease.Lease`, or a batch's."""
 
     def cancelled(self) -> bool:
         """Return whether to stop working."""
@@ -145,7 +145,7 @@ def fail_attempt(
 
 @dataclass(frozen=True)
 class Finish:
-    """What is to be written of a step whose work is done."""
+    """Record to write of a step whose work is done."""
 
     claim: Claim
     result: Any

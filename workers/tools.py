@@ -1,4 +1,4 @@
-"""What steps use from outside: agents, the judge, the pool. Made once a process, on first use.
+"""Tools that steps use from outside: agents, the judge, the pool. Made once a process, on first use.
 
 The only place that names concrete implementations; tests pass others.
 """

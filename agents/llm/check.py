@@ -34,7 +34,7 @@ class ModelCheck:
     found: str
     mend: str | None = None
     trouble: Trouble | None = None
-    """What is wrong, for programs; also of a model that works, but not well."""
+    """Code of the defect, for programs; also of a model that works, but not well."""
     cost_usd: float = 0.0
 
 

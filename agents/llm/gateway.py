@@ -32,7 +32,7 @@ MAX_PAUSE_SECONDS = 60.0
 MAX_TURN_SECONDS = 600.0
 """Longest wait for the shared rate limits, or for a provider that says Retry-After, to let a call through."""
 MAX_ECHO_CHARACTERS = 8_000
-"""How much of a bad answer is shown back to the model."""
+"""Characters of a bad answer that are shown back to the model."""
 
 
 class ModelUnavailable(AgentError):

@@ -64,7 +64,7 @@ class Model(Value):
 
     @property
     def endpoint(self) -> str:
-        """What rate limits are counted by: the model, and where it is, without a password."""
+        """Return the key that rate limits are counted by: the model, and where it is, without a password."""
         return redact_prompt(f"{self.name} {self.api_base or ''}".strip())[:300]
 
     @property

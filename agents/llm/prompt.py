@@ -27,7 +27,7 @@ MAX_DATA_CHARACTERS = 40_000
 
 
 _CLOSING = re.compile(r"<\s*/\s*data", re.IGNORECASE)
-"""What a model may read as the end of a fence, however it is spelt."""
+"""Spellings that a model may read as the end of a fence."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def writing(briefing: Briefing) -> dict[str, str]:
 
 
 LANGUAGE = {Target.CUDA: "cuda", Target.CPU: "cpp"}
-"""What the source's fenced block is called."""
+"""Name of the source's fenced block."""
 
 
 def hardware(briefing: Briefing) -> str:
@@ -220,7 +220,7 @@ _ZONES = {
 
 
 _NEAR = {Target.CUDA: "shared memory", Target.CPU: "caches"}
-"""Where operands are kept next to registers."""
+"""Memory next to registers that holds operands."""
 
 
 def _count(number: float) -> str:
@@ -266,7 +266,7 @@ def contract(briefing: Briefing) -> str:
 
 
 _COMPILERS = {Target.CUDA: "NVRTC", Target.CPU: "g++"}
-"""Where no version is known."""
+"""Compilers' names, for a briefing without a version."""
 
 
 def _bans(briefing: Briefing) -> list[str]:

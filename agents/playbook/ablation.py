@@ -26,7 +26,7 @@ class Ablation:
 
     technique: str
     strategy: Strategy
-    """What is left of the strategy."""
+    """Rest of the strategy."""
     removed: tuple[str, ...] = ()
     """Techniques that had to go with it, because they, or their templates, require it."""
     way: AblationWay | None = None

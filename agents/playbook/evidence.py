@@ -56,7 +56,7 @@ UNTELLING = frozenset(
 its trace such a technique is not there; with it, it need not be."""
 
 _MEETING = r"atomic|\bred\.|fence|membar|release"
-"""How blocks of one launch hand each other what they have found."""
+"""Signs of blocks of one launch that pass results to each other."""
 
 _BinaryCheck = Callable[[BuildReport, TechniqueUse], str | None]
 _PlanCheck = Callable[[Kernel, BuildReport | None], str | None]
@@ -205,7 +205,7 @@ _PLAN: Mapping[tuple[Target, str], _PlanCheck] = {
     (Target.CUDA, "tma_loads"): _tensor_map,
     (Target.CUDA, "fast_exp"): _approximate_units,
 }
-"""What launches and build must allow."""
+"""Checks of what launches and build allow."""
 
 _BINARY: Mapping[tuple[Target, str], _BinaryCheck] = {
     (Target.CUDA, "vector_loads"): _vector_loads,

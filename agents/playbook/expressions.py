@@ -15,7 +15,7 @@ from agents.playbook.ordering import walk
 
 
 class Level(IntEnum):
-    """How often a value changes: never, once a row, or with every element."""
+    """Rate at which a value changes: never, once a row, or with every element."""
 
     CONSTANT = 0
     ROW = 1
@@ -35,7 +35,7 @@ class Expr:
     """Of a ``const``."""
     level: Level = Level.CONSTANT
     mask: bool = False
-    """Whether it is a truth value."""
+    """True for a truth value."""
 
 
 REDUCTIONS = ("Sum", "Largest", "Smallest", "Peak", "ArgLargest", "ArgSmallest")

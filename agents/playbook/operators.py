@@ -93,7 +93,7 @@ class Rows:
 
     @property
     def passes(self) -> int:
-        """How often the row is needed: once for each level of reductions, and once more for an element-wise result."""
+        """Return how often the row is read: once a level of reductions, and once more for an element-wise result."""
         return max(depth(expr) for _, expr in self.outputs) + self.maps
 
     def reductions(self) -> tuple[tuple[Expr, ...], ...]:

@@ -19,8 +19,8 @@ from cupilot.domain.technique import Technique, catalogue
 MAX_ADVICE = 4
 
 IRREPLACEABLE = frozenset({"tensor_cores", "tma_loads"})
-"""What no other technique makes up for: CUDA cores have a seventh of tensor cores' rate, or less, and copies by threads
-keep warpgroups waiting."""
+"""Techniques that no other makes up for: CUDA cores have a seventh of tensor cores' rate, or less, and copies by
+threads keep warpgroups waiting."""
 KEPT_BY = {"cluster_rows": ("shared_rows", "register_rows")}
 """Techniques that do nothing without one of these, and make room for it: a cluster keeps a row that no block could."""
 

@@ -21,7 +21,7 @@ SPILLED = 32
 """Bytes of registers spilled by a thread from which that is a major cause. A few lie outside of the loops: a matrix
 product with 8 of them ran at 66 % of an H200's floor (``benchmarks/results/h200_fp32``)."""
 SERIALISED = "Potential Performance Loss: "
-"""What ptxas writes before its reason, where wgmma is no longer asynchronous."""
+"""Warning of ptxas, before its reason, that wgmma is no longer asynchronous."""
 MAJOR, CRITICAL = 80.0, 40.0
 """Below these shares of the speed that the direct count allows the severity is major or critical; above them minor."""
 

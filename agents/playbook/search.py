@@ -17,7 +17,7 @@ from cupilot.domain.strategy import Strategy, TechniqueUse
 from cupilot.domain.technique import Scalar, Technique, catalogue
 
 ZONE_WEIGHT, NEUTRAL_WEIGHT, OTHER_WEIGHT = 0.6, 0.4, 0.15
-"""How likely a random strategy takes a technique that is meant for the zone, for all zones, or for another."""
+"""Probabilities that a random strategy takes a technique meant for the zone, for all zones, or for another."""
 REDUNDANT = frozenset({"two_pass"})
 """Techniques that templates use where nothing else is asked for; a strategy need not draw them."""
 

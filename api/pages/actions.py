@@ -1,4 +1,4 @@
-"""What the buttons of the pages do: the same functions as REST, on forms instead of JSON. They render nothing."""
+"""Actions of the pages' buttons: the same functions as REST, on forms instead of JSON. They render nothing."""
 
 from __future__ import annotations
 

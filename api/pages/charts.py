@@ -50,7 +50,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Series:
-    """What a figure holds."""
+    """Data of a figure."""
 
     across: str
     up: str

@@ -51,7 +51,7 @@ Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Wh
 
 
 class BatchReport(Response):
-    """What an import did."""
+    """Result of an import."""
 
     batch: BatchView
     receipts: list[Receipt]

@@ -27,7 +27,7 @@ class ApiError(Exception):
         """Stable and machine-readable; ``unreachable`` where no server answered."""
         self.message = message
         self.hint = hint
-        """How to mend it."""
+        """Advice for mending it."""
         self.where = where
         """Field, line or file that is meant."""
         self.status = status

@@ -32,7 +32,7 @@ from cupilot.schemas import EventPage, EventView
 SILENCE_SECONDS = 45.0
 """Three heartbeats of the server: a connection that says less is dead."""
 QUIET_ATTEMPT = 3
-"""How a connection that ended without telling anything counts: something before the server may do that all day."""
+"""Number of the attempt whose pause follows a connection that ended without an event: a proxy may end such all day."""
 EVENT_STREAM = "text/event-stream"
 
 

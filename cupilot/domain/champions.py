@@ -48,9 +48,9 @@ class Champion(Value):
     evaluation: Evaluation
     """Its confirmation in fresh processes, with the environment."""
     preparation: Preparation
-    """What was known of the problem on that device."""
+    """Preparation of the problem on that device."""
     author: Literal["model", "playbook"]
-    """Who wrote it: a language model, or a template."""
+    """Author of the kernel: a language model, or a template."""
     generation: int = Field(ge=1)
     """Counted from 1."""
     measured_at: str

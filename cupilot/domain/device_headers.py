@@ -82,7 +82,7 @@ def _integer(integer: str, name: str, limits: str) -> list[str]:
 
 
 COMMON = _MATHEMATICS + _LIMITS_OF_TYPES + _integers()
-"""What nvcc gives every kernel unasked: mathematical constants and integer types of a fixed width."""
+"""Declarations that nvcc gives every kernel unasked: mathematical constants and integer types of a fixed width."""
 
 SLOW = """#include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
@@ -124,7 +124,7 @@ struct alignas(128) CUtensorMap_st {
 };
 typedef struct CUtensorMap_st CUtensorMap;
 """
-"""What a kernel needs of ``cuda.h``: the type of a tensor map, as CUDA 13 declares it."""
+"""Part of ``cuda.h`` that kernels need: the type of a tensor map, as CUDA 13 declares it."""
 
 _BUILT_IN = "#pragma once\n"
 

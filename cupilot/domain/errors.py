@@ -18,7 +18,7 @@ class CupilotError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        """How to mend it, in one sentence."""
+        """Advice for mending it, in one sentence."""
         self.where = where
         """Which field, line or file is meant, e.g. ``problem.source:12``."""
 

@@ -174,7 +174,7 @@ class Comparison(Value):
     graphs: bool = False
     """True if both sides were launched through CUDA graphs, so that the times exclude launch overhead on the host."""
     flags: dict[str, str] = {}
-    """How PyTorch was run: ``mode`` of compiling, ``tf32`` and ``autocast`` as the policy has them."""
+    """Settings that PyTorch ran with: ``mode`` of compiling, ``tf32`` and ``autocast`` as the policy has them."""
     conditions: Conditions | None = None
     """None where the device does not say, as a CPU."""
 
@@ -185,7 +185,7 @@ class Comparison(Value):
 
     @property
     def speedup_bounds(self) -> tuple[float, float]:
-        """What selection goes by: bounds of the speedup, wider than the interval where that is undecided."""
+        """Return the bounds of the speedup that selection uses, wider than the interval where that is undecided."""
         return bounds(self.speedup.low, self.speedup.median, self.speedup.high, self.pairs)
 
     @property
@@ -195,7 +195,7 @@ class Comparison(Value):
 
 
 class ProfileSource(Vocabulary):
-    """Where a profile's metrics come from."""
+    """Source of a profile's metrics."""
 
     MEASURED = "measured"
     """Hardware counters."""
@@ -287,11 +287,11 @@ class Evaluation(Value):
     tunables: dict[str, int] = {}
     """Tunable values that the times belong to: the plan's own, or the best of a sweep."""
     sweep: tuple[SweepPoint, ...] = ()
-    """What was tried of the tunables, the plan's own values first; empty where nothing was."""
+    """Tunables that were tried, the plan's own values first; empty where nothing was."""
     seconds: float = 0.0
-    """What the evaluation took, builds included and queueing not."""
+    """Seconds of the evaluation, builds included and queueing not."""
     phases: tuple[Phase, ...] = ()
-    """What it was spent on, one after the other."""
+    """Phases of those seconds, one after the other."""
     measurement: str = ""
     """Names the run of the judge that this rests on; evaluations of one measurement have one name."""
     reused: bool = False

@@ -57,7 +57,7 @@ class Budgets(Value):
 
 
 class Learning(Value):
-    """What a job may leave in the strategy pool, for later jobs."""
+    """Entries that a job may leave in the strategy pool, for later jobs."""
 
     attribution: Annotated[int, Field(ge=0, le=MAX_EXTRA_EVALUATIONS)] = 0
     """Kernels that may be measured after the winner is confirmed, each without one of its techniques, so that each
@@ -66,7 +66,7 @@ class Learning(Value):
     """True if a few kernels are measured without being asked for: where templates wrote the winner or a tunable
     switches a technique off, within a tenth of the job's GPU time."""
     sharing: Sharing | None = None
-    """Who may learn from its entries in the strategy pool; by default what the service's setting says. Entries on a
+    """Teams that may learn from its entries in the strategy pool; by default the service's setting. Entries on a
     problem that is not built-in are private in any case."""
 
     @property

@@ -78,7 +78,7 @@ class Workspace(Value):
 
 
 class LaunchPlan(Value):
-    """How to run a kernel: everything a host program would decide, as data."""
+    """Plan for running a kernel: everything a host program would decide, as data."""
 
     launches: tuple[Launch, ...] = Field(min_length=1, max_length=MAX_LAUNCHES)
     tunables: dict[str, Tunable] = Field(default_factory=dict, max_length=MAX_TUNABLES)

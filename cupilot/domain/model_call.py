@@ -21,9 +21,9 @@ class Call(Value):
     """Hash of the prompt file's text that the messages were made from."""
     messages: tuple[dict[str, str], ...]
     parameters: dict[str, JsonValue] = {}
-    """What else decides the answer: seed, temperature, endpoint; no key."""
+    """Further parameters that decide the answer: seed, temperature, endpoint; no key."""
     worst_cost_usd: float
-    """What the call can cost at the most: counted against budgets until the true cost is known."""
+    """Upper bound of the call's cost: counted against budgets until the true cost is known."""
 
     def request_hash(self) -> str:
         """Return the key by which an answer is found again: the hash of model, messages and parameters."""

@@ -29,7 +29,7 @@ class Role(Vocabulary):
 
 
 class Scope(Vocabulary):
-    """What a key may be used for, whatever its user's role is."""
+    """Limit of a key's use, whatever its user's role is."""
 
     READ = "read"
     SUBMIT = "submit"

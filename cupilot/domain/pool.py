@@ -29,7 +29,7 @@ class Sharing(Vocabulary):
 
 
 class Provenance(Value):
-    """Where an entry comes from."""
+    """Source of an entry."""
 
     job: str | None = None
     candidate: str | None = None
@@ -73,7 +73,7 @@ class PoolEntry(Value):
     dtype: str
     device_class: str
     zone: Zone
-    """Where the problem lies on this device's roofline."""
+    """Zone of the problem on this device's roofline."""
     strategy: Strategy
     """After alignment: what the code really does."""
     asked: Strategy | None = None
@@ -88,11 +88,11 @@ class PoolEntry(Value):
     parent_hash: str | None = None
     """The kernel it was made from, of a crossover."""
     zone_after: Zone | None = None
-    """Where the evaluation placed it, where that is not ``zone``."""
+    """Zone that the evaluation found, if other than ``zone``."""
     context: Context = Context()
     provenance: Provenance = Provenance()
     credits: tuple[Credit, ...] = ()
-    """What each technique was measured to be worth, of a winner whose job attributed its gain."""
+    """Measured contribution of each technique, of a winner whose job attributed its gain."""
 
     @property
     def informative(self) -> bool:
@@ -187,7 +187,7 @@ class PoolMatch(Value):
     similarity: float
     """Of the references, 0 to 1: the mean of both similarities."""
     score: float
-    """What entries are ranked by: the shrunken gain less its standard deviation."""
+    """Ranking key of entries: the shrunken gain less its standard deviation."""
     why: MatchReasons = MatchReasons()
 
 
@@ -211,7 +211,7 @@ class PoolQuestion(Value):
     target: Target
     policy: NumericsPolicy = NumericsPolicy.FP32
     zone: Zone | None = None
-    """Where the family has no entries, those of this zone are looked at."""
+    """Zone whose entries are used if the family has none."""
     device_class: str | None = None
     """Evidence from other classes counts half; None counts all alike."""
     limit: int = 8

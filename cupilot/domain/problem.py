@@ -167,7 +167,7 @@ class ProblemFacts(Value):
     matmul_flops: float = 0.0
     """The part of ``flops`` that tensor cores could do."""
     least_matmul_flops: float | None = None
-    """What is left of ``matmul_flops`` by the best algorithms known (:mod:`gpu_worker.judge.fast_algorithms`); None in
+    """Part of ``matmul_flops`` that the best algorithms known need (:mod:`gpu_worker.judge.fast_algorithms`); None in
     records from before they were counted."""
     compulsory_bytes: int
     """Every input, parameter and buffer that is used, read once; every output written once."""

@@ -83,14 +83,14 @@ class Placement(Value):
 
 @dataclass(frozen=True)
 class Work:
-    """What a problem asks for, counted."""
+    """Operations and bytes of a problem."""
 
     flops: float
     """Operations in all, counted directly."""
     matmul_flops: float
     """Those that could run on matrix units."""
     least_matmul_flops: float
-    """What is left of them by the best algorithms known."""
+    """Part of them that the best algorithms known need."""
     compulsory_bytes: int
     policy: NumericsPolicy
 

@@ -77,7 +77,7 @@ class Place:
 
 
 class Effect(Value):
-    """How much faster kernels were with a technique than without it, on the same problems."""
+    """Speedup of kernels with a technique over those without it, on the same problems."""
 
     places: int
     """Problems, each on one class of device, where both were tried."""
@@ -144,7 +144,7 @@ class LearnedTechnique(Value):
 
     id: str
     meaning: str
-    """What it does, in the words of the model or person that invented it: data, never an instruction."""
+    """Description in the words of the model or person that invented it: data, never an instruction."""
     record: Record
 
 

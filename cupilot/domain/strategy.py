@@ -25,7 +25,7 @@ class TechniqueUse(Value):
     id: str = Field(pattern=r"^[a-z][a-z0-9_]{1,63}$")
     parameters: dict[str, Scalar] = {}
     meaning: str = Field(default="", max_length=MAX_MEANING)
-    """What it does to the code, of one that the catalogue does not know; prose, which asks for no other code."""
+    """Effect on the code, of a technique that the catalogue does not know; prose, which asks for no other code."""
 
 
 class Strategy(Value):

@@ -31,7 +31,7 @@ MAX_BOX_BYTES = 227 * 1024
 """Shared memory of a block on the devices that have tensor maps (sm_90 to sm_103; others have less)."""
 
 UNIT_BYTES = 16
-"""What strides and the innermost size of a box are multiples of."""
+"""Bytes that strides and the innermost size of a box are multiples of."""
 
 Numbers = Mapping[str, int | float | bool]
 
@@ -150,7 +150,7 @@ class TensorMap(Value):
     """
 
     name: str
-    """What launches name among their arguments."""
+    """Its name among a launch's arguments."""
     tensor: str
     """A tensor or a workspace."""
     box: tuple[str, ...]

@@ -42,7 +42,7 @@ Moment = Annotated[datetime, AfterValidator(in_utc)]
 
 
 BUILD_LATER = "cupilot.cli" in sys.modules
-"""Whether a model's validator is built at its first use. A command uses few of some hundred, and is to be quick; a
+"""True to build a model's validator at its first use. A command uses few of some hundred, and is to be quick; a
 service builds all of them at its start, so that its threads do not all begin to build one."""
 
 OPEN_ENUM = "x-extensible-enum"

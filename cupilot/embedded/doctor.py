@@ -52,7 +52,7 @@ class Role(NamedTuple):
 
     name: str
     part: str
-    """What its processes in an embedded stack are called, up to a hyphen."""
+    """Name of its processes in an embedded stack, up to a hyphen."""
     extra: str
     """Brings what it needs."""
     needs: Sequence[str]
@@ -95,7 +95,7 @@ class Check:
     level: Level
     found: str
     mend: str | None = None
-    """What to do about it, where something can be done."""
+    """Advice, if something can be done about it."""
 
 
 def examine(data: Path = DEFAULT_DATA) -> list[Check]:

@@ -31,14 +31,14 @@ from cupilot.embedded.supervisor import Supervisor
 from cupilot.embedded.target import choose_target
 
 OTHERS_START_SECONDS = 120.0
-"""How long ``up`` waits for another ``up`` on the same folder that was first."""
+"""Time for which ``up`` waits for an earlier ``up`` on the same folder."""
 STOP_SECONDS = 60.0
 """Above the sum of the parts' own limits."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a stack may be told at its start."""
+    """Options of a stack's start."""
 
     target: Target | None = None
     """A usable NVIDIA GPU decides where there is none."""

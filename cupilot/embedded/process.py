@@ -44,7 +44,7 @@ class Process:
     """True if its standard input is a pipe, and closing it lets the process continue; otherwise it is empty."""
     popen: subprocess.Popen[bytes] = field(init=False)
     log_start: int = field(init=False)
-    """Where in the log this run begins."""
+    """Offset in the log at which this run begins."""
 
     def __post_init__(self) -> None:
         with self.log.open("ab") as log:

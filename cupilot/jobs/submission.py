@@ -31,7 +31,7 @@ from cupilot.storage.queue.steps import MODELS_QUEUE
 
 DEFAULT_NAME = "unnamed"
 RELEASE = "release"
-"""Who injects champions, as a job's directives name it."""
+"""Author of injected champions in a job's directives."""
 
 
 class AgentsUnavailable(CupilotError):

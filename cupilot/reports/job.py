@@ -22,7 +22,7 @@ BASELINE_NAMES = {
 }
 
 SOURCE_FILES = {Target.CUDA: "kernel.cu", Target.CPU: "kernel.cpp"}
-"""What a kernel's source is called where it is written out."""
+"""File name of a kernel's source."""
 AFTER_QUARANTINE = (
     "It was derived from a quarantined kernel, which was faster than the roofline bound: read it before you use it."
 )

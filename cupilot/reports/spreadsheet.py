@@ -13,7 +13,7 @@ from cupilot.domain.evaluation import Interval
 from cupilot.schemas import ExperimentReport
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would take for a formula (OWASP, CSV injection)."""
+"""First characters that a spreadsheet takes for a formula (OWASP, CSV injection)."""
 
 
 class Table(StrEnum):

@@ -25,7 +25,7 @@ class AuditEntryView(Response):
     route: str
     """The route's template, e.g. ``/v1/jobs/{job}/cancel``."""
     resource: str
-    """What was asked for, or what was made."""
+    """Object that was asked for or made."""
     status: int
     outcome: str
     """``done``, ``refused`` (4xx) or ``failed`` (5xx)."""

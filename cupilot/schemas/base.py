@@ -42,7 +42,7 @@ class ErrorBody(Response):
     """Stable and machine-readable."""
     message: str
     hint: str | None = None
-    """How to mend it."""
+    """Advice for mending it."""
     where: str | None = None
     """Field, line or file that is meant."""
     request_id: str

@@ -80,16 +80,16 @@ class BatchStepView(Response):
     step: UUID
     job: UUID
     key: str
-    """What it is within its job, e.g. `c12/evaluate/1`."""
+    """Its name within its job, e.g. `c12/evaluate/1`."""
     kind: Annotated[str, open_enum(StepKind)]
     attempt: int
     outcome: Annotated[str | None, open_enum(BatchOutcome)] = None
     """Null while the batch holds it and no result has come."""
     detail: str | None = None
     seconds: float | None = None
-    """What it was charged for."""
+    """Device seconds that it was charged for."""
     device: Device | None = None
-    """Where it was judged."""
+    """Device that judged it."""
     settled_at: datetime | None = None
 
 
@@ -101,7 +101,7 @@ class BatchStepPage(Response):
 
 
 class ReceiptOutcome(Vocabulary):
-    """What became of a line of results on arrival."""
+    """Outcome of a line of results on arrival."""
 
     RECEIVED = "received"
     """It is about to be settled."""
@@ -128,6 +128,6 @@ class Receipt(Response):
 
 
 class BatchReceipts(Response):
-    """What became of each line; those received are settled by and by."""
+    """Outcome of each line; those received are settled in the background."""
 
     items: list[Receipt]

@@ -19,7 +19,7 @@ class CallSummary(Response):
     candidate: int | None = None
     """Ordinal of the candidate that it was made for; null for a generation's initial strategies."""
     step: str
-    """What the step is within its job, e.g. ``c12/revise/1``."""
+    """Name of the step within its job, e.g. ``c12/revise/1``."""
     role: str
     purpose: str
     """E.g. ``translate``; ``translate/repair`` is the second turn after an answer that could not be used."""
@@ -30,7 +30,7 @@ class CallSummary(Response):
     cached: bool
     """Answered from an earlier, equal call of the team, at no cost."""
     complaint: str | None = None
-    """What was wrong with the answer, where it could not be used."""
+    """Defect of an answer that could not be used."""
     error: str | None = None
     """Why no answer came."""
     prompt_tokens: int | None = None

@@ -23,7 +23,7 @@ class ComparedCandidate(Response):
     device: str | None = None
     driver: str | None = None
     kernel_us: Interval | None = None
-    """When it was timed against PyTorch eager."""
+    """Time at which it was timed against PyTorch eager."""
     speedup: Interval | None = None
     """Over PyTorch eager; only of a kernel that counts."""
     speedup_over_compile: Interval | None = None
@@ -72,9 +72,9 @@ class CandidateComparison(Response):
     first: ComparedCandidate
     second: ComparedCandidate
     relative_speedup: Interval | None = None
-    """How many times as fast the second is as the first, with its 95 % interval; null where that cannot be said."""
+    """Speed of the second as a multiple of the first's, with its 95 % interval; null where that cannot be said."""
     relative_note: str
-    """How the relative speedup was found, or why it cannot be said."""
+    """Source of the relative speedup, or the reason that it cannot be said."""
     strategy: StrategyDifference | None = None
     """Null where one has no strategy."""
     source_diff: str

@@ -28,7 +28,7 @@ class ArmInput(Request):
 
     name: ArmName
     method: dict[str, JsonValue] = {}
-    """What is different in this arm's method, over the experiment's `method`; or another method, by its `name`."""
+    """Fields of this arm's method that differ from the experiment's `method`; or another method, by its `name`."""
     agents: AgentKind | None = None
     """The experiment's, where it is left out."""
 
@@ -44,7 +44,7 @@ class ExperimentRequest(Request):
     """The method that the arms start from, as in `POST /v1/jobs`."""
     agents: AgentKind = AgentKind.PLAYBOOK
     arms: Annotated[list[ArmInput], Field(max_length=24)] = []
-    """Where there are none, the method itself is the only arm, and `switches` make it several."""
+    """Arms of the experiment. Without any, the method itself is the only arm, and `switches` make it several."""
     switches: Annotated[dict[Label, SwitchValues], Field(max_length=4)] = {}
     """Fields of the method with the values to try: every arm is crossed with every combination of them."""
     reference: ArmName | None = None
@@ -73,10 +73,10 @@ class ExperimentPlan(Response):
     budgets: Budgets
     """Of each job, after sharing the total."""
     at_most: Total
-    """What all jobs together can use; money only where an arm has agents that may call models."""
+    """Upper bound of what all jobs together can use; money only where an arm has agents that may call models."""
     device_class: str | None = None
     notes: list[str] = []
-    """What the matrix will not be able to show, and why."""
+    """Questions that the matrix will not be able to answer, and why."""
 
 
 class ArmProgress(Response):
@@ -120,7 +120,7 @@ class ExperimentView(ExperimentSummary):
     progress: list[ArmProgress]
     cancel_requested_at: datetime | None = None
     retry_after_seconds: float | None = None
-    """When to ask again; null once final."""
+    """Seconds until a client should ask again; null once final."""
 
 
 class ExperimentPage(Response):
@@ -253,5 +253,5 @@ class ExperimentReport(Response):
     comparisons: list[ComparisonReport]
     convergence: list[ConvergencePoint]
     notes: list[str]
-    """What a reader has to know before using a number."""
+    """Warnings that a reader has to know before using a number."""
     outcomes: list[JobOutcome]

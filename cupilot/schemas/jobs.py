@@ -58,11 +58,11 @@ class ProblemInput(Request):
     id: str | None = Field(default=None, min_length=1, max_length=200)
     """Instead of ``source``: a built-in problem's name, or an id from ``GET /v1/problems``."""
     name: str | None = Field(default=None, min_length=1, max_length=200)
-    """What to call it; a built-in's own name by default."""
+    """Its name; a built-in's own name by default."""
     size: Size | None = None
     """Of a built-in: ``small`` fits two cores, ``full`` a data-centre GPU; by default what suits the target."""
     policy: NumericsPolicy = NumericsPolicy.FP32
-    """What arithmetic a kernel may use; PyTorch is timed under the same."""
+    """Arithmetic that a kernel may use; PyTorch is timed under the same."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ProblemInput:
@@ -88,7 +88,7 @@ class JobRequest(Request):
     labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
     """For your own use; jobs can be listed by them."""
     learning: Learning = Learning()
-    """What the job leaves behind for later ones."""
+    """Entries that the job leaves behind for later ones."""
 
 
 class ImportRequest(Request):
@@ -104,7 +104,7 @@ class ImportRequest(Request):
     priority: Priority = Priority.NORMAL
     labels: Annotated[dict[Label, LabelValue], Field(max_length=16)] = {}
     sharing: Sharing | None = None
-    """Who may learn from its entry in the strategy pool; by default what the service's setting says. An entry on a
+    """Teams that may learn from its entry in the strategy pool; by default the service's setting. An entry on a
     problem that is not built-in is private in any case."""
 
 
@@ -193,7 +193,7 @@ class JobView(Response):
     generation: int
     """The present generation, from 0."""
     generations: int
-    """How many there will be at most."""
+    """Largest number that there will be."""
     candidates: int
     """Candidates made so far."""
     verdicts: dict[str, int]
@@ -219,7 +219,7 @@ class JobView(Response):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     pruned_at: datetime | None = None
-    """When logs, prompts, answers and unproven kernels' sources went, by the operator's retention."""
+    """Time at which logs, prompts, answers and unproven kernels' sources were pruned by the operator's retention."""
     cancel_requested_at: datetime | None = None
     paused_at: datetime | None = None
     retry_of: UUID | None = None
@@ -227,7 +227,7 @@ class JobView(Response):
     forked_from: UUID | None = None
     """The candidate, perhaps of another job, that this one began from."""
     retry_after_seconds: float | None = None
-    """When to ask again; null once final."""
+    """Seconds until a client should ask again; null once final."""
 
 
 class JobSummary(Response):

@@ -159,9 +159,9 @@ class KeyRequest(Request):
     """An API key to make."""
 
     name: KeyName
-    """What it is for."""
+    """Purpose of the key."""
     scope: Scope = Scope.SUBMIT
-    """What it may be used for, whatever its user's role is."""
+    """Limit of its use, whatever its user's role is."""
     expires_days: Annotated[float, Field(gt=0, le=3_650)] | None = 90.0
     """Null for a key that does not expire. A key that expires makes none that lives longer; left out, it is 90 days, or
     as long as that key has."""

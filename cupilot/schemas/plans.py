@@ -27,7 +27,7 @@ class JobGuess(Response):
     """Estimate of what a job will use: medians of earlier jobs per candidate, times its candidates."""
 
     jobs: int
-    """How many earlier jobs of your team it rests on, the newest ones: same target, method and kind of agents."""
+    """Number of earlier jobs of your team that it rests on, the newest ones: same target, method and kind of agents."""
     same_problem: bool
     """True if they worked on this very problem, rather than on any."""
     wall_seconds: float
@@ -55,4 +55,4 @@ class JobPlan(Response):
     queue_position: int
     """Queued jobs that would come before it."""
     notes: list[str] = []
-    """What stands in its way, and what could not be said."""
+    """Obstacles, and what could not be estimated."""

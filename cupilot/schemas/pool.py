@@ -22,7 +22,7 @@ class PoolEntryView(Response):
     measured_here: bool
     """False for an imported claim."""
     created_at: datetime
-    """When it entered the pool."""
+    """Time at which it entered the pool."""
     entry: PoolEntry
 
 

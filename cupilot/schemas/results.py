@@ -65,7 +65,7 @@ class KernelView(Response):
     source: str
     """Empty once it was pruned."""
     pruned_at: datetime | None = None
-    """When the operator's retention took the source of a kernel that did not prove itself."""
+    """Time at which the operator's retention pruned the source of a kernel that did not prove itself."""
     kind: KernelKind = KernelKind.PLANNED
     """``imported``: a file with host code of its own, judged as such."""
     plan: LaunchPlan | None = None
@@ -96,17 +96,17 @@ class CandidateView(CandidateSummary):
     fidelity: float | None = None
     """Share of the claimed techniques that were found in the code, 0 to 1."""
     name: str | None = None
-    """What the kernel's writer called it, where the method asks for a name."""
+    """Name that the kernel's writer gave it, if the method asks for one."""
     insight: str | None = None
     """Why its writer thought it fast, where the method asks for that."""
     inspirations: list[UUID] = []
     """Candidates whose insights or kernels its writer was shown beside the parents."""
     repairs: list[str] = []
-    """What the Revisor said that it changed, a round each."""
+    """Changes that the Revisor reported, one entry a round."""
     kernel: KernelView | None = None
     evaluation: Evaluation | None = None
     credits: list[Credit] = []
-    """What each technique was measured to be worth, of a winner whose job attributed its gain."""
+    """Measured contribution of each technique, of a winner whose job attributed its gain."""
     lineage: list[LineageEntry]
     """From the candidate itself up to its roots, newest first."""
     after_quarantine: bool = False

@@ -20,17 +20,17 @@ class StepView(Response):
 
     id: UUID
     key: str
-    """What it is within its job, e.g. ``c12/revise/1``."""
+    """Its name within its job, e.g. ``c12/revise/1``."""
     kind: StepKindText
     candidate: int | None = None
     """Ordinal of the candidate that it is done for."""
     queue: str
     state: StepStateText
     attempt: int
-    """How often a worker has taken it."""
+    """Times that a worker has claimed it."""
     max_attempts: int
     worker: str | None = None
-    """Who holds it; only while it runs."""
+    """Worker that holds it; only while it runs."""
     error: dict[str, JsonValue] | None = None
     """Why its last attempt came to nothing, where one did."""
     busy_seconds: float

@@ -30,7 +30,7 @@ class TechniqueView(Response):
     kind: Standing
     """``catalogued``; or invented: ``novel``, ``promoted`` by results and offered to agents, or ``demoted`` by them."""
     meaning: str
-    """What it does. Of an invented one in the words of whoever invented it, usually a model."""
+    """Description. Of an invented one in the words of its inventor, usually a model."""
     tries: int
     """Evaluations of kernels with it, by your team's jobs."""
     wins: int
@@ -44,11 +44,11 @@ class TechniqueView(Response):
     effect: TechniqueEffect | None
     """None where no problem was tried with it and without it."""
     origin: str | None = None
-    """How it came about, of an invented one: ``idea``, ``crossover`` or ``alignment``."""
+    """Origin of an invented one: ``idea``, ``crossover`` or ``alignment``."""
     job: UUID | None = None
     """The job in which it was first named."""
     since: datetime | None = None
-    """When."""
+    """Time of that first naming."""
 
 
 class TechniquePage(Response):

@@ -20,7 +20,7 @@ class WebhookRequest(Request):
     """A webhook to make."""
 
     url: Url
-    """Where messages are POSTed; https, at a public address."""
+    """Address that messages are POSTed to; https, at a public address."""
     events: Patterns = ENDINGS
     """Kinds of events, ``*`` for any part: ``job.*``, ``candidate.evaluated``; by default the ends of jobs."""
     description: Annotated[str, StringConstraints(max_length=200)] = ""

@@ -39,7 +39,7 @@ class Stop(Protocol):
 
 @dataclass(frozen=True)
 class CardOptions:
-    """How a card's supervisor is made."""
+    """Settings of a card's supervisor."""
 
     batch: Path
     work_dir: Path

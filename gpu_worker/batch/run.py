@@ -87,7 +87,7 @@ class BatchRun:
         self._options = _with_cores(cards)
         self._stop = _PROCESSES.Event()
         self._stop_asked: float | None = None
-        """When the run was asked to stop, by :func:`time.monotonic`. A flag of its own, because a signal handler may
+        """Time of the request to stop, by :func:`time.monotonic`. A flag of its own, because a signal handler may
         interrupt whoever holds the event's lock."""
         self._cards: list[_Card] = []
         self._reasons: list[str] = []

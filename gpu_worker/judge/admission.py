@@ -33,8 +33,9 @@ from gpu_worker.judge.reference_link import ReferenceLink
 from gpu_worker.judge.refusal import UnusableReference
 
 LEAST_ERROR = 16 * 2.0**-24
-"""Where PyTorch errs less, it was lucky, as happens with an output of one number. Honest sums of half a million
-squares, row after row, were seen to err by up to 20 units of 2^-24; :data:`TIGHTEST_FACTOR` times this are 64."""
+"""Least error assumed of PyTorch. If it errs less, it was lucky, as happens with an output of one number. Honest sums
+of half a million squares, row after row, were seen to err by up to 20 units of 2^-24; :data:`TIGHTEST_FACTOR` times
+this are 64."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def wrong_output(
 
 @dataclass(frozen=True)
 class _Places:
-    """Where a flat mask is true."""
+    """Positions at which a flat mask is true."""
 
     count: int
     some: torch.Tensor

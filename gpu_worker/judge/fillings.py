@@ -48,7 +48,7 @@ _PERIOD = laws.NOISE_PERIOD
 
 @dataclass(frozen=True)
 class _Given:
-    """What is known of one given tensor."""
+    """Facts about one given tensor."""
 
     spec: TensorSpec
     structure: Structure

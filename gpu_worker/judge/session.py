@@ -38,7 +38,7 @@ from gpu_worker.targets.base import JudgeDevice
 POOL_DRAWS = 3
 FEWEST_DRAWS = 2
 POOL_MEMORY_SHARE = 0.125
-"""Where :data:`POOL_DRAWS` draws take more of the judge's memory, slots are mixed from fewer."""
+"""Share of the judge's memory for the pool: larger draws are mixed from fewer than :data:`POOL_DRAWS`."""
 
 ROTATED_CACHES = 4
 """Slots together hold at least this many last-level caches."""
@@ -78,7 +78,7 @@ SLOWEST = 100.0
 """A kernel this many times slower than PyTorch is stopped: nobody wants to know how slow exactly."""
 
 HOPELESS = 0.7
-"""Where nothing has to be beaten, a kernel that is certainly slower than this share of PyTorch's speed."""
+"""Share of PyTorch's speed below which a kernel is hopeless if no incumbent has to be beaten."""
 
 CONFIRMED_PRECISION = 2 / 3
 """A confirmation measures until the interval is this much tighter than an evaluation's."""

@@ -1,4 +1,4 @@
-"""What every draw of a tensor has by construction, and each input law keeps: zeros, symmetry, order, strides."""
+"""Structure that all draws of a tensor have by construction, and input laws keep: zeros, symmetry, order, strides."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ HANDOVER_BLOCKS = 5
 
 @dataclass(frozen=True)
 class Effort:
-    """When to stop measuring."""
+    """Limits of a measurement."""
 
     seconds: float
     """Soft limit of the whole comparison."""

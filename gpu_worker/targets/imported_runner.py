@@ -33,7 +33,7 @@ _tensor_types = (torch.Tensor, torch.nn.Parameter)
 
 
 class _Memory(Protocol):
-    """Where the judge's arena comes from."""
+    """Source of the judge's arena."""
 
     device: torch.device
 

@@ -1,4 +1,4 @@
-"""What each technique of a winner is worth: steps that measure it, and where it is kept."""
+"""Attribution of a winner's gain to its techniques: steps that measure it, and where it is kept."""
 
 from __future__ import annotations
 

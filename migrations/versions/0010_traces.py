@@ -1,4 +1,4 @@
-"""Where a job's trace goes on, and what made a step."""
+"""Trace context of a job, and the maker of a step."""
 
 from __future__ import annotations
 

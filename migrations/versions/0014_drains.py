@@ -1,4 +1,4 @@
-"""What is drained: a row for the service, or for a worker, that takes nothing new."""
+"""Drains: a row for the service, or for a worker, that takes nothing new."""
 
 from __future__ import annotations
 

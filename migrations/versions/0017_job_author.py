@@ -1,4 +1,4 @@
-"""Who asked for a job, and an index of a job's states, which every look at it tells."""
+"""Author of a job, and an index of a job's states, which every look at it tells."""
 
 from __future__ import annotations
 

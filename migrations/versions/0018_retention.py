@@ -1,4 +1,4 @@
-"""What retention has pruned, and the indexes by which it finds what may go."""
+"""Marks of what retention has pruned, and the indexes by which it finds what may go."""
 
 from __future__ import annotations
 

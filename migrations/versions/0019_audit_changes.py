@@ -1,4 +1,4 @@
-"""What a request changed, in the audit log; and the log cannot be emptied as a whole either."""
+"""Changes of a request in the audit log; and the log cannot be emptied as a whole either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds a card, and on which device a step is done only where no other one can have it."""
+"""Holders of cards, and the device of a step that no other device can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the scheduler in charge last looked: what lies between that and the next look may be no wall time of any job."""
+"""Time of the acting scheduler's last look: what lies between that and the next look may be no wall time of any job."""
 
 from __future__ import annotations
 

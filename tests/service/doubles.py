@@ -351,7 +351,7 @@ class MemoryPool:
         self.entries: dict[str, Reference] = {}
 
     def add(self, references: Sequence[Reference]) -> None:
-        self.entries |= {str(one.id): one for one in references}
+        self.entries |= {str(reference.id): reference for reference in references}
 
     def count(self) -> int:
         return len(self.entries)

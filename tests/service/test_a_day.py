@@ -150,7 +150,7 @@ def the_admin_makes_two_teams(day: Day) -> tuple[Person, Person, Person, Person]
     for name, role in people.items():
         admin("user", "create", name)
         admin("team", "add", "compilers", name, "--role", role)
-    assert {one["name"]: one["role"] for one in admin.json("team", "members", "compilers")["items"]} == people
+    assert {item["name"]: item["role"] for item in admin.json("team", "members", "compilers")["items"]} == people
     scopes = {"ann": "admin", "bob": "submit", "vera": "read"}
     secrets = {
         name: admin("key", "create", "laptop", "--user", name, "--team", "compilers", "--scope", scope).strip()
@@ -175,7 +175,7 @@ def bob_submits_twice_and_one_job_begins(bob: Person) -> str:
     job = bob(*what, "--population", "3").strip()
     assert bob(*what, "--population", "3").strip() == job
     assert bob.json(*what, "--population", "4", leaves=2)["error"]["code"] == "idempotency_mismatch"
-    assert [one["id"] for one in bob.json("list", "--label", "model=llama")["items"]] == [job]
+    assert [item["id"] for item in bob.json("list", "--label", "model=llama")["items"]] == [job]
     return job
 
 
@@ -199,8 +199,8 @@ def bob_steers_while_it_runs(bob: Person, job: str) -> str:
         pinned = str(event.data["ordinal"])
         bob("pin", job, pinned)
         seen += client.stream_events(job, after=event.id)  # Last-Event-ID
-        assert [one.id for one in seen] == [one.id for one in client.all_events(job)]
-    directives = {one["kind"]: one for one in bob.json("directives", job)["items"] if not one["lifted_at"]}
+        assert [one.id for one in seen] == [event.id for event in client.all_events(job)]
+    directives = {item["kind"]: item for item in bob.json("directives", job)["items"] if not item["lifted_at"]}
     assert directives["inject"]["became"] is not None
     return pinned
 
@@ -239,7 +239,7 @@ def bob_runs_what_he_exports(bob: Person, job: str) -> None:
 
 
 def bob_is_told_why_there_is_nothing(bob: Person, job: str) -> None:
-    """Where other work disturbs the timing too much, the judge vouches for no kernel."""
+    """Check the reason: where other work disturbs the timing too much, the judge vouches for no kernel."""
     assert "no kernel" in bob("result", job, leaves=1)
     assert bob.json("export", job, "--format", "torch", leaves=1)["error"]["code"] == "no_result"
 
@@ -255,7 +255,7 @@ def the_messages_arrived_signed(ann: Person, webhook: dict[str, Any], receiver: 
         signature = sign(webhook["secret"], headers["webhook-id"], int(headers["webhook-timestamp"]), body)
         assert signature in headers["webhook-signature"].split(" ")
     wait_until(
-        lambda: {one["state"] for one in ann.json("webhooks", "log", webhook["id"])["items"]} == {"delivered"},
+        lambda: {item["state"] for item in ann.json("webhooks", "log", webhook["id"])["items"]} == {"delivered"},
         "every message is delivered",
     )
 
@@ -270,7 +270,7 @@ def what_there_is(ann: Person, bob: Person, job: str) -> dict[str, Any]:
         "job": view.model_dump(mode="json", include={"state", "best", "labels", "verdicts", "finished_at"}),
         "winner": winner,
         "board": bob.json("leaderboard"),
-        "pool": sorted(one["id"] for one in bob.json("pool", "list")["items"]),
+        "pool": sorted(item["id"] for item in bob.json("pool", "list")["items"]),
         # The release before kept no changes with the entries, so its database has none.
         "audit": [one | {"changes": None} for one in known if one["resource"].startswith(f"/v1/jobs/{job}")],
     }
@@ -311,7 +311,7 @@ def the_second_stack_goes_on(day: Day, bob: Person, fork: str, waiting: str) -> 
     assert bob.json("resume", fork)["state"] != "paused"
     for job in (fork, waiting):
         bob("cancel", job)
-    wait_until(lambda: all(one["final"] for one in bob.json("list")["items"]), "everything ends")
+    wait_until(lambda: all(item["final"] for item in bob.json("list")["items"]), "everything ends")
     day.admin("down", "--data", "second")
 
 

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = [" ".join(one.split()) for one in re.findall(r"`([^`]+)`", (ROOT / "docs/runbooks.md").read_text())]
-QUERIES = [one for one in SNIPPETS if one.startswith("SELECT") and "pg_stat_statements" not in one]
+QUERIES = [snippet for snippet in SNIPPETS if snippet.startswith("SELECT") and "pg_stat_statements" not in snippet]
 """But for those of an extension that the tests' Postgres has not loaded."""
-PROGRAMS = [one for one in SNIPPETS if one.startswith("python -c")]
-MODULES = {one.split()[2] for one in SNIPPETS if one.startswith("python -m")}
+PROGRAMS = [snippet for snippet in SNIPPETS if snippet.startswith("python -c")]
+MODULES = {snippet.split()[2] for snippet in SNIPPETS if snippet.startswith("python -m")}
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ def test_commands_are_of_modules_that_the_images_hold() -> None:
 
 
 def test_no_program_is_named_that_no_image_holds() -> None:
-    named = {one.split()[0] for one in SNIPPETS}
+    named = {snippet.split()[0] for snippet in SNIPPETS}
     assert not named & {"pg_isready", "redis-cli", "valkey-cli", "cupilot", "curl"}
 
 

@@ -72,17 +72,17 @@ class Candidate:
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """What selection goes by."""
+        """Return the evaluation that selection uses."""
         return self.history[-1].evaluation if self.history else None
 
     @property
     def latest(self) -> Evaluation | None:
-        """What the job reports: the confirmation, where there was one."""
+        """Return the evaluation that the job reports: the confirmation, if there was one."""
         return self.confirmation or self.evaluation
 
     @property
     def outcome(self) -> str:
-        """What it came to, in a word: a speedup (``1.57x``), or why there is none."""
+        """Return the result in a word: a speedup (``1.57x``), or why there is none."""
         if self.evaluation is not None and self.evaluation.speedup is not None:
             return f"{self.evaluation.speedup:.2f}x"
         return (self.end.reason if self.end else None) or "failed"
@@ -127,7 +127,7 @@ class Candidates:
 
     @property
     def briefing(self) -> Briefing:
-        """What the agents may know."""
+        """Return the facts that agents may use."""
         return Briefing.of(self.spec, self.preparation)
 
     def add(self, generation: int, proposal: Proposal, strategy: Strategy | None = None) -> Candidate:

@@ -10,7 +10,7 @@ from agents.playbook.compiler.terms import FLOATS
 
 @dataclass(frozen=True)
 class Accumulator:
-    """What one reduction keeps while it runs."""
+    """State of one reduction while it runs."""
 
     kind: str
     value: str
@@ -28,12 +28,12 @@ class Accumulator:
 
     @property
     def places(self) -> bool:
-        """Whether the position counts."""
+        """Return whether the position counts."""
         return self.kind.startswith("arg")
 
     @property
     def chunked(self) -> bool:
-        """Whether terms are added in runs of float32."""
+        """Return whether terms are added in runs of float32."""
         return self.kind == "sum" and self.value == "float32"
 
     @property

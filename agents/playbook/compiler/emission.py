@@ -52,7 +52,7 @@ class Emitter:
     """Turns terms into statements that declare one constant each."""
 
     names: dict[Term, str]
-    """What already has a name: loop indices and accumulated values."""
+    """Terms that already have a name: loop indices and accumulated values."""
     pointer: Callable[[object], str]
     """Name of the pointer to a tensor."""
     prefix: str = "t"

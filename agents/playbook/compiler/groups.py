@@ -41,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Group:
-    """What one launch computes over one index space."""
+    """Computation of one launch over one index space."""
 
     shape: Shape
     index: Index
@@ -51,7 +51,7 @@ class Group:
     inner: Index = ()
     """Loop indices of a reduction."""
     argument: Term | None = None
-    """What is reduced, scanned or ordered, for one element."""
+    """Term that is reduced, scanned or ordered, for one element."""
     accumulated: Term | None = None
     """Stands for the result in the targets' values."""
 

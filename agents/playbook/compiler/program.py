@@ -17,7 +17,7 @@ from cupilot.domain.problem import ProblemFacts, Role, Target
 INDEX_LIMIT = 2**31 - 2**22
 """Elements up to which indices of 32 bits do, with room for a step beyond the end."""
 UNFORESEEN = (LookupError, ValueError, TypeError, AssertionError, RecursionError)
-"""What lowering raises for arguments that no entry thought of: a problem without a kernel, not a fault of the agent."""
+"""Exceptions of lowering for arguments that no entry expects: a problem without a kernel, not a fault of the agent."""
 _KEPT = 16
 Rendered = tuple[str, LaunchPlan]
 _kept: OrderedDict[tuple[int, Target, Tiles | None], tuple[ProblemFacts, Rendered]] = OrderedDict()

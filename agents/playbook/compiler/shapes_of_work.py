@@ -1,4 +1,4 @@
-"""How a group's work lies in memory: which loop indices its loads follow, and how it may be divided."""
+"""Layout of a group's work in memory: which loop indices its loads follow, and how it may be divided."""
 
 from __future__ import annotations
 

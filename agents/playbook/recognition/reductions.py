@@ -15,7 +15,7 @@ from agents.playbook.recognition.values import View, argument, number, refuse
 from cupilot.domain.problem import GraphNode
 
 FLOAT32_EPSILON = 2.0**-23
-"""What PyTorch's RMS norm adds where no eps is given."""
+"""Default eps of PyTorch's RMS norm."""
 
 
 @dataclass(frozen=True)

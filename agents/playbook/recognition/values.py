@@ -29,7 +29,7 @@ ALIASES = frozenset(
 """Calls whose result has the values and the shape of their first argument."""
 
 CONSTANT = "constant"
-"""What the tracer calls a small tensor that the reference made itself; its only argument is the list of its values."""
+"""The tracer's name for a small tensor that the reference made itself; its only argument is the list of its values."""
 
 VIEWS = frozenset(
     {

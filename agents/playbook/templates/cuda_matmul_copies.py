@@ -51,9 +51,9 @@ class TileCopy:
     lines: int
     depth: int
     place: str
-    """Where in the operand's shared buffers the element at ``line`` and ``depth`` of ``buffer`` is, as C++ text."""
+    """Index in the operand's shared buffers of the element at ``line`` and ``depth`` of ``buffer``, as C++ text."""
     scattered: bool = False
-    """Whether neighbours of a pack part ways in shared memory."""
+    """True if neighbours of a pack are apart in shared memory."""
     stored: str = ""
     """Function that rounds a value to what shared memory holds; none where it holds floats as they are."""
 

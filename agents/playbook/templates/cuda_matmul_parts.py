@@ -166,13 +166,13 @@ def operand_pointers(operator: Matmul) -> list[str]:
 INSIDE = """
 constexpr bool WHOLE_M = K_M % TILE_M == 0, WHOLE_N = K_N % TILE_N == 0;
 """
-"""Whether every tile lies wholly inside: then no element needs a check."""
+"""True if every tile lies wholly inside: then no element needs a check."""
 
 COPIED = """
 constexpr bool WHOLE_K = K_K % (TILE_K * K_PARTS) == 0;
 constexpr int PAD = $PAD;
 """
-"""What tiles that threads copy need beside: whether every one is as deep as all, and the padding of their rows."""
+"""Constants of tiles that threads copy: whether every one is as deep as all, and the padding of their rows."""
 
 
 def pipeline(stages: int, *, asynchronous: bool, double: bool) -> list[str]:

@@ -24,11 +24,11 @@ class Sharing:
     """A way in which the threads of a kernel share rows."""
 
     contiguous: bool
-    """Whether neighbouring threads have neighbours of one row, or neighbouring columns."""
+    """True if neighbouring threads have neighbours of one row, else neighbouring columns."""
     group: int
     """Rows that one thread works on at a time."""
     storage: str
-    """Where values live between passes: ``memory``, ``registers`` or ``shared``."""
+    """Place of values between passes: ``memory``, ``registers`` or ``shared``."""
     reduce: str
     """Function that combines an accumulator over the threads of a row."""
     step: str
@@ -41,7 +41,7 @@ class Sharing:
 
     @property
     def suffix(self) -> str:
-        """What follows the name of a row's value."""
+        """Return the suffix of the name of a row's value."""
         return "[n]" if self.group > 1 else ""
 
 

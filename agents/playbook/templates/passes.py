@@ -24,7 +24,7 @@ class Pass:
     lines: tuple[str, ...]
     """Statements of the loop's body, before the values below."""
     values: tuple[str, ...]
-    """What each reduction accumulates, or what each output is given."""
+    """Terms that each reduction accumulates, or that each output is given."""
     inputs: tuple[str, ...]
     """Element-level inputs that the body reads."""
     reductions: tuple[Expr, ...] = ()

@@ -1,4 +1,4 @@
-"""What a batch asks: its steps, each with one question to the judge, and the terms they were exported on."""
+"""The manifest of a batch: its steps, each with one question to the judge, and the terms they were exported on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Operation(Vocabulary):
-    """What the judge is asked to do."""
+    """Kind of question to the judge."""
 
     PREPARE = "prepare"
     TRACE = "trace"
@@ -75,7 +75,7 @@ class BatchEntry(Value):
     step: UUID
     job: UUID
     key: Annotated[str, Field(max_length=100)]
-    """What the step is within its job, e.g. ``c12/evaluate/1``."""
+    """Name of the step within its job, e.g. ``c12/evaluate/1``."""
     kind: StepKind
     attempt: Annotated[int, Field(ge=1)]
     """The claim's fencing token: results count only while the step is running at this attempt."""
@@ -101,9 +101,9 @@ class Manifest(Value):
     sweep: int | None = None
     """Values of a kernel's tunables that may be tried; None for what suits the target."""
     compile_baseline: bool = True
-    """Whether confirmations compare with ``torch.compile``."""
+    """True if confirmations compare with ``torch.compile``."""
     autotune: bool | None = None
-    """Whether confirmations compare with ``torch.compile max-autotune``; None for what suits the target."""
+    """True if confirmations compare with ``torch.compile max-autotune``; None for what suits the target."""
     steps: Annotated[tuple[BatchEntry, ...], Field(min_length=1, max_length=MAX_STEPS)]
 
     def objects(self) -> set[str]:

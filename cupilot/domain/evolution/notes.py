@@ -20,7 +20,7 @@ class Notes(Value):
     place: int = 0
     places: int = 1
     name: str = Field(default="", max_length=200)
-    """What its writer called it."""
+    """Name that its writer gave it."""
     insight: str = Field(default="", max_length=MAX_INSIGHT)
     """Why its writer thinks it is fast (EvoEngineer's I3); shown to later writers where the method says so."""
     functional: str = ""
@@ -28,7 +28,7 @@ class Notes(Value):
     conversions: tuple[tuple[str, str], ...] = ()
     """Conversions that were wrong, each with what was wrong with it, oldest first."""
     repairs: tuple[str, ...] = ()
-    """What the Revisor said that it changed, a round each."""
+    """Changes that the Revisor reported, one entry a round."""
 
     @classmethod
     def of(cls, proposal: Proposal) -> Notes:

@@ -42,7 +42,7 @@ REPAIRABLE = frozenset(
         FailureKind.POLICY_BREACH,
     }
 )
-"""What the Kernel Revisor may mend. Not: results too good to be true, a broken reference, and faults of the
+"""Failures that the Kernel Revisor may mend. Not: results too good to be true, a broken reference, and faults of the
 infrastructure. A kernel that beat the floor stays what it is; it is asked about in a candidate of its own
 (docs/decisions/0012)."""
 

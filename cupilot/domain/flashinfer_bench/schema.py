@@ -58,7 +58,7 @@ class Tensor(Record):
 
 
 class Definition(Record):
-    """What is to be computed: axes, inputs, outputs, and a reference with a function ``run``."""
+    """A computation: axes, inputs, outputs, and a reference with a function ``run``."""
 
     name: str = Field(min_length=1)
     op_type: str = ""
@@ -71,7 +71,7 @@ class Definition(Record):
 
 
 class Input(Record):
-    """Where an input of a workload comes from."""
+    """Source of a workload's input."""
 
     type: Literal["random", "scalar", "safetensors", "custom"]
     value: int | float | bool | None = None
@@ -96,7 +96,7 @@ class SourceFile(Record):
 
 
 class BuildSpec(Record):
-    """How a solution is built and called."""
+    """Build and call options of a solution."""
 
     language: str
     target_hardware: tuple[str, ...] = ()

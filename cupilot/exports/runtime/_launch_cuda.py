@@ -45,7 +45,7 @@ MAP_CHOICES = {
     "l2_promotion": ["none", "64B", "128B", "256B"],
     "fill": ["zeros", "nan"],
 }
-"""What the driver's enumerations of ``cuTensorMapEncodeTiled`` count, from 0 on."""
+"""Members of the driver's enumerations of ``cuTensorMapEncodeTiled``, from 0 on."""
 
 
 class _Map:

@@ -121,7 +121,7 @@ class ProvenForward:
         self._others: list[Any] = []
         self._places: list[int] = []
         self._flat = -1
-        """How many tensors forward takes, where it takes nothing else."""
+        """Number of tensors that forward takes, if it takes nothing else."""
         self._built = _Built()
         self._proof = Proof(type(self).spec)
         cls = type(self)

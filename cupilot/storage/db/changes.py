@@ -43,7 +43,7 @@ _AUDITED: Mapping[type, tuple[str, Sequence[str]]] = {
     WebhookEndpoint: ("webhook", ("url", "description", "events", "enabled", "secret")),
     Job: ("job", ("labels", "priority")),
 }
-"""What rows of a table are called, and which of their columns are told."""
+"""Name of a table's rows, and the columns that are reported."""
 _SHOWN: Mapping[str, Callable[[Any], str]] = {"webhook.secret": lambda _: _HIDDEN, "webhook.url": _host_only}
 
 

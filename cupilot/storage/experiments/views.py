@@ -27,7 +27,7 @@ from cupilot.storage.experiments.experiments import get_experiment, state_of
 from cupilot.storage.jobs.job_views import LISTED, job_summary
 
 LOOK_SECONDS = 3.0
-"""When to ask again: an experiment of an hour does not change every second."""
+"""Seconds until a client should ask again: an experiment of an hour does not change every second."""
 
 
 def experiment_view(session: Session, team: UUID, experiment_id: UUID) -> ExperimentView:

@@ -27,7 +27,7 @@ from cupilot.storage.people.quotas import FIRST_STEP, check_queue
 from cupilot.storage.queue.steps import add_step, device_queue
 
 KEYS_KEPT = timedelta(days=7)
-"""How long a repeated idempotency key gives the earlier job; clients repeat for minutes, people for days."""
+"""Time for which a repeated idempotency key returns the earlier job; clients repeat for minutes, people for days."""
 MAX_LABELS = 16
 
 

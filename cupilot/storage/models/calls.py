@@ -30,7 +30,7 @@ class RecordedCall:
 
     id: uuid.UUID
     answer: Answer | None
-    """What is known already; None where the call is to be made now."""
+    """Stored answer; None if the call is to be made now."""
 
 
 def begin_call(session: Session, claim: Claim, call: Call) -> RecordedCall:

@@ -24,7 +24,7 @@ from cupilot.storage.queue.cluster import is_live, scheduler_alive
 from cupilot.storage.webhooks.deliveries import waiting_seconds
 
 LATELY = timedelta(minutes=15)
-"""How far back kernels' builds are counted: their reports are in the evaluations, which nobody wants to read all."""
+"""Age up to which kernels' builds are counted: their reports are in the evaluations, which nobody wants to read all."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class OpenWork:
     """Webhooks by state: ``enabled``, ``failing``, ``disabled``."""
     webhook_pending: int
     webhook_lag_seconds: float
-    """How long the oldest due message of an enabled webhook has been due, or the oldest event not been looked at."""
+    """Age of the oldest due message of an enabled webhook, or of the oldest event not yet read."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from cupilot.storage.db.tables.people import GpuUsage, Team
 from cupilot.storage.db.tables.queue import Step
 
 BEGUN = (JobState.PREPARING, JobState.EVOLVING)
-"""What counts as running; a paused job does not, and takes its place again when it is resumed."""
+"""States that count as running; a paused job does not, and takes its place again when it is resumed."""
 _OPEN = Job.finished_at.is_(None)
 """Said with every state that is looked for: the index of open jobs is found by it, not by what a state means."""
 FIRST_STEP = "prepare"

@@ -18,7 +18,7 @@ from cupilot.storage.db.tables.people import ApiKey, Membership, Team, User
 
 KEY_MARK = "cpk"
 USE_RESOLUTION = timedelta(minutes=1)
-"""How often ``last_used_at`` is written at most: a key in use would otherwise cost a write a request."""
+"""Shortest interval between writes of ``last_used_at``: a key in use would otherwise cost a write a request."""
 
 
 def ensure_team(session: Session, name: str) -> Team:

@@ -38,7 +38,7 @@ COMPATIBLE = {
     NumericsPolicy.TF32: (NumericsPolicy.FP32, NumericsPolicy.TF32),
     NumericsPolicy.HALF: (NumericsPolicy.FP32, NumericsPolicy.TF32, NumericsPolicy.HALF),
 }
-"""What a policy allows includes what a stricter one does, never the other way round."""
+"""Policies whose kernels a policy admits: itself and stricter ones."""
 
 
 class Index(Protocol):
@@ -53,7 +53,7 @@ class Index(Protocol):
 
 @dataclass(frozen=True)
 class Similarity:
-    """How similar a description is to the question, each 0 to 1."""
+    """Similarity of a description to the question, each 0 to 1."""
 
     meaning: float | None
     """None where the index did not answer, or does not know the description yet."""

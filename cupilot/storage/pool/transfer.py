@@ -38,7 +38,7 @@ MAX_KERNEL_BYTES = 2 * MAX_SOURCE_BYTES
 MAX_SPEEDUP = 10_000.0
 BATCH = 500
 AHEAD = timedelta(days=1)
-"""How far a clock elsewhere may be ahead."""
+"""Largest lead of another machine's clock."""
 
 
 Position = tuple[datetime, uuid.UUID]

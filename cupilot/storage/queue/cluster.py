@@ -21,7 +21,7 @@ SCHEDULER_LOCK = 0x6375_7069_0000_0001
 """Key of the Postgres advisory lock that the scheduler in charge holds ("cupi" and a number)."""
 
 WORKER_KEPT = timedelta(minutes=10)
-"""How long a silent worker stays in the overview before its row is pruned."""
+"""Time after which a silent worker's row is pruned from the overview."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ STEP_TOPIC = "step"
 BUNDLE_TOPIC = "steps"
 POOL_TOPIC = "pool.index"
 SENT_KEPT = timedelta(hours=1)
-"""How long sent messages stay, for whoever looks into an incident."""
+"""Time for which sent messages are kept, for the analysis of incidents."""
 CLOCK_SET_BACK = 20
 """A lease, a sending, or a postponed attempt, that lies this many times its length ahead was written before the
 database's clock was set back; it would otherwise be waited for until the clock has caught up."""

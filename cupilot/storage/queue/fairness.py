@@ -28,7 +28,7 @@ from cupilot.storage.db.tables.queue import Step
 USAGE_FADES_SECONDS = 900.0
 """Time in which use of a queue fades to 37 %: long beside a step, short beside a working day."""
 FIRST_GUESS_SECONDS = 1.0
-"""What a step takes, while none of the queue is known."""
+"""Assumed duration of a step while none of the queue is known."""
 
 PRIORITY_WEIGHT = case((Job.priority == Priority.HIGH, 4.0), (Job.priority == Priority.NORMAL, 2.0), else_=1.0)
 """Shares of a team's priorities. Weights rather than an order: a stream of urgent jobs does not starve the others."""

@@ -34,7 +34,7 @@ AGENTS_QUEUE = "agents"
 MODELS_QUEUE = "agents.llm"
 """Of steps that may call a model: only agent workers that have one listen to it."""
 UNPLACED = {Target.CPU: "gpu.cpu", Target.CUDA: "gpu.cuda"}
-"""Where a job's first step waits. ``gpu.cuda`` is no worker's queue: the scheduler picks a live GPU's class."""
+"""Queue of a job's first step. ``gpu.cuda`` is no worker's queue: the scheduler picks a live GPU's class."""
 
 
 LEFT_TO_OTHERS = timedelta(seconds=1)
@@ -74,7 +74,7 @@ class Claim:
     cause: str | None = None
     """...and of the step that made this one."""
     since: float = field(default_factory=time.monotonic, compare=False)
-    """When this process took it, by its own clock."""
+    """Time of the claim, by this process's clock."""
 
     @property
     def busy_seconds(self) -> float:

@@ -27,7 +27,7 @@ from cupilot.storage.db.tables.webhooks import WebhookAttempt, WebhookDelivery, 
 
 PAGE = 500
 SECRET_OVERLAP = timedelta(hours=24)
-"""How long messages are signed with a replaced secret too."""
+"""Time for which messages are also signed with a replaced secret."""
 MAX_ENDPOINTS = 20
 DELIVERED, FAILED = "delivered", "failed"
 GONE = 410

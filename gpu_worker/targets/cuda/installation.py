@@ -1,4 +1,4 @@
-"""Where this machine keeps CUDA's headers and disassembler: the wheels, else a toolkit. Loads no CUDA library."""
+"""Find CUDA's headers and disassembler on this machine: the wheels, else a toolkit. Loads no CUDA library."""
 
 from __future__ import annotations
 

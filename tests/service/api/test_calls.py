@@ -126,7 +126,7 @@ def test_what_was_injected_stands_within_its_delimiters_and_no_secret_is_sent(to
 def test_events_and_records_hold_no_secret(world: World, client: Client, told: Told) -> None:
     with world.database.transaction() as session:
         events = session.scalars(select(Event.data).where(Event.job_id == uuid.UUID(told.job))).all()
-    shown = [client.model_call(told.job, one.id).model_dump_json() for one in client.all_model_calls(told.job)]
+    shown = [client.model_call(told.job, call.id).model_dump_json() for call in client.all_model_calls(told.job)]
     assert shown
     assert any("[removed]" in one for one in shown)
     for text in (*map(json.dumps, events), *shown):
@@ -146,8 +146,8 @@ def test_calls_come_in_pages_that_hold_each_once(client: Client, told: Told) -> 
         if cursor is None:
             break
     assert paged == whole
-    assert {one.candidate for one in client.model_calls(told.job, candidate=1).items} == {1}
-    assert {one.role for one in client.model_calls(told.job, role="manager").items} == {"manager"}
+    assert {item.candidate for item in client.model_calls(told.job, candidate=1).items} == {1}
+    assert {item.role for item in client.model_calls(told.job, role="manager").items} == {"manager"}
 
 
 def test_strangers_find_nothing_and_a_viewers_key_reads(world: World, told: Told, client: Client) -> None:
@@ -177,7 +177,7 @@ def test_the_command_line_lists_pages_and_prints_a_call(world: World, told: Told
     page = json.loads(run("calls", told.job, "--limit", "3", "--json"))
     assert len(page["items"]) == 3
     rest = json.loads(run("calls", told.job, "--cursor", page["next_cursor"], "--json"))
-    assert {one["id"] for one in page["items"]}.isdisjoint(one["id"] for one in rest["items"])
+    assert {item["id"] for item in page["items"]}.isdisjoint(item["id"] for item in rest["items"])
     assert f"more: --cursor {page['next_cursor']}" in run("calls", told.job, "--limit", "3")
     shown = run("prompt", told.job, page["items"][0]["id"][:8])
     assert "=== system" in shown

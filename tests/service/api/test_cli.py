@@ -89,7 +89,7 @@ def test_the_list_is_ordered_as_asked(shell: Shell) -> None:
     for order, expected in (("newest", [later, earlier]), ("oldest", [earlier, later])):
         code, out, _ = shell("list", "--order", order, "--json")
         assert code == 0
-        assert [str(one.id) for one in JobPage.model_validate_json(out).items] == expected
+        assert [str(item.id) for item in JobPage.model_validate_json(out).items] == expected
 
 
 def test_the_result_of_a_job_is_printed_and_written(world: World, team: Team, shell: Shell) -> None:

@@ -108,8 +108,8 @@ def test_from_start_to_report(world: World, team: Team, folder: Path) -> None:
     assert json.loads(run("report", "last", "--json").stdout)["experiment"]["jobs"] == 8
     with Client(world.url, team.key) as client:
         identity = made.stdout.strip()
-        assert [one.position for one in client.all_experiment_jobs(identity)] == list(range(8))
-        assert [str(one.id) for one in client.all_experiments()] == [identity]
+        assert [item.position for item in client.all_experiment_jobs(identity)] == list(range(8))
+        assert [str(item.id) for item in client.all_experiments()] == [identity]
         assert client.experiment_figure(identity, "outcomes", form="png").startswith(b"\x89PNG")
     assert "cancelled" in run("cancel", "last").stdout
     assert run("watch", "last").exit_code == 1

@@ -66,7 +66,7 @@ def test_from_the_request_to_the_last_figure(world: World, team: Team) -> None:
     final = team.http.get(path).json()
     assert (final["state"], final["final"], final["finished"], final["jobs"]) == ("finished", True, 4, 4)
     report = team.http.get(f"{path}/report").json()
-    assert {one["standing"] for one in report["outcomes"]} == {"solved", "unsolved"}
+    assert {outcome["standing"] for outcome in report["outcomes"]} == {"solved", "unsolved"}
     assert sum(arm["solved"] for arm in report["arms"]) == 3
     assert not any("open" in note for note in report["notes"])
     states = [row["state"] for row in rows(team, path, "jobs")]
@@ -90,7 +90,7 @@ def test_cancelled_half_way_it_keeps_what_was_measured(world: World, team: Team)
     final = team.http.get(path).json()
     assert (final["state"], final["final"]) == ("cancelled", True)
     report = team.http.get(f"{path}/report").json()
-    standings = [one["standing"] for one in report["outcomes"]]
+    standings = [outcome["standing"] for outcome in report["outcomes"]]
     assert standings.count("solved") >= 1
     assert standings.count("lost") == 4 - standings.count("solved")
     assert {row["state"] for row in rows(team, path, "jobs")} == {"succeeded", "cancelled"}

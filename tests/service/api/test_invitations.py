@@ -56,7 +56,7 @@ def test_whoever_accepts_an_invitation_is_a_member_and_it_is_used_up(admin: Pers
     made = admin.invites(role="viewer").json()
     joined = stranger.accepts(made["secret"])
     assert joined.json() == {"team": admin.team, "user": stranger.name, "role": "viewer"}
-    members = {one["name"]: one["role"] for one in admin.http.get(f"/v1/teams/{admin.team}/members").json()["items"]}
+    members = {item["name"]: item["role"] for item in admin.http.get(f"/v1/teams/{admin.team}/members").json()["items"]}
     assert members[stranger.name] == "viewer"
     assert error(stranger.accepts(made["secret"])) == (404, "not_found")
 

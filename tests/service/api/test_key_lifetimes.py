@@ -40,7 +40,7 @@ class Maker:
         self._http: httpx.Client = world.http(self.secret)
 
     def makes(self, **fields: Any) -> datetime | None:
-        """When the new key expires."""
+        """Return the expiry of the new key."""
         answer = self._http.post("/v1/keys", json={"name": "new", **fields})
         assert answer.status_code == 201, answer.text
         expires = answer.json()["expires_at"]

@@ -114,7 +114,7 @@ def test_a_made_up_key_counts_by_address_where_nobody_looks_at_it(world: World, 
 
 def test_every_route_that_asks_for_no_key_is_known_as_open(world: World) -> None:
     paths = httpx.get(world.url + "/openapi.json", verify=False, timeout=60).json()["paths"]
-    no_key = {path for path, methods in paths.items() for one in methods.values() if not one.get("security")}
+    no_key = {path for path, methods in paths.items() for method in methods.values() if not method.get("security")}
     assert {path for path in no_key if path.startswith(KEYED)} == OPEN
 
 
@@ -141,7 +141,7 @@ def test_a_redis_that_is_away_is_not_asked_for_every_request(monkeypatch: pytest
         standings = [await limiter.take("k", 3) for _ in range(4)]
         assert (await limiter.take("k", 3, cost=0)).allowed is False
         await limiter.close()
-        return [one.allowed for one in standings]
+        return [standing.allowed for standing in standings]
 
     assert asyncio.run(run()) == [True, True, True, False]
     assert asked == 1

@@ -43,7 +43,7 @@ def test_a_job_of_every_method_and_switch_ends_with_its_kernel(world: World, tea
         assert (view.state, view.reason) == ("succeeded", None), view.message
         assert SMALL[name].items() <= view.method.model_dump(mode="json").items()
         found = list(client.all_candidates(job))
-        assert view.cost_usd == pytest.approx(sum(one.cost_usd for one in client.all_model_calls(job)))
+        assert view.cost_usd == pytest.approx(sum(call.cost_usd for call in client.all_model_calls(job)))
         assert view.best is not None
         assert view.best.speedup.median == max(one.speedup or 0 for one in found)
         assert client.download(job)

@@ -95,7 +95,7 @@ def pages(office: Office, where: str, limit: int, between: Callable[[], None]) -
 def test_what_is_added_meanwhile_neither_repeats_nor_hides_a_row(world: World, office: Office, name: str) -> None:
     path, key = LISTS[name]
     where = path(office)
-    before = [key(one) for one in pages(office, where, 200, lambda: None)]
+    before = [key(row) for row in pages(office, where, 200, lambda: None)]
     assert before
 
     def grow() -> None:
@@ -107,7 +107,7 @@ def test_what_is_added_meanwhile_neither_repeats_nor_hides_a_row(world: World, o
             evolved(session, home.id, problem=Problem(name="aa", source=SOURCE + f"# {uuid.uuid4()}\n"))
             add_own_entry(session, "operator", "COMMAND", "drain", "*", team=home.id)
 
-    seen = [key(one) for one in pages(office, where, max(1, len(before) // 5), grow)]
+    seen = [key(row) for row in pages(office, where, max(1, len(before) // 5), grow)]
     assert len(seen) == len(set(seen)), "a row came twice"
     assert [one for one in seen if one in set(before)] == before, "a row was lost, or the order changed"
 
@@ -127,8 +127,8 @@ def test_lists_that_were_never_cut_still_come_whole_to_who_asks_for_no_page(offi
         path, key = LISTS[name]
         everything = office.http.get(path(office)).json()
         assert everything["next_cursor"] is None
-        assert [key(one) for one in everything["items"]] == [
-            key(one) for one in pages(office, path(office), 2, lambda: None)
+        assert [key(item) for item in everything["items"]] == [
+            key(row) for row in pages(office, path(office), 2, lambda: None)
         ]
 
 
@@ -136,14 +136,14 @@ def test_the_client_goes_through_all_pages(office: Office, monkeypatch: pytest.M
     for module in ("people", "rankings"):
         monkeypatch.setattr(f"cupilot.client.{module}.LONGEST_PAGE", 2)
     client = office.client
-    assert [one.name for one in client.all_teams()] == [one.name for one in client.teams().items]
+    assert [item.name for item in client.all_teams()] == [item.name for item in client.teams().items]
     assert list(client.all_members(office.team)) == client.members(office.team).items
     assert len(client.keys().items) == 5
-    assert [one.id for one in client.all_keys()] == [one.id for one in client.keys().items]
+    assert [item.id for item in client.all_keys()] == [item.id for item in client.keys().items]
     assert list(client.all_leaderboards()) == client.leaderboards(limit=200).items
     board = client.leaderboards().items[0]
     assert [one.rank for one in client.ranked(board.problem)] == [1, 2, 3]
-    assert len({one.id for one in client.all_users()}) >= 5
+    assert len({item.id for item in client.all_users()}) >= 5
 
 
 @pytest.mark.parametrize("name", LISTS)

@@ -86,7 +86,7 @@ def test_a_team_is_made_once_and_what_is_not_named_stays(olga: Person, team: str
 def test_who_may_know_which_team(world: World, olga: Person, team: str) -> None:
     _, ann = hire(world, olga, team, "admin")
     assert ann("team", "list") == f"{team}  weight 1, 1 member, no limits\n"
-    assert {"operators", team} <= {one["name"] for one in olga.json("team", "list")["items"]}
+    assert {"operators", team} <= {item["name"] for item in olga.json("team", "list")["items"]}
     assert ann.code("team", "members", "operators", leaves=NOT_FOUND) == "not_found"
     assert ann.code("team", "create", "mine", leaves=FAILED) == "cluster_admin_only"
     assert ann.code("team", "set", team, "--weight", "9", leaves=FAILED) == "cluster_admin_only"
@@ -101,7 +101,7 @@ def test_a_disabled_user_and_one_who_has_left_are_refused(world: World, olga: Pe
     assert bob.code("whoami", leaves=REFUSED) == "unauthorized"
     olga("user", "set", name, "--enable")
     assert bob.json("whoami")["user"] == name
-    [known] = [one for one in olga.json("user", "list")["items"] if one["name"] == name]
+    [known] = [item for item in olga.json("user", "list")["items"] if item["name"] == name]
     assert (known["teams"], known["disabled"]) == ({team: "member"}, False)
     assert olga.code("user", "create", name, leaves=FAILED) == "conflict"
     olga("team", "remove", team, name)
@@ -142,7 +142,7 @@ def test_keys_are_shown_once_listed_without_their_secret_and_revoked(world: Worl
     assert "ci" in listed
     assert "does not expire" in listed
     assert secret not in listed
-    assert {one["user"] for one in bob.json("key", "list")["items"]} == {name}
+    assert {item["user"] for item in bob.json("key", "list")["items"]} == {name}
     assert len(ann.json("key", "list")["items"]) == len(olga.json("key", "list", "--team", team)["items"]) == 3
     assert ann.code("key", "list", "--team", "operators", leaves=NOT_FOUND) == "not_found"
     too_wide = bob.json("key", "create", "more", "--scope", "admin", leaves=FAILED)["error"]

@@ -73,7 +73,7 @@ def test_entries_are_listed_shown_and_found_with_reasons(world: World, team: Tea
     assert found.matches[0].why.tries == 1
     stats = client.pool_stats()
     assert (stats.entries, stats.measured, stats.imported) == (3, 3, 0)
-    assert {one.technique: one.wins for one in stats.techniques} == {"t0": 1, "t1": 1, "t2": 1}
+    assert {technique.technique: technique.wins for technique in stats.techniques} == {"t0": 1, "t1": 1, "t2": 1}
 
 
 def test_another_team_sees_nothing_until_it_is_shared(world: World, team: Team, client: Client, other: Client) -> None:
@@ -109,7 +109,7 @@ def test_an_export_goes_into_another_teams_pool_once_and_as_a_claim(
     again = other.pool_import(lines, source="cluster-a")
     assert (first.added, first.known, again.added, again.known) == (2, 0, 0, 2)
     stats = other.pool_stats()
-    assert (stats.measured, stats.imported, [one.tries for one in stats.techniques]) == (0, 2, [0, 0])
+    assert (stats.measured, stats.imported, [technique.tries for technique in stats.techniques]) == (0, 2, [0, 0])
     (match,) = other.pool_search(QUESTION).matches
     assert match.entry.provenance.imported_from == "cluster-a"
     assert (match.why.tries, match.why.imported) == (0, 1)

@@ -218,11 +218,11 @@ def test_a_new_version_of_a_problem_leaves_the_old_one_with_its_jobs_and_its_boa
     for one in (old, new):
         with world.database.transaction() as session:  # one each: what a transaction writes is of one moment
             jobs.append(str(evolved(session, team.id, problem=one).id))
-    versions = [one for one in client.all_problems() if one.name == "double"]
+    versions = [item for item in client.all_problems() if item.name == "double"]
     assert [one.hash for one in versions] == [new.content_hash(), old.content_hash()], "the newest first"
     assert [client.problem(one.id).source for one in versions] == [new.source, old.source]
     assert [client.get(job).problem.hash for job in jobs] == [old.content_hash(), new.content_hash()]
-    assert {one.problem for one in client.leaderboards().items} == {old.content_hash(), new.content_hash()}
+    assert {item.problem for item in client.leaderboards().items} == {old.content_hash(), new.content_hash()}
     for version, job in zip(versions, reversed(jobs), strict=True):
         board = client.leaderboard(version.id)
         assert board.problem == version.hash

@@ -57,7 +57,7 @@ def opened(port: int) -> socket.socket:
 
 
 def ends(connection: socket.socket) -> bytes:
-    """What the server sends until it closes the connection, which it must."""
+    """Return the bytes that the server sends until it closes the connection, which it must."""
     received = b""
     try:
         while more := connection.recv(4_096):
@@ -182,9 +182,9 @@ def test_one_teams_flood_is_answered_429_and_no_503(world: World, team: Team, st
             other = httpx.get(f"{address}/v1/jobs", headers={"Authorization": f"Bearer {stranger.key}"}, timeout=120)
             answers = [one.result() for one in flood]
         assert other.status_code == 200
-        assert {one.status_code for one in answers} <= {202, 429}
-        assert 202 in {one.status_code for one in answers}
-        assert all("Retry-After" in one.headers for one in answers if one.status_code == 429)
+        assert {answer.status_code for answer in answers} <= {202, 429}
+        assert 202 in {answer.status_code for answer in answers}
+        assert all("Retry-After" in answer.headers for answer in answers if answer.status_code == 429)
 
 
 @pytest.mark.parametrize("path", ["/ui/login", "/ui/logout"])
@@ -211,7 +211,7 @@ def test_a_forged_address_counts_only_from_a_proxy(world: World) -> None:
     def codes(**changes: object) -> list[int]:
         with serving(world, rate_limit_address=2, redis_url=SecretStr("redis://127.0.0.1:1/0"), **changes) as port:
             url = f"http://127.0.0.1:{port}/v1/version"
-            return [httpx.get(url, headers={"X-Forwarded-For": f"10.0.0.{one}"}).status_code for one in range(4)]
+            return [httpx.get(url, headers={"X-Forwarded-For": f"10.0.0.{number}"}).status_code for number in range(4)]
 
     assert codes() == [200, 200, 429, 429]
     assert codes(trusted_proxies="127.0.0.1") == [200] * 4

@@ -100,13 +100,13 @@ def test_a_job_says_who_asked_and_when_it_entered_each_state(client: Client, tea
     ]
     assert all(one.at <= other.at for one, other in zip(paused.history, paused.history[1:], strict=False))
     assert mine.author == client.me().user
-    assert [one.id for one in client.list(user=mine.author).items] == [mine.id]
+    assert [item.id for item in client.list(user=mine.author).items] == [mine.id]
 
 
 def test_jobs_are_listed_by_device_and_time(client: Client, team: Team, job: str) -> None:
     queued = client.get(team.submit()["id"])
-    assert [str(one.id) for one in client.list(device=DEVICE.name.lower()).items] == [job]
+    assert [str(item.id) for item in client.list(device=DEVICE.name.lower()).items] == [job]
     assert client.list(device="100%").items == []
-    assert [one.id for one in client.list(since=queued.created_at).items] == [queued.id]
-    assert [str(one.id) for one in client.all_jobs(until=queued.created_at)] == [job]
+    assert [item.id for item in client.list(since=queued.created_at).items] == [queued.id]
+    assert [str(item.id) for item in client.all_jobs(until=queued.created_at)] == [job]
     assert client.list(state=JobState.QUEUED.value, user="nobody").items == []

@@ -74,7 +74,7 @@ def test_pages_hold_everything_once_in_order(client: Client, job: uuid.UUID) -> 
     whole = list(client.all_techniques())
     keys = [(one.id, one.target.value) for one in whole]
     assert keys == sorted(set(keys))
-    assert len(keys) == sum(len(one.targets) for one in catalogue()) + 2
+    assert len(keys) == sum(len(technique.targets) for technique in catalogue()) + 2
     paged, cursor = [], None
     while True:
         page = client.techniques(target="cpu", limit=7, cursor=cursor)
@@ -89,8 +89,8 @@ def test_pages_hold_everything_once_in_order(client: Client, job: uuid.UUID) -> 
 def test_no_other_team_sees_what_was_invented(world: World, stranger: Team, job: uuid.UUID) -> None:
     assert job
     with Client(world.url, stranger.key) as other:
-        assert {one.kind for one in other.all_techniques()} == {"catalogued"}
-        assert all(one.tries == 0 for one in other.all_techniques())
+        assert {technique.kind for technique in other.all_techniques()} == {"catalogued"}
+        assert all(technique.tries == 0 for technique in other.all_techniques())
         assert other.techniques(technique="two_rows").items == []
 
 

@@ -141,8 +141,8 @@ class Things:
         """A team has few of them, so the ones of earlier requests go first."""
         listed = self._http.get("/v1/webhooks")
         assert listed.status_code == 200, listed.text
-        for one in listed.json()["items"]:
-            self._http.delete(f"/v1/webhooks/{one['id']}")
+        for item in listed.json()["items"]:
+            self._http.delete(f"/v1/webhooks/{item['id']}")
         return self._posted("/v1/webhooks", WEBHOOK)
 
     def _delivery(self, session: Session) -> str:

@@ -21,7 +21,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 PATIENCE_SECONDS = 30
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1360,900", "--disable-dev-shm-usage")
 SCREENS = Path("build/pages")
-"""Where a run keeps a picture of every page that it saw."""
+"""Folder for a picture of every page that a run saw."""
 
 
 def missing() -> str | None:

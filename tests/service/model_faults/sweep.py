@@ -114,7 +114,7 @@ class Outcome:
         found = [] if self.state is usual.state else [f"it ended as {self.state}, not as {usual.state}"]
         if not bad_answers:
             return found if self.story == usual.story else [*found, f"its candidates are others: {self.story}"]
-        if [one[:2] for one in self.story] != [one[:2] for one in usual.story]:
+        if [event[:2] for event in self.story] != [event[:2] for event in usual.story]:
             found.append(f"it tried something else: {self.story}")
         for ordinal, _, kernel, state, reason, *_ in self.story:
             whole = state is CandidateState.EVALUATED and kernel is not None
@@ -296,8 +296,16 @@ def run(
     rig.run()
     job, calls = rig.job(job_id), _calls(database, job_id)
     story = [
-        (one.ordinal, one.operator, one.kernel_hash, one.state, one.reason, one.speedup, one.notes.insight)
-        for one in rig.candidates(job_id)
+        (
+            candidate.ordinal,
+            candidate.operator,
+            candidate.kernel_hash,
+            candidate.state,
+            candidate.reason,
+            candidate.speedup,
+            candidate.notes.insight,
+        )
+        for candidate in rig.candidates(job_id)
     ]
     lost = [call for call in calls if call.state is LlmCallState.LOST]
     reserved = sum(call.cost_usd for call in lost)

@@ -38,7 +38,7 @@ INPUT_USD, OUTPUT_USD = 1.0, 10.0
 
 
 class Point(StrEnum):
-    """Where a step can die, in the order in which it passes them."""
+    """Points at which a step can die, in the order in which it passes them."""
 
     RECORDED = "recorded, not sent"
     SENT = "sent, not answered"

@@ -118,7 +118,7 @@ def test_an_evolving_job_with_nothing_running_is_cancelled_at_once(rig: Rig) -> 
     rig.run()
     job = rig.job(job_id)
     assert (job.state, job.reason) == (JobState.CANCELLED, "cancel_requested")
-    assert CandidateState.ACTIVE not in {one.state for one in rig.candidates(job_id)}
+    assert CandidateState.ACTIVE not in {candidate.state for candidate in rig.candidates(job_id)}
     assert {step.state for step in rig.steps(job_id)} <= {StepState.SUCCEEDED, StepState.CANCELLED}
 
 

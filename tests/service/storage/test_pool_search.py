@@ -267,7 +267,7 @@ def test_techniques_are_advised_from_all_strategies_that_use_them(world: PoolWor
         entry("softmax", "bad", techniques=("bad",), failure=FailureKind.TIMEOUT),
     )
     advice = world.ask().techniques
-    assert [one.technique for one in advice] == ["good", "neutral"]
+    assert [hint.technique for hint in advice] == ["good", "neutral"]
     assert (advice[0].why.tries, advice[0].why.wins) == (2, 2)
 
 

@@ -83,7 +83,7 @@ def test_a_technique_is_entered_once_with_its_first_meaning_and_none_of_the_cata
     invent(database, job_of(database, team, Target.CPU), "two_rows")
     with database.transaction() as session:
         rows = session.scalars(select(NovelTechnique).order_by(NovelTechnique.technique, NovelTechnique.target)).all()
-        known = [(one.technique, one.target, one.meaning) for one in rows]
+        known = [(row.technique, row.target, row.meaning) for row in rows]
         assert rows[2].job_id == job
     assert known == [
         ("another", "cuda", "the whole idea"),

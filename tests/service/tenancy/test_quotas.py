@@ -90,15 +90,15 @@ def test_as_many_jobs_run_as_may_and_the_others_say_what_they_wait_for(rig: Rig)
     jobs = [rig.submit() for _ in range(3)]
     (message,) = rig.publish()
     note_missing(rig.database)
-    assert [rig.job(one).reason for one in jobs] == [None, "running_quota", "running_quota"]
+    assert [rig.job(job).reason for job in jobs] == [None, "running_quota", "running_quota"]
     rig.do(message)
-    assert [rig.job(one).state for one in jobs] == [JobState.EVOLVING, JobState.QUEUED, JobState.QUEUED]
+    assert [rig.job(job).state for job in jobs] == [JobState.EVOLVING, JobState.QUEUED, JobState.QUEUED]
     limit(rig, max_running_jobs=2)
     note_missing(rig.database)
-    assert [rig.job(one).reason for one in jobs] == [None, None, "running_quota"]
+    assert [rig.job(job).reason for job in jobs] == [None, None, "running_quota"]
     limit(rig, max_running_jobs=1)
     finish(rig)
-    assert {rig.job(one).state for one in jobs} == {JobState.SUCCEEDED}
+    assert {rig.job(job).state for job in jobs} == {JobState.SUCCEEDED}
 
 
 def test_two_claims_race_for_the_last_running_job(rig: Rig) -> None:
@@ -119,8 +119,8 @@ def test_two_claims_race_for_the_last_running_job(rig: Rig) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(claim, range(2))) == [False, True]
-    assert sorted(rig.job(one).state.value for one in jobs) == ["preparing", "queued"]
-    waiting = next(one for one in jobs if rig.job(one).state is JobState.QUEUED)
+    assert sorted(rig.job(job).state.value for job in jobs) == ["preparing", "queued"]
+    waiting = next(job for job in jobs if rig.job(job).state is JobState.QUEUED)
     assert rig.step(waiting, "prepare").dispatched_at is None, "it can be handed out again"
 
 
@@ -137,7 +137,7 @@ def test_a_paused_job_gives_its_place_away_and_takes_one_again(rig: Rig) -> None
     with rig.database.transaction() as session:
         resume_job(session, team, first, "ann")
     finish(rig)
-    assert {rig.job(one).state for one in (first, second)} == {JobState.SUCCEEDED}
+    assert {rig.job(each).state for each in (first, second)} == {JobState.SUCCEEDED}
 
 
 def test_a_team_without_gpu_seconds_keeps_its_best_kernel_and_its_queue(rig: Rig) -> None:

@@ -171,14 +171,17 @@ def test_a_pinned_candidate_survives_every_selection(rig: Rig) -> None:
         assert steering.pin(session, team_of(rig), job_id, str(worst.id), "bob").id == first.id
     finish(rig)
     assert rig.job(job_id).state is JobState.SUCCEEDED
-    assert next(one for one in rig.candidates(job_id) if one.id == worst.id).survives
+    assert next(candidate for candidate in rig.candidates(job_id) if candidate.id == worst.id).survives
 
 
 def test_a_technique_banned_while_a_crossover_runs_is_in_none_of_its_children(rig: Rig) -> None:
     job_id = rig.submit(method=SceConfig(population=4, generations=3, elites=1))
     message = rig.run_until(job_id, "c4/cross/0")
     with rig.database.transaction() as session:
-        parents = [strategy_of(session, one) for one in session.scalars(select(Candidate).where(Candidate.survives))]
+        parents = [
+            strategy_of(session, candidate)
+            for candidate in session.scalars(select(Candidate).where(Candidate.survives))
+        ]
     banned = parents[0].ids()[0]
 
     asked: list[tuple[str, ...]] = []
@@ -196,7 +199,7 @@ def test_a_technique_banned_while_a_crossover_runs_is_in_none_of_its_children(ri
     finish(rig)
     assert asked[0] == ()
     assert all(known == (banned,) for known in asked[1:]), "agents are told"
-    later = [one for one in rig.candidates(job_id) if one.ordinal >= 4]
+    later = [candidate for candidate in rig.candidates(job_id) if candidate.ordinal >= 4]
     with rig.database.transaction() as session:
         uses = {one.ordinal: banned in strategy_of(session, one).ids() for one in later if one.strategy_id}
     refused = [one for one in later if uses.get(one.ordinal)]
@@ -226,7 +229,7 @@ def test_what_is_injected_becomes_a_candidate_of_the_next_generation(rig: Rig) -
         steering.inject(session, team_of(rig), job_id, "ann", strategy=strategy("t9"), kernel=kernel("t9"))
         steering.inject(session, team_of(rig), job_id, "ann", strategy=strategy("t7"))
     finish(rig)
-    injected = [one for one in rig.candidates(job_id) if one.operator is Operator.INJECTED]
+    injected = [candidate for candidate in rig.candidates(job_id) if candidate.operator is Operator.INJECTED]
     assert [one.state for one in injected] == [CandidateState.EVALUATED] * 2
     assert [one.speedup for one in injected] == [pytest.approx(1.9), pytest.approx(1.7)]
     assert rig.step_or_none(job_id, f"c{injected[0].ordinal}/translate/0") is None, "it came with its kernel"
@@ -262,7 +265,7 @@ def test_a_retry_goes_on_with_the_best_kernels_and_the_bans(rig: Rig) -> None:
     finish(rig)
     old = rig.job(job_id)
     assert old.state is JobState.BUDGET_EXHAUSTED
-    best = max(one.speedup or 0 for one in rig.candidates(job_id))
+    best = max(candidate.speedup or 0 for candidate in rig.candidates(job_id))
     with rig.database.transaction() as session:
         spec = job_spec(session, session.get_one(Job, job_id)).model_copy(update={"budgets": Budgets(candidates=40)})
         arguments = {"author": "ann", "idempotency_key": "again", "request_hash": "a"}
@@ -272,7 +275,7 @@ def test_a_retry_goes_on_with_the_best_kernels_and_the_bans(rig: Rig) -> None:
     finish(rig)
     new = rig.job(job.id)
     assert new.state is JobState.SUCCEEDED
-    first = [one for one in rig.candidates(job.id) if one.operator is Operator.INJECTED]
+    first = [candidate for candidate in rig.candidates(job.id) if candidate.operator is Operator.INJECTED]
     assert max(one.speedup or 0 for one in first) == pytest.approx(best)
     with rig.database.transaction() as session:
         assert steering.banned_techniques(session, job.id) == ("t8",)
@@ -291,7 +294,7 @@ def test_a_fork_begins_with_the_candidates_strategy_and_kernel(rig: Rig) -> None
         )
         assert fork.forked_from_id == source.id
     finish(rig)
-    (injected,) = [one for one in rig.candidates(fork.id) if one.operator is Operator.INJECTED]
+    (injected,) = [candidate for candidate in rig.candidates(fork.id) if candidate.operator is Operator.INJECTED]
     assert (injected.kernel_hash, injected.generation_id) == (
         source.kernel_hash,
         min(rig.candidates(fork.id), key=lambda one: one.ordinal).generation_id,

@@ -60,7 +60,7 @@ def let_pass(rig: Rig, seconds: float) -> None:
     }
     with rig.database.transaction() as session:
         for table, columns in moments.items():
-            session.execute(update(table).values({one: one - timedelta(seconds=seconds) for one in columns}))
+            session.execute(update(table).values({column: column - timedelta(seconds=seconds) for column in columns}))
 
 
 def started_ago(rig: Rig, job_id: uuid.UUID, seconds: float) -> None:

@@ -60,7 +60,7 @@ def credits(rig: Rig, job_id: UUID) -> dict[str, Credit]:
     with rig.database.transaction() as session:
         best = session.get_one(Job, job_id).best_candidate_id
         assert best is not None
-        return {one.technique: one for one in credits_of(session, best)}
+        return {credit.technique: credit for credit in credits_of(session, best)}
 
 
 def entry_of_winner(rig: Rig, job_id: UUID) -> PoolEntry:

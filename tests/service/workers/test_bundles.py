@@ -132,7 +132,7 @@ def test_steps_of_a_paused_job_are_not_begun(rig: Rig) -> None:
 
 
 def test_a_step_that_cannot_be_stored_fails_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is stored together is stored one by one where that fails: one team's fault costs no other team anything."""
+    """Results that cannot be stored together are stored one by one: one team's fault costs no other team anything."""
     blue, red = rig.submit("blue", method=METHOD), rig.submit("red", method=METHOD)
     message = bundle_of(rig, blue, red)
     translate = HANDLERS[StepKind.TRANSLATE]

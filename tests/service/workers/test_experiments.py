@@ -86,7 +86,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
     with database.transaction() as session:
         early = experiment_report(session, team, experiment)
     assert not early.experiment.final
-    assert {one.standing for one in early.outcomes} == {OutcomeState.OPEN}
+    assert {outcome.standing for outcome in early.outcomes} == {OutcomeState.OPEN}
     assert {one.claim for one in early.comparisons} == {"too few pairs to say"}
 
     work(rig)
@@ -98,7 +98,7 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
     assert report.experiment.state == "finished"
     turns = ["short", "long"], ["long", "short"]
     assert begun == [arm for block in (0, 1, 1, 0, 0, 1) for arm in turns[block]]
-    assert {one.standing for one in report.outcomes} == {OutcomeState.SOLVED}
+    assert {outcome.standing for outcome in report.outcomes} == {OutcomeState.SOLVED}
     assert [(one.finished, one.solved, one.lost) for one in report.arms] == [(6, 6, 0), (6, 6, 0)]
     (comparison,) = report.comparisons
     assert (comparison.subject, comparison.reference, comparison.blocks) == ("long", "short", 6)
@@ -106,11 +106,11 @@ def test_an_experiment_runs_block_by_block_and_reports(database: Database, setti
     assert comparison.interval is not None
     assert comparison.ratio == pytest.approx(1.3 / 1.2)
     assert comparison.claim == "faster"
-    points = {(one.arm, one.problem, one.generation): one.speedup for one in report.convergence}
+    points = {(curve.arm, curve.problem, curve.generation): curve.speedup for curve in report.convergence}
     assert points["long", "softmax 0", 1] == pytest.approx(1.2)
     assert points["long", "softmax 0", 2] == pytest.approx(1.3)
     assert ("short", "softmax 0", 2) not in points
-    assert steps == sum(len(rig.steps(uuid.UUID(one.job))) for one in report.outcomes)
+    assert steps == sum(len(rig.steps(uuid.UUID(outcome.job))) for outcome in report.outcomes)
 
 
 def test_jobs_of_an_experiment_do_not_teach_each_other(database: Database, settings: Settings) -> None:
@@ -170,9 +170,9 @@ def test_cancel_while_jobs_run_ends_each_of_them_once(database: Database, settin
     with database.transaction() as session:
         report = experiment_report(session, team, experiment)
     assert report.experiment.state == "cancelled"
-    assert {one.standing for one in report.outcomes} == {OutcomeState.LOST}
-    for one in report.outcomes:
-        assert rig.events(uuid.UUID(one.job)).count("job.cancelled") == 1
+    assert {outcome.standing for outcome in report.outcomes} == {OutcomeState.LOST}
+    for outcome in report.outcomes:
+        assert rig.events(uuid.UUID(outcome.job)).count("job.cancelled") == 1
 
 
 def test_an_experiment_stays_on_one_class_of_gpus(database: Database) -> None:

@@ -43,7 +43,7 @@ def test_a_job_evolves_to_a_reproduced_kernel(rig: Rig) -> None:
     assert job.best_candidate_id == best.id
     assert best.verdict is Verdict.REPRODUCED
     # Four initial ones (t1 to t4), then three crossovers beside one elite; the sums of two beat every single one.
-    assert [one.operator.value for one in rig.candidates(job_id)] == ["initial"] * 4 + ["crossover"] * 3
+    assert [candidate.operator.value for candidate in rig.candidates(job_id)] == ["initial"] * 4 + ["crossover"] * 3
     assert best.speedup is not None
     assert best.speedup > 1.4
     assert all(step.state is StepState.SUCCEEDED for step in rig.steps(job_id))
@@ -54,7 +54,7 @@ def test_the_judge_is_told_what_has_to_be_beaten(rig: Rig) -> None:
     rig.run()
     known = [speedup for speedup in rig.judge.incumbents if speedup is not None]
     assert rig.judge.incumbents == [None] * (len(rig.judge.incumbents) - len(known)) + sorted(known)
-    assert known[-1] in {one.speedup for one in rig.candidates(job_id)}
+    assert known[-1] in {candidate.speedup for candidate in rig.candidates(job_id)}
 
 
 def test_equal_jobs_evolve_alike(rig: Rig) -> None:
@@ -66,7 +66,10 @@ def test_equal_jobs_evolve_alike(rig: Rig) -> None:
     rig.run()
 
     def story(job: UUID) -> list[tuple[object, ...]]:
-        return [(one.ordinal, one.kernel_hash, one.speedup, one.survives) for one in rig.candidates(job)]
+        return [
+            (candidate.ordinal, candidate.kernel_hash, candidate.speedup, candidate.survives)
+            for candidate in rig.candidates(job)
+        ]
 
     assert story(first) == story(second)
     assert story(first) != story(other)
@@ -92,7 +95,7 @@ def test_every_evaluation_is_kept_and_remembered(rig: Rig) -> None:
 def test_lineage_names_the_fitter_parent_first(rig: Rig) -> None:
     job_id = rig.submit()
     rig.run()
-    by_id = {one.id: one for one in rig.candidates(job_id)}
+    by_id = {candidate.id: candidate for candidate in rig.candidates(job_id)}
     with rig.database.transaction() as session:
         rows = session.scalars(select(CandidateParent).order_by(CandidateParent.position)).all()
     parents: dict[UUID, list[Candidate]] = {}
@@ -119,7 +122,7 @@ def test_alignment_can_be_switched_off(rig: Rig) -> None:
     rig.run()
     assert rig.job(job_id).state is JobState.SUCCEEDED
     assert StepKind.ALIGN not in {step.kind for step in rig.steps(job_id)}
-    assert all(one.aligned_strategy_id is None for one in rig.candidates(job_id))
+    assert all(candidate.aligned_strategy_id is None for candidate in rig.candidates(job_id))
 
 
 def test_crossovers_do_not_repeat_a_strategy(rig: Rig) -> None:
@@ -127,9 +130,9 @@ def test_crossovers_do_not_repeat_a_strategy(rig: Rig) -> None:
     rig.run()
     with rig.database.transaction() as session:
         signatures = [
-            strategy_of(session, session.get_one(Candidate, one.id)).signature()
-            for one in rig.candidates(job_id)
-            if one.strategy_id
+            strategy_of(session, session.get_one(Candidate, candidate.id)).signature()
+            for candidate in rig.candidates(job_id)
+            if candidate.strategy_id
         ]
     assert len(set(signatures)) == len(signatures)
 
@@ -156,7 +159,7 @@ def test_an_unsteady_kernel_is_not_the_winner(database: Database, settings: Sett
     job, candidates = rig.job(job_id), rig.candidates(job_id)
     assert job.state is JobState.SUCCEEDED
     assert job.best_candidate_id == candidates[1].id
-    assert [one.verdict for one in candidates] == [
+    assert [candidate.verdict for candidate in candidates] == [
         Verdict.REJECTED,
         Verdict.REPRODUCED,
         Verdict.AUDITED,
@@ -204,7 +207,7 @@ def test_a_job_without_any_valid_kernel_fails_and_keeps_its_candidates(database:
     rig.run()
     job = rig.job(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, "no_valid_kernel")
-    assert [one.verdict for one in rig.candidates(job_id)] == [Verdict.REJECTED, Verdict.QUARANTINED]
+    assert [candidate.verdict for candidate in rig.candidates(job_id)] == [Verdict.REJECTED, Verdict.QUARANTINED]
 
 
 def test_an_invalid_problem_fails_with_what_the_judge_said(rig: Rig) -> None:
@@ -242,7 +245,7 @@ def test_repairs_count_against_the_candidates_budget(database: Database, setting
     rig.run()
     assert rig.job(job_id).state is JobState.BUDGET_EXHAUSTED
     assert sum(call.startswith("evaluate") for call in rig.judge.calls) == 3
-    assert {one.reason for one in rig.candidates(job_id)} == {"candidates_budget"}
+    assert {candidate.reason for candidate in rig.candidates(job_id)} == {"candidates_budget"}
 
 
 def test_generations_end_once_each(rig: Rig) -> None:
@@ -251,8 +254,8 @@ def test_generations_end_once_each(rig: Rig) -> None:
     with rig.database.transaction() as session:
         generations = session.scalars(select(Generation).where(Generation.job_id == job_id)).all()
         survivors = session.execute(select(func.count()).where(Candidate.survives)).scalar_one()
-    assert sorted(one.number for one in generations) == [0, 1, 2]
-    assert {(one.state, one.pending) for one in generations} == {(GenerationState.FINISHED, 0)}
+    assert sorted(generation.number for generation in generations) == [0, 1, 2]
+    assert {(generation.state, generation.pending) for generation in generations} == {(GenerationState.FINISHED, 0)}
     assert 1 <= survivors <= 4
     assert rig.events(job_id).count("generation.finished") == 3
 

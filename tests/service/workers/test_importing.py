@@ -64,7 +64,7 @@ def entries(session: Session, job: Job) -> list[PoolEntryView]:
 
 def best_of(rig: Rig, job: Job) -> Candidate:
     ended = rig.job(job.id)
-    return next(one for one in rig.candidates(job.id) if one.id == ended.best_candidate_id)
+    return next(candidate for candidate in rig.candidates(job.id) if candidate.id == ended.best_candidate_id)
 
 
 def test_a_file_is_judged_marked_and_learned_from(rig: Rig) -> None:

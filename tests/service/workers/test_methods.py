@@ -49,8 +49,15 @@ def settings(settings: Settings) -> Settings:
 
 def story(rig: Rig, job_id: uuid.UUID) -> list[tuple[object, ...]]:
     return [
-        (one.ordinal, one.operator, one.kernel_hash, one.speedup, one.survives, one.notes.insight)
-        for one in rig.candidates(job_id)
+        (
+            candidate.ordinal,
+            candidate.operator,
+            candidate.kernel_hash,
+            candidate.speedup,
+            candidate.survives,
+            candidate.notes.insight,
+        )
+        for candidate in rig.candidates(job_id)
     ]
 
 
@@ -70,13 +77,13 @@ def test_every_method_ends_rightly_with_every_model(
         job = rig.job(job_id)
         if model == "competent":
             assert (job.state, job.reason) == (JobState.SUCCEEDED, None)
-            assert max(one.speedup or 0 for one in rig.candidates(job_id)) > 1.1
+            assert max(candidate.speedup or 0 for candidate in rig.candidates(job_id)) > 1.1
         else:
             assert job.state in (JobState.SUCCEEDED, JobState.FAILED)
         if model in ("injecting", "cheating"):
             assert job.state is JobState.FAILED
             assert job.reason in ("no_valid_kernel", "bad_model_answer")
-            assert all(one.verdict in (None, Verdict.QUARANTINED) for one in rig.candidates(job_id))
+            assert all(candidate.verdict in (None, Verdict.QUARANTINED) for candidate in rig.candidates(job_id))
         assert job.cost_usd == pytest.approx(CALL_USD * len(server.paid))
         assert len(rig.calls(job_id)) == len(server.paid)
         assert {step.state for step in rig.steps(job_id)} == {StepState.SUCCEEDED}
@@ -99,7 +106,7 @@ def test_evoengineer_full_opens_crosses_and_mutates_with_insights(database: Data
         rig = ModelRig(database, settings, server)
         job_id = rig.submit(agents=AgentKind.LLM, method=SMALL["full"])
         rig.run()
-        assert [one.operator.value for one in rig.candidates(job_id)] == [
+        assert [candidate.operator.value for candidate in rig.candidates(job_id)] == [
             "rewrite",
             "rewrite",
             *["code_crossover", "mutation"] * 2,
@@ -109,7 +116,7 @@ def test_evoengineer_full_opens_crosses_and_mutates_with_insights(database: Data
         notes = crossed.notes
         assert notes.insight.endswith("moves less.")
         assert len(notes.inspirations) == 2
-        prompt = next(text_of(one) for one in server.requests if kind_of(one) == "crossover")
+        prompt = next(text_of(request) for request in server.requests if kind_of(request) == "crossover")
         assert prompt.count("moves less.") >= 2
         with database.transaction() as session:
             query = select(CandidateParent).where(CandidateParent.candidate_id == crossed.id)
@@ -260,10 +267,10 @@ def test_an_epoch_begins_with_fresh_strategies_for_the_best_kernels(database: Da
     job_id = rig.submit(method=SceConfig(population=3, generations=1, elites=1, epochs=2))
     rig.run()
     candidates = rig.candidates(job_id)
-    assert [one.operator.value for one in candidates] == ["initial"] * 5
+    assert [candidate.operator.value for candidate in candidates] == ["initial"] * 5
     best = max(candidates[:3], key=lambda one: one.speedup or 0)
     with database.transaction() as session:
         parents = {row.candidate_id: row.parent_id for row in session.scalars(select(CandidateParent))}
-    assert parents == {one.id: best.id for one in candidates[3:]}
-    assert [one.strategy.ids() for one in rig.players.seeds] == [("t3",)]
+    assert parents == {candidate.id: best.id for candidate in candidates[3:]}
+    assert [seed.strategy.ids() for seed in rig.players.seeds] == [("t3",)]
     assert rig.step(job_id, "initialise/1").payload["seeds"] == [str(best.id)] * 2

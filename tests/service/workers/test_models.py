@@ -186,7 +186,7 @@ def test_a_model_that_writes_no_kernel_leaves_a_job_without_one(database: Databa
         job_id = rig.submit(agents=AgentKind.LLM, method=SceConfig(population=2, generations=1, elites=1))
         rig.run()
         assert (rig.job(job_id).state, rig.job(job_id).reason) == (JobState.FAILED, "no_valid_kernel")
-        assert {one.reason for one in rig.candidates(job_id)} == {"bad_model_answer"}
+        assert {candidate.reason for candidate in rig.candidates(job_id)} == {"bad_model_answer"}
         message = rig.job(job_id).message or ""
         for words in ("2 bad_model_answer", "of 5 model calls 4 answers were unusable", "no fenced", "more capable"):
             assert words in message

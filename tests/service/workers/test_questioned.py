@@ -56,7 +56,7 @@ def tempted(request: dict[str, Any]) -> Reply:
 
 
 def _quarantined(rig: Rig, job_id: Any) -> list[Candidate]:
-    return [one for one in rig.candidates(job_id) if one.verdict is Verdict.QUARANTINED]
+    return [candidate for candidate in rig.candidates(job_id) if candidate.verdict is Verdict.QUARANTINED]
 
 
 def test_the_answer_is_a_candidate_of_its_own_and_the_quarantined_one_stays_as_it_was(
@@ -66,11 +66,11 @@ def test_the_answer_is_a_candidate_of_its_own_and_the_quarantined_one_stays_as_i
         rig = ModelRig(database, settings, server)
         job_id = rig.submit(agents=AgentKind.LLM, method=METHOD)
         rig.run()
-        asked = [one for one in server.requests if _asks_about(one)]
+        asked = [request for request in server.requests if _asks_about(request)]
     job = rig.job(job_id)
     assert job.state is JobState.SUCCEEDED
     (suspect,) = _quarantined(rig, job_id)
-    (answer,) = [one for one in rig.candidates(job_id) if one.operator is Operator.MUTATION]
+    (answer,) = [candidate for candidate in rig.candidates(job_id) if candidate.operator is Operator.MUTATION]
     assert (suspect.state, answer.state) == (CandidateState.EVALUATED, CandidateState.EVALUATED)
     assert answer.generation_id == suspect.generation_id
     assert answer.verdict is not None
@@ -81,7 +81,7 @@ def test_the_answer_is_a_candidate_of_its_own_and_the_quarantined_one_stays_as_i
         assert session.get_one(KernelRow, suspect.kernel_hash).source.startswith("cheat")
         assert not session.get_one(KernelRow, answer.kernel_hash).source.startswith("cheat")
         seen = candidate_view(session, job.team_id, job_id, str(answer.ordinal))
-        assert [one.candidate for one in seen.lineage] == [answer.id, suspect.id]
+        assert [ancestor.candidate for ancestor in seen.lineage] == [answer.id, suspect.id]
         assert seen.after_quarantine
         assert seen.repairs == ["no cache"]
         assert not candidate_view(session, job.team_id, job_id, str(suspect.ordinal)).after_quarantine
@@ -98,13 +98,13 @@ def test_who_cheats_again_is_asked_once_and_no_more(database: Database, settings
         rig = ModelRig(database, settings, server)
         job_id = rig.submit(agents=AgentKind.LLM, method=METHOD)
         rig.run()
-        asked = [one for one in server.requests if _asks_about(one)]
+        asked = [request for request in server.requests if _asks_about(request)]
     assert rig.job(job_id).state is JobState.FAILED
-    answers = [one for one in rig.candidates(job_id) if one.operator is Operator.MUTATION]
+    answers = [candidate for candidate in rig.candidates(job_id) if candidate.operator is Operator.MUTATION]
     others = [one for one in _quarantined(rig, job_id) if one.operator is not Operator.MUTATION]
     assert len(answers) == len(others) == len(asked) > 0
-    assert {one.verdict for one in answers} <= {None, Verdict.QUARANTINED}
-    assert all(one.state is not CandidateState.ACTIVE for one in rig.candidates(job_id))
+    assert {answer.verdict for answer in answers} <= {None, Verdict.QUARANTINED}
+    assert all(candidate.state is not CandidateState.ACTIVE for candidate in rig.candidates(job_id))
 
 
 def test_templates_are_asked_nothing(database: Database, settings: Settings) -> None:
@@ -113,4 +113,4 @@ def test_templates_are_asked_nothing(database: Database, settings: Settings) -> 
     rig.run()
     assert rig.job(job_id).state is JobState.SUCCEEDED
     assert len(_quarantined(rig, job_id)) == 1
-    assert not [one for one in rig.candidates(job_id) if one.operator is Operator.MUTATION]
+    assert not [candidate for candidate in rig.candidates(job_id) if candidate.operator is Operator.MUTATION]

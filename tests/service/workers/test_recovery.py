@@ -195,7 +195,7 @@ def test_a_fault_of_ours_fails_the_step_after_its_attempts_and_not_the_job(rig: 
     rig.players.align = broken  # type: ignore[assignment,method-assign]
     job_id = rig.submit(method=SceConfig(population=2, generations=1, elites=1))
     _finish(rig)
-    assert {one.reason for one in rig.candidates(job_id)} == {"internal_error"}
+    assert {candidate.reason for candidate in rig.candidates(job_id)} == {"internal_error"}
     assert rig.job(job_id).state is JobState.SUCCEEDED, "they were measured before"
     error = rig.step(job_id, "c0/align/0").error
     assert error is not None

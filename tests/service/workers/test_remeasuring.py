@@ -35,7 +35,7 @@ def rig(database: Database, settings: Settings) -> Rig:
 def _winner(rig: Rig) -> Candidate:
     job = rig.submit(method=SceConfig(population=2, generations=1, elites=1))
     rig.run()
-    return next(one for one in rig.candidates(job) if one.id == rig.job(job).best_candidate_id)
+    return next(candidate for candidate in rig.candidates(job) if candidate.id == rig.job(job).best_candidate_id)
 
 
 def _again(rig: Rig, winner: Candidate, key: str | None = None) -> Job:
@@ -155,10 +155,10 @@ class Boards:
         with self.rig.database.transaction() as session:
             viewer = viewer or BoardViewer(self.team)
             found = {}
-            for one in list_leaderboards(session, viewer, after=0, limit=10).items:
-                board = leaderboard(session, viewer, one.problem, device=one.device, after=0, limit=10)
-                found[one.device] = [entry.speedup.median for entry in board.items]
-                assert (one.kernels, one.best_speedup) == (len(board.items), board.items[0].speedup.median)
+            for item in list_leaderboards(session, viewer, after=0, limit=10).items:
+                board = leaderboard(session, viewer, item.problem, device=item.device, after=0, limit=10)
+                found[item.device] = [entry.speedup.median for entry in board.items]
+                assert (item.kernels, item.best_speedup) == (len(board.items), board.items[0].speedup.median)
         return found
 
 

@@ -50,10 +50,10 @@ def test_directives_hold_in_every_method(database: Database, settings: Settings,
         rig.run()
     job, candidates = rig.job(job_id), rig.candidates(job_id)
     assert (job.state, job.reason) == (JobState.SUCCEEDED, None)
-    injected = [one for one in candidates if one.operator is Operator.INJECTED]
+    injected = [candidate for candidate in candidates if candidate.operator is Operator.INJECTED]
     assert [one.state for one in injected] == [CandidateState.EVALUATED] * 2
     assert [one.speedup for one in injected] == [pytest.approx(1.9), pytest.approx(1.7)]
-    assert max(one.speedup or 0 for one in candidates) >= injected[0].speedup, "it may become a parent"
+    assert max(candidate.speedup or 0 for candidate in candidates) >= injected[0].speedup, "it may become a parent"
     assert candidates[0].survives, "it is pinned"
     assert (candidates[0].speedup or 0) < injected[1].speedup, "and not for its speed"
     kinds = {kind for kind, text in asked[1:] if BANNED not in text}
@@ -75,7 +75,7 @@ def test_free_code_that_shows_what_is_banned_is_not_measured(database: Database,
         rig = ModelRig(database, settings, server)
         job_id = rig.submit(agents=AgentKind.LLM, method=EvoEngineerFreeConfig(generations=1, samplers=2))
         rig.run()
-    ends = [(one.state, one.reason) for one in rig.candidates(job_id)]
+    ends = [(candidate.state, candidate.reason) for candidate in rig.candidates(job_id)]
     assert ends == [(CandidateState.FAILED, "banned"), (CandidateState.FAILED, "bad_model_answer")]
     assert "banned from this job: threads" in asked[-1]
     assert rig.job(job_id).state is JobState.FAILED

@@ -37,7 +37,7 @@ def inventing(request: dict[str, Any]) -> Reply:
         return reply
     answer = json.loads(reply.text or "")
     for strategy in answer["strategies"]:
-        strategy["techniques"] = [one | {"meaning": MEANING} for one in strategy["techniques"]]
+        strategy["techniques"] = [technique | {"meaning": MEANING} for technique in strategy["techniques"]]
     return Reply(text=json.dumps(answer))
 
 
@@ -81,7 +81,7 @@ def test_a_promoted_technique_is_offered_with_what_is_known_of_it(taught: tuple[
     database = taught[0]
     with database.transaction() as session:
         rows = session.scalars(select(NovelTechnique).order_by(NovelTechnique.technique)).all()
-        assert {(one.technique, one.meaning, one.target, one.origin) for one in rows} >= {
+        assert {(row.technique, row.meaning, row.target, row.origin) for row in rows} >= {
             ("t3x", MEANING, "cpu", "idea")
         }
     _, server = run(taught)

@@ -137,7 +137,7 @@ def test_templates_keep_every_technique_of_any_number_of_them(briefing: Briefing
     options = SimpleNamespace(seed=0, believe=False, trials=4, target="cuda")
     for text in ("1x1", "1x4"):
         trials, _ = _size(study(briefing, playbook()), Size.parse(text), options)  # type: ignore[arg-type]
-        strategy = [one for one in trials if one.arm is Arm.STRATEGY]
+        strategy = [trial for trial in trials if trial.arm is Arm.STRATEGY]
         assert len(strategy) == 4
         assert {one.outcome for one in strategy} == {Outcome.SUCCESS}
 
@@ -156,10 +156,10 @@ def test_each_kind_of_child_is_classed_as_what_it_is(briefing: Briefing, script:
     options = SimpleNamespace(seed=0, believe=False, trials=3, target="cuda")
     made = study(briefing, with_translator(ScriptedTranslator(script)))
     trials, _ = _size(made, Size(1, 2), options)  # type: ignore[arg-type]
-    assert [one.outcome for one in trials if one.arm is Arm.CODE] == [outcome] * 3
-    assert {one.outcome for one in trials if one.arm is Arm.STRATEGY} == {Outcome.SUCCESS}
+    assert [trial.outcome for trial in trials if trial.arm is Arm.CODE] == [outcome] * 3
+    assert {trial.outcome for trial in trials if trial.arm is Arm.STRATEGY} == {Outcome.SUCCESS}
     if outcome is Outcome.LOST:
-        assert all(one.absent for one in trials if one.arm is Arm.CODE)
+        assert all(trial.absent for trial in trials if trial.arm is Arm.CODE)
     judge: Any = made.judge
     assert len(judge.seen) == len(set(judge.seen)), "a kernel is judged once"
 

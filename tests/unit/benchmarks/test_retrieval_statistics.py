@@ -22,12 +22,12 @@ def left(problem: Measured, others: list[Measured], shown: str) -> Left:
 
 def test_the_report_says_where_what_was_shown_stands() -> None:
     problems = [measured("a", 0.1, 0.2, 0.3), measured("b", 0.3, 0.1, 0.2), measured("c", 0.0, 0.0, 0.5)]
-    report = judge([left(one, problems, "s2") for one in problems], problems)
+    report = judge([left(problem, problems, "s2") for problem in problems], problems)
     # s2 is the best of a and c and the middle one of b; s0, the first of equally popular ones, worst, best, and tied.
     assert report["places"]["shown"]["median"] == pytest.approx((1 + 0.5 + 1) / 3)
     assert report["places"]["popular"]["median"] == pytest.approx((0 + 1 + 0.25) / 3)
     assert report["hit_rates"]["similar"]["median"] == pytest.approx(2 / 3)
-    transfers = {(one["problem"], one["other"]): one["transfer"] for one in report["transfers"]}
+    transfers = {(transfer["problem"], transfer["other"]): transfer["transfer"] for transfer in report["transfers"]}
     assert transfers["b", "a"] == 0.5, "a's best strategy, s2, is b's second"
     assert transfers["a", "b"] == 0.0
     assert "place of one strategy" in readable(report)

@@ -36,7 +36,7 @@ def _space(about: Briefing) -> Space:
 
 def _crossed(engineer: ScriptedEngineer, first: Strategy, second: Strategy) -> Strategy:
     """Return the engineer's answer to a request to combine two strategies."""
-    data = "\n".join(f'<data name="candidate">\n{one.model_dump_json()}\n</data>' for one in (first, second))
+    data = "\n".join(f'<data name="candidate">\n{each.model_dump_json()}\n</data>' for each in (first, second))
     request: dict[str, Any] = {"messages": [{"content": ""}, {"content": f"You combine two\n{data}"}]}
     return Strategy(techniques=tuple(json.loads(engineer(request).text or "")["techniques"]))
 
@@ -85,7 +85,7 @@ def test_every_idea_is_right_on_a_cpu(builds: Path) -> None:
     facts, x = _softmax(37, WIDE)
     about = briefing(facts, Target.CPU)
     exact = torch.softmax(x.double(), dim=1)
-    for one in ideas(_space(about)):
-        kernel = PlaybookTranslator().translate(about, one, (), 0)
+    for idea in ideas(_space(about)):
+        kernel = PlaybookTranslator().translate(about, idea, (), 0)
         (result,) = run_cpu(kernel, facts, {"x": x}, builds)
-        assert (result - exact).abs().max() <= 1e-6 * exact.max(), one.ids()
+        assert (result - exact).abs().max() <= 1e-6 * exact.max(), idea.ids()

@@ -1,4 +1,4 @@
-"""When a run of the scripted engineer through the stack counts as an improvement, and what it prints of it."""
+"""Improvements by runs of the scripted engineer through the stack, and what is printed of them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _example(schema: Mapping[str, Any], named: Mapping[str, Any], within: tuple[
 
 def _chosen(choices: list[Mapping[str, Any]], within: tuple[str, ...]) -> Mapping[str, Any]:
     """The first alternative, but for one that leads into itself."""
-    return next((one for one in choices if one.get("$ref", "").split("/")[-1] not in within), choices[-1])
+    return next((choice for choice in choices if choice.get("$ref", "").split("/")[-1] not in within), choices[-1])
 
 
 def _object(schema: Mapping[str, Any], named: Mapping[str, Any], within: tuple[str, ...]) -> Any:
@@ -64,7 +64,7 @@ def _object(schema: Mapping[str, Any], named: Mapping[str, Any], within: tuple[s
 
 def _array(schema: Mapping[str, Any], named: Mapping[str, Any], within: tuple[str, ...]) -> Any:
     if "prefixItems" in schema:
-        return [_example(one, named, within) for one in schema["prefixItems"]]
+        return [_example(item, named, within) for item in schema["prefixItems"]]
     return [_example(schema["items"], named, within)] * max(schema.get("minItems", 1), 1) if "items" in schema else []
 
 

@@ -1,4 +1,4 @@
-"""Where the client looks for a server and its key."""
+"""Places in which the client looks for a server and its key."""
 
 from __future__ import annotations
 

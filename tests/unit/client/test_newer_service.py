@@ -20,9 +20,9 @@ from tests.unit.client.scripted import Answer, serve
 
 
 def _below(model: type[Response]) -> Iterator[type[Response]]:
-    for one in model.__subclasses__():
-        yield one
-        yield from _below(one)
+    for subclass in model.__subclasses__():
+        yield subclass
+        yield from _below(subclass)
 
 
 ANSWERS = sorted(
@@ -82,7 +82,7 @@ def test_a_job_is_waited_for_through_states_and_events_that_are_not_known() -> N
     answers = ({**job, "state": "hibernating", "final": False}, events, nothing, {**job, "final": True}, nothing)
     seen: list[str] = []
     with serve(*map(_json, answers)) as script, Client(script.url, "key") as client:
-        last = client.wait(job["id"], lambda view, news: seen.extend((view.state, *(one.kind for one in news))))
+        last = client.wait(job["id"], lambda view, news: seen.extend((view.state, *(new.kind for new in news))))
     assert last.final
     assert seen == ["hibernating", "job.hibernated", FUTURE_WORD]
 
@@ -91,4 +91,4 @@ def test_messages_of_a_stream_that_are_not_known_are_passed_over() -> None:
     event = json.dumps({**answer(EventView), "id": 8, "kind": "job.hibernated"})
     body = f"event: progress\ndata: {{}}\n\nid: 8\nretry: 5\ndata: {event}\n\nevent: end\ndata: {{}}\n\n"
     with serve(Answer(body=body.encode())) as script, Client(script.url, "key") as client:
-        assert [one.kind for one in client.stream_events("x")] == ["job.hibernated"]
+        assert [stream_event.kind for stream_event in client.stream_events("x")] == ["job.hibernated"]

@@ -1,4 +1,4 @@
-"""What ``cupilot login`` keeps, and when it is used."""
+"""Profiles that ``cupilot login`` keeps, and their use."""
 
 from __future__ import annotations
 

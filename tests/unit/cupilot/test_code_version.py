@@ -74,7 +74,7 @@ def test_an_image_names_the_commit_that_it_was_built_from(tmp_path: Path, monkey
 
 @pytest.mark.usefixtures("anew")
 def test_a_stated_commit_counts_before_that_of_a_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where files were copied over a checkout, its ``.git`` names another commit."""
+    """Copy files over a checkout, whose ``.git`` names another commit."""
     monkeypatch.setattr(code_version, "ROOT", checkout)
     assert code_version.code_version() == git(checkout, "rev-parse", "HEAD")
     code_version.code_version.cache_clear()

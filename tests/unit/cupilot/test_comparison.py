@@ -67,5 +67,5 @@ def test_plans_differ_by_their_leaves_and_measured_tunables() -> None:
         update={"source": GELU_CPU.source + "// more\n", "plan": GELU_CPU.plan.with_values({"STEP": 33})}
     )
     found = compare(_candidate(), _candidate(kernel=other))
-    assert [(one.where, one.first, one.second) for one in found.plan] == [("tunables.STEP", 32, 33)]
+    assert [(change.where, change.first, change.second) for change in found.plan] == [("tunables.STEP", 32, 33)]
     assert "+// more" in found.source_diff

@@ -37,7 +37,7 @@ from cupilot.domain.technique import catalogue
 def test_techniques_are_those_that_the_text_shows(target: Target, text: str, techniques: tuple[str, ...]) -> None:
     strategy = visible_strategy(ImportedKernel(target=target, source=text))
     assert strategy.ids() == techniques
-    assert set(techniques) <= {one.id for one in catalogue() if target in one.targets}
+    assert set(techniques) <= {technique.id for technique in catalogue() if target in technique.targets}
     wrong = problems_with(strategy, catalogue(), target, NumericsPolicy.TF32)
     assert all("requires" in one for one in wrong), "what the text does not show may be there"
 

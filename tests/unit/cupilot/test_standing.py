@@ -13,8 +13,8 @@ from cupilot.domain.strategy import Strategy, TechniqueUse
 
 
 def sums(speedups: Sequence[float | None]) -> GainSums:
-    gains = [FAILURE_GAIN if one is None else log(one) for one in speedups]
-    return GainSums(len(gains), sum(gains), sum(one * one for one in gains))
+    gains = [FAILURE_GAIN if speedup is None else log(speedup) for speedup in speedups]
+    return GainSums(len(gains), sum(gains), sum(gain * gain for gain in gains))
 
 
 def place(used: Sequence[float | None], without: Sequence[float | None]) -> Place:

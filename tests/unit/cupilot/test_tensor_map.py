@@ -37,7 +37,7 @@ SCRATCH = Workspace(name="scratch", bytes="64 * 64 * 4")
 
 
 def kernel(*maps: TensorMap, target: Target = Target.CUDA) -> Kernel:
-    launch = Launch(kernel="k", args=("x", *(one.name for one in maps)), grid=("1",), block=("32",))
+    launch = Launch(kernel="k", args=("x", *(tensor_map.name for tensor_map in maps)), grid=("1",), block=("32",))
     bare = Launch(kernel="k", args=("x",))
     plan = LaunchPlan(
         launches=(launch if target is Target.CUDA else bare,), tunables=WIDE, workspace=(SCRATCH,), tensor_maps=maps
@@ -88,7 +88,7 @@ def test_types_without_a_name_of_the_drivers_are_taken_for_one_as_wide() -> None
     assert of(tensor="flags").dtype is MapElement.UINT8
     assert of(tensor="index", dtype="uint32").dtype is MapElement.UINT32
     assert of(NumericsPolicy.TF32, dtype="tfloat32").dtype is MapElement.TFLOAT32
-    assert {one.itemsize for one in MapElement} == {1, 2, 4, 8}
+    assert {element.itemsize for element in MapElement} == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,23 @@ def test_plans_without_maps_keep_the_hashes_they_had() -> None:
 
 def test_numbers_are_those_of_the_drivers_enumerations() -> None:
     """In the runner, which has no cuda-bindings' enumerations at hand, and in exported code."""
-    elements = {one.value: int(cu.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{one.name}"]) for one in MapElement}
-    swizzles = {one.value: int(cu.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{_driver(one)}"]) for one in Swizzle}
+    elements = {
+        element.value: int(cu.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{element.name}"]) for element in MapElement
+    }
+    swizzles = {
+        swizzle.value: int(cu.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{_driver(swizzle)}"]) for swizzle in Swizzle
+    }
     prefix = "CU_TENSOR_MAP_L2_PROMOTION_"
     promotions = {
-        one.value: int(cu.CUtensorMapL2promotion[prefix + ("" if one is L2Promotion.NONE else "L2_") + _driver(one)])
-        for one in L2Promotion
+        promotion.value: int(
+            cu.CUtensorMapL2promotion[prefix + ("" if promotion is L2Promotion.NONE else "L2_") + _driver(promotion)]
+        )
+        for promotion in L2Promotion
     }
     assert elements == tensor_maps.ELEMENTS == _counted("dtype")
     assert swizzles == tensor_maps.SWIZZLES == _counted("swizzle")
     assert promotions == tensor_maps.PROMOTIONS == _counted("l2_promotion")
-    assert set(tensor_maps.FILLS) == {one.value for one in Fill}
+    assert set(tensor_maps.FILLS) == {fill.value for fill in Fill}
     assert _counted("fill") == tensor_maps.FILLS
 
 

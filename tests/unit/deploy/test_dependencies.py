@@ -40,10 +40,10 @@ def test_what_is_installed_here_is_as_it_should_be(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(bill.read_text())
-    names = {one["name"] for one in found["components"]}
+    names = {component["name"] for component in found["components"]}
     assert {"torch", "fastapi", "celery", "litellm", "pytest"} <= names
-    assert all(one["licenses"][0]["license"]["name"] and one["purl"].startswith("pkg:pypi/")
-               for one in found["components"] if one["name"] != "cupilot")  # fmt: skip
+    assert all(component["licenses"][0]["license"]["name"] and component["purl"].startswith("pkg:pypi/")
+               for component in found["components"] if component["name"] != "cupilot")  # fmt: skip
 
 
 @pytest.mark.parametrize(

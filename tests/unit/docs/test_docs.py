@@ -112,9 +112,9 @@ NEVER_ANSWERED = {
 
 
 def subclasses(error: type[CupilotError]) -> Iterator[type[CupilotError]]:
-    for one in error.__subclasses__():
-        yield one
-        yield from subclasses(one)
+    for subclass in error.__subclasses__():
+        yield subclass
+        yield from subclasses(subclass)
 
 
 @cache

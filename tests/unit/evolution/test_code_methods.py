@@ -54,7 +54,7 @@ def whole_run(config: MethodConfig, counts: bool) -> tuple[list[list[Operator]],
     while True:
         number = len(made)
         proposals = method.propose(population, number, Random(number))
-        made.append([one.operator for one in proposals])
+        made.append([proposal.operator for proposal in proposals])
         first = sum(map(len, made[:-1]))
         born = [
             make_member(first + place, 0.1 if counts else None, generation=number) for place in range(len(proposals))
@@ -62,7 +62,7 @@ def whole_run(config: MethodConfig, counts: bool) -> tuple[list[list[Operator]],
         everyone = population + born
         kept = method.select(everyone)
         stop = method.should_stop(everyone, number)
-        population = [one for one in everyone if one.candidate in kept]
+        population = [member for member in everyone if member.candidate in kept]
         if stop is not None:
             return made, stop
 
@@ -91,7 +91,7 @@ def test_parents_count_are_different_and_the_fitter_comes_first(
     config: MethodConfig, population: list[Member], generation: int, seed: int
 ) -> None:
     rank = {one.candidate: place for place, one in enumerate(ranked(population))}
-    members = {one.candidate for one in population}
+    members = {member.candidate for member in population}
     for proposal in method_for(config).propose(population, generation, Random(seed)):
         places = [rank[parent] for parent in proposal.parents]
         assert places == sorted(set(places))
@@ -103,7 +103,7 @@ def test_parents_count_are_different_and_the_fitter_comes_first(
 def test_survivors_are_members_each_once(config: MethodConfig, population: list[Member]) -> None:
     kept = method_for(config).select(population)
     assert len(set(kept)) == len(kept)
-    assert set(kept) <= {one.candidate for one in population}
+    assert set(kept) <= {member.candidate for member in population}
 
 
 @given(free | insight | full)
@@ -152,7 +152,10 @@ def test_only_the_translation_is_converted_and_mended() -> None:
     method = method_for(AiCudaEngineerConfig())
     assert method.pipeline(Operator.TRANSLATION).opening is Stage.CONVERT
     assert method.pipeline(Operator.TRANSLATION).repair_rounds == 10
-    assert [method.pipeline(one).repair_rounds for one in (Operator.OPTIMISATION, Operator.COMPOSITION)] == [0, 0]
+    assert [method.pipeline(operator).repair_rounds for operator in (Operator.OPTIMISATION, Operator.COMPOSITION)] == [
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -181,9 +184,9 @@ def test_crossover_of_code_changes_the_operator_and_nothing_else(
 @given(populations(), st.integers())
 def test_an_epoch_begins_from_the_elites_in_turn(population: list[Member], seed: int) -> None:
     config = SceConfig(population=5, generations=2, epochs=2, elites=2)
-    elites = [one.candidate for one in ranked(population)[:2]]
+    elites = [member.candidate for member in ranked(population)[:2]]
     proposals = method_for(config).propose(population, 2, Random(seed))
-    assert {one.operator for one in proposals} == {Operator.INITIAL}
+    assert {proposal.operator for proposal in proposals} == {Operator.INITIAL}
     assert len(proposals) == 5 - len(elites)
     expected = [(elites[place % len(elites)],) if elites else () for place in range(len(proposals))]
-    assert [one.parents for one in proposals] == expected
+    assert [proposal.parents for proposal in proposals] == expected

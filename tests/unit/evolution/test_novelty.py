@@ -80,9 +80,9 @@ def test_an_unknown_technique_is_known_again_by_another_spelling() -> None:
     assert len(keys) == 1
 
 
-@given(st.permutations(sorted(one.id for one in catalogue())[:6]))
+@given(st.permutations(sorted(technique.id for technique in catalogue())[:6]))
 def test_order_and_prose_do_not_count(order: list[str]) -> None:
-    mixed = Strategy(techniques=tuple(TechniqueUse(id=one) for one in order), rationale="why")
+    mixed = Strategy(techniques=tuple(TechniqueUse(id=member) for member in order), rationale="why")
     ordered = Strategy(techniques=tuple(TechniqueUse(id=one) for one in sorted(order)))
     assert strategy_key(mixed, catalogue()) == strategy_key(ordered, catalogue())
 

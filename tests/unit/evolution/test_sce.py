@@ -59,7 +59,7 @@ def test_parents_are_two_that_count_the_fitter_first(
 def test_parents_differ_in_strategy_where_any_two_do(
     config: SceConfig, population: list[Member], generation: int, seed: int
 ) -> None:
-    signature = {one.candidate: one.strategy.signature() for one in ranked(population)}
+    signature = {member.candidate: member.strategy.signature() for member in ranked(population)}
     if len(set(signature.values())) > 1:
         for proposal in Sce(config).propose(population, generation, Random(seed)):
             assert len({signature[parent] for parent in proposal.parents}) == 2
@@ -88,7 +88,7 @@ def test_proposals_depend_on_seed_and_members_only(
 @given(configs, populations())
 def test_survivors_count_are_bounded_and_best_first(config: SceConfig, population: list[Member]) -> None:
     survivors = Sce(config).select(population)
-    by_id = {one.candidate: one for one in population}
+    by_id = {member.candidate: member for member in population}
     assert len(set(survivors)) == len(survivors) <= config.population
     fitnesses = [by_id[candidate].fitness for candidate in survivors]
     assert all(fitness is not None for fitness in fitnesses)
@@ -98,11 +98,11 @@ def test_survivors_count_are_bounded_and_best_first(config: SceConfig, populatio
 @given(configs, populations())
 def test_the_elites_survive_and_beyond_them_only_the_newest(config: SceConfig, population: list[Member]) -> None:
     order = ranked(population)
-    newest = max((one.generation for one in population), default=0)
+    newest = max((member.generation for member in population), default=0)
     survivors = Sce(config).select(population)
-    assert set(survivors) >= {one.candidate for one in order[: config.elites]}
-    elder = [one for one in order if one.candidate in survivors and one.generation < newest]
-    assert all(one in order[: config.elites] for one in elder)
+    assert set(survivors) >= {member.candidate for member in order[: config.elites]}
+    elder = [member for member in order if member.candidate in survivors and member.generation < newest]
+    assert all(member in order[: config.elites] for member in elder)
 
 
 @given(configs, st.data())
@@ -119,8 +119,8 @@ def test_with_elites_the_best_fitness_never_falls(config: SceConfig, data: st.Da
         ]
         everyone = population + offspring
         survivors = method.select(everyone)
-        population = [one for one in everyone if one.candidate in survivors]
-        now = max((one.fitness for one in population if one.fitness is not None), default=float("-inf"))
+        population = [member for member in everyone if member.candidate in survivors]
+        now = max((member.fitness for member in population if member.fitness is not None), default=float("-inf"))
         assert now >= best
         best = now
 

@@ -15,15 +15,17 @@ from tests.unit.evolution.populations import make_member, populations
 @given(populations())
 def test_ranking_is_total_and_leaves_out_what_does_not_count(population: list[Member]) -> None:
     order = ranked(population)
-    assert {one.candidate for one in order} == {one.candidate for one in population if one.fitness is not None}
-    keys = [(-(one.fitness or 0.0), one.ordinal) for one in order]
+    assert {member.candidate for member in order} == {
+        member.candidate for member in population if member.fitness is not None
+    }
+    keys = [(-(member.fitness or 0.0), member.ordinal) for member in order]
     assert keys == sorted(keys)
 
 
 @given(populations(), st.integers(0, 10))
 def test_no_member_outside_the_elite_beats_one_inside(population: list[Member], count: int) -> None:
     kept = elite(population, count)
-    rest = [one for one in ranked(population) if one not in kept]
+    rest = [member for member in ranked(population) if member not in kept]
     assert len(kept) == min(count, len(ranked(population)))
     assert all((inside.fitness or 0) >= (outside.fitness or 0) for inside in kept for outside in rest)
 
@@ -58,7 +60,7 @@ def test_the_worst_never_win_a_tournament_that_is_larger_than_their_number(
 
 def test_ties_go_to_the_smaller_ordinal() -> None:
     population = [make_member(3, 1.0), make_member(1, 1.0), make_member(2, 1.0)]
-    assert [one.ordinal for one in ranked(population)] == [1, 2, 3]
+    assert [member.ordinal for member in ranked(population)] == [1, 2, 3]
 
 
 def test_a_small_tournament_lets_others_than_the_best_win() -> None:

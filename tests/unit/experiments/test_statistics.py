@@ -74,7 +74,7 @@ def test_median_interval_takes_the_order_statistics_of_the_binomial_table() -> N
 
 @pytest.mark.parametrize("size", range(MIN_SAMPLES))
 def test_nothing_is_claimed_from_too_few(size: int) -> None:
-    sample = [float(one) for one in range(1, size + 1)]
+    sample = [float(number) for number in range(1, size + 1)]
     assert median_interval(sample) is None
     assert hodges_lehmann_interval(sample) is None
     assert ratio_interval([(1, 2)] * size) is None

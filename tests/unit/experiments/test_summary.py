@@ -177,7 +177,7 @@ def test_an_arm_tells_its_wall_time_and_the_money_that_its_cost_leaves_out() -> 
 
 def test_an_arm_without_finished_jobs_has_no_wall_time() -> None:
     found = summarise(view(arms(), 1, final=False), [])
-    assert [one.wall_seconds_median for one in found.arms] == [None, None]
+    assert [arm.wall_seconds_median for arm in found.arms] == [None, None]
     assert "| 0 s | - |" in markdown(found)
 
 
@@ -193,7 +193,11 @@ def test_main_effects_use_every_pair_and_blocks_as_samples() -> None:
                 for switch, gain in gains.items():
                     speed *= gain if not arm.method[switch] else 1.0
                 rows.append(outcome(arm.name, problem, seed, speed))
-    found = {one.subject: one for one in summarise(view(of, 3), rows).comparisons if one.kind == "switch"}
+    found = {
+        comparison.subject: comparison
+        for comparison in summarise(view(of, 3), rows).comparisons
+        if comparison.kind == "switch"
+    }
     assert {name: one.ratio for name, one in found.items()} == {
         "pool=off": pytest.approx(1.2),
         "roofline_guidance=off": pytest.approx(0.5),
@@ -208,7 +212,7 @@ def test_convergence_keeps_the_best_of_jobs_that_stopped_early() -> None:
         outcome(of[0].name, "gelu", 1, 2.0, best_by_generation=(None, 1.0, 2.0)),
     ]
     points = summarise(view(of, 2), rows).convergence
-    assert [(one.generation, one.jobs, one.low, one.speedup, one.high) for one in points] == [
+    assert [(point.generation, point.jobs, point.low, point.speedup, point.high) for point in points] == [
         (1, 1, 3.0, 3.0, 3.0),
         (2, 2, 1.0, 2.0, 3.0),
         (3, 2, 2.0, 2.5, 3.0),

@@ -34,7 +34,7 @@ def imported(folder: Path, name: str) -> Iterator[ModuleType]:
         yield importlib.import_module(name)
     finally:
         sys.path.remove(str(folder))
-        for known in [one for one in sys.modules if one.partition(".")[0] == name]:
+        for known in [module for module in sys.modules if module.partition(".")[0] == name]:
             del sys.modules[known]
 
 

@@ -1,4 +1,4 @@
-"""Where machine code lies: in libraries and cubins that compilers here really made, and in files that are none."""
+"""Sections with machine code: in libraries and cubins that compilers here really made, and in files that are none."""
 
 from __future__ import annotations
 

@@ -657,7 +657,7 @@ def test_blocks_whose_runner_was_stopped_late_say_nothing(monkeypatch: pytest.Mo
 def test_pairs_of_a_throttled_device_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject("torch.softmax(x, dim=1)", "torch.rand(64, 64)")
     blocks = [False, False, True, True, True, False, False, False, False, True]
-    said = iter(DeviceState(clocks_mhz={"sm": 1980.0}, throttled=one) for one in blocks)
+    said = iter(DeviceState(clocks_mhz={"sm": 1980.0}, throttled=block) for block in blocks)
     usual = DeviceState(clocks_mhz={"sm": 1950.0}, throttled=False)
     monkeypatch.setattr(subject.device, "state", lambda: next(said, usual))
     timed = Bench(subject, softmax)

@@ -222,10 +222,16 @@ def test_a_job_evolves_and_its_best_is_confirmed() -> None:
     assert done.best is not None
     assert done.best.latest is not None
     assert done.best.latest.verdict is Verdict.REPRODUCED
-    first = max(one.evaluation.speedup or 0 for one in done.candidates if one.generation == 0 and one.evaluation)
-    last = max(one.evaluation.speedup or 0 for one in done.candidates if one.evaluation)
+    first = max(
+        candidate.evaluation.speedup or 0
+        for candidate in done.candidates
+        if candidate.generation == 0 and candidate.evaluation
+    )
+    last = max(candidate.evaluation.speedup or 0 for candidate in done.candidates if candidate.evaluation)
     assert last > first
-    assert {one.proposal.operator for one in done.candidates if one.generation > 0} == {Operator.CROSSOVER}
+    assert {candidate.proposal.operator for candidate in done.candidates if candidate.generation > 0} == {
+        Operator.CROSSOVER
+    }
 
 
 def test_the_same_seed_evolves_alike_and_another_does_not() -> None:
@@ -244,7 +250,7 @@ def test_no_kernel_is_measured_twice() -> None:
 
 def test_a_wrong_kernel_is_mended_and_counts() -> None:
     done = run(ScriptedJudge(broken="technique_a"))
-    mended = [one for one in done.candidates if len(one.history) == 2]
+    mended = [candidate for candidate in done.candidates if len(candidate.history) == 2]
     assert mended
     assert all(one.evaluation is not None and one.evaluation.verdict.counts for one in mended)
     assert all(one.history[0].evaluation.failure for one in mended if one.history[0].evaluation)
@@ -307,7 +313,7 @@ def test_a_machine_that_never_recovers_ends_candidates_without_evaluation() -> N
     judge.faults = 10**6
     done = run(judge, generations=1)
     assert done.best is None
-    assert {(one.end.ending.value, one.end.reason) for one in done.candidates if one.end} == {
+    assert {(candidate.end.ending.value, candidate.end.reason) for candidate in done.candidates if candidate.end} == {
         ("failed", "infrastructure")
     }
 
@@ -357,7 +363,7 @@ def test_record_and_winner_say_everything(tmp_path: Path) -> None:
     assert data["seed"] == 3
     assert len(data["candidates"]) == len(done.candidates)
     assert done.best is not None
-    winner = next(one for one in data["candidates"] if one["id"] == data["best"])
+    winner = next(candidate for candidate in data["candidates"] if candidate["id"] == data["best"])
     assert winner["confirmation"]["verdict"] == "reproduced"
     write_winner(done, tmp_path / "softmax")
     assert done.best.kernel is not None

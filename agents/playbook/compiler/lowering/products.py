@@ -1,4 +1,4 @@
-"""Products and convolutions as reductions over index maps, attention as two products around a softmax, and pooling."""
+"""Products and convolutions as reductions over index maps, and attention as two products around a softmax."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Batch(Base):
     expires_at: Mapped[datetime | None]
     """End of the lease; None until it is exported."""
     ended_at: Mapped[datetime | None]
-    """When its last step had an outcome; None of one that was cancelled and still holds steps."""
+    """Time of its last step's outcome; None of one that was cancelled and still holds steps."""
 
 
 class BatchStep(Base):
@@ -69,7 +69,7 @@ class BatchStep(Base):
     """The result as it came, until it is settled."""
     seconds: Mapped[float | None]
     device: Mapped[Device | None] = mapped_column(ValidatedJson(Device))
-    """Where it was judged."""
+    """Device that judged it."""
     settled_at: Mapped[datetime | None]
 
 

@@ -134,7 +134,7 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     pruned_at: Mapped[datetime | None]
-    """When the last of its details went (:mod:`cupilot.storage.operations.retention`)."""
+    """Time at which the last of its details was pruned (:mod:`cupilot.storage.operations.retention`)."""
 
 
 class Generation(Base):
@@ -187,7 +187,7 @@ class KernelRow(Base):
     """:func:`cupilot.domain.evolution.novelty.kernel_key`: the same for kernels that differ in comments and blanks."""
     created_at: Mapped[datetime] = now_column()
     pruned_at: Mapped[datetime | None]
-    """When its source went: it is empty since."""
+    """Time at which its source was pruned: it is empty since."""
 
 
 class Candidate(Base):
@@ -308,9 +308,9 @@ class Directive(Base):
     """The user who wants it."""
     created_at: Mapped[datetime] = now_column()
     done_at: Mapped[datetime | None]
-    """When an injection became a candidate."""
+    """Time at which an injection became a candidate."""
     lifted_at: Mapped[datetime | None]
-    """When it was taken back."""
+    """Time at which it was withdrawn."""
 
 
 class CreditRow(Base):

@@ -40,7 +40,7 @@ class LlmCall(Base):
     request_hash: Mapped[str] = mapped_column(String(64))
     response: Mapped[Answer | NoAnswer | None] = mapped_column(ValidatedJson(Answer | NoAnswer))
     complaint: Mapped[str | None] = mapped_column(Text)
-    """What was wrong with the answer, where it could not be used."""
+    """Defect of an answer that could not be used."""
     cached: Mapped[bool] = mapped_column(server_default=text("false"))
     """True if the answer is that of an earlier, equal call of the team."""
     prompt_tokens: Mapped[int | None]
@@ -52,7 +52,7 @@ class LlmCall(Base):
 
 
 class LlmRate(Base):
-    """What a model's rate limits allow now: two token buckets that all workers share, and a provider's wish to wait."""
+    """State of a model's rate limits: two token buckets that all workers share, and a provider's wish to wait."""
 
     __tablename__ = "llm_rates"
 

@@ -128,7 +128,7 @@ class AuditEntry(Base):
     route: Mapped[str] = mapped_column(String(200))
     """The route's template, e.g. ``/v1/jobs/{job}/cancel``."""
     resource: Mapped[str] = mapped_column(Text)
-    """What was asked for, or what was made."""
+    """Object that was asked for or made."""
     status: Mapped[int]
     outcome: Mapped[str] = mapped_column(String(16))
     """``done``, ``refused`` (4xx) or ``failed`` (5xx)."""

@@ -52,7 +52,7 @@ class PoolReference(Base):
     length: Mapped[int]
     """Words in it."""
     indexed_at: Mapped[datetime | None]
-    """When the vector index was given it."""
+    """Time at which the vector index was given it."""
 
 
 class PoolTerm(Base):

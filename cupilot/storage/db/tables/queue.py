@@ -62,7 +62,7 @@ class Step(Base):
     generation_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("generations.id", ondelete="CASCADE"))
     candidate_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("candidates.id", ondelete="CASCADE"), index=True)
     key: Mapped[str] = mapped_column(String(100))
-    """What the step is within its job, e.g. ``c12/revise/1``: a step cannot be made twice."""
+    """Name of the step within its job, e.g. ``c12/revise/1``: a step cannot be made twice."""
     kind: Mapped[StepKind]
     queue: Mapped[str] = mapped_column(String(100))
     state: Mapped[StepState] = mapped_column(server_default=StepState.QUEUED.value)
@@ -74,7 +74,7 @@ class Step(Base):
     traceparent: Mapped[str | None] = mapped_column(String(55))
     """Of what made it."""
     dispatched_at: Mapped[datetime | None]
-    """When a message was last handed to the outbox; None while it waits in Postgres only."""
+    """Time at which a message was last written to the outbox; None while it waits in Postgres only."""
     dispatches: Mapped[int] = mapped_column(server_default=text("0"))
     """Messages sent for the next claim; more than a few, and some worker does not do its work."""
     not_before: Mapped[datetime | None]

@@ -13,7 +13,7 @@ from cupilot.storage.db.base import Base, fk, id_column, now_column
 
 
 class WebhookEndpoint(Base):
-    """Where a team's events are sent."""
+    """Receiver of a team's events."""
 
     __tablename__ = "webhook_endpoints"
     __table_args__ = (

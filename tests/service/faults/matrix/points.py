@@ -1,4 +1,4 @@
-"""Where a process of the service can be made to die or to stand still: step boundaries, armed by files.
+"""Points at which a process of the service can be made to die or to stand still: step boundaries, armed by files.
 
 A harness arms a point by writing a file ``ROLE.POINT`` that says what is to happen; the first process of that role
 that reaches the point takes the file away and does it. So each fault strikes exactly once, and the harness sees when.

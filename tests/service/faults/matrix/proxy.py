@@ -22,7 +22,7 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port on which it listens."""
         return int(self._listener.getsockname()[1])
 
     def cut(self, *, silent: bool) -> None:

@@ -77,7 +77,7 @@ def test_the_model_words_and_ranks_what_the_rules_found(briefing: Briefing) -> N
         found = LlmProphet(gateway(model), Rules()).diagnose(briefing, written())
     assert (found.severity, found.evidence) == (FOUND.severity, FOUND.evidence)
     assert found.cause == "one core works"
-    assert [(one.technique, one.reason, one.expected) for one in found.advice] == [
+    assert [(advice.technique, advice.reason, advice.expected) for advice in found.advice] == [
         ("threads", "two cores idle", "floor_pct up")
     ]
 

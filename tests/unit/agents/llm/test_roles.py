@@ -45,9 +45,11 @@ from tests.unit.storage.references import entry
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::DeprecationWarning")
 
 CPU_TECHNIQUE = next(
-    one for one in catalogue() if Target.CPU in one.targets and not one.policies and not one.requires and one.parameters
+    technique
+    for technique in catalogue()
+    if Target.CPU in technique.targets and not technique.policies and not technique.requires and technique.parameters
 )
-CUDA_ONLY = next(one for one in catalogue() if one.targets == (Target.CUDA,))
+CUDA_ONLY = next(technique for technique in catalogue() if technique.targets == (Target.CUDA,))
 
 KERNEL_ANSWER = """Here you are:
 ```cpp

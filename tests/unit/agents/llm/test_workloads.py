@@ -1,4 +1,4 @@
-"""What a model is told of a problem with several workloads, and plans that fit only one of them."""
+"""Prompts of a problem with several workloads, and plans that fit only one of them."""
 
 from __future__ import annotations
 

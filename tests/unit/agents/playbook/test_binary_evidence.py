@@ -58,7 +58,7 @@ def test_a_technique_that_only_the_source_names_is_not_there(technique: str, tmp
         kernel.source.replace("__restrict__", "")
         + "\n__device__ float unused(float* p) { __stcs(p, 1.0f); return __ldg(p); }\n"
     )
-    launches = tuple(one.model_copy(update={"cluster": ("2",)}) for one in kernel.plan.launches)
+    launches = tuple(launch.model_copy(update={"cluster": ("2",)}) for launch in kernel.plan.launches)
     plan = kernel.plan.model_copy(update={"launches": launches})
     claimed = kernel.model_copy(update={"source": named, "plan": plan})
     facts, _ = trace(lambda x: torch.softmax(x, 1), {"x": torch.zeros(64, 40_960)})

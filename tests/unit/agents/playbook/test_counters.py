@@ -107,8 +107,8 @@ def test_a_product_short_of_the_arithmetic_roof_is_compute_bound_and_not_blamed_
     assert found.severity == "major"
     assert "arithmetic is the limit" in found.cause, "and not the 8 bytes that spill"
     assert "compute_throughput_pct = 66" in found.evidence
-    assert "tensor_cores" not in [one.technique for one in found.advice], "the policy is fp32"
-    everything = " ".join(one.reason for one in found.advice)
+    assert "tensor_cores" not in [advice.technique for advice in found.advice], "the policy is fp32"
+    everything = " ".join(advice.reason for advice in found.advice)
     assert "memory traffic" not in everything
 
 
