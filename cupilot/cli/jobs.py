@@ -83,9 +83,8 @@ def list_jobs(
         cupilot list --all --json | jq length
     """
     with connect(server, data) as client:
-        from cupilot.cli.render import show_jobs
-        from cupilot.schemas import JobPage
-        from cupilot.schemas.jobs import JobFilter
+        from cupilot.cli.job_table import show_jobs
+        from cupilot.schemas.jobs import JobFilter, JobPage
 
         filters = JobFilter(
             state=state,

@@ -13,10 +13,10 @@ from cupilot.client.definitions import call, script, stream
 from cupilot.client.errors import refusal, unreachable
 from cupilot.client.jobs import LONGEST_PAGE, JobId
 from cupilot.client.protocol import Call, Emit, NextLine, Open, Script, Stream, all_items, path, perform
-from cupilot.domain.pool import PoolQuestion, Sharing
-from cupilot.domain.problem import Target
 
 if TYPE_CHECKING:
+    from cupilot.domain.pool import PoolQuestion, Sharing
+    from cupilot.domain.problem import Target
     from cupilot.schemas import (
         BadLine,
         PoolEntryView,
